@@ -204,7 +204,7 @@ class Session:
         if self._earlier is not None:
             self._earlier.refuse_other_machine(ready, placed)
             for each in placed:
-                if self._earlier.outcomes.get(each.cell.key) == "oom":
+                if self._earlier.outcome(each.cell) == "oom":
                     self._admission.remember_too_large(each)
         return [each for each in placed if self._is_wanted(each.cell)]
 

@@ -38,7 +38,7 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
     """Return every caution that applies to a cell, the most serious first; none for a cell without measured steps."""
     if not seen.steps or seen.started is None:
         return []
-    wall = [step.step.wall_s for step in seen.steps if step.step.wall_s is not None]
+    wall = statistics.series([step.step.wall_s for step in seen.steps if step.step.wall_s is not None])
     warmup = [step.step.wall_s for step in seen.warmup if step.step.wall_s is not None]
     rules: tuple[Callable[[], Iterator[Caution]], ...] = (
         lambda: _correctness(seen),
@@ -81,9 +81,9 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
         )
 
 
-def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None) -> Iterator[Caution]:
+def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | None) -> Iterator[Caution]:
     """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
-    if rates is None or not wall:
+    if rates is None:
         return
     if rates.ceiling_flops_per_s and rates.ceiling_share is None and rates.step_flops is not None:
         yield Caution(
@@ -98,7 +98,7 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
     skippable = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) / 2
     passes = rates.step_flops / formulas.forward_flops(shape, cell.ctx, cell.batch)
     bound_s = (rates.step_flops - passes * skippable) / rates.peak_flops_per_s
-    if standard.median(wall) < bound_s:
+    if wall.median < bound_s:
         yield Caution(
             code="below-lower-bound",
             message=f"the median step is shorter than the {units.seconds(bound_s)} that its matrix products take "
@@ -107,8 +107,9 @@ def _lower_bound(cell: TimeCell, wall: Sequence[float], rates: RateRecord | None
         )
 
 
-def stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Caution]:
+def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Caution]:
     """Reasons to doubt the mean of these steps: drift, outliers, two levels, an unfinished warm-up. Times are in s."""
+    wall = statistics.series(steps)
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
@@ -149,7 +150,7 @@ def stability(warmup: Sequence[float], wall: Sequence[float]) -> Iterator[Cautio
         )
 
 
-def precision_of_the_median(wall: Sequence[float], until: float | None, max_steps: int) -> Iterator[Caution]:
+def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
     """Too few steps for an interval, or an interval that is wider than `until` or than a comparison allows."""
     if statistics.too_few(wall):
         yield Caution(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import count
+from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -30,6 +31,7 @@ from sysbench.log.events import (
     RunResumed,
     RunStarted,
     decode,
+    decode_all,
     encode,
     name_of,
 )
@@ -156,19 +158,37 @@ def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
         raise _cannot_read(path, error) from error
 
 
+_TOGETHER = 256
+"""Number of lines that are decoded together."""
+
+
 def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event]:
-    schema = SCHEMA_VERSION
-    for number in count(1):
-        line = file.readline(LINE_LIMIT_BYTES)
-        if number == 1:
-            schema = _schema(path, line)
-        if not line.endswith(b"\n") and len(line) < LINE_LIMIT_BYTES:
-            return
-        if only and schema == SCHEMA_VERSION and (name := name_of(line)) is not None and name not in only:
-            continue
+    lines = iter(partial(file.readline, LINE_LIMIT_BYTES), b"")
+    first = next(lines, b"")
+    schema = _schema(path, first)
+    # The first event is decoded alone, because it names the command, whose own events are then known.
+    batch, number = [first], 1
+    while batch:
+        torn = not batch[-1].endswith(b"\n") and len(batch[-1]) < LINE_LIMIT_BYTES
+        batch = batch[:-1] if torn else batch
+        numbered = list(enumerate(batch, number))
+        if only and schema == SCHEMA_VERSION:
+            numbered = [each for each in numbered if (name := name_of(each[1])) is None or name in only]
         try:
-            event = decode(line if schema == SCHEMA_VERSION else _upgraded(line, schema))
-            if number == 1 and isinstance(event, RunStarted):
+            events = decode_all([_upgraded(line, schema) for _, line in numbered]) if number > 1 else None
+        except ValueError:
+            events = None
+        yield from _one_by_one(path, numbered, schema) if events is None else events
+        number += len(batch)
+        batch = [] if torn else list(islice(lines, _TOGETHER))
+
+
+def _one_by_one(path: Path, batch: Iterable[tuple[int, bytes]], schema: int) -> Iterator[Event]:
+    """Decode numbered lines, one of which may be damaged."""
+    for number, line in batch:
+        try:
+            event = decode(_upgraded(line, schema))
+            if isinstance(event, RunStarted):
                 measuring(event.kind).part("record")  # registers the command's own events
         except ValidationError as error:
             raise LogError(f"{path} is damaged: line {number} is not an event: {first_fault(error)}") from None
@@ -179,6 +199,8 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
 
 def _upgraded(line: bytes, schema: int) -> bytes:
     """Convert a line of an earlier schema to this one; raises ValueError if it is not an event."""
+    if schema == SCHEMA_VERSION:
+        return line
     fields = from_json(line)
     if not isinstance(fields, dict):
         raise ValueError("an event is an object")

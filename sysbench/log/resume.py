@@ -40,7 +40,11 @@ class EarlierRun:
 
     def keeps(self, cell: RunCell) -> bool:
         """Whether the logged result of this cell is kept."""
-        return self.outcomes.get(_key(cell)) in LASTING
+        return self.outcome(cell) in LASTING
+
+    def outcome(self, cell: RunCell) -> Outcome | None:
+        """The outcome of the last attempt at this cell; None if it was not finished."""
+        return self.outcomes.get(_key(cell))
 
     def refuse_other_spec(self, spec: RunSpec) -> None:
         """Raise UsageError that names every difference unless the log has exactly this spec."""

@@ -22,7 +22,7 @@ from sysbench.statistics.order import (
 from sysbench.statistics.pooling import Effect, Pooled, effect, pooled
 from sysbench.statistics.power_law import NoPowerLaw, PowerLaw, Slope, power_law
 from sysbench.statistics.rank_sum import rank_sum
-from sysbench.statistics.samples import Stream
+from sysbench.statistics.samples import Series, Stream, series
 from sysbench.statistics.summary import Summary, summarize
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Pooled",
     "PowerLaw",
     "Ratio",
+    "Series",
     "Slope",
     "Stream",
     "Summary",
@@ -54,6 +55,7 @@ __all__ = [
     "rank_sum",
     "ratio",
     "relative_width",
+    "series",
     "settled",
     "summarize",
     "too_few",

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from sysbench.statistics.interval import median_interval
-from sysbench.statistics.samples import Stream, Values, checked, median
+from sysbench.statistics.samples import Series, Stream, series
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
 
     Raises ValueError for no samples, for one that is not finite, and for medians that are not positive.
     """
-    numerator, denominator = checked(numerator_samples), checked(denominator_samples)
+    numerator, denominator = series(numerator_samples), series(denominator_samples)
     upper, lower = _positive_median(numerator), _positive_median(denominator)
     value = upper / lower
     over, under = log_distances(numerator, upper), log_distances(denominator, lower)
@@ -42,16 +42,16 @@ def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
     )
 
 
-def _positive_median(values: Values) -> float:
-    found = median(values)
+def _positive_median(samples: Series) -> float:
+    found = samples.median
     if found <= 0:
         raise ValueError(f"the median is {found}: a ratio needs medians above zero")
     return found
 
 
-def log_distances(values: Values, center: float, confidence: float = 0.95) -> tuple[float, float] | None:
+def log_distances(samples: Series, center: float, confidence: float = 0.95) -> tuple[float, float] | None:
     """Distances on a logarithmic scale from the median (`center`) to the lower and to the upper end of its interval."""
-    interval = median_interval(values, confidence)
+    interval = median_interval(samples, confidence)
     if interval is None:
         return None
     low, high = interval

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
+from operator import sub
 
 from sysbench.statistics.samples import Values
 
@@ -19,14 +20,12 @@ def dip(ordered: Values) -> float:
 
     `ordered` must be increasing, without ties.
     """
-    # Plain Python numbers: streams are a few dozen samples long, for which numpy's call overhead is ten times as large.
-    samples: list[float] = ordered.tolist()
-    low, high = 0, len(samples) - 1
+    low, high = 0, len(ordered) - 1
     distance = 1.0
     while True:
-        at, rank = samples[low : high + 1], list(range(low, high + 1))
+        at, rank = ordered[low : high + 1], list(range(low, high + 1))
         below, above = _knots(at, rank), _knots(at, [-each for each in rank])
-        minorant, majorant = list(_between(at, rank, below)), list(_between(at, rank, above))
+        minorant, majorant = _between(at, rank, below), _between(at, rank, above)
         # The distance between a concave and a convex piecewise linear function is largest at a knot of one of them.
         gaps = {knot: majorant[knot] - minorant[knot] + 1 for knot in sorted({*below, *above})}
         widest = max(gaps, key=gaps.__getitem__)
@@ -38,33 +37,33 @@ def dip(ordered: Values) -> float:
             left, right = below[bisect_right(below, widest) - 1], widest
         distance = max(
             distance,
-            max(rank[point] - minorant[point] for point in range(left + 1)) + 1,
-            max(majorant[point] - rank[point] for point in range(right, len(rank))) + 1,
+            max(map(sub, rank[: left + 1], minorant)) + 1,
+            max(map(sub, majorant[right:], rank[right:])) + 1,
         )
         if (left, right) == (0, high - low):
             break
         low, high = low + left, low + right
-    return distance / (2 * len(samples))
+    return distance / (2 * len(ordered))
 
 
 def _knots(at: Sequence[float], rank: Sequence[int]) -> list[int]:
     """Indices of the points (at, rank) that the greatest convex minorant touches: the lower convex hull."""
     hull: list[int] = []
-    for point in range(len(at)):
+    for point, (x, y) in enumerate(zip(at, rank, strict=True)):
         while len(hull) > 1:
-            left, middle = hull[-2:]
-            rise, run = rank[middle] - rank[left], at[middle] - at[left]
-            if rise * (at[point] - at[left]) < (rank[point] - rank[left]) * run:
+            left, middle = hull[-2], hull[-1]
+            if (rank[middle] - rank[left]) * (x - at[left]) < (y - rank[left]) * (at[middle] - at[left]):
                 break
             hull.pop()  # it lies on or above the line through the other two
         hull.append(point)
     return hull
 
 
-def _between(at: Sequence[float], rank: Sequence[int], knots: Sequence[int]) -> Iterator[float]:
+def _between(at: Sequence[float], rank: Sequence[int], knots: Sequence[int]) -> list[float]:
     """Values at every point of the piecewise linear function through the points at the knots."""
+    values: list[float] = []
     for first, second in pairwise(knots):
-        slope = (rank[second] - rank[first]) / (at[second] - at[first])
-        for point in range(first, second):
-            yield slope * (at[point] - at[first]) + rank[first]
-    yield float(rank[knots[-1]])
+        begin, level = at[first], rank[first]
+        slope = (rank[second] - level) / (at[second] - begin)
+        values += [slope * (x - begin) + level for x in at[first:second]]
+    return [*values, rank[knots[-1]]]

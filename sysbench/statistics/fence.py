@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 
-import numpy as np
-
-from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, checked, median, robust_sigma, untied
+from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, robust_sigma, series
 
 
 @dataclass(frozen=True)
@@ -32,17 +31,14 @@ def outliers(samples: Stream) -> Outliers | None:
 
     Returns None for fewer than six samples or without a positive median.
     """
-    values = checked(samples)
-    count = len(values)
-    level = median(values)
+    checked = series(samples)
+    values, count, level = checked.values, len(checked), checked.median
     if count < FEWEST or level <= 0:
         return None
     deviations = 4.1 + 0.15 * math.log(count) + 130 / math.pow(count, 1.5)
-    fence = max(deviations * robust_sigma(untied(values)), NOTICEABLE * level)
-    apart = np.abs(values - level) > fence
-    if not apart.any():
+    fence = max(deviations * robust_sigma(checked.untied), NOTICEABLE * level)
+    indices = tuple(index for index, value in enumerate(values) if abs(value - level) > fence)
+    if not indices:
         return None
-    return Outliers(
-        indices=tuple(int(index) for index in np.flatnonzero(apart)),
-        mean_shift_share=float(values.mean() - values[~apart].mean()) / level,
-    )
+    inside = [value for value in values if abs(value - level) <= fence]
+    return Outliers(indices, mean_shift_share=(fmean(values) - fmean(inside)) / level)

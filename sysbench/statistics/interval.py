@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-
-from sysbench.statistics.samples import FEWEST, Stream, Values, checked, middle
+from sysbench.statistics.samples import FEWEST, Stream, Values, series
 
 _FIRST_LOOK = 10
 _LOOK_GROWTH = 1.5
@@ -37,7 +35,7 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}: it must lie between 0 and 1")
-    return interval_of(np.sort(checked(samples)), confidence)
+    return interval_of(series(samples).ordered, confidence)
 
 
 def interval_of(ordered: Values, confidence: float = 0.95) -> tuple[float, float] | None:
@@ -47,16 +45,16 @@ def interval_of(ordered: Values, confidence: float = 0.95) -> tuple[float, float
         return None
     depth, inward = position
     below, above = ordered[depth - 1 : depth + 1], ordered[len(ordered) - depth - 1 : len(ordered) - depth + 1]
-    return float(below[0] + inward * (below[1] - below[0])), float(above[1] - inward * (above[1] - above[0]))
+    return below[0] + inward * (below[1] - below[0]), above[1] - inward * (above[1] - above[0])
 
 
 def relative_width(samples: Stream) -> float | None:
     """Width of the 95 % interval as a share of the median; None without an interval or a positive median."""
-    ordered = np.sort(checked(samples))
-    interval, median = interval_of(ordered), middle(ordered)
-    if interval is None or median <= 0:
+    checked = series(samples)
+    interval = interval_of(checked.ordered)
+    if interval is None or checked.median <= 0:
         return None
-    return (interval[1] - interval[0]) / median
+    return (interval[1] - interval[0]) / checked.median
 
 
 def settled(samples: Stream, share: float) -> bool:
@@ -69,7 +67,7 @@ def settled(samples: Stream, share: float) -> bool:
     coverage at the stop is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2
     deviations.
     """
-    values = checked(samples)
+    values = series(samples).values
     looks = [_FIRST_LOOK]
     while looks[-1] < len(values):
         looks.append(math.ceil(looks[-1] * _LOOK_GROWTH))
@@ -81,7 +79,7 @@ def settled(samples: Stream, share: float) -> bool:
 
 def too_few(samples: Stream) -> TooFew | None:
     """Return TooFew if there are fewer than six samples, which a 95 % interval of the median needs; else None."""
-    count = len(checked(samples))
+    count = len(series(samples))
     return TooFew(count, FEWEST) if count < FEWEST else None
 
 

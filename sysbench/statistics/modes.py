@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import accumulate, pairwise
+from statistics import fmean
 
 from sysbench.statistics.dip import dip
-from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, Values, checked, median, untied
+from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, Values, middle, series
 
 _SMALLEST_MODE = 0.1
 """A group with a smaller share of the samples counts as outliers, not as a mode."""
@@ -52,12 +52,12 @@ def two_modes(samples: Stream) -> Modes | None:
     Order does not matter. A single lasting level shift is reported here, with one switch; `drift` also reports it if it
     changes the level from start to end.
     """
-    values = checked(samples)
-    if len(values) < FEWEST:
+    checked = series(samples)
+    if len(checked) < FEWEST:
         return None
-    ordered = np.sort(untied(values))
+    ordered = sorted(checked.untied)
     cut = _cut(ordered)
-    lower, upper = median(ordered[:cut]), median(ordered[cut:])
+    lower, upper = middle(ordered[:cut]), middle(ordered[cut:])
     if lower <= 0 or upper - lower < NOTICEABLE * lower:
         return None
     smaller = min(cut, len(ordered) - cut)
@@ -69,7 +69,7 @@ def two_modes(samples: Stream) -> Modes | None:
         upper=upper,
         gap_share=upper / lower - 1,
         upper_share=(len(ordered) - cut) / len(ordered),
-        switches=_switches((values - lower) / (upper - lower)),
+        switches=_switches([(value - lower) / (upper - lower) for value in checked.values]),
     )
 
 
@@ -77,14 +77,16 @@ def _cut(ordered: Values) -> int:
     """Size of the lower group that maximises the variance between the two groups."""
     count = len(ordered)
     tail = math.ceil(_TAIL * count)
-    pulled = np.clip(ordered, ordered[tail], ordered[-1 - tail])
+    lowest, highest = ordered[tail], ordered[-1 - tail]
+    pulled = [min(max(value, lowest), highest) for value in ordered]
+    mean = fmean(pulled)
+    sums = list(accumulate(value - mean for value in pulled))
     smallest = max(_FEWEST_IN_A_MODE, math.ceil(_SMALLEST_MODE * count))
-    sizes = np.arange(smallest, count - smallest + 1)
-    sums = np.cumsum(pulled - pulled.mean())[sizes - 1]
-    return int(sizes[np.argmax(np.square(sums) / (sizes * (count - sizes)))])
+    sizes = range(smallest, count - smallest + 1)
+    return max(sizes, key=lambda size: sums[size - 1] ** 2 / (size * (count - size)))
 
 
 def _switches(heights: Values) -> int:
     """Count how often the heights, 0 in the lower mode and 1 in the upper, change from one to the other."""
-    arrived = heights[np.abs(heights - 1 / 2) > 1 / 4] > 1 / 2
-    return int(np.count_nonzero(np.diff(arrived)))
+    arrived = [height > 1 / 2 for height in heights if abs(height - 1 / 2) > 1 / 4]
+    return sum(before != after for before, after in pairwise(arrived))

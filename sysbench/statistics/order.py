@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import mul
+from statistics import fmean
 
 import numpy as np
 
 from sysbench.statistics.samples import (
     FEWEST,
     NOTICEABLE,
+    Series,
     Stream,
     Values,
-    checked,
-    indistinguishable,
     median,
+    middle,
     percentile,
     robust_sigma,
-    untied,
+    series,
 )
 
 
@@ -77,10 +80,10 @@ def drift(samples: Stream) -> Drift | None:
 
     Returns None for fewer than six samples or for a change below 0.1 %.
     """
-    values = checked(samples)
-    if len(values) < FEWEST or indistinguishable(values) or abs(_trend_score(_ranks(values))) <= _DRIFT_LIMIT:
+    checked = series(samples)
+    if len(checked) < FEWEST or checked.indistinguishable or abs(_trend_score(checked.ranks)) <= _DRIFT_LIMIT:
         return None
-    start, end = _line(values)
+    start, end = _line(checked.values)
     if start <= 0 or abs(end - start) < NOTICEABLE * start:
         return None
     return Drift(change_share=end / start - 1, start=start, end=end)
@@ -102,12 +105,11 @@ def autocorrelation(samples: Stream) -> Autocorrelation | None:
 
     Returns None for fewer than six samples, and if all agree within 0.1 %.
     """
-    values = checked(samples)
-    count = len(values)
-    if count < FEWEST or indistinguishable(values):
+    checked = series(samples)
+    count, ranks = len(checked), checked.ranks
+    if count < FEWEST or checked.indistinguishable:
         return None
-    ranks = _ranks(values)
-    ratio = float(np.square(np.diff(ranks)).sum() / np.square(ranks).sum())
+    ratio = sum((after - before) ** 2 for before, after in pairwise(ranks)) / sum(rank * rank for rank in ranks)
     variance = 4 * (count - 2) * (5 * count**2 - 2 * count - 9) / (5 * count * (count + 1) * (count - 1) ** 2)
     if (2 - ratio) / math.sqrt(variance) <= _AUTOCORRELATION_LIMIT:
         return None
@@ -140,17 +142,18 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
     Returns None for fewer than six samples or for an excess below 0.1 %. Raises ValueError for no samples, and for a
     sample or a warm-up step that is not finite.
     """
-    values = checked(samples)
-    before = checked(warmup) if len(warmup) else None
+    checked = series(samples)
+    values = checked.values
+    before = series(warmup).values if len(warmup) else None
     chance = _RUN_IN_CHANCE if before is None else _RUN_IN_CHANCE_AFTER_WARMUP
-    if len(values) < FEWEST or not _starts_slow(values, chance):
+    if len(values) < FEWEST or not _starts_slow(checked, chance):
         return None
-    later = values[len(values) // 2 :]
-    level = median(later)
-    slow = int(np.argmax(values <= percentile(np.sort(later), 75)))
+    later = sorted(values[len(values) // 2 :])
+    level, usual = middle(later), percentile(later, 75)
+    slow = next(number for number, value in enumerate(values) if value <= usual)
     if slow == 0 or level <= 0:
         return None
-    excess = float(values[:slow].mean()) - level
+    excess = fmean(values[:slow]) - level
     if excess < NOTICEABLE * level:
         return None
     if before is not None and median(before[-3:]) - level < excess / 2:
@@ -158,57 +161,44 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
     return WarmupUnfinished(slow_steps=slow, excess_share=excess / level)
 
 
-def _starts_slow(values: Values, chance: float) -> bool:
+def _starts_slow(samples: Series, chance: float) -> bool:
+    values = samples.values
     run = _run_in(values)
     return (
         1 / math.perm(len(values), run) < chance
-        or (run > 0 and _head_score(values, 1) > 3.0 + 112 / math.pow(len(values) - 1, 1.5))
+        or (run > 0 and _head_score(samples, 1) > 3.0 + 112 / math.pow(len(values) - 1, 1.5))
         or (
             len(values) > FEWEST
-            and median(values[:3]) > percentile(np.sort(values[3:]), 95)
-            and _head_score(values, 3) > 2.0 + 95 / math.pow(len(values) - 3, 1.5)
+            and median(values[:3]) > percentile(sorted(values[3:]), 95)
+            and _head_score(samples, 3) > 2.0 + 95 / math.pow(len(values) - 3, 1.5)
         )
     )
 
 
 def _run_in(values: Values) -> int:
     """Count the leading samples that are each slower than all that come after them."""
-    slowest_after = np.maximum.accumulate(values[:0:-1])[::-1]
-    slower = np.append(values[:-1] > slowest_after, False)
-    return int(np.argmin(slower))
+    slowest_after = list(accumulate(values[:0:-1], max))[::-1]
+    return next((number for number, slowest in enumerate(slowest_after) if values[number] <= slowest), len(values) - 1)
 
 
-def _head_score(values: Values, head: int) -> float:
+def _head_score(samples: Series, head: int) -> float:
     """Excess of the median of the first `head` samples over that of the rest, in robust deviations of the rest."""
-    excess = median(values[:head]) - median(values[head:])
+    excess = median(samples.values[:head]) - median(samples.values[head:])
     # The first samples help to determine the clock's tick, even if all others are equal.
-    sigma = robust_sigma(untied(values)[head:])
+    sigma = robust_sigma(samples.untied[head:])
     if sigma == 0:
         return math.inf if excess > 0 else 0.0
     return excess / sigma
 
 
-def _ranks(values: Values) -> Values:
-    """Ranks about their mean; ties share the mean of their ranks."""
-    order = values.argsort()
-    ordered = values[order]
-    if (ordered[1:] > ordered[:-1]).all():  # no ties, the usual case: several times as fast
-        distinct = np.empty(len(values))
-        distinct[order] = np.arange(len(values)) - (len(values) - 1) / 2
-        return distinct
-    _, reading, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: Values = (last - (counts - 1) / 2)[reading] - (len(values) + 1) / 2
-    return ranks
-
-
 def _trend_score(ranks: Values) -> float:
     """Distance of the ranks' correlation with time from zero, in standard deviations."""
     count = len(ranks)
-    time = np.arange(count) - (count - 1) / 2
-    slope = float(time @ ranks / (time @ time))
-    correlation = slope * math.sqrt(float(time @ time) / float(ranks @ ranks))
-    about_trend = ranks - slope * time
+    time = [step - (count - 1) / 2 for step in range(count)]
+    together, of_time, of_ranks = _product(time, ranks), _product(time, time), _product(ranks, ranks)
+    slope = together / of_time
+    correlation = slope * math.sqrt(of_time / of_ranks)
+    about_trend = [rank - slope * step for rank, step in zip(ranks, time, strict=True)]
     phi = _memory_about_trend(about_trend) if abs(correlation) < _NEARLY_ONE else 0.0
     independent = count * (1 - phi) / (1 + phi)
     if independent <= 3:
@@ -219,19 +209,24 @@ def _trend_score(ranks: Values) -> float:
 def _memory_about_trend(residuals: Values) -> float:
     """Lag-1 correlation of the residuals of a trend, corrected for its bias and never below 0."""
     count = len(residuals)
-    observed = float(residuals[:-1] @ residuals[1:]) / float(residuals @ residuals)
+    observed = _product(residuals, residuals[1:]) / _product(residuals, residuals)
     return min(max((count * observed + 2) / (count - 4), 0.0), 0.97)
+
+
+def _product(one: Values, other: Values) -> float:
+    """The scalar product, as long as both last."""
+    return float(sum(map(mul, one, other)))
 
 
 def _line(values: Values) -> tuple[float, float]:
     """Levels of Theil and Sen's line at the first and at the last sample."""
     count = len(values)
-    time, level = np.arange(count, dtype=np.float64), values
+    time, level = np.arange(count, dtype=np.float64), np.array(values)
     if count > _LONGEST_FITTED:
         blocks = np.array_split(np.arange(count), _LONGEST_FITTED)
         time = np.array([block.mean() for block in blocks])
-        level = np.array([median(values[block]) for block in blocks])
+        level = np.array([np.median(level[block]) for block in blocks])
     first, second = np.triu_indices(len(level), k=1)
-    slope = median((level[second] - level[first]) / (time[second] - time[first]))
-    start = median(level - slope * time)
+    slope = float(np.median((level[second] - level[first]) / (time[second] - time[first])))
+    start = float(np.median(level - slope * time))
     return start, start + slope * (count - 1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Final
 
 from sysbench.statistics.comparison import Ratio, ratio
 from sysbench.statistics.rank_sum import rank_sum
-from sysbench.statistics.samples import Stream, checked
+from sysbench.statistics.samples import Stream, series
 
 FALSE_CLAIM: Final = 0.01
 """Largest probability that data without any effect show one, over all questions asked together."""
@@ -98,6 +98,6 @@ def effect(numerator_samples: Stream, denominator_samples: Stream, family: int =
         or rank_sum(numerator_samples, denominator_samples) > FALSE_CLAIM / family
     ):
         return Effect(found, 0)
-    of_means = checked(numerator_samples).mean() / checked(denominator_samples).mean()
+    of_means = fmean(series(numerator_samples).values) / fmean(series(denominator_samples).values)
     agreed = (of_means > 1) == (found.value > 1)
     return Effect(found, (1 if found.value > 1 else -1) if agreed else 0)

@@ -6,11 +6,15 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sysbench.statistics.samples import Values, checked
+from sysbench.statistics.samples import series
 from sysbench.statistics.student import t_quantile
+
+Values: TypeAlias = NDArray[np.float64]
 
 FEWEST_SIZES = 3
 """Two points always lie on a line, which therefore proves nothing."""
@@ -169,7 +173,7 @@ def _sizes(x: Values) -> tuple[float, ...]:
 
 
 def _logarithms(numbers: Sequence[float], what: str) -> Values:
-    values = checked(numbers)
+    values = np.array(series(numbers).values)
     if (values <= 0).any():
         raise ValueError(f"{what} {float(values.min())} is not positive: only positive ones have a power law")
     logarithms: Values = np.log(values)

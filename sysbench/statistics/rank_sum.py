@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sysbench.statistics.samples import Stream, Values, checked
+from sysbench.statistics.samples import Stream, Values, series
 
 _MOST_EXACT = 40
 """Up to this many samples per stream the distribution is exact; beyond it the normal approximation is close enough."""
@@ -24,7 +26,7 @@ def rank_sum(one: Stream, other: Stream) -> float:
 
     Raises ValueError for no samples, and for one that is not finite.
     """
-    first, second = checked(one), checked(other)
+    first, second = series(one).values, series(other).values
     wins = _wins(first, second)
     most = len(first) * len(second)
     extreme = min(wins, most - wins)
@@ -36,14 +38,12 @@ def rank_sum(one: Stream, other: Stream) -> float:
 
 def _wins(first: Values, second: Values) -> float:
     """Number of pairs in which the first is larger; ties count as half."""
-    ordered = np.sort(second)
-    below = np.searchsorted(ordered, first, side="left")
-    up_to = np.searchsorted(ordered, first, side="right")
-    return float((below + up_to).sum()) / 2
+    ordered = sorted(second)
+    return sum(bisect_left(ordered, value) + bisect_right(ordered, value) for value in first) / 2
 
 
 @lru_cache(maxsize=256)
-def _cumulated(first: int, second: int) -> Values:
+def _cumulated(first: int, second: int) -> NDArray[np.float64]:
     """Cumulative distribution of U if every order of the samples is equally likely.
 
     It is the running sum of the coefficients of the Gaussian binomial.
@@ -57,5 +57,5 @@ def _cumulated(first: int, second: int) -> Values:
             counts[reach:] -= counts[:-reach].copy()
         for place in range(step, len(counts)):
             counts[place] += counts[place - step]
-    chances: Values = np.cumsum(counts) / math.comb(first + second, first)
+    chances: NDArray[np.float64] = np.cumsum(counts) / math.comb(first + second, first)
     return chances

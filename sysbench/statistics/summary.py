@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
 from sysbench.statistics.interval import interval_of
-from sysbench.statistics.samples import Stream, Values, checked, middle, percentile
+from sysbench.statistics.samples import Stream, middle, percentile, series
 
 
 @dataclass(frozen=True)
@@ -37,33 +38,27 @@ class Summary:
 
 def summarize(samples: Stream) -> Summary:
     """Summarize the samples. Raises ValueError if there are none or one of them is not finite."""
-    values = checked(samples)
+    checked = series(samples)
+    values, ordered, count = checked.values, checked.ordered, len(checked)
+    every = np.array(values)
     # Relative to the first sample, so that the mean of equal samples is exactly their value.
-    mean = float(values[0] + (values - values[0]).mean())
-    std = float(np.sqrt(np.square(values - mean).sum() / (len(values) - 1))) if len(values) > 1 else 0.0
-    ordered = np.sort(values)
+    mean = float(values[0] + (every - values[0]).sum() / count)
+    deviations = every - mean
+    squares = float(np.square(deviations).sum())
     p5, p25, median, p75, p95 = (percentile(ordered, percent) for percent in (5, 25, 50, 75, 95))
     return Summary(
-        count=len(values),
+        count=count,
         mean=mean,
-        std=std,
+        std=sqrt(squares / (count - 1)) if count > 1 else 0.0,
         median=median,
-        minimum=float(ordered[0]),
-        maximum=float(ordered[-1]),
+        minimum=ordered[0],
+        maximum=ordered[-1],
         p5=p5,
         p25=p25,
         p75=p75,
         p95=p95,
-        mad=middle(np.sort(np.abs(values - median))),
+        mad=middle(sorted([abs(value - median) for value in values])),
         ci95=interval_of(ordered),
-        lag1=_lag1(values, mean),
+        # Σ (xᵢ − x̄)(xᵢ₊₁ − x̄) / Σ (xᵢ − x̄)²
+        lag1=float((deviations[:-1] * deviations[1:]).sum()) / squares if count > 2 and squares > 0 else None,
     )
-
-
-def _lag1(values: Values, mean: float) -> float | None:
-    """Σ (xᵢ − x̄)(xᵢ₊₁ − x̄) / Σ (xᵢ − x̄)²."""
-    deviations = values - mean
-    total = float(np.square(deviations).sum())
-    if len(values) < 3 or total == 0:
-        return None
-    return float((deviations[:-1] * deviations[1:]).sum()) / total

@@ -14,7 +14,7 @@ import numpy as np
 
 from sysbench.statistics.comparison import log_distances
 from sysbench.statistics.order import autocorrelation
-from sysbench.statistics.samples import Stream, Values, checked, median
+from sysbench.statistics.samples import Series, Stream, series
 from sysbench.statistics.student import t_quantile
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "AMBIGUOUS"]
@@ -69,7 +69,7 @@ def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
     Raises ValueError for no samples, for one that is not finite, and for one that is not positive.
     """
     first, second = _positive(a), _positive(b)
-    median_a, median_b = median(first), median(second)
+    median_a, median_b = first.median, second.median
     count = min(len(first), len(second))
     below_a, below_b = _distances(first, median_a), _distances(second, median_b)
     if below_a is None or below_b is None:
@@ -90,7 +90,7 @@ def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) 
 
     Raises ValueError if the numbers of medians differ, for no medians, and for one that is not positive and finite.
     """
-    first, second = _positive(a), _positive(b)
+    first, second = np.array(_positive(a).values), np.array(_positive(b).values)
     if len(first) != len(second):
         raise ValueError(f"{len(first)} and {len(second)} medians: every round has one of each arm")
     logs = np.sort(np.log(second / first))
@@ -114,7 +114,7 @@ def over_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) ->
 
     Raises ValueError for no medians, and for one that is not positive and finite.
     """
-    first, second = np.log(_positive(a)), np.log(_positive(b))
+    first, second = np.log(_positive(a).values), np.log(_positive(b).values)
     count = min(len(first), len(second))
     center = float(second.mean() - first.mean())
     if count < FEWEST_RUNS:
@@ -144,17 +144,17 @@ def verdict_of(log_low: float, log_high: float, margin: float) -> Verdict:
     return "SLOWER" if log_low > 0 else "AMBIGUOUS"
 
 
-def _positive(samples: Stream) -> Values:
-    values = checked(samples)
-    if not (values > 0).all():
-        raise ValueError(f"one of the times is {values.min()}: a ratio needs times above zero")
-    return values
+def _positive(samples: Stream) -> Series:
+    found = series(samples)
+    if found.ordered[0] <= 0:
+        raise ValueError(f"one of the times is {found.ordered[0]}: a ratio needs times above zero")
+    return found
 
 
-def _distances(values: Values, center: float) -> tuple[float, float] | None:
-    distances = log_distances(values, center, CONFIDENCE)
+def _distances(samples: Series, center: float) -> tuple[float, float] | None:
+    distances = log_distances(samples, center, CONFIDENCE)
     if distances is None:
         return None
-    alike = autocorrelation(values)
-    wider = math.sqrt(len(values) / alike.effective_count) if alike else 1.0
+    alike = autocorrelation(samples)
+    wider = math.sqrt(len(samples) / alike.effective_count) if alike else 1.0
     return distances[0] * wider, distances[1] * wider

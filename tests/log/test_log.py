@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,16 @@ def written(directory: Path, *events: Event) -> Path:
 def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     events: list[Event] = [beginning(), reading(), finished(), RunFinished(at_s=4.0, status="complete")]
     assert list(read(written(tmp_path, *events))) == events
+
+
+def test_damage_far_into_a_log_is_named_by_its_line_after_all_events_before_it(tmp_path: Path) -> None:
+    path = written(tmp_path, beginning(), *(reading(at_s) for at_s in range(1_000)))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:700], lines[700].replace(b'"at_s":699.0', b'"at_s":-1.0'), *lines[701:]]))
+    events = read(path)
+    assert list(islice(events, 700)) == [beginning(), *(reading(at_s) for at_s in range(699))]
+    with pytest.raises(LogError, match=r"line 701 is not an event: at_s"):
+        next(events)
 
 
 def test_a_log_is_named_by_the_time_in_utc(tmp_path: Path) -> None:
@@ -134,6 +145,11 @@ def test_a_torn_line_is_cut_before_a_log_is_continued(tmp_path: Path) -> None:
         (
             encode(beginning()) + b"\n" + encode(reading()) + b'\n{"event": "dance", "at_s": 1}\n' + encode(reading()),
             "{path} is damaged: line 3 is not an event",
+        ),
+        (
+            encode(beginning()) + b"\n" + encode(reading()) + b"," + encode(reading()) + b"\n",
+            "{path} is damaged: line 2 is not an event: "
+            "at its top: Invalid JSON: trailing characters at line 1 column 281",
         ),
     ],
 )
