@@ -30,6 +30,7 @@ _GROUPS: Final[Mapping[str, tuple[GpuRate | HostRate, ...]]] = {
     "matmul_fp32": ("matmul_fp32",),
     "matmul_tf32": ("matmul_tf32",),
     "matmul_half": ("matmul_half",),
+    "attention": ("attention_forward", "attention_backward"),
     "bandwidth": ("stream", "reduce", "indexed", "transpose"),
 }
 """Rates that steps cannot tell apart, so that all of a group are off by one factor."""
@@ -56,8 +57,9 @@ def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observ
     measured = np.log([seconds for step in steps for seconds in step.phases_s.values()])
     if not len(measured):
         raise UnavailableError("no step of the run was measured to the end: it shows no rates")
-    dtypes = {kernel.dtype for step in steps for kernel in step.trace.kernels if kernel.kind == "gemm"}
-    needed = {"host", "bandwidth", *(_OF_PRODUCT[dtype] for dtype in dtypes)}
+    kernels = [kernel for step in steps for kernel in step.trace.kernels]
+    products = {_OF_PRODUCT[kernel.dtype] for kernel in kernels if kernel.kind == "gemm"}
+    needed = {"host", "bandwidth", *products, *(kernel.kind for kernel in kernels if kernel.kind == "attention")}
     names = [name for name in _GROUPS if name in needed and (name == "host" or _GROUPS[name][0] in gpu.rates)]
     prior = np.array([host.spread if name == "host" else gpu.rates[_GROUPS[name][0]].spread for name in names])  # type: ignore[index]
     prior = np.maximum(prior, _LEAST_PRIOR)

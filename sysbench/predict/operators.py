@@ -55,7 +55,7 @@ _ROW_WISE = _names(
 
 _ELEMENTWISE = _names(
     "copy_ clone _to_copy masked_fill_ native_dropout native_dropout_backward constant_pad_nd repeat slice_backward "
-    "select_backward roll flip index_fill floor_divide"
+    "select_backward roll flip index_fill floor_divide glu glu_backward"
 )
 """Elementwise, beside what torch itself tags as such."""
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from sysbench.predict.fitting import TimedStep, fitted
+from sysbench.predict.rates import GpuRate, GpuRates, typical_host
 from sysbench.predict.rates import gpu as rates_of
-from sysbench.predict.rates import typical_host
-from sysbench.predict.step import Estimate, predict
+from sysbench.predict.step import Estimate, StepPrediction, predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
@@ -29,6 +31,14 @@ from sysbench.spec.model import SIZES, ModelCell
 from sysbench.spec.ranks import Strategy
 from tests.bench import prediction_kernels as kernels
 from tests.bench.published_models import Shape, joined, traced, traced_rank, written_out_adamw
+from tests.bench.published_sharded import (
+    Run,
+    Split,
+    traced_micro_batch,
+    traced_sharded_update,
+    traced_split,
+    traced_update,
+)
 
 PUBLISHED = Path(__file__).parent / "published"
 FITTED_MODELS = frozenset({"bert_large", "opt_13"})
@@ -93,6 +103,92 @@ def neusight_ranks(wanted: Callable[[dict[str, str]], bool] = lambda row: True) 
         yield Row("NeuSight, 4 GPUs", name, gpu.hardware.slug, published_s, said.time, said.lower_bound_s, False)
 
 
+_FOUNDRY_GPUS = {
+    "a100_sxm_40": ("a100-40gb", "ib-200"), "a100_sxm_80": ("a100-80gb", "ib-200"), "h100_sxm_80": ("h100", "ib-400"),
+}  # fmt: skip
+"""GPUs of llm-foundry's runs, and a network: which one they had is not stated."""
+
+TRITON_SHARE = 0.55
+"""Of the rate of flash attention 2, that of the version in Triton which llm-foundry had: 1 / 1.3 to 1 / 2.5 on an A100
+(Dao, "FlashAttention-2", 2023), of which this is the geometric mean."""
+
+FITTED_SEQS = ("512", "4096", "16384")
+"""Runs of mpt-3b on one node that a cluster is calibrated on; every cluster has them."""
+
+
+def llm_foundry(wanted: Callable[[dict[str, str]], bool] = lambda row: True) -> Iterator[Row]:
+    """Sharded steps on 8 to 512 GPUs: with nothing measured there, and with rates fitted to three runs."""
+    of_gpu: dict[str, list[dict[str, str]]] = {}
+    for row in _read("llm_foundry.csv"):
+        of_gpu.setdefault(row["gpu"], []).append(row)
+    for name, rows in of_gpu.items():
+        slug, interconnect = _FOUNDRY_GPUS[name]
+        known = replace(_slowed(rates_of(slug), ("attention_forward", "attention_backward")), interconnect=interconnect)
+        measured = [row for row in rows if (row["model"], row["gpus"]) == ("mpt-3b", "8") and row["seq"] in FITTED_SEQS]
+        calibrated = _calibrated(known, [TimedStep(*_micro_batch(row, known)) for row in measured])
+        for row in filter(wanted, rows):
+            micro_batches, run = int(row["grad_accum"]), _sharded(row)
+            title = f"{row['model']} {row['seq']} × {row['micro_batch']} × {micro_batches} on {row['gpus']}"
+            for source, gpu in (("llm-foundry", known), ("llm-foundry, calibrated", calibrated)):
+                step = predict(traced_micro_batch(run), gpu, typical_host())
+                update = predict(traced_update(run), gpu, typical_host())
+                is_fitted = gpu is calibrated and row in measured
+                said = _accumulated(micro_batches, step, update)
+                yield Row(source, title, slug, float(row["step_s"]), *said, is_fitted)
+
+
+def _slowed(gpu: GpuRates, names: Iterable[GpuRate]) -> GpuRates:
+    rates = dict(gpu.rates)
+    for name in names:
+        rates[name] = rates[name].model_copy(update={"value": TRITON_SHARE * rates[name].value, "spread": 0.3})
+    return replace(gpu, rates=rates)
+
+
+def _sharded(row: dict[str, str]) -> Run:
+    sizes = ("layers", "d_model", "heads", "d_ff", "vocab", "seq", "micro_batch", "gpus")
+    whole_in_backward = row["sharding"] == "SHARD_GRAD_OP"
+    return Run(*(int(row[name]) for name in sizes), row["act_ckpt"] == "full", not whole_in_backward)
+
+
+def _micro_batch(row: dict[str, str], gpu: GpuRates) -> tuple[Trace, Mapping[str, float]]:
+    """A micro-batch, and its share of the published step less the update, which is hardly a hundredth."""
+    update_s = predict(traced_update(_sharded(row)), gpu, typical_host()).time.point_s
+    return traced_micro_batch(_sharded(row)), {"step": (float(row["step_s"]) - update_s) / int(row["grad_accum"])}
+
+
+def _calibrated(gpu: GpuRates, steps: Sequence[TimedStep]) -> GpuRates:
+    shown = {each.rate: each for each in fitted(steps, gpu, typical_host()).found}
+    rates = dict(gpu.rates)
+    for name, rate in gpu.rates.items():
+        if name in shown:
+            samples_s = np.array(shown[name].samples_s)
+            value, spread = shown[name].work / np.median(samples_s), np.std(np.log(samples_s), ddof=1)
+            rates[name] = rate.model_copy(update={"value": float(value), "spread": float(spread)})
+    return replace(gpu, rates=rates)
+
+
+def simumax(wanted: Callable[[dict[str, str]], bool] = lambda row: True) -> Iterator[Row]:
+    """Steps of Megatron-LM on eight GPUs: tensor and sequence parallel, with a sharded optimizer."""
+    for row in filter(wanted, _read("simumax.csv")):
+        ranks, replicas = (int(row["sharding"].partition(name)[2].split()[0]) for name in ("tp", "dp"))
+        sizes = [int(row[name]) for name in ("layers", "d_model", "heads", "kv_heads", "d_ff")]
+        padded = -(-int(row["vocab"]) // (128 * ranks)) * 128 * ranks
+        split = Split(*sizes, padded, int(row["seq"]), ranks, replicas)
+        gpu, micro_batches = rates_of("b200"), int(row["grad_accum"])
+        name = f"{row['model']}, {row['layers']} layers, tp{ranks} dp{replicas} × {micro_batches}"
+        steps = (
+            predict(traced_split(split), gpu, typical_host()),
+            predict(traced_sharded_update(split), gpu, typical_host()),
+        )
+        yield Row("SimuMax", name, "b200", float(row["step_s"]), *_accumulated(micro_batches, *steps), False)
+
+
+def _accumulated(micro_batches: int, step: StepPrediction, update: StepPrediction) -> tuple[Estimate, float]:
+    """A step of micro-batches and one update, and its lower bound."""
+    time = Estimate(*np.add(np.multiply(micro_batches, astuple(step.time)), astuple(update.time)))
+    return time, micro_batches * step.lower_bound_s + update.lower_bound_s
+
+
 def reports() -> Iterator[Row]:
     """Forward, and whole steps: see published/README.md for what shows that they include an optimizer."""
     for row in _read("reports.csv"):
@@ -116,18 +212,26 @@ def _read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+_OF_SEVERAL = ("NeuSight, 4 GPUs", "SimuMax", "llm-foundry", "llm-foundry, calibrated")
+
+
 def show_steps(rows: Iterable[Row], markdown: bool) -> None:
     rows = list(rows)
     head = ("run", "GPU", "published", "predicted", "90 % interval", "error", "data sheet alone")
-    _table(head, map(_described, rows), markdown)
+    # Two hundred runs of one kind, each predicted twice, are for the summary.
+    _table(head, (_described(row) for row in rows if row.source not in _OF_SEVERAL[2:]), markdown)
     halves: list[tuple[str, Callable[[Row], bool]]] = [
         ("NeuSight, looked at", lambda row: row.source == "NeuSight" and row.fitted),
         ("NeuSight, held out", lambda row: row.source == "NeuSight" and not row.fitted),
         ("NeuSight, compiled", lambda row: row.source == "NeuSight, compiled"),
-        ("NeuSight, 4 GPUs", lambda row: row.source == "NeuSight, 4 GPUs"),
         ("report, forward", lambda row: row.name.endswith("forward")),
         ("report, step", lambda row: row.name.endswith("optimizer")),
-        ("all", lambda row: True),
+        ("all of one GPU", lambda row: row.source not in _OF_SEVERAL),
+        ("NeuSight, 4 GPUs", lambda row: row.source == "NeuSight, 4 GPUs"),
+        ("llm-foundry", lambda row: row.source == "llm-foundry"),
+        ("llm-foundry, calibrated, others", lambda row: row.source == "llm-foundry, calibrated" and not row.fitted),
+        ("SimuMax", lambda row: row.source == "SimuMax"),
+        ("all of several GPUs, nothing measured there", lambda row: row.source in _OF_SEVERAL[:3]),
     ]
     head = ("steps", "rows", "median", "p90", "in interval", "width", "roofline's median / ours")
     _table(head, (_summarised(name, of) for name, belongs in halves if (of := list(filter(belongs, rows)))), markdown)
@@ -195,7 +299,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.reference is not None:
         show_kernels(options.reference, options.markdown)
-    show_steps([*neusight(), *neusight(compiled=True), *neusight_ranks(), *reports()], options.markdown)
+    show_steps(
+        [*neusight(), *neusight(compiled=True), *neusight_ranks(), *llm_foundry(), *simumax(), *reports()],
+        options.markdown,
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -153,28 +154,46 @@ def traced_rank(shape: Shape, strategy: Strategy, ranks: int) -> Trace:
 
 def traced(shape: Shape, *, training: bool, compiled: bool = False, mesh: Any = None) -> Trace:
     """Forward, and in training the loss (a phase by itself) and backward, of the second pass."""
+
+    def made() -> Callable[[], Iterator[str]]:
+        model: nn.Module = Model(shape).train(training)
+        if mesh is not None:
+            model = _distributed(model, shape, mesh)
+        tokens = torch.zeros(shape.batch, shape.seq, dtype=torch.int64)
+        mask = torch.zeros(shape.batch, 1, shape.seq, shape.seq)
+
+        def step() -> Iterator[str]:
+            yield "forward"
+            logits = model(tokens, mask)
+            if training:
+                yield "loss"
+                loss = cross_entropy(logits.flatten(0, 1), tokens.flatten())
+                yield "backward"
+                loss.backward()
+
+        return step
+
+    return recorded(made, training=training, compiled=compiled, sharded=mesh is not None)
+
+
+def recorded(
+    made: Callable[[], Callable[[], Iterator[str]]], *, training: bool, compiled: bool = False, sharded: bool = False
+) -> Trace:
+    """The second of two steps; a step names each phase before it does it."""
     tracer = Tracer(1, compiled=compiled)
     platform = Platform.of(Gpu("", 1 << 50, (8, 0)))
     with telling(tracer.told), composed_of(platform.composites):
         recorder = Recorder(platform, tracer.device, None)
-        sharding = nullcontext() if mesh is None else sharding_on(recorder.device)
+        sharding = sharding_on(recorder.device) if sharded else nullcontext()
         with sharding, recorder.device, torch.set_grad_enabled(training):
             with recorder.span(-1, "build"), DEVICE:
-                model: nn.Module = Model(shape).train(training)
-                if mesh is not None:
-                    model = _distributed(model, shape, mesh)
-                tokens = torch.zeros(shape.batch, shape.seq, dtype=torch.int64)
-                mask = torch.zeros(shape.batch, 1, shape.seq, shape.seq)
-            for step in range(2):
-                with recorder.span(step, "forward"):
-                    logits = model(tokens, mask)
-                if training:
-                    with recorder.span(step, "loss"):
-                        loss = cross_entropy(logits.flatten(0, 1), tokens.flatten())
-                    with recorder.span(step, "backward"):
-                        loss.backward()
-                    del loss
-                del logits
+                step = made()
+            for number in range(2):
+                running = step()
+                phase = next(running, None)
+                while phase is not None:
+                    with recorder.span(number, phase):
+                        phase = next(running, None)
             recorder.device.stop()
     return tracer.trace()
 

@@ -16,20 +16,28 @@ from sysbench.predict.step import predict
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import named
-from sysbench.spec.model import ModelCell, ModelShape
+from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
 from tests.cli.running import answered
 from tests.fixtures_runs import write_log
 from tests.fixtures_timing import A100, events
 
-TRUE = {"matmul_fp32": 0.85, "stream": 1.2, "reduce": 1.2, "indexed": 1.2, "transpose": 1.2}
+TRUE = {
+    "attention_forward": 0.6,
+    "attention_backward": 0.6,
+    "matmul_fp32": 0.85,
+    "stream": 1.2,
+    "reduce": 1.2,
+    "indexed": 1.2,
+    "transpose": 1.2,
+}
 HOST = 1.5
 
 
-def step(width: int, ctx: int) -> TimedStep:
+def step(width: int, ctx: int, attention: Attention = "naive", precision: Precision = "fp32") -> TimedStep:
     """A step as an H100 with other rates behind a slower host would take it."""
     cell = ModelCell(
         device="cuda", size="custom", model=ModelShape(d_model=width, d_ff=4 * width, layers=2, heads=4, vocab=2000),
-        ctx=ctx, batch=8, precision="fp32", attention="naive", execution="eager", optimizer="foreach", seed=0,
+        ctx=ctx, batch=8, precision=precision, attention=attention, execution="eager", optimizer="foreach", seed=0,
         mode="train",
     )  # fmt: skip
     of, _ = trace(cell, Gpu.of(named("h100")))
@@ -54,6 +62,13 @@ def test_host_products_and_bandwidth_are_read_from_steps_that_depend_on_them() -
     assert value["matmul_fp32"] == pytest.approx(0.85 * H100.rates["matmul_fp32"].value, rel=0.05)
     assert value["stream"] == pytest.approx(1.2 * H100.rates["stream"].value, rel=0.1)
     assert {"matmul_half", "attention_forward", "gap_s"} <= shown.unseen.keys()
+
+
+def test_attention_is_read_from_steps_of_long_contexts() -> None:
+    shown = fitted([step(1024, ctx, "flash", "bf16") for ctx in (512, 4096, 16384)], H100, typical_host())
+    value = {each.rate: each.work / median(each.samples_s) for each in shown.found}
+    for rate in ("attention_forward", "attention_backward"):
+        assert value[rate] == pytest.approx(0.8 * H100.rates[rate].value, rel=0.1)
 
 
 def test_steps_that_wait_for_the_host_show_nothing_of_products() -> None:

@@ -19,7 +19,7 @@ from sysbench.predict.walk import LAUNCH_LATENCY_S, walk
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import named
 from sysbench.spec.model import ModelCell
-from tests.bench.prediction import neusight_ranks
+from tests.bench.prediction import neusight_ranks, simumax
 from tests.predict.test_walk import GAP, HOST
 
 MIB = 2**20
@@ -138,3 +138,11 @@ def test_published_steps_of_four_gpus_are_predicted() -> None:
     rows = list(neusight_ranks(lambda row: row["gpu"] == "h100_sxm_80" and row["batch"] == "4"))
     assert len(rows) == 3
     assert all(abs(row.error) < 0.12 and row.covered for row in rows)
+
+
+def test_published_steps_of_megatron_are_predicted() -> None:
+    (row,) = simumax(
+        lambda row: row["model"] == "llama3-70b" and row["sharding"][:3] == "tp4" and row["grad_accum"] == "8"
+    )
+    assert abs(row.error) < 0.12
+    assert row.covered
