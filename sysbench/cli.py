@@ -15,9 +15,9 @@ import typer
 
 import sysbench
 from sysbench import stderr
-from sysbench.command import commands
+from sysbench.command import commands, runnable
 from sysbench.engine.interrupts import given_up
-from sysbench.errors import SysbenchError, UsageError
+from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
 from sysbench.log.storage import reason
 from sysbench.meeting import started_as_rank
@@ -72,18 +72,14 @@ def _version(value: bool) -> None:
 
 
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Options that belong to no command."""
-    if started_as_rank(os.environ):
+    if started_as_rank(os.environ) and context.invoked_subcommand not in runnable():
         raise typer.Exit
-    nodes = os.environ.get("SLURM_NNODES") or os.environ.get("GROUP_WORLD_SIZE") or "1"
-    if nodes.isdigit() and int(nodes) > 1:
-        raise UsageError(
-            f"this was started on {nodes} nodes, and sysbench measures ranks of one: start it on one node with --ranks"
-        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -33,7 +33,7 @@ def die_with_the_parent() -> None:
 def started_as_rank(environment: Mapping[str, str]) -> int:
     """Return which of the processes that torchrun or srun has started this is; 0 if none has.
 
-    Rank 0 starts the ranks of each cell itself, so all others have nothing to do.
+    Rank 0 runs the engine; the others are workers of their rank (`sysbench.engine.nodes`), or have nothing to do.
     """
     rank = environment.get("RANK") or environment.get("SLURM_PROCID") or ""
     return int(rank) if rank.isdigit() else 0

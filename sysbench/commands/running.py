@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -14,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import typer
 from pydantic import BaseModel
 
-from sysbench import stderr
+from sysbench import __version__, stderr
 from sysbench.command import Kind, measuring
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.garbage import collection_paused
 from sysbench.log.outcomes import FAILURES
+from sysbench.meeting import started_as_rank
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.command_options import Given, option_name, validated
 from sysbench.spec.run import Format, RunOptions, Selection
@@ -128,8 +132,46 @@ def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
     spec = validated(command.spec_class, {**resumed(kind, options.resume), **spec_given})
     if options.plan:
         show_plan(spec, options)
-    else:
+        return
+    with _among_launched(spec, options) as options:
         raise typer.Exit(exit_code(command.part("perform")(spec, options).record))
+
+
+@contextmanager
+def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
+    """Yield the options of rank 0 of those that torchrun or srun has started, or of a process that was started alone.
+
+    The other ranks take part in here, if any cell has several, and exit.
+    """
+    from sysbench.engine.nodes.launched import among_others, launched
+
+    several = {cell.key: cell for cell in spec.cells() if cell.workers > 1} if among_others(os.environ) else {}
+    own = launched(os.environ) if several else None
+    if own is None:
+        if started_as_rank(os.environ):
+            raise typer.Exit
+        yield options
+        return
+    from sysbench.engine.identity import source_digest
+    from sysbench.engine.nodes import links, seat
+    from sysbench.engine.nodes.wire import Hello
+
+    measuring(spec.kind).part("record")  # whose events are told
+    hello = Hello(
+        rank=max(own.rank, 1),
+        ranks=own.ranks,
+        host=links.host_name(),
+        version=__version__,
+        digest=source_digest(),
+        spec=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
+    )
+    if own.rank:
+        firsts = [cell.timed_first for cell in several.values()]
+        cells = {**several, **{cell.key: cell for cell in firsts if cell is not None}}
+        seat.take(own, hello, cells, options.timeout_s)
+        raise typer.Exit
+    with links.gathered(own, hello, options.timeout_s) as others:
+        yield options.model_copy(update={"links": others})
 
 
 def perform(spec: RunSpec, options: RunOptions) -> Performed:

@@ -33,12 +33,18 @@ def refuse_impossible(cells: Sequence[RunCell]) -> None:
         _refuse(cell, kinds.get(cell.device.partition(":")[0]))
 
 
-def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo]) -> list[PlacedCell]:
-    """Assign a device to every cell; raises UsageError if the device does not exist, or the cell cannot run on it."""
+def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started: int | None = None) -> list[PlacedCell]:
+    """Assign a device to every cell; raises UsageError if the device does not exist, or the cell cannot run on it.
+
+    `started` is the number of ranks that torchrun or srun has started, each with a device of its own.
+    """
     placed = [PlacedCell(index, cell, resolve(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
         _refuse(each.cell, each.device.type)
-        _refuse_too_many_ranks(each, devices)
+        if started is None:
+            _refuse_too_many_ranks(each, devices)
+        elif each.cell.workers > started:
+            raise UsageError(f"--ranks {each.cell.workers} needs as many processes, and {started} were started")
     return placed
 
 

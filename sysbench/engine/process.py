@@ -91,6 +91,8 @@ class WorkerProcess:
         """Launch the worker; raises SysbenchError if that fails. It connects later, or never."""
         self.command = launcher.command()
         """Command line of the launched process."""
+        self.torch: str | None = None
+        """Its version of torch, once it is ready."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
@@ -169,7 +171,7 @@ class WorkerProcess:
         """
 
         from sysbench.engine.protocol import MESSAGE_LIMIT_BYTES
-        from sysbench.log.events import decode
+        from sysbench.log.events import WorkerReady, decode
 
         if self._connection is None:
             self._accept()
@@ -181,9 +183,12 @@ class WorkerProcess:
         except OSError as error:
             raise GarbledError("a message that is too long") from error
         try:
-            return decode(message)
+            event = decode(message)
         except ValueError as error:
             raise GarbledError(repr(message[:60])) from error
+        if type(event) is WorkerReady:
+            self.torch = event.torch.torch
+        return event
 
     def send(self, command: protocol.Command) -> None:
         """Send a command; raises WorkerGoneError."""

@@ -41,8 +41,8 @@ class Rank(Frozen):
     """Which of the cell's ranks a worker is, and where they meet."""
 
     number: Count
-    store: Path
-    """File through which the ranks find each other."""
+    store: str
+    """Where the ranks find each other: the URL of a file, or of a port on rank 0's node."""
     patience_s: Seconds
     """Longest time that a collective operation waits for ranks that do not join it."""
 

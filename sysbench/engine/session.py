@@ -185,6 +185,7 @@ class Session:
             self._options.timeout_s,
             self._provisions,
             ceilings=self._options.ceilings,
+            links=self._options.links,
         )
 
     def _finish(self, crew: Supervisor | Elsewhere | None, status: RunStatus) -> list[Event]:
@@ -200,7 +201,8 @@ class Session:
 
     def _place(self, ready: WorkerReady) -> list[PlacedCell]:
         """Return the cells to measure, each on its device; raises UsageError if this machine is unsuitable."""
-        placed = place(self._cells, ready.devices)
+        links = self._options.links
+        placed = place(self._cells, ready.devices, links.ranks if links is not None else None)
         if self._earlier is not None:
             self._earlier.refuse_other_machine(ready, placed)
             for each in placed:
@@ -219,6 +221,11 @@ def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions:
         raise UsageError(
             f"--parallel {options.parallel} is for cells that are simulated (--simulate GPU): measured side by side on "
             "one machine, they would slow each other down"
+        )
+    if options.links is not None and provisions is not None and provisions.artifacts:
+        raise UsageError(
+            "traces and snapshots of ranks that torchrun or srun has started would be written on several nodes: start "
+            "this without it, on one node, where sysbench starts the ranks itself"
         )
     if (options.on or options.parallel) and provisions is not None and (provisions.artifacts or provisions.launchers):
         raise UsageError(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sysbench.engine import protocol
 from sysbench.engine.admission import Admission
@@ -34,6 +35,9 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.cell import RunCell
 from sysbench.spec.model import Precision
 
+if TYPE_CHECKING:
+    from sysbench.engine.nodes.links import Links
+
 HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker can be reused."""
 
@@ -54,7 +58,9 @@ class Supervisor:
         provisions: Provisions | None = None,
         *,
         ceilings: bool = True,
+        links: Links | None = None,
     ) -> None:
+        self._links = links
         self._provisions = provisions or Provisions()
         self._launcher = launcher
         self._launched_by = launcher
@@ -211,7 +217,7 @@ class Supervisor:
         self._launched_by = launcher
         self._worker = worker = self._worker or launched(launcher)
         if ranks > 1 and isinstance(worker, WorkerProcess):
-            self._worker = worker = Team(worker, launcher, ranks, self._timeout_s)
+            self._worker = worker = Team(worker, launcher, ranks, self._timeout_s, self._links)
         self._sampler.watch(*worker.pids)
         try:
             ready = yield from self._conversation.until(worker, WorkerReady)

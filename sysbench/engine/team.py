@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from sysbench.engine import protocol
 from sysbench.engine.launchers import Launcher
@@ -17,6 +17,9 @@ from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, OfRank, WorkerExited, WorkerReady
 from sysbench.log.file_names import path_of_rank
 from sysbench.log.outcomes import Outcome
+
+if TYPE_CHECKING:
+    from sysbench.engine.nodes.links import Links, RemoteWorker
 
 LAST_WORDS_S = 1.0
 """How long to listen to the other ranks after one has failed: the first to report may be a victim of another."""
@@ -37,9 +40,15 @@ class Team:
     other ranks as `OfRank`; a cell is finished when it is on every rank, or when a rank has failed.
     """
 
-    def __init__(self, first: WorkerProcess, launcher: Launcher, ranks: int, timeout_s: float) -> None:
-        """Launch workers beside `first`, which is rank 0; raises SysbenchError if one cannot be launched."""
-        self._workers = [first]
+    def __init__(
+        self, first: WorkerProcess, launcher: Launcher, ranks: int, timeout_s: float, links: Links | None = None
+    ) -> None:
+        """Launch workers beside `first`, which is rank 0; raises SysbenchError if one cannot be launched.
+
+        With `links`, the other ranks were started by torchrun or srun, and run their workers themselves.
+        """
+        self._workers: list[WorkerProcess | RemoteWorker] = [first]
+        self._links = links
         self._timeout_s = timeout_s
         self._folder = tempfile.TemporaryDirectory(prefix="sysbench-ranks-", ignore_cleanup_errors=True)
         self._cells = 0
@@ -53,7 +62,7 @@ class Team:
         """The rank that has closed its connection."""
         try:
             while len(self._workers) < ranks:
-                self._workers.append(WorkerProcess(launcher))
+                self._workers.append(links.worker(len(self._workers)) if links else WorkerProcess(launcher))
         except SysbenchError:
             self._end_all_but(first)
             raise
@@ -66,8 +75,8 @@ class Team:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids, by rank."""
-        return tuple(worker.pid for worker in self._workers)
+        """Ids of the processes on this machine, by rank."""
+        return tuple(pid for worker in self._workers for pid in worker.pids)
 
     @property
     def alive(self) -> bool:
@@ -107,7 +116,9 @@ class Team:
         rank = self._speaker
         match event := self._received():
             case WorkerReady():
-                self._devices = event.devices
+                if rank == 0 or self._links is None:
+                    self._devices = event.devices
+                self._compare_torch(rank)
                 self._awaited.discard(rank)
                 return None if self._awaited else event
             case CellFinished():
@@ -124,20 +135,22 @@ class Team:
     def send(self, command: protocol.Command) -> None:
         """Send a command to every rank; raises WorkerGoneError.
 
-        Each measures on the next device, and writes its artifact beside that of rank 0. The ranks meet through a file,
-        which, unlike a port, nobody else can have.
+        Each measures on the next device, and writes its artifact beside that of rank 0. The ranks of one machine meet
+        through a file, which, unlike a port, nobody else can have.
         """
         self._finished = {}
         self._heard = [0] * self.ranks
         self._cells += 1
+        file = Path(self._folder.name) / str(self._cells)
+        store = self._links.meeting_point() if self._links else file.as_uri()
         for number, worker in enumerate(self._workers):
             if isinstance(command, protocol.Measure):
                 rank = protocol.Rank(
                     number=number,
-                    store=Path(self._folder.name) / str(self._cells),
+                    store=store,
                     patience_s=PATIENCE_SHARE * self._timeout_s,
                 )
-                device = device_of(number, command.device, self._devices)
+                device = command.device if self._links else device_of(number, command.device, self._devices)
                 artifact = path_of_rank(command.artifact, number) if command.artifact is not None else None
                 worker.send(command.model_copy(update={"rank": rank, "device": device, "artifact": artifact}))
             else:
@@ -155,7 +168,15 @@ class Team:
         self._end_all_but(self._workers[gone])
         return exited.model_copy(update={"rank": gone})
 
-    def _end_all_but(self, ended: WorkerProcess) -> None:
+    def _compare_torch(self, rank: int) -> None:
+        """Raise SysbenchError if a rank has another torch than rank 0: the two need not understand each other."""
+        first, here = self._workers[0].torch, self._workers[rank].torch
+        if first is not None and here != first:
+            raise SysbenchError(
+                f"rank {rank} has torch {here}, and rank 0 has torch {first}: install one version for all"
+            )
+
+    def _end_all_but(self, ended: WorkerProcess | RemoteWorker) -> None:
         for worker in self._workers:
             if worker is not ended:
                 worker.close(0)

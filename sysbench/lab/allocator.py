@@ -9,13 +9,16 @@ import gc
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+
+from sysbench.lab.accounting import DispatchMode, tensors_in
 
 _OUT_OF_MEMORY_PHRASES = (
     "out of memory",  # CUDA's caching allocator, the CUDA driver, "MPS backend out of memory"
@@ -108,8 +111,9 @@ class History:
     """Records the allocations on one device while `recording` is active.
 
     Categories follow the same rule as in `sysbench.simulate.recording`: parameters, inputs and gradients are identified
-    by their addresses at the end of a phase; whatever else forward leaves behind is an activation, and whatever else
-    the optimizer leaves behind is optimizer state.
+    by their addresses at the end of a phase, and what ranks send and receive by its addresses at the collective;
+    whatever else forward leaves behind is an activation, and whatever else the optimizer leaves behind is optimizer
+    state.
     """
 
     device: torch.device
@@ -123,7 +127,8 @@ class History:
         """Record with Python stacks only: C++ stacks take a hundred times as long to write."""
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python", device=self.device)
         try:
-            yield
+            with _Collectives(self._communicated) if dist.is_initialized() else nullcontext():
+                yield
         finally:
             torch.cuda.memory._record_memory_history(enabled=None, device=self.device)
 
@@ -177,6 +182,10 @@ class History:
                 hook.remove()
             torch.cuda.memory._set_memory_metadata("")
 
+    def _communicated(self, tensors: Iterable[Tensor]) -> None:
+        """Record which tensors a collective has read or written."""
+        self._end(dict.fromkeys(_addresses(tensors), "communication"), 0, None)
+
     def snapshot(self, device_name: str, protocol: str, cell: dict[str, Any]) -> dict[str, Any]:
         """Return the recording in the form of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
@@ -201,6 +210,21 @@ class History:
     def _mark(self, name: str, stage: str, time_us: int) -> None:
         index = self.device.index or 0
         self._annotations.append({"name": name, "stage": stage, "time_us": time_us, "device": index})
+
+
+class _Collectives(DispatchMode):
+    """Reports the tensors of every collective operation, and those between its buffers and FSDP2's parameters."""
+
+    def __init__(self, report: Callable[[Iterable[Tensor]], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace in ("c10d", "fsdp"):
+            self._report(tensors_in([*args, *kwargs.values()]))
+        return result
 
 
 def label(content: dict[str, Any], device: int, boundaries: Iterable[_Boundary]) -> None:
@@ -239,8 +263,10 @@ def _label_blocks(content: dict[str, Any], live: dict[int, dict[str, Any]]) -> N
 
 def _settle(live: dict[int, dict[str, Any]], boundary: _Boundary) -> None:
     for address, entry in live.items():
-        if address in boundary.named:
-            entry.setdefault("category", boundary.named[address])
+        name, known = boundary.named.get(address), entry.get("category")
+        communicates = name == "communication" and known not in ("parameters", "gradients")
+        if communicates or (name is not None and known in (None, "communication")):
+            entry["category"] = name
         elif entry["size"] in WORKSPACE_BYTES and boundary.rest == "activations":
             entry.setdefault("category", "workspace")
         elif boundary.rest is not None and entry["time_us"] >= boundary.rest_since_us:
@@ -250,7 +276,8 @@ def _settle(live: dict[int, dict[str, Any]], boundary: _Boundary) -> None:
 def _addresses(tensors: Iterable[Tensor | None]) -> Iterator[int]:
     for tensor in tensors:
         if tensor is not None:
-            yield tensor.untyped_storage().data_ptr()
+            here: Tensor = getattr(tensor, "to_local", tensor.detach)()  # this rank's part of a sharded one
+            yield here.untyped_storage().data_ptr()
 
 
 def _now_us() -> int:

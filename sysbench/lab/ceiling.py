@@ -1,15 +1,17 @@
-"""The highest rate of a matrix product on this device, with which the rate of a step is compared."""
+"""The highest rates that this machine reaches: of a matrix product, and of an all-reduce between ranks."""
 
 from __future__ import annotations
 
 import time
 
 import torch
+import torch.distributed as dist
 
 from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, clock_for
 from sysbench.lab.devices import computing_on, torch_device
 from sysbench.lab.precision import compute_dtype, matmul_precision
+from sysbench.lab.strategies import agreed
 from sysbench.log.events import CeilingMeasured, DeviceInfo
 from sysbench.spec.model import Precision
 
@@ -17,6 +19,11 @@ BUDGET_S = 0.25
 SMALLEST_SIZE = 256
 LARGEST_SIZE = 16_384
 REPEATS = 5
+
+REDUCING_S = 0.5
+SMALLEST_MESSAGE_BYTES = 1024**2
+LARGEST_MESSAGE_BYTES = 1024**3
+REDUCED = 3
 
 
 def measure(
@@ -69,3 +76,28 @@ def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock:
     while len(times_s) < REPEATS and sum(times_s) + times_s[-1] <= budget_s:
         times_s.append(seconds())
     return times_s
+
+
+def fastest_all_reduce(device: torch.device, budget_s: float = REDUCING_S) -> tuple[int, float]:
+    """Return the message size in bytes and the bandwidth in bytes/s of the fastest all-reduce of all ranks.
+
+    Messages double in size until they have taken `budget_s` seconds; each is reduced a few times after one that does
+    not count. The bandwidth is busBW as nccl-tests defines it: message / time × 2(n-1)/n for n ranks. Every rank of the
+    group must call this; a time is that of the slowest rank, so that all agree on the next size.
+    """
+    clock, ranks = clock_for(device), dist.get_world_size()
+    best, size_bytes, left_s, next_s = (0, 0.0), SMALLEST_MESSAGE_BYTES, budget_s, 0.0
+    while size_bytes <= LARGEST_MESSAGE_BYTES and next_s <= left_s:
+        message = torch.zeros(size_bytes // 4, device=device)
+
+        def reduce(message: torch.Tensor = message) -> float:
+            agreed()
+            return agreed(clock.measure({"all-reduce": lambda: dist.all_reduce(message)}, "phase").wall_s)
+
+        times_s = [reduce() for _ in range(1 + REDUCED)]
+        fastest_s = min(times_s[1:])
+        rate = size_bytes / fastest_s * 2 * (ranks - 1) / ranks
+        best = max(best, (size_bytes, rate), key=lambda each: each[1])
+        left_s -= sum(times_s)
+        size_bytes, next_s = 2 * size_bytes, 2 * sum(times_s)
+    return best

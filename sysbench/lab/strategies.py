@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def process_group(rank: int, ranks: int, store: Path, device: torch.device, timeout_s: float) -> Iterator[None]:
-    """Join the group of a cell's ranks, which meet through the file `store`.
+def process_group(rank: int, ranks: int, store: str, device: torch.device, timeout_s: float) -> Iterator[None]:
+    """Join the group of a cell's ranks, which meet through `store`: the URL of a file, or of a port that rank 0 opens.
 
     Tensors of a GPU go through NCCL, all others through gloo. A collective operation fails after `timeout_s`.
     """
@@ -39,7 +39,13 @@ def process_group(rank: int, ranks: int, store: Path, device: torch.device, time
     if device.type == "cuda":
         torch.cuda.set_device(device)
     patience = timedelta(seconds=timeout_s)
-    dist.init_process_group(backend, init_method=store.as_uri(), rank=rank, world_size=ranks, timeout=patience)
+    where = urlsplit(store)
+    if where.scheme == "tcp":
+        # torch's own handling of such URLs would use the store of torchrun, if that is what has started the ranks.
+        there = dist.TCPStore(where.hostname or "", where.port or 0, ranks, rank == 0, patience)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=there, rank=rank, world_size=ranks, timeout=patience)
+    else:
+        dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks, timeout=patience)
     yield
     # Not after an error: the other ranks would then fail too, and could report it first.
     dist.destroy_process_group()

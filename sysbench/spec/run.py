@@ -133,6 +133,8 @@ class RunOptions(BaseModel):
     """Called with every event of a quiet run. Not on the command line."""
     overall: Any = None
     """Position of the run in an experiment (`render.dashboard.overall.Overall`), if any. Not on the command line."""
+    links: Any = None
+    """Other ranks that torchrun or srun has started (`engine.nodes.links.Links`), if any. Not on the command line."""
     shown: bool = True
     """Whether to print the result. Not on the command line."""
 

@@ -233,7 +233,6 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
     [
         (("--simulate=a100-80bg",), "Did you mean a100-80gb?"),
         (("--find=batch",), "--find needs --simulate GPU"),
-        (("--ranks=2",), "sysbench memory records one process; sysbench time --ranks"),
         (("--simulate=1GiB", "--find=ranks", "--ranks=2"), "leave one of them out"),
         (("--simulate=1GiB", "--find=ranks", "--strategy=ddp"), "every rank holds the whole model"),
         (("--simulate=1GiB", "--ranks=5", "--strategy=tp"), "--ranks 5, which does not divide them. Nearest that does"),

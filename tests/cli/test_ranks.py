@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -9,6 +10,8 @@ import pytest
 
 from sysbench import load
 from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.snapshot.snapshot import read
+from sysbench.snapshot.timeline_sources import from_snapshot
 from tests.cli.running import MINUTE, Ran, answered, only, ran_once
 
 RANKS = ("--ranks", "1,2", "--strategy", "ddp,fsdp2,tp")
@@ -88,6 +91,67 @@ def test_the_code_of_the_page_about_ranks_runs(
 
 
 @pytest.fixture(scope="module")
+def remembered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
+    """The memory of two ranks, of which rank 1 keeps a million numbers more."""
+    code = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+class Uneven(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(50, 32), nn.Linear(32, 50)
+
+    def forward(self, ids):
+        self.kept = torch.zeros(dist.get_rank() * 1_000_000)
+        return self.head(self.embedding(ids))
+"""
+    model = tmp_path_factory.mktemp("model") / "uneven.py"
+    model.write_text(code)
+    words = (f"--model={model}:Uneven", "--ctx=16", "--batch=1", "--ranks=2", "--strategy=ddp", "--device=cpu")
+    files = ("--json=record.json", "--snapshot=s.pickle", "--page=p.html")
+    mode = "--mode=forward-backward"
+    return ran_once(tmp_path_factory, "memory-of-real-ranks", "memory", *words, mode, *files, COLUMNS="200")
+
+
+def test_the_memory_of_every_rank_is_measured_and_the_cell_is_that_of_the_fullest(remembered: tuple[Ran, Path]) -> None:
+    assert remembered[0].code == 0, remembered[0].err
+    (cell,) = load(remembered[1] / "record.json").cells
+    first, second = cell.ranks
+    assert cell.fullest_rank == second
+    assert cell.peak_allocated_bytes == second.peak_allocated_bytes > first.peak_allocated_bytes + 3_999_000
+    parameters = 50 * 32 + 32 * 50 + 50
+    for rank in cell.ranks:
+        assert sum(rank.by_category.values()) == rank.peak_allocated_bytes
+        backward = rank.peaks_by_phase["backward"].by_category
+        for category in ("parameters", "gradients", "communication"):  # DDP's buckets are as large as the gradients
+            assert backward[category] == pytest.approx(4 * parameters, abs=2048)
+        assert rank.host_rss_peak_bytes > 2**26
+
+
+def test_the_snapshot_of_every_rank_of_memory_is_kept_and_is_that_of_its_record(remembered: tuple[Ran, Path]) -> None:
+    (cell,) = load(remembered[1] / "record.json").cells
+    for rank, name in zip(cell.ranks, ("s.pickle", "s-rank1.pickle"), strict=True):
+        assert f"saved  {remembered[1] / name}" in remembered[0].err
+        assert from_snapshot(read(remembered[1] / name)).peak.allocated_bytes == rank.peak_allocated_bytes
+    assert "rank 1 of 2" in (remembered[1] / "p.html").read_text()
+
+
+def test_a_record_of_the_memory_of_ranks_is_shown_compared_and_reported(
+    remembered: tuple[Ran, Path], tmp_path: Path
+) -> None:
+    record = str(remembered[1] / "record.json")
+    shown = answered("memory", "--from", record, COLUMNS="200")
+    for text in (remembered[0].out, shown.out):
+        table = text.partition("peak memory of each rank")[2].partition("\n\n")[0]
+        assert re.findall(r"Uneven +(\d) .* (forward|backward) ", table) == [("0", "backward"), ("1", "forward")]
+    assert "peaks are the same to the byte" in answered("compare", record, record).out
+    assert answered("report", record, "--output", str(tmp_path / "report.md")).code == 0
+    assert "peak memory of each rank" in (tmp_path / "report.md").read_text()
+
+
+@pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """Two ranks of DDP, of which the first step makes the buckets that the later ones use."""
     words = (*MINUTE, "--ctx", "16", "--steps", "0", "--warmup", "2", "--device", "cpu", "--mode", "forward-backward")
@@ -106,9 +170,26 @@ def test_a_profile_of_ddp_has_the_all_reduces_of_all_gradients_and_the_times_of_
     assert all(each.matched == each.calls and each.group_size == 2 for each in reduced)
     assert [row.rank for row in cell.ranks.breakdown] == [row.rank for row in cell.ranks.arrivals] == [0, 1]
     assert all(row.compute_ns > 0 and row.communication_ns > 0 for row in cell.ranks.breakdown)
+    buckets = [each for each in cell.ranks.calls if each.kind == "all_reduce"]
+    assert [each.number for each in buckets] == [*range(1, len(buckets) + 1)]
+    assert sum(each.bytes for each in buckets) == 4 * parameters
     assert [check.found == check.expected for check in cell.summary.checks] == [True, True]
     assert "embedding" in cell.summary.modules
     assert not any("DistributedDataParallel" in module for module in cell.summary.modules)
+
+
+def test_bandwidths_of_collectives_are_compared_with_an_all_reduce_in_the_same_run(profiled: tuple[Ran, Path]) -> None:
+    record = json.loads((profiled[1] / "record.json").read_text())
+    (cell,) = record["cells"]
+    assert cell["link"]["message_bytes"] >= 2**20
+    assert "ceiling: an all-reduce of" in profiled[0].out
+    cell["link"]["bus_bytes_per_s"] = 4e9
+    for each in cell["ranks"]["collectives"]:
+        each.update(bytes=2**20, transfer_ns=each["matched"] * 2**20)  # 1 GB/s
+    (profiled[1] / "known.json").write_text(json.dumps(record))
+    shown = answered("profile", "--from", str(profiled[1] / "known.json"), "--tables=collectives", "--format=csv")
+    rows = [row for row in csv.DictReader(shown.out.splitlines()) if row["collective"] == "all_reduce"]
+    assert [float(row["ceiling_share"]) for row in rows] == pytest.approx([0.25] * len(rows))
 
 
 def test_a_profiled_step_of_ranks_is_that_of_the_slowest_rank_and_so_is_the_step_timed_first(
@@ -172,7 +253,6 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
         (("time", "--ranks", "2", "--simulate", "h100", "--compile"), "measured, not predicted: leave out --compile"),
         (("time", "--interconnect", "ib-400"), "--interconnect needs --simulate GPU"),
         (("time", "--ranks", "16", "--simulate", "h100", "--interconnect", "ib"), "--interconnect ib is not allowed"),
-        (("memory", "--ranks", "2"), "sysbench memory records one process; sysbench time --ranks has the peak memory"),
         (("profile", "--ranks", "2", "--with", "nsys"), "--ranks 2: --with nsys records one process; --with torch"),
         (("profile", "--ranks", "2", "--simulate", "h100"), "several ranks are profiled, not predicted; sysbench time"),
     ],
@@ -204,13 +284,9 @@ def test_predicted_ranks_are_compared_with_the_fewest_and_a_network_is_marked(tm
     assert "collectives between GPUs like NVIDIA A10 were not measured" in unknown.out
 
 
-def test_of_the_processes_that_torchrun_starts_the_first_measures_and_the_others_stand_aside(tmp_path: Path) -> None:
-    """Rank 0 starts the ranks of each cell itself."""
+def test_of_the_processes_that_torchrun_starts_only_the_first_answers_what_is_not_about_ranks(tmp_path: Path) -> None:
     for environment in ({"RANK": "1", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "3"}):
-        aside = answered("time", "--ranks", "2", cwd=tmp_path, **environment)
-        assert (aside.code, aside.out, aside.err) == (0, "", "")
-    for nodes in ({"RANK": "0", "GROUP_WORLD_SIZE": "2"}, {"SLURM_PROCID": "0", "SLURM_NNODES": "2"}):
-        refused = answered("time", "--ranks", "2", cwd=tmp_path, **nodes)
-        assert refused.code == 2
-        assert "started on 2 nodes, and sysbench measures ranks of one" in refused.complaint
+        for words in (("time", "--ctx=16"), ("doctor",), ("time", "--simulate=h100", "--ranks=2")):
+            aside = answered(*words, cwd=tmp_path, **environment)
+            assert (aside.code, aside.out, aside.err) == (0, "", "")
     assert list(tmp_path.iterdir()) == []

@@ -77,6 +77,14 @@ def test_every_option_that_it_mentions_exists(page: str) -> None:
     options |= set(evidence_parser()._option_string_actions)
     options |= {"--reference", "--markdown"}  # of tests.bench.prediction
     options |= {"--install-completion"}  # Typer's
+    options |= {
+        "--nnodes",
+        "--node-rank",
+        "--nproc-per-node",
+        "--master-addr",
+        "--master-port",
+        "--ntasks",
+    }  # launchers'
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", PAGES[page])) - options == set()
 
 

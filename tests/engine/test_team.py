@@ -10,8 +10,19 @@ import psutil
 import pytest
 
 from sysbench.commands.time.fold import fold
+from sysbench.commands.time.live_state import folded
 from sysbench.errors import SysbenchError, UsageError
-from sysbench.log.events import CellFinished, Event, OfRank, RunFinished, StepMeasured, WorkerExited, WorkerReady
+from sysbench.log.events import (
+    CellFinished,
+    Event,
+    OfRank,
+    PhaseSample,
+    RunFinished,
+    RunStarted,
+    StepMeasured,
+    WorkerExited,
+    WorkerReady,
+)
 from sysbench.log.journal import read
 from tests.engine.fakes import (
     CPU,
@@ -47,6 +58,30 @@ def test_every_rank_reports_its_own_steps_and_the_cell_is_finished_once(tmp_path
     assert all(each.median_step_s == 0.001 for each in cell.ranks)
     assert len(max(sampler.watched, key=len)) == 3
     assert left_behind() == []
+
+
+def test_the_dashboard_shows_the_slowest_rank_of_each_step(tmp_path: Path) -> None:
+    events = carry_out(spec_of([16], ranks=3), tmp_path)
+    for rank in (1, 2):
+        (place,) = (at for at, event in enumerate(events) if isinstance(event, OfRank) and event.rank == rank)
+        event = events[place]
+        assert isinstance(event, OfRank)
+        said = event.said.model_copy(update={"step": PhaseSample(wall_s=0.003 / rank)})
+        events[place] = event.model_copy(update={"said": said})
+    running = folded(events[: next(at for at, event in enumerate(events) if isinstance(event, CellFinished))])
+    assert running.now is not None
+    assert [step.total_s for step in running.now.steps] == [0.003]
+
+
+def test_more_ranks_than_cores_of_a_cpu_get_a_caution_that_names_both(tmp_path: Path) -> None:
+    opening, *events = carry_out(spec_of([16], ranks=3), tmp_path)
+    assert isinstance(opening, RunStarted)
+    for cores, expected in ((2, ["3 ranks share 2 cores and take turns"]), (3, [])):
+        host = opening.host.model_copy(update={"logical_cores": cores})
+        (cell,) = fold([opening.model_copy(update={"host": host}), *events]).cells
+        shared = [each for each in cell.cautions if each.code == "cores-shared"]
+        assert [each.message for each in shared] == expected
+        assert all(each.remedy.startswith("--ranks 2 or fewer") for each in shared)
 
 
 def test_the_worker_of_one_rank_becomes_rank_0_and_stays_for_all_cells_of_that_many(tmp_path: Path) -> None:

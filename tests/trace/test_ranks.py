@@ -21,6 +21,7 @@ from sysbench.trace.ranks.matching import align, match, waits
 from sysbench.trace.ranks.reading import RankReading, read
 from sysbench.trace.ranks.summarise import summarise
 from sysbench.trace.ranks.summary import RanksSummary
+from sysbench.trace.ranks.timeline import timeline
 from sysbench.trace.recording import NONE
 from tests.trace.rank_traces import COMMUNICATION, COMPUTE, NCCL, Bucket, Run
 from tests.trace.synthetic_traces import GEMM, Builder, recording
@@ -420,3 +421,45 @@ def test_a_reduce_scatter_that_gloo_carries_out_as_an_all_reduce_is_one() -> Non
     assert found.cautions == []
     assert found.clock is not None
     assert found.clock.collectives == 30
+
+
+# --- one step, call by call
+
+
+def overlapping() -> Run:
+    """Two ranks, the second with a clock 0.5 ms ahead, whose second product runs behind the first all-reduce."""
+    run = Run(2, clock_us={1: 500})
+    run.step([Bucket({0: 100, 1: 100}, 50), Bucket({0: 30, 1: 34}, 40, elements=(2048, 2048))])
+    return run
+
+
+def test_collectives_are_listed_in_order_of_launch_with_what_nothing_hides() -> None:
+    first, second = summary_of(overlapping()).calls
+    assert [(each.number, each.kind, each.bytes, each.group_size) for each in (first, second)] == [
+        (1, "all_reduce", 4096, 2),
+        (2, "all_reduce", 8192, 2),
+    ]
+    # The product behind it ends after 30 and 34 of its 50 µs, and a kernel of 5 µs follows.
+    assert (first.start_ns, first.duration_ns, first.exposed_ns, first.transfer_ns) == (100_000, 50_000, 13_000, 50_000)
+    assert (second.start_ns, second.duration_ns, second.exposed_ns) == (150_000, 40_000, 40_000)
+
+
+def test_the_collectives_of_a_single_trace_are_listed_without_transfer() -> None:
+    first, second = summary_of(overlapping(), [1]).calls
+    assert (first.exposed_ns, first.transfer_ns, first.last) == (11_000, None, None)
+    assert (second.number, second.start_ns) == (2, 150_000)
+
+
+def test_the_timeline_of_a_step_has_all_ranks_on_one_clock(tmp_path: Path) -> None:
+    paths = overlapping().write(tmp_path)
+    drawn = timeline({rank: read(traces.read(path), compute=True) for rank, path in enumerate(paths)})
+    assert drawn is not None
+    assert drawn.compute[0] == ((0.0, pytest.approx(135e-6)),)
+    assert drawn.compute[1] == ((0.0, pytest.approx(139e-6)),)
+    for rank, computed_s in ((0, 135e-6), (1, 139e-6)):
+        ((lane, bars),) = drawn.collectives[rank].items()
+        assert (lane.kind, lane.group.size) == ("all_reduce", 2)
+        assert [(bar.number, bar.bytes) for bar in bars] == [(1, 4096), (2, 8192)]
+        assert bars[0].span == pytest.approx((100e-6, 50e-6))
+        assert bars[0].exposed == (pytest.approx((computed_s, 150e-6 - computed_s)),)
+        assert bars[1].exposed == (pytest.approx((150e-6, 40e-6)),)

@@ -8,7 +8,7 @@ COMMAND = Command(
     report=InReport(
         2,
         "Memory of a training step",
-        ("summary", "grid", "phases", "categories", "state", "residual"),
+        ("summary", "ranks", "grid", "phases", "categories", "state", "residual"),
         ("largest", "modules"),
         kept_picture="Memory over time by category",
     ),

@@ -7,18 +7,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sysbench.commands import running
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec, extreme
 from sysbench.errors import UsageError
 from sysbench.log import storage
-from sysbench.log.file_names import labels_of, paths_of
+from sysbench.log.file_names import labels_of, path_of_rank, paths_of
 from sysbench.log.records import RunRecord
+from sysbench.spec.cell import RunCell
 from sysbench.spec.command_options import Given, command_options
 from sysbench.spec.ranks import KNOBS
 
 if TYPE_CHECKING:
+    from sysbench.commands.memory.record import MemoryCellRecord
     from sysbench.snapshot.timeline import Timeline
 
 
@@ -111,7 +113,6 @@ class Files:
     """Snapshots that the user requested."""
     figures: Mapping[str, Path]
     pages: Mapping[str, Path]
-    titles: Mapping[str, str]
 
     @classmethod
     @contextmanager
@@ -123,36 +124,49 @@ class Files:
         snapshots, figures, pages = (
             paths_of(path, labels) for path in (options.snapshot, options.figure, options.page)
         )
-        for path in (*snapshots.values(), *figures.values(), *pages.values()):
+        of_ranks = [path for cell in cells if snapshots for path in _of_ranks(cell, snapshots[cell.key])]
+        for path in (*of_ranks, *figures.values(), *pages.values()):
             storage.refuse_unwritable(path)
-        titles = {
-            cell.key: f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"
-            f"{f' · rank 0 of {cell.ranks} · {cell.strategy}' if cell.strategy and cell.find != 'ranks' else ''}"
-            f"{f' · {extreme(cell.find)}' if cell.find else ''}"
-            for cell in cells
-        }
         kept = frozenset(snapshots.values())
         if snapshots or not (figures or pages):
-            yield cls(snapshots, kept, figures, pages, titles)
+            yield cls(snapshots, kept, figures, pages)
             return
         with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
             here = {key: Path(directory) / f"{key}.pickle" for key in labels}
-            yield cls(here, kept, figures, pages, titles)
+            yield cls(here, kept, figures, pages)
 
-    def draw(self, record: RunRecord[Any]) -> Iterator[Path]:
+    def draw(self, record: RunRecord[MemoryCellRecord]) -> Iterator[Path]:
         """Draw the requested files of every cell that left a snapshot; yields the path of every file that exists."""
         for cell in record.cells:
-            path = self.snapshots.get(cell.key)
-            if path is None or cell.snapshot is None or not path.is_file():
+            of_first = self.snapshots.get(cell.key)
+            if of_first is None or cell.snapshot is None:
                 continue
-            if path in self.kept:
-                yield path
+            if of_first in self.kept:
+                yield from (path for path in _of_ranks(cell.cell, of_first) if path.is_file())
+            path = path_of_rank(of_first, cell.fullest_rank.rank if cell.fullest_rank else 0)
+            if not path.is_file():
+                continue
             figure, page = self.figures.get(cell.key), self.pages.get(cell.key)
             if figure is not None or page is not None:
                 from sysbench.snapshot.snapshot import read
                 from sysbench.snapshot.timeline_sources import from_snapshot
 
-                yield from draw(from_snapshot(read(path)), self.titles[cell.key], figure, page)
+                yield from draw(from_snapshot(read(path)), _title(cell), figure, page)
+
+
+def _of_ranks(cell: RunCell, snapshot: Path) -> list[Path]:
+    """Paths of the snapshots of all ranks of a cell."""
+    return [path_of_rank(snapshot, rank) for rank in range(cell.workers)]
+
+
+def _title(record: MemoryCellRecord) -> str:
+    """The cell in a few words, with the rank that is drawn."""
+    cell = record.cell
+    words = [cell.size, f"ctx {cell.ctx}", f"batch {cell.batch}", cell.precision, cell.mode]
+    if cell.strategy is not None and cell.find != "ranks":
+        rank = record.fullest_rank.rank if record.fullest_rank else 0
+        words += [f"rank {rank} of {cell.ranks}", cell.strategy]
+    return " · ".join([*words, extreme(cell.find)] if cell.find else words)
 
 
 def draw(timeline: Timeline, title: str, figure: Path | None, page: Path | None) -> Iterator[Path]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 from sysbench import formulas, units
 from sysbench.commands.memory.record import (
@@ -16,9 +18,11 @@ from sysbench.commands.memory.record import (
     PeakMeasured,
     PhaseMemoryMeasured,
     PhasePeakRecord,
+    RankRecord,
     SnapshotWritten,
     VerdictReached,
     VerdictRecord,
+    fullest,
 )
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.log import collect as run_record
@@ -42,39 +46,29 @@ def fold(events: Iterable[Event]) -> MemoryRecord:
 
 
 def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
-    peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
-    largest, modules, snapshot = seen.last(LargestAllocations), seen.last(ModulesMeasured), seen.last(SnapshotWritten)
-    found = seen.last(LargestFound)
+    ranks: list[RankRecord] = []
+    if seen.ranks:
+        # Readings are of all ranks together, and of the first one's GPU: they are no rank's own.
+        every = {0: replace(seen, readings=[]), **seen.ranks}
+        ranks = [RankRecord(rank=rank, **_peaks(cell, each)) for rank, each in sorted(every.items())]
+        seen = replace(every[fullest(ranks).rank], started=seen.started, finished=seen.finished)
+    gpu, found = seen.last(GpuSimulated), seen.last(LargestFound)
+    largest, modules = seen.last(LargestAllocations), seen.last(ModulesMeasured)
     # The results are for the value that a search has found, or else for the requested one.
     extent = {"ctx": cell.ctx, "batch": cell.batch, **({found.axis: found.value} if found and found.value else {})}
     used = max((each.device_used_bytes for each in seen.readings if each.device_used_bytes is not None), default=None)
-    # The kernel's own maximum and the sampled one: sampling alone misses short peaks.
-    resident = [each.host_rss_bytes for each in seen.readings] + [peak.host_rss_peak_bytes if peak else None]
-    resident_peak = max((size_bytes for size_bytes in resident if size_bytes is not None), default=None)
     return MemoryCellRecord(
         **run_record.of_model_cell(cell, seen),
+        **_peaks(cell, seen),
         cautions=list(_cautions(seen)),
         source="simulated" if cell.simulated else "measured",
         gpu=SimulatedGpuRecord(**gpu.model_dump(exclude=_OF_EVENTS)) if gpu else None,
-        peak_allocated_bytes=peak.allocated_peak_bytes if peak else None,
-        peak_reserved_bytes=peak.reserved_peak_bytes if peak else None,
-        peak_phase=peak.phase if peak else None,
-        host_rss_peak_bytes=None if cell.simulated else resident_peak,
         device_used_peak_bytes=None if cell.simulated else used,
-        context_bytes=peak.outside_bytes if peak else gpu.context_bytes if gpu else None,
-        alloc_retries=peak.alloc_retries if peak else None,
-        by_category=peak.by_category if peak else {},
-        peaks_by_phase={
-            phase.phase: PhasePeakRecord(**phase.model_dump(exclude={*_OF_EVENTS, "phase"}))
-            for phase in seen.all(PhaseMemoryMeasured)
-        },
         largest=largest.groups if largest else [],
         modules=modules.modules if modules else [],
         residual_bytes=formulas.residual_stream_bytes(cell.shape, extent["ctx"], extent["batch"])
         if cell.shape is not None
         else None,
-        snapshot=snapshot.path if snapshot else None,
-        verdict=VerdictRecord(**verdict.model_dump(exclude=_OF_EVENTS)) if verdict else None,
         found=LargestRecord(
             axis=found.axis,
             value=found.value,
@@ -83,7 +77,32 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
         )
         if found
         else None,
+        ranks=ranks,
     )
+
+
+def _peaks(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
+    """The fields that the records of a cell and of one of its ranks have in common."""
+    peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
+    snapshot = seen.last(SnapshotWritten)
+    # The kernel's own maximum and the sampled one: sampling alone misses short peaks.
+    resident = [each.host_rss_bytes for each in seen.readings] + [peak.host_rss_peak_bytes if peak else None]
+    resident_peak = max((size_bytes for size_bytes in resident if size_bytes is not None), default=None)
+    return {
+        "peak_allocated_bytes": peak.allocated_peak_bytes if peak else None,
+        "peak_reserved_bytes": peak.reserved_peak_bytes if peak else None,
+        "peak_phase": peak.phase if peak else None,
+        "host_rss_peak_bytes": None if cell.simulated else resident_peak,
+        "context_bytes": peak.outside_bytes if peak else gpu.context_bytes if gpu else None,
+        "alloc_retries": peak.alloc_retries if peak else None,
+        "by_category": peak.by_category if peak else {},
+        "peaks_by_phase": {
+            phase.phase: PhasePeakRecord(**phase.model_dump(exclude={*_OF_EVENTS, "phase"}))
+            for phase in seen.all(PhaseMemoryMeasured)
+        },
+        "snapshot": snapshot.path if snapshot else None,
+        "verdict": VerdictRecord(**verdict.model_dump(exclude=_OF_EVENTS)) if verdict else None,
+    }
 
 
 def _cautions(seen: CellEvents) -> Iterator[Caution]:

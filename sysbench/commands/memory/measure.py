@@ -16,6 +16,7 @@ from sysbench.lab import allocator
 from sysbench.lab.compilation import entered
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import matmul_precision
+from sysbench.lab.strategies import agreed, mesh_of
 from sysbench.log.events import DeviceInfo, Event
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
@@ -45,11 +46,13 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
     if cell.execution == "compiled":
         raise UnavailableError(f"tensors inside a compiled step cannot be followed on {device.torch_name}")
     target, boundless = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
+    mesh = mesh_of(cell.strategy, cell.ranks, target.type) if cell.strategy else None
     yield entered(cell.key, "measuring")
     with matmul_precision(cell.precision):
-        for recording in record_real(cell.step, cell.mode, target):
+        for recording in record_real(cell.step, cell.mode, target, mesh):
             result = serve(recording, boundless, _EXACT)
             yield from list(phases(cell, result, "measured"))[-1:]
+    agreed()  # a rank that leaves the group early would fail the others' last collective
     yield from own_model_recorded(cell.key, recording, simulated=False)
     peaks = allocator.peaks(target)
     yield PeakMeasured(

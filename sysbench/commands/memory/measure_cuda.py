@@ -27,6 +27,7 @@ from sysbench.lab.compilation import entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
+from sysbench.lab.strategies import agreed, mesh_of
 from sysbench.log.events import DeviceInfo, Event, OwnModelBuilt
 from sysbench.simulate.memory import LARGEST
 from sysbench.simulate.recording import phases_of
@@ -76,11 +77,11 @@ def _carry_out(
     last = PROCEDURES[cell.mode].earlier_steps
     at = (-1, "build")
     try:
-        step = TrainingStep(cell.step, device)
+        step = TrainingStep(cell.step, device, mesh_of(cell.strategy, cell.ranks, "cuda") if cell.strategy else None)
         gc.collect()  # the trial of the attention kernel may leave cycles that hold its tensors
         history.built(step)
         yield from own_model_ran(cell.key, step)
-        with history.following(step.model):
+        with history.following(step.work.model):
             for number, phase, run in phases_of(step, cell.mode):
                 at = (number, phase)
                 allocator.reset_peaks(device)
@@ -91,6 +92,7 @@ def _carry_out(
                 if number == last:
                     measured.peaks[phase] = (peaks.allocated_bytes or 0, peaks.reserved_bytes or 0)
                     yield _phase(cell, phase, measured.peaks[phase], {})
+        agreed()  # a rank that leaves the group early would fail the others' last collective
         yield from own_model_ran(cell.key, step)  # now the loss is known as well
     except Exception as error:
         if not allocator.is_out_of_memory(error):

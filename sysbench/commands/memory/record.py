@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -173,6 +174,28 @@ class VerdictRecord(Frozen):
     detail: str | None
 
 
+class RankRecord(Frozen):
+    """One of several ranks that took the step of a cell together; fields as in the record of the cell."""
+
+    rank: Count
+    peak_allocated_bytes: Bytes | None
+    peak_reserved_bytes: Bytes | None
+    peak_phase: str | None
+    host_rss_peak_bytes: Bytes | None
+    context_bytes: Bytes | None
+    alloc_retries: Count | None
+    by_category: dict[str, Count]
+    peaks_by_phase: dict[str, PhasePeakRecord]
+    snapshot: str | None
+    verdict: VerdictRecord | None
+
+
+def fullest(ranks: Sequence[RankRecord]) -> RankRecord:
+    """Return the rank on which memory ran out, or else that with the highest peak; the first of several alike."""
+    lacking = [rank for rank in ranks if rank.verdict is not None and not rank.verdict.fits]
+    return max(lacking or ranks, key=lambda rank: rank.peak_allocated_bytes or 0)
+
+
 class LargestRecord(Frozen):
     """The largest value of an axis that fits; all other results of the cell are for this value."""
 
@@ -183,7 +206,11 @@ class LargestRecord(Frozen):
 
 
 class MemoryCellRecord(ModelCellRecord):
-    """One cell of `sysbench memory`; None for whatever was not measured or simulated."""
+    """One cell of `sysbench memory`; None for whatever was not measured or simulated.
+
+    If several ranks were measured, the results are those of the fullest one: the rank on which memory ran out, or else
+    that with the highest peak.
+    """
 
     cell: MemoryCell = Field(alias="axes")
 
@@ -210,6 +237,13 @@ class MemoryCellRecord(ModelCellRecord):
     snapshot: str | None
     verdict: VerdictRecord | None
     found: LargestRecord | None
+    ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
+    """Every rank that was measured, if there are several."""
+
+    @property
+    def fullest_rank(self) -> RankRecord | None:
+        """The rank whose results are those of the cell; None if the cell was taken by one process."""
+        return fullest(self.ranks) if self.ranks else None
 
 
 class MemoryRecord(RunRecord[MemoryCellRecord]):

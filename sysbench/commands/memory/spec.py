@@ -107,14 +107,9 @@ class MemoryCell(GridCell):
         return True
 
     @property
-    def ranks_refused(self) -> str | None:
-        """Why the cell cannot be one of several ranks: measured, the history of one process is recorded."""
-        if self.simulate is not None:
-            return None
-        return (
-            f"sysbench {self.kind} records one process; sysbench time --ranks has the peak memory of every rank. "
-            "--simulate GPU computes that of one"
-        )
+    def ranks_refused(self) -> None:
+        """Nothing keeps the cell from being one of several ranks."""
+        return None
 
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, or None; a simulation is always of CUDA."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord, PhasePeakRecord
+from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord, PhasePeakRecord, RankRecord
 from sysbench.commands.memory.spec import MemorySpec, SearchAxis
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, filled, leading
@@ -56,7 +56,8 @@ def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
     """The tables called `names`; by default those that fit the number of cells."""
     if chosen := tuple(names):
         return filled(TABLES, record, chosen)
-    usual = (PHASES, LARGEST_ALLOCATIONS) if len(record.cells) == 1 else (SUMMARY, GRID)
+    ranks = (RANKS,) if any(cell.ranks for cell in record.cells) else ()
+    usual = (PHASES, *ranks, LARGEST_ALLOCATIONS) if len(record.cells) == 1 else (SUMMARY, *ranks, GRID)
     return [table for each in usual for table in each(record)]
 
 
@@ -120,6 +121,17 @@ def _margin(cell: MemoryCellRecord) -> int | None:
     return cell.verdict.margin_bytes if cell.verdict else None
 
 
+def _fullest_rank(cell: MemoryCellRecord) -> str | None:
+    fullest = cell.fullest_rank
+    return f"rank {fullest.rank}" if fullest is not None and fullest.peak_allocated_bytes is not None else None
+
+
+def _rank_spread(cell: MemoryCellRecord) -> float | None:
+    """Difference between the peaks of the fullest and the emptiest rank, as a share of the former."""
+    peaks = [rank.peak_allocated_bytes for rank in cell.ranks if rank.peak_allocated_bytes is not None]
+    return 1 - min(peaks) / max(peaks) if len(peaks) > 1 else None
+
+
 def _counted(record: MemoryRecord) -> list[str]:
     """A note on memory that verdicts include besides the allocator's."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
@@ -142,6 +154,15 @@ SUMMARY = DeclaredTable(
         ),
         Field("reserved_peak", "reserved", "bytes", "{source}", 1, get=lambda c: c.peak_reserved_bytes, optional=True),
         Field("peak_phase", "peak in", importance=4, get=lambda cell: cell.peak_phase, optional=True),
+        Field(
+            "fullest_rank",
+            "fullest rank",
+            importance=2,
+            get=_fullest_rank,
+            optional=True,
+            note="several ranks: bytes are those of the fullest one; spread: how much less the emptiest one takes",
+        ),
+        Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
         Field(
             "host_rss_peak",
             "worker, host memory",
@@ -210,6 +231,68 @@ CATEGORY_TABLE = DeclaredTable(
     words=_SOURCES,
 )
 """One row per cell: its peak by category."""
+
+
+# --- a row per rank
+
+_OfRank = tuple[MemoryCellRecord, RankRecord]
+
+
+def _rank_fits(row: _OfRank) -> Word | None:
+    verdict = row[1].verdict
+    if verdict is None:
+        return None
+    return Word("fits", "good") if verdict.fits else Word(f"no: {verdict.failed_phase}", "bad")
+
+
+def _of_rank(row: _OfRank, category: str) -> int | None:
+    return row[1].by_category.get(category, 0) if row[1].by_category else None
+
+
+RANKS = DeclaredTable(
+    "ranks",
+    "peak memory of each rank",
+    (
+        Field(
+            "allocated_peak",
+            "allocated",
+            "bytes",
+            get=lambda row: row[1].peak_allocated_bytes,
+            optional=True,
+        ),
+        Field(
+            "reserved_peak",
+            "reserved",
+            "bytes",
+            importance=1,
+            get=lambda row: row[1].peak_reserved_bytes,
+            optional=True,
+        ),
+        Field("peak_phase", "peak in", importance=3, get=lambda row: row[1].peak_phase, optional=True),
+        Field("fits", importance=1, get=_rank_fits, optional=True),
+        Each(
+            "category",
+            (Field("{category}", "{category}", "bytes", importance=4, get=_of_rank),),
+            values=_present,
+            ahead=CATEGORIES,
+        ),
+        Field("context", "context", "bytes", importance=6, get=lambda row: row[1].context_bytes, optional=True),
+        Field(
+            "host_rss_peak",
+            "host memory",
+            "bytes",
+            importance=2,
+            get=lambda row: row[1].host_rss_peak_bytes,
+            optional=True,
+        ),
+    ),
+    rows=lambda record: [
+        (cell, rank) for cell in record.cells for rank in cell.ranks if rank.peak_allocated_bytes is not None
+    ],
+    leading=(along(cells_of=lambda row: row[:1]), leading(Field("rank", get=lambda row: str(row[1].rank)))),
+    notes=("the results of a cell are those of its fullest rank",),
+)
+"""One row for each measured rank of each cell: its peak, and what it consists of."""
 
 
 # --- a grid of contexts by modes and precisions
@@ -490,7 +573,7 @@ STATE = DeclaredTable(
 TABLES = {
     table.name: table
     for table in (
-        SUMMARY, GRID, PHASES, CATEGORY_TABLE, LARGEST_ALLOCATIONS, MODULES, RESIDUAL, STATE, CELLS,
+        SUMMARY, RANKS, GRID, PHASES, CATEGORY_TABLE, LARGEST_ALLOCATIONS, MODULES, RESIDUAL, STATE, CELLS,
     )
 }  # fmt: skip
 """All tables by name."""
@@ -564,4 +647,6 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
 
 def usual(spec: MemorySpec) -> tuple[str, ...]:
     """Names of the default tables for a run of this spec."""
-    return ("phases", "largest") if len(list(spec.cells())) == 1 else ("summary", "grid")
+    cells = list(spec.cells())
+    ranks = ("ranks",) if any(cell.workers > 1 for cell in cells) else ()
+    return ("phases", *ranks, "largest") if len(cells) == 1 else ("summary", *ranks, "grid")

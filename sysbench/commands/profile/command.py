@@ -79,7 +79,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
         return
     if len(paths) > 1:
         raise UsageError(f"--from takes one log or record, or several traces; {ours} is a log or record")
-    for name in ("window", "flame", "rank_regex"):
+    for name in ("window", "flame", "timeline", "rank_regex"):
         if getattr(options, name) is not None:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} needs a trace, and {ours} is not one: give the trace to --from")
@@ -104,7 +104,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
 
     if len(paths) > 1 and (options.window or options.flame):
         raise UsageError("--window and --flame need a single trace: give --from one file")
-    for target in (options.window, options.flame, options.json_path and Path(options.json_path)):
+    for target in (options.window, options.flame, options.timeline, options.json_path and Path(options.json_path)):
         if target and str(target) != "-":
             storage.refuse_unwritable(target)
     with waiting("reading", silent=options.quiet) as progress:
@@ -116,6 +116,11 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
     ranks = compared([each.rank for each in read if each.rank], together)
     if ranks is not None:
         read.sort(key=lambda each: each.summary.rank or 0)
+    elif options.timeline is not None:
+        raise UsageError(
+            "--timeline draws the ranks of a distributed run: these traces have no collectives, or do not contain "
+            "their ranks (--rank-regex)"
+        )
     summaries = [each.summary for each in read]
     written = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
@@ -128,7 +133,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             tables = options.tables or ((measuring("profile").long_table,) if options.format == "csv" else ())
             sheet = sheet_of([(each.title, each) for each in summaries], tables, options.selection, ranks)
             output.show_sheet(sheet, console, options.format, options.columns)
-    running.said_to_be_saved(_written(summaries[0], cut, options), options)
+    running.said_to_be_saved(_written(read, cut, options), options)
 
 
 class _Read(NamedTuple):
@@ -149,16 +154,20 @@ def _read(path: Path, options: ProfileOptions, progress: Progress, *, several: b
     cut = profile_files.taken(recording, options.range) if options.window is not None else None
     rank = None
     if several or len(recording.collectives):
-        rank = numbered(reading.read(recording), options.rank_regex)
+        rank = numbered(reading.read(recording, compute=options.timeline is not None), options.rank_regex)
         recording = replace(recording, rank=rank.rank)
     summary = traces.summary_of(recording, ranges=profile_files.ranges_wanted(options), progress=progress)
     return _Read(summary, cut, rank)
 
 
-def _written(summary: ProfileSummary, cut: Cut | None, options: ProfileOptions) -> Iterator[Saved]:
+def _written(read: Sequence[_Read], cut: Cut | None, options: ProfileOptions) -> Iterator[Saved]:
+    summary = read[0].summary
     if options.window is not None and cut is not None:
         with waiting(f"writing {options.window.name}", silent=options.quiet):
             file = profile_files.write_window(options.window, cut)
         yield file
     if options.flame is not None:
         yield profile_files.write_flame(options.flame, summary, summary.title)
+    if options.timeline is not None:
+        ranks = {each.rank.rank: each.rank for each in read if each.rank is not None and each.rank.rank is not None}
+        yield profile_files.write_timeline(options.timeline, ranks, f"{summary.title} · {len(ranks)} ranks")

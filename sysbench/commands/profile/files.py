@@ -101,6 +101,7 @@ class Files:
     """Whether traces are kept."""
     windows: Mapping[str, Path]
     flames: Mapping[str, Path]
+    timelines: Mapping[str, Path]
     titles: Mapping[str, str]
     range: str | None
     quiet: bool
@@ -113,6 +114,10 @@ class Files:
         cells = list(spec.cells())
         refuse_impossible(cells)
         labels = labels_of(cells, AXES)
+        of_several = {cell.key: labels[cell.key] for cell in cells if cell.workers > 1}
+        if options.timeline is not None and not of_several:
+            raise UsageError("--timeline draws several ranks: add --ranks 2, or give their traces to --from")
+        timelines = paths_of(options.timeline, of_several)
         kept, windows, flames = (paths_of(path, labels) for path in (options.trace, options.window, options.flame))
         with ExitStack() as temporary:
             artifacts = kept
@@ -122,7 +127,7 @@ class Files:
             for cell in cells:
                 _refuse_other_ending("--trace", artifacts[cell.key], TRACE_ENDINGS[cell.profiler], cell.profiler)
             traces_kept = [path for cell in cells if kept for path in _of_ranks(cell, kept[cell.key])]
-            for path in (*traces_kept, *windows.values(), *flames.values()):
+            for path in (*traces_kept, *windows.values(), *flames.values(), *timelines.values()):
                 storage.refuse_unwritable(path)
             launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
             titles = {
@@ -130,7 +135,7 @@ class Files:
                 for cell in cells
             }
             provisions = Provisions(artifacts, launchers, TraceReader(bool(kept), ranges_wanted(options)))
-            yield cls(provisions, bool(kept), windows, flames, titles, options.range, options.quiet)
+            yield cls(provisions, bool(kept), windows, flames, timelines, titles, options.range, options.quiet)
 
     def draw(self, record: RunRecord[Any]) -> Iterator[Saved]:
         """Write the requested files of every profiled cell; yields every file that exists."""
@@ -149,6 +154,15 @@ class Files:
                 yield file
             if flame is not None:
                 yield write_flame(flame, cell.summary, self.titles[cell.key])
+            if (drawn := self.timelines.get(cell.key)) is not None:
+                from sysbench.trace.ranks import reading
+
+                with waiting(f"drawing {drawn.name} from the traces", silent=self.quiet):
+                    paths = _of_ranks(cell.cell, trace)
+                    ranks = {rank: reading.read(traces.read(path), compute=True) for rank, path in enumerate(paths)}
+                    title = f"{self.titles[cell.key]} · {cell.cell.ranks} ranks · {cell.cell.strategy}"
+                    file = write_timeline(drawn, ranks, title)
+                yield file
 
 
 def taken(recording: Recording, range: str | None) -> Cut:
@@ -186,12 +200,27 @@ def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
     return Saved(path)
 
 
+def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) -> Saved:
+    """Draw a step of several ranks; raises UsageError if they have none in common, and OutputError."""
+    from sysbench.commands.profile.ranks import timeline_figure
+    from sysbench.trace.ranks.timeline import timeline
+
+    drawn = timeline(readings)
+    if drawn is None:
+        raise UsageError(f"--timeline {path.name}: the ranks have no step in common")
+    timeline_figure.write(path, drawn, title)
+    left_out = len(drawn.compute) - timeline_figure.MOST_RANKS
+    return Saved(path, f"the first {timeline_figure.MOST_RANKS} of {len(drawn.compute)} ranks" if left_out > 0 else "")
+
+
 def refuse_other_endings(options: ProfileOptions) -> None:
     """Raise UsageError for a file in an unknown format."""
     if options.window is not None:
         _refuse_other_ending("--window", options.window, (".json", ".json.gz"))
     if options.flame is not None:
         _refuse_other_ending("--flame", options.flame, (".svg", ".html"))
+    if options.timeline is not None:
+        _refuse_other_ending("--timeline", options.timeline, (".png", ".svg", ".pdf"))
 
 
 def ranges_wanted(options: ProfileOptions) -> Sequence[str]:

@@ -6,7 +6,15 @@ import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
 
 from sysbench import units
-from sysbench.commands.profile.record import ProfileCellRecord, ProfileRead, ProfileRecord, RanksRead, TraceWritten
+from sysbench.commands.profile.record import (
+    Link,
+    LinkMeasured,
+    ProfileCellRecord,
+    ProfileRead,
+    ProfileRecord,
+    RanksRead,
+    TraceWritten,
+)
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.log import collect as run_record
 from sysbench.log.cautions import compilation, emulation, shared_cores, surroundings
@@ -130,7 +138,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     first = cell.timed_first
     timed = run.cells.get(first.key, CellEvents()) if first is not None else CellEvents()
     read, compared, written = seen.last(ProfileRead), seen.last(RanksRead), seen.last(TraceWritten)
-    summary = read.summary if read is not None else None
+    summary, link = read.summary if read is not None else None, seen.last(LinkMeasured)
     timed, seen = run_record.slowest(timed), run_record.slowest(seen)
     unprofiled_s, profiled_s = _walls(timed.steps), _walls(seen.steps)
     by_device_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
@@ -155,6 +163,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         trace=written.path if written is not None else None,
         trace_bytes=written.size_bytes if written is not None else None,
         summary=summary,
+        link=Link(**link.model_dump(include={*Link.model_fields})) if link else None,
         ranks=compared.summary if compared is not None else None,
         prediction=prediction_of(cell, seen),
     )

@@ -10,9 +10,11 @@ from pathlib import Path
 import torch
 
 from sysbench.commands.own_models import own_model_built
+from sysbench.commands.profile.record import LinkMeasured
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
+from sysbench.lab.ceiling import fastest_all_reduce
 from sysbench.lab.compilation import built, compiled, count_from_zero, entered, fresh_compiler
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
@@ -79,6 +81,9 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
     yield from own_model_built(cell, step)
     yield entered(cell.key, "writing")
     recorder.write(artifact)
+    if cell.ranks > 1:
+        message_bytes, rate = fastest_all_reduce(device)
+        yield LinkMeasured(at_s=time.time(), cell=cell.key, message_bytes=message_bytes, bus_bytes_per_s=rate)
 
 
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:

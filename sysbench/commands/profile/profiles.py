@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from sysbench.commands.profile.record import ProfileRecord
+from sysbench.commands.profile.record import Link, ProfileRecord
 from sysbench.errors import UsageError, unknown
 from sysbench.render.table import Cell, Column, Measure
 from sysbench.spec.run import Selection
@@ -99,6 +99,8 @@ class Ranks:
     label: str
     """What remarks call the run; empty for the only one."""
     summary: RanksSummary
+    link: Link | None = None
+    """The measured ceiling of their collectives; None for traces in files."""
 
 
 @dataclass(frozen=True)

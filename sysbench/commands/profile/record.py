@@ -12,7 +12,7 @@ from sysbench.log.events import SCHEMA_VERSION, Event
 from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Amount, Bytes, Finite, Seconds
+from sysbench.spec.quantities import Amount, Bytes, Finite, PerSecond, Seconds
 from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
 
@@ -33,6 +33,21 @@ class ProfileRead(Event):
     event: Literal["profile_read"] = "profile_read"
     cell: str
     summary: ProfileSummary
+
+
+class Link(Frozen):
+    """The fastest all-reduce of a large message between all ranks of the cell, in the same run."""
+
+    message_bytes: Bytes
+    bus_bytes_per_s: PerSecond
+    """busBW, as nccl-tests defines it."""
+
+
+class LinkMeasured(Link, Event):
+    """The ceiling of the ranks' collectives was measured, after the profile."""
+
+    event: Literal["link_measured"] = "link_measured"
+    cell: str
 
 
 class RanksRead(Event):
@@ -71,6 +86,8 @@ class ProfileCellRecord(CellRecord):
     summary: ProfileSummary | None
     ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)
     """What the ranks have to do with each other; None for one rank, and for ranks that do not communicate."""
+    link: Link | None = Field(default=None, exclude_if=lambda value: value is None)
+    """With what the bandwidths of collectives are compared; None for one rank."""
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
     """Prediction of the step, whose phases follow one another undisturbed; None if a device was profiled."""
 

@@ -224,6 +224,11 @@ class ProfileOptions(RunOptions):
         default=None, description="Draw a flame graph of phases, modules and kernels: .svg or .html."
     )
 
+    timeline: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
+        default=None,
+        description="Draw one step of several ranks: compute, and collectives by kind and group: .png, .svg or .pdf.",
+    )
+
     @property
     def selection(self) -> Selection:
         """The part of the profile to show."""

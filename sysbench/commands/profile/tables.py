@@ -128,6 +128,7 @@ TABLES: Final[dict[str, DeclaredTable]] = {
         of_ranks.COMMUNICATION,
         of_ranks.COMMUNICATION_STEPS,
         of_ranks.COLLECTIVES,
+        of_ranks.CALLS,
         of_ranks.ARRIVALS,
     )
 }
@@ -143,7 +144,7 @@ _NEEDS: Final = {
     "checks": "it needs a sysbench run with eager, naive attention",
     "ranks": "it needs several files",
     **dict.fromkeys(
-        ("communication", "communication-steps", "collectives"),
+        ("communication", "communication-steps", "collectives", "calls"),
         "it needs --ranks 2, or traces of a distributed run that contain their ranks, or --rank-regex",
     ),
     "arrivals": "it needs --ranks 2, or traces of several ranks of one run",
@@ -222,7 +223,9 @@ def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     each = (Profile(axes.values(cell.axes, named), cell.summary) for cell in record.cells if cell.summary is not None)
     several = len(record.cells) > 1
     ranks = (
-        Ranks(axes.values(cell.axes, named), remarks.which([cell], record.cells) if several else "", cell.ranks)
+        Ranks(
+            axes.values(cell.axes, named), remarks.which([cell], record.cells) if several else "", cell.ranks, cell.link
+        )
         for cell in record.cells
         if cell.ranks is not None
     )

@@ -14,7 +14,7 @@ from typing import Self
 
 from sysbench import formulas
 from sysbench.commands.time.spec import TimeCell
-from sysbench.log.events import CellFinished, Event, ModelBuilt, Reading, StepMeasured
+from sysbench.log.events import CellFinished, Event, ModelBuilt, OfRank, Reading, StepMeasured
 from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.lines import remembered
@@ -95,7 +95,10 @@ def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:
 
 
 def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
-    """Add a step by the host's clock; phases that the host did not wait for are by the device's."""
+    """Add a step by the host's clock; phases that the host did not wait for are by the device's.
+
+    Several ranks take each step together: it is that of the rank that takes longest.
+    """
     if event.step.wall_s is None:
         return cell
     phases = tuple(
@@ -103,7 +106,14 @@ def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
         for name, sample in event.phases.items()
         if (seconds := sample.wall_s if sample.wall_s is not None else sample.device_s) is not None
     )
-    return replace(cell, steps=(*cell.steps, Step(event.index, event.warmup, phases, event.step.wall_s)))
+    step = Step(event.index, event.warmup, phases, event.step.wall_s)
+    if cell.cell.ranks > 1:
+        # They begin each step together, so that none is more than one step ahead.
+        for place in range(max(len(cell.steps) - 2, 0), len(cell.steps)):
+            if ((other := cell.steps[place]).index, other.warmup) == (step.index, step.warmup):
+                slowest = max(other, step, key=lambda each: each.total_s)
+                return replace(cell, steps=(*cell.steps[:place], slowest, *cell.steps[place + 1 :]))
+    return replace(cell, steps=(*cell.steps, step))
 
 
 def _reading(state: LiveState, event: Reading) -> LiveState:
@@ -134,6 +144,9 @@ _HANDLERS = run_state.handlers(
     {
         ModelBuilt: in_cell(lambda cell, event: replace(cell, parameters=event.parameters)),
         StepMeasured: in_cell(_step_measured),
+        OfRank: in_cell(
+            lambda cell, event: _step_measured(cell, event.said) if isinstance(event.said, StepMeasured) else cell
+        ),
         StepPredicted: in_cell(lambda cell, event: replace(cell, predicted=event.step)),
         Reading: _reading,
         CellFinished: in_cell(_cell_finished),

@@ -147,6 +147,15 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Al
     return Alignment(offset_ns, len(together), int(np.median(spreads)) if spreads else 0)
 
 
+def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment) -> dict[int, tuple[int, int]]:
+    """Return the start and end of a step on every rank, on the clock of the first."""
+    found = {}
+    for rank, reading in readings.items():
+        start_ns, end_ns = reading.windows_ns[reading.steps.index(step)]
+        found[rank] = (start_ns - alignment.offset_ns[rank], end_ns - alignment.offset_ns[rank])
+    return found
+
+
 def _one_clock(one: RankReading, other: RankReading) -> bool:
     return one.source == other.source == "cpu" and one.host is not None and one.host == other.host
 

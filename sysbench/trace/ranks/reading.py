@@ -103,6 +103,8 @@ class Collective:
     bytes: int | None
     sequence: int
     """Number within the group; NONE if not recorded."""
+    exposed_ns: int
+    """The part of it during which nothing computes on this rank."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,16 @@ class RankReading:
     """Names of the steps with a number for those of one name; a single empty one if no steps are marked."""
     breakdown: Breakdown
     """One row per step."""
+    windows_ns: tuple[tuple[int, int], ...]
+    """Start and end of each step, on its host's clock."""
     collectives: tuple[Collective, ...]
     """In order of time."""
+    compute: Stretches | None = None
+    """When it computes, on its host's clock; only if asked for."""
 
 
-def read(recording: Recording) -> RankReading:
-    """Read a recording, which remains usable."""
+def read(recording: Recording, *, compute: bool = False) -> RankReading:
+    """Read a recording, which remains usable; with `compute`, also return when it computes."""
     source: Literal["device", "cpu"] = "device" if len(recording.work) else "cpu"
     rows = Collectives(*recording.collectives.columns())
     tree = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
@@ -131,6 +137,9 @@ def read(recording: Recording) -> RankReading:
     steps = _Steps(work, tree.step_start_ns, tree.step_end_ns)
     activity = _on_device(recording, work, rows) if source == "device" else _on_host(recording, rows)
     names = [recording.names[name] for name in tree.step_name.tolist()]
+    start_ns, end_ns = steps.windows(activity.busy)
+    # Differences of such times fit in 64 bits, whatever a file claims.
+    clock_ns = max(min(recording.clock_ns + recording.origin_ns, 2**61), -(2**61))
     return RankReading(
         title=recording.title,
         rank=recording.rank,
@@ -138,8 +147,10 @@ def read(recording: Recording) -> RankReading:
         host=recording.host,
         source=source,
         steps=tuple(_numbered(names)) or ("",),
-        breakdown=activity.within(*steps.windows(activity.busy)),
-        collectives=tuple(_collectives(recording, rows, steps)),
+        breakdown=activity.within(start_ns, end_ns),
+        windows_ns=tuple(zip((start_ns + clock_ns).tolist(), (end_ns + clock_ns).tolist(), strict=True)),
+        collectives=tuple(_collectives(recording, rows, steps, activity.compute, clock_ns)),
+        compute=union(activity.compute.start_ns + clock_ns, activity.compute.end_ns + clock_ns) if compute else None,
     )
 
 
@@ -279,14 +290,16 @@ def _without(one: Stretches, other: Stretches) -> Stretches:
     return union(start[kept], end[kept])
 
 
-def _collectives(recording: Recording, rows: Collectives, steps: _Steps) -> list[Collective]:
+def _collectives(
+    recording: Recording, rows: Collectives, steps: _Steps, compute: Stretches, clock_ns: int
+) -> list[Collective]:
     """Return the rank's collectives: kernels if there are any, otherwise what its host carries out."""
     ran = np.flatnonzero(rows.source == (KERNEL_RAN if (rows.source == KERNEL_RAN).any() else HOST_RAN))
     ran = ran[np.argsort(rows.start_ns[ran], kind="stable")]
     told = _calls(recording, rows, ran)
-    # Differences of such times fit in 64 bits, whatever a file claims.
-    clock_ns = max(min(recording.clock_ns + recording.origin_ns, 2**61), -(2**61))
     step = steps.of_collectives(rows)
+    ends_ns = rows.start_ns + rows.duration_ns
+    exposed_ns = rows.duration_ns - compute.before_ns(ends_ns) + compute.before_ns(rows.start_ns)
     only = recording.groups[0] if len(recording.groups) == 1 else None
     found = []
     for row, call in zip(ran.tolist(), told, strict=True):
@@ -304,6 +317,7 @@ def _collectives(recording: Recording, rows: Collectives, steps: _Steps) -> list
                 group=group,
                 bytes=message_bytes(kind, size, _text(recording, rows.dtype[at]), group.size),
                 sequence=int(rows.sequence[at]),
+                exposed_ns=int(exposed_ns[row]),
             )
         )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Final, get_args
 
 import numpy as np
@@ -13,13 +14,15 @@ from sysbench import units
 from sysbench.statistics.student import t_quantile
 from sysbench.trace.intervals import Stretches, union
 from sysbench.trace.ranks.kinds import Kind
-from sysbench.trace.ranks.matching import Alignment, Waits, align, match, waits
-from sysbench.trace.ranks.reading import Breakdown, Collective, RankReading
+from sysbench.trace.ranks.matching import Alignment, Matched, Waits, align, match, waits, windows
+from sysbench.trace.ranks.reading import Breakdown, Collective, Group, RankReading
 from sysbench.trace.ranks.summary import (
+    MOST_CALLS,
     STRAGGLER_SHARE,
     Arrivals,
     Cause,
     Clock,
+    CollectiveCall,
     CollectiveStatistics,
     RanksSummary,
     RankStep,
@@ -67,6 +70,7 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
         steps=steps,
         breakdown=breakdown,
         collectives=_statistics(readings, steps, waiting),
+        calls=list(_calls(readings, steps, matched, waiting, alignment))[:MOST_CALLS],
         arrivals=list(_arrivals(ranks, waiting, waited)),
         clock=_clock(alignment),
         straggler=_straggler(ranks, steps, waited, breakdown) if all(each.matched.whole for each in waiting) else None,
@@ -122,6 +126,46 @@ def _statistics(
             )
         )
     return sorted(rows, key=lambda row: -row.duration_ns)
+
+
+def _calls(
+    readings: Mapping[int, RankReading],
+    steps: Sequence[str],
+    matched: Sequence[Matched],
+    waiting: Sequence[Waits],
+    alignment: Alignment,
+) -> Iterator[CollectiveCall]:
+    """Yield the collectives of the last step in order of launch; those of a single rank, if there are no others."""
+    if not steps:
+        return
+    last = steps[-1]
+    began_ns = min(start_ns for start_ns, _ in windows(readings, last, alignment).values())
+    found = {id(each.matched): each for each in waiting}
+    if len(readings) > 1:
+        together = [(each.ranks, each.events, found.get(id(each))) for each in matched if each.step == last]
+    else:
+        ((rank, reading),) = readings.items()
+        here = [each for each in reading.collectives if each.step != NONE and reading.steps[each.step] == last]
+        together = [((rank,), (each,), None) for each in here]
+    starts_ns = [
+        int(alignment.aligned(ranks, np.array([each.start_ns for each in events], np.int64)).min())
+        for ranks, events, _ in together
+    ]
+    numbers = Counter[tuple[Kind, Group]]()
+    for start_ns, (_, events, waits_there) in sorted(zip(starts_ns, together, strict=True), key=lambda each: each[0]):
+        first = events[0]
+        numbers[first.kind, first.group] += 1
+        yield CollectiveCall(
+            number=numbers[first.kind, first.group],
+            kind=first.kind,
+            bytes=max((each.bytes for each in events if each.bytes is not None), default=None),
+            group_size=first.group.size,
+            start_ns=start_ns - began_ns,
+            duration_ns=fmean(each.end_ns - each.start_ns for each in events),
+            exposed_ns=fmean(each.exposed_ns for each in events),
+            transfer_ns=waits_there.transfer_ns if waits_there else None,
+            last=waits_there.last if waits_there else None,
+        )
 
 
 Waiter = tuple[int, int, str]

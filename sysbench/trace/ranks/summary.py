@@ -5,10 +5,12 @@ Times are whole nanoseconds over all steps that the ranks have in common, so tha
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
+
+from pydantic import Field
 
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share
+from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share, Signed
 from sysbench.trace.ranks.kinds import Kind
 from sysbench.trace.summary import ProfileSource
 
@@ -52,6 +54,26 @@ class CollectiveStatistics(Frozen):
     """Number of events of the matched calls."""
     waiting_ns: Nanoseconds
     """Sum of the waiting of all events of matched calls."""
+
+
+class CollectiveCall(Frozen):
+    """One collective of the last common step; means are over the ranks of which there are traces."""
+
+    number: Count
+    """In order of launch among those of its kind and group, from 1: with DDP, all-reduces are its buckets."""
+    kind: Kind
+    bytes: Bytes | None
+    group_size: Count | None
+    start_ns: Signed
+    """From the start of the step until the first rank launches it."""
+    duration_ns: Amount
+    """Mean."""
+    exposed_ns: Amount
+    """Mean of the part during which nothing computes."""
+    transfer_ns: Nanoseconds | None
+    """Least duration over the ranks; None if it is not known."""
+    last: Count | None
+    """The rank that arrives last."""
 
 
 class Arrivals(Frozen):
@@ -108,6 +130,8 @@ class RanksSummary(Frozen):
     """Names of the steps that all ranks have."""
     breakdown: list[RankStep]
     collectives: list[CollectiveStatistics]
+    calls: list[CollectiveCall] = Field(default=[])
+    """Collectives of the last common step, in order of launch; the first `MOST_CALLS`."""
     arrivals: list[Arrivals]
     """Empty if no collective was found on several ranks."""
     clock: Clock | None
@@ -116,6 +140,8 @@ class RanksSummary(Frozen):
     cautions: list[str]
     """What is missing or does not match."""
 
+
+MOST_CALLS: Final = 2000
 
 STRAGGLER_SHARE: Share = 0.8
 """A rank is a straggler only if at least this share of all waiting is for it, and of its lost time has one cause."""

@@ -14,11 +14,23 @@ from sysbench.commands.memory import fold as memory_fold
 from sysbench.commands.memory import measure
 from sysbench.commands.memory import tables as memory_tables
 from sysbench.commands.memory.live import MemoryLines, MemoryScreen, MemoryState, advance
+from sysbench.commands.memory.record import PeakMeasured, VerdictReached
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import DoesNotFitError
 from sysbench.lab.allocator import _Boundary, is_out_of_memory, label
 from sysbench.lab.step import TrainingStep
-from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, HostInfo, RunFinished, RunStarted
+from sysbench.log.events import (
+    CellFinished,
+    CellStarted,
+    DeviceInfo,
+    Event,
+    HostInfo,
+    OfRank,
+    Reading,
+    RunFinished,
+    RunStarted,
+)
+from sysbench.render.table import Word
 from sysbench.simulate.recording import phases_of
 from tests.simulate.tensor_accounting import TensorAccounting
 
@@ -235,4 +247,64 @@ def test_a_recorded_history_is_told_apart_by_what_is_there_at_the_ends_of_phases
         "gradients",
         "workspace",
         None,
+    ]
+
+
+def test_what_ranks_send_each_other_is_communication_unless_it_holds_parameters_or_gradients() -> None:
+    """DDP's buckets are there before the first step; FSDP2 reduces into tensors that become gradients."""
+    trace = [_alloc(1, 512, 1), _alloc(2, 512, 2), _alloc(3, 512, 12), _alloc(4, 512, 13)]
+    boundaries = [
+        _Boundary(10, {1: "parameters"}, 0, "inputs"),
+        _Boundary(20, dict.fromkeys((1, 2, 3, 4), "communication"), 0, None),
+        _Boundary(30, {4: "gradients"}, 11, "optimizer state"),
+        _Boundary(40, dict.fromkeys((3, 4), "communication"), 0, None),
+    ]
+    label({"device_traces": [trace], "segments": []}, 0, boundaries)
+    assert [entry["category"] for entry in trace] == ["parameters", "communication", "communication", "gradients"]
+
+
+# --- several ranks
+
+
+def test_the_rank_on_which_memory_runs_out_is_that_of_the_cell_even_if_another_is_fuller() -> None:
+    run = spec(ranks=(2,), strategy=("fsdp2",), mode=("train",))
+    opening, started, *_, finished, closing = run_of(spec(simulate=("1GiB",)))
+    (cell,) = run.cells()
+    events: list[Event] = [opening.model_copy(update={"spec": run.model_dump(mode="json")})]
+    events.append(started.model_copy(update={"cell": cell.key}))
+    for rank, peak_bytes, fits in ((0, 900, True), (1, 700, False)):
+        about = {"at_s": 0.0, "cell": cell.key, "source": "measured"}
+        said: list[Event] = [
+            PeakMeasured(
+                **about,
+                phase="backward",
+                allocated_peak_bytes=peak_bytes,
+                reserved_peak_bytes=1000,
+                host_rss_peak_bytes=5000 + rank,
+                outside_bytes=1,
+                alloc_retries=0,
+                by_category={"activations": peak_bytes},
+            ),
+            VerdictReached(
+                **about,
+                fits=fits,
+                failed_phase=None if fits else "optimizer",
+                failed_step=None,
+                margin_bytes=None,
+                detail=None,
+            ),
+        ]
+        events += [OfRank(at_s=0.0, cell=cell.key, rank=rank, said=each) if rank else each for each in said]
+    # Readings are of the first rank's GPU and of all processes.
+    events.append(Reading(at_s=0.0, host_rss_bytes=2**40, device_used_bytes=2**40))
+    events += [finished.model_copy(update={"cell": cell.key, "outcome": "oom"}), closing]
+    record = memory_fold.fold(events)
+    (found,) = record.cells
+    assert (found.fullest_rank.rank, found.peak_allocated_bytes, found.host_rss_peak_bytes) == (1, 700, 5001)
+    assert found.device_used_peak_bytes is None
+    assert [rank.peak_allocated_bytes for rank in found.ranks] == [900, 700]
+    (ranks,) = memory_tables.tables_for(record, ["ranks"])
+    assert [[each.text for each in row if isinstance(each, Word)] for row in ranks.rows] == [
+        ["fits"],
+        ["no: optimizer"],
     ]

@@ -11,7 +11,7 @@ from sysbench.commands.profile.profiles import NS, Profiles, Ranks
 from sysbench.render.declared import DeclaredTable, Field, Leading, leading
 from sysbench.render.table import Measure, Remark
 from sysbench.trace.ranks.kinds import bus_factor
-from sysbench.trace.ranks.summary import Arrivals, CollectiveStatistics, RankStep
+from sysbench.trace.ranks.summary import Arrivals, CollectiveCall, CollectiveStatistics, RankStep
 
 _RUN: Final = Leading(
     columns=lambda profiles: profiles.columns if profiles.record is not None else (),
@@ -146,6 +146,26 @@ class _Shape:
         factor = bus_factor(self.row.kind, size) if size else None
         return rate * factor if rate is not None and factor is not None else None
 
+    @property
+    def ceiling_share(self) -> float | None:
+        """Share of the bandwidth of the fastest all-reduce; for groups of all ranks, between which it was measured."""
+        link, rate = self.of.link, self.bus_bytes_per_s
+        if link is None or rate is None or self.row.group_size != len(self.of.summary.ranks):
+            return None
+        share = rate / link.bus_bytes_per_s
+        return share if share <= HIGHEST_SHARE else None
+
+
+HIGHEST_SHARE: Final = 1.1
+"""Highest credible share of a ceiling: noise, and messages between the sizes tried, account for the excess."""
+
+
+def _ceilings(profiles: Profiles) -> Iterator[str]:
+    for of in profiles.ranks:
+        if of.link is not None:
+            size, rate = units.size(of.link.message_bytes), units.quantity("bytes_per_s", of.link.bus_bytes_per_s)
+            yield f"ceiling{f' of {of.label}' if of.label else ''}: an all-reduce of {size} reached {rate} (busBW)"
+
 
 COLLECTIVES = DeclaredTable(
     "collectives",
@@ -174,11 +194,58 @@ COLLECTIVES = DeclaredTable(
             optional=True,
         ),
         Field("busbw", "busBW", "bytes_per_s", importance=1, get=lambda row: row.bus_bytes_per_s, optional=True),
+        Field("ceiling", "of ceiling", "share", importance=2, get=lambda row: row.ceiling_share, optional=True),
     ),
     rows=lambda profiles: [_Shape(of, row) for of in profiles.ranks for row in of.summary.collectives],
+    notes=lambda profiles: list(_ceilings(profiles)),
     leading=(_RUN, leading(Field("collective", get=lambda row: row.row.kind))),
 )
 """One row per kind, message size and group size: calls, transfer, waiting, bandwidths."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One collective of a step."""
+
+    of: Ranks
+    row: CollectiveCall
+
+
+CALLS = DeclaredTable(
+    "calls",
+    "collectives of the last step, in order of launch",
+    (
+        Field("number", "nr.", get=lambda row: str(row.row.number)),
+        Field("bytes", "message", "bytes", get=lambda row: row.row.bytes, wide_range=True, optional=True),
+        Field("group_size", "group", importance=2, get=lambda row: row.row.group_size, optional=True),
+        Field(
+            "start",
+            "launched",
+            "s",
+            note="launched: since the start of the step, on the first rank; duration and exposed: mean over ranks",
+            get=lambda row: row.row.start_ns * NS,
+        ),
+        Field("duration", unit="s", get=lambda row: row.row.duration_ns * NS),
+        Field("exposed", unit="s", get=lambda row: row.row.exposed_ns * NS),
+        Field(
+            "transfer",
+            unit="s",
+            importance=1,
+            get=lambda row: row.row.transfer_ns * NS if row.row.transfer_ns is not None else None,
+            optional=True,
+        ),
+        Field(
+            "last",
+            "arrives last",
+            importance=3,
+            get=lambda row: f"rank {row.row.last}" if row.row.last is not None else None,
+            optional=True,
+        ),
+    ),
+    rows=lambda profiles: [_Call(of, row) for of in profiles.ranks for row in of.summary.calls],
+    leading=(_RUN, leading(Field("collective", get=lambda row: row.row.kind))),
+)
+"""One row per collective of one step; with DDP, the all-reduces are its buckets."""
 
 # --- arrivals
 

@@ -1,0 +1,144 @@
+"""Figure of one step of several ranks: a lane of compute, and a lane of collectives for each kind and group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sysbench import units
+from sysbench.commands.profile.figures import CLASSES, ink_on
+from sysbench.render import plots
+from sysbench.render.plots import INK, QUIET, WIDTH_IN, printable
+from sysbench.trace.ranks.kinds import Kind
+from sysbench.trace.ranks.timeline import Bar, Lane, Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_RANKS: Final = 16
+"""Ranks that are drawn, the first ones: more would not be legible."""
+
+_COMPUTE: Final = CLASSES["matmul"]
+_KINDS: Final[dict[Kind, str]] = {
+    "all_reduce": "#882255",
+    "all_gather": "#117733",
+    "reduce_scatter": "#999933",
+    "broadcast": "#ddaa33",
+    "all_to_all": "#aa4499",
+}
+"""Paul Tol's muted scheme (personal.sron.nl/~pault)."""
+_OTHER: Final = "#8c8c8c"
+_EXPOSED: Final = "#ffffff"
+_LANE_IN: Final = 0.2
+_MOST_ROWS: Final = 4
+"""Rows of a lane, for collectives that run at the same time."""
+_BETWEEN_RANKS: Final = 0.5
+"""Space between ranks, in lanes."""
+_CHARACTER_IN: Final = 0.062
+"""Width of a character of a label."""
+_LEFT_IN: Final = 1.45
+_RIGHT_IN: Final = 0.15
+_ABOVE_IN: Final = 0.75
+_BELOW_IN: Final = 0.45
+
+
+def write(path: Path, timeline: Timeline, title: str) -> None:
+    """Write the figure in the suffix's format: png, svg or pdf. Raises UsageError and OutputError."""
+    plots.write(path, lambda: draw(timeline, title))
+
+
+def draw(timeline: Timeline, title: str) -> Figure:
+    """Draw a step; bars are numbered in order of launch in their lane, and hatched where nothing computes meanwhile."""
+    from matplotlib.figure import Figure
+
+    ranks = sorted(timeline.compute)[:MOST_RANKS]
+    names = _lane_names([lane for rank in ranks for lane in timeline.collectives[rank]])
+    rows = {rank: {lane: _rows(bars) for lane, bars in timeline.collectives[rank].items()} for rank in ranks}
+    lanes = sum(1 + _BETWEEN_RANKS + sum(map(len, rows[rank].values())) for rank in ranks)
+    height_in = _ABOVE_IN + lanes * _LANE_IN + _BELOW_IN
+    width_in = WIDTH_IN + 1.8
+    figure = Figure(figsize=(width_in, height_in), facecolor="white")
+    wide_in = width_in - _LEFT_IN - _RIGHT_IN
+    box = (_LEFT_IN / width_in, _BELOW_IN / height_in, wide_in / width_in, lanes * _LANE_IN / height_in)
+    axes = figure.add_axes(box)
+    scale = units.shared_scale("s", [timeline.duration_s])
+    character = _CHARACTER_IN / wide_in * timeline.duration_s / scale.factor
+    ticks: list[tuple[float, str]] = []
+    place = _BETWEEN_RANKS / 2
+    for rank in ranks:
+        ticks.append((place + 0.5, f"rank {rank}  compute"))
+        spans = [(start / scale.factor, length / scale.factor) for start, length in timeline.compute[rank]]
+        axes.broken_barh(spans, (place + 0.1, 0.8), facecolors=_COMPUTE, linewidth=0)
+        place += 1
+        for lane, of_lane in rows[rank].items():
+            ticks.append((place + len(of_lane) / 2, names[lane]))
+            for bars in of_lane:
+                for bar in bars:
+                    _draw_bar(axes, bar, place, _KINDS.get(lane.kind, _OTHER), scale.factor, character)
+                place += 1
+        place += _BETWEEN_RANKS
+        axes.axhline(place - _BETWEEN_RANKS / 2, color="#e3e3e3", linewidth=0.8)
+    axes.set_xlim(0, timeline.duration_s / scale.factor)
+    axes.set_ylim(lanes, 0)
+    axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks], fontsize=7.5, color=INK)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", colors=QUIET)
+    axes.set_xlabel(f"time since the step began, {scale.symbol}", color=INK, fontsize=8)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    top = 1 - 0.2 / height_in
+    figure.text(0.015, top, printable(title), fontsize=10, fontweight="bold", color=INK, va="center")
+    step = f"{printable(timeline.step, 40)}: " if timeline.step else ""
+    key = f"{step}collectives are numbered in order of launch; hatched: exposed, nothing computes meanwhile"
+    figure.text(0.015, 1 - 0.45 / height_in, key, fontsize=8, color=QUIET, va="center")
+    return figure
+
+
+def _lane_names(lanes: list[Lane]) -> dict[Lane, str]:
+    """`all_reduce`; with the size of the group, and its name, only where these tell lanes apart."""
+    found: dict[Lane, str] = {}
+    for lane in lanes:
+        alike = {each.group for each in lanes if each.kind == lane.kind}
+        sizes = {group.size for group in alike}
+        of = f" ({lane.group.size})" if len(sizes) > 1 and lane.group.size is not None else ""
+        named = len({group.name for group in alike if group.size == lane.group.size}) > 1 and lane.group.name
+        found[lane] = f"{lane.kind}{of}{f' {printable(lane.group.name, 8)}' if named else ''}"
+    return found
+
+
+def _rows(bars: Sequence[Bar]) -> list[list[Bar]]:
+    """Divide the collectives of a lane into rows without overlap; further rows than `_MOST_ROWS` fall on the last."""
+    rows: list[list[Bar]] = []
+    for bar in bars:
+        free = (row for row in rows if sum(row[-1].span) <= bar.span[0])
+        if (row := next(free, None)) is None and len(rows) < _MOST_ROWS:
+            rows.append([bar])
+        else:
+            (rows[-1] if row is None else row).append(bar)
+    return rows
+
+
+def _draw_bar(axes: Axes, bar: Bar, place: float, colour: str, factor: float, character: float) -> None:
+    """Draw a collective, its exposed parts hatched, with its number and size as far as there is room."""
+    start, length = bar.span[0] / factor, bar.span[1] / factor
+    axes.broken_barh([(start, length)], (place + 0.1, 0.8), facecolors=colour, linewidth=0)
+    exposed = [(each / factor, wide / factor) for each, wide in bar.exposed]
+    axes.broken_barh(
+        exposed, (place + 0.1, 0.8), facecolors=colour, edgecolor=_EXPOSED, linewidth=0, hatch="////", alpha=0.75
+    )
+    size = f" · {units.size(bar.bytes)}" if bar.bytes is not None else ""
+    for label in (f"{bar.number}{size}", str(bar.number)):
+        if (len(label) + 1) * character < length:
+            axes.text(
+                start + length / 2,
+                place + 0.5,
+                label,
+                ha="center",
+                va="center",
+                fontsize=7,
+                color=ink_on(colour),
+                bbox={"boxstyle": "square,pad=0.1", "facecolor": colour, "linewidth": 0} if exposed else None,
+                clip_on=True,
+            )
+            return

@@ -1,0 +1,84 @@
+"""What torchrun or srun says of the processes that it has started: which one this is, and where rank 0 is."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sysbench.errors import UsageError
+
+FIRST_PORT = 29_500
+"""torchrun's own default of MASTER_PORT."""
+
+HIGHEST_PORT = 65_535
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One of several processes that were started together."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    """Its number among those of its node, which is that of its GPU."""
+    address: str
+    """Host of rank 0."""
+    port: int
+    """Port of rank 0's engine."""
+    key: bytes
+    """What all of them know: SYSBENCH_KEY, if the user has set it."""
+
+
+def among_others(environment: Mapping[str, str]) -> bool:
+    """Whether variables of torchrun or of a step of srun are set, so that few runs expand their cells twice."""
+    return "WORLD_SIZE" in environment or "SLURM_STEP_NUM_TASKS" in environment
+
+
+def launched(environment: Mapping[str, str]) -> Launched | None:
+    """Return which process this is; None if it was started alone. Raises UsageError for variables that make no sense.
+
+    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; the engine's port is the one after
+    MASTER_PORT, which torchrun's own rendezvous has, or SYSBENCH_PORT. A step of srun has variables of its own.
+    """
+    if "RANK" in environment:
+        rank, ranks, local_rank = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+    else:
+        rank, ranks, local_rank = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
+    if rank not in environment or ranks not in environment:
+        return None
+    count = _number(environment, ranks, 1, 1)
+    if count == 1:
+        return None
+    address = environment.get("MASTER_ADDR") or _first_host(environment)
+    if not address:
+        raise UsageError(f"{rank} and {ranks} say that there are several ranks; MASTER_ADDR must say where rank 0 is")
+    port = _number(environment, "MASTER_PORT", FIRST_PORT, 1, HIGHEST_PORT) + 1
+    return Launched(
+        rank=_number(environment, rank, 0, 0, count - 1),
+        ranks=count,
+        local_rank=_number(environment, local_rank, 0, 0),
+        address=address,
+        port=_number(environment, "SYSBENCH_PORT", min(port, HIGHEST_PORT), 1, HIGHEST_PORT),
+        key=environment.get("SYSBENCH_KEY", "").encode(),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int, least: int, most: int | None = None) -> int:
+    text = environment.get(name) or str(default)
+    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        allowed = f"{least} to {most}" if most is not None else f"{least} or more"
+        raise UsageError(f"{name}={text} is not a number that a launcher sets: allowed is {allowed}")
+    return int(text)
+
+
+def _first_host(environment: Mapping[str, str]) -> str:
+    """Return the first node of a step of srun, as SLURM's own program expands the list; empty if it cannot."""
+    nodes = environment.get("SLURM_STEP_NODELIST")
+    if not nodes:
+        return ""
+    try:
+        told = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return next(iter(told.stdout.split()), "")

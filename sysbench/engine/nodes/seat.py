@@ -1,0 +1,189 @@
+"""The side of every rank but 0: runs a worker on this node, and hands messages on between it and rank 0's engine."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Mapping
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+
+from sysbench.engine import protocol
+from sysbench.engine.launchers import Launcher, PlainLauncher
+from sysbench.engine.nodes.launched import Launched
+from sysbench.engine.nodes.links import GATHERING_S
+from sysbench.engine.nodes.wire import (
+    FOR_THE_RANK,
+    FOR_THE_WORKER,
+    ORDER,
+    Close,
+    Dismiss,
+    Hello,
+    Launch,
+    Welcome,
+    connected,
+)
+from sysbench.engine.process import GarbledError, WorkerGoneError, WorkerProcess
+from sysbench.errors import SysbenchError, UsageError
+from sysbench.log.events import DeviceInfo, WorkerReady, encode
+from sysbench.spec.cell import RunCell
+
+GOODBYE_S = 10.0
+"""Longest time that a worker which has closed its connection may take to end."""
+
+_RETRY_S = 0.2
+
+
+def take(
+    own: Launched, hello: Hello, cells: Mapping[str, RunCell], timeout_s: float, launcher: Launcher | None = None
+) -> None:
+    """Be one of the ranks of a run until rank 0 dismisses it.
+
+    Only `cells`, by key, are ever measured. Raises UsageError if rank 0 cannot be reached or does not want this rank,
+    and SysbenchError if it disappears.
+    """
+    connection = _connection(own, min(GATHERING_S, timeout_s))
+    try:
+        deliver = _introduced(connection, own, hello)
+    except (AuthenticationError, EOFError, OSError, ValueError) as error:
+        raise UsageError(
+            f"what listens at {own.address} port {own.port} is not rank 0 of this run, or has another SYSBENCH_KEY"
+        ) from error
+    if deliver.refused is not None:
+        raise UsageError(deliver.refused)
+    seat = _Seat(connection, own, cells, launcher or PlainLauncher())
+    try:
+        while seat.attend():
+            pass
+    finally:
+        seat.clear()
+
+
+def _connection(own: Launched, patience_s: float) -> Connection:
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            return connected(socket.create_connection((own.address, own.port), timeout=patience_s))
+        except socket.gaierror as error:
+            raise UsageError(f"MASTER_ADDR={own.address} is no host that is known here: {error.strerror}") from None
+        except OSError as error:
+            if time.monotonic() > deadline_s:
+                raise UsageError(
+                    f"rank 0 does not answer at {own.address} port {own.port} after {patience_s:g} s: "
+                    f"{(error.strerror or str(error)).lower()}"
+                ) from None
+            time.sleep(_RETRY_S)
+
+
+def _introduced(connection: Connection, own: Launched, hello: Hello) -> Welcome:
+    answer_challenge(connection, own.key)
+    deliver_challenge(connection, own.key)
+    connection.send_bytes(hello.model_dump_json().encode())
+    return Welcome.model_validate_json(connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES))
+
+
+class _Seat:
+    """The place of one rank: a connection to rank 0, and its worker, if there is one."""
+
+    def __init__(self, connection: Connection, own: Launched, cells: Mapping[str, RunCell], launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._connection = connection
+        self._own = own
+        self._cells = cells
+        self._worker: WorkerProcess | None = None
+        self._devices: list[DeviceInfo] = []
+
+    def attend(self) -> bool:
+        """Wait for a message from either side and hand it on; return whether there may be more."""
+        worker = self._worker
+        waiting = [self._connection.fileno()]
+        if worker is not None:
+            waiting += [worker.source, *([worker.sentinel] if worker.sentinel is not None else [])]
+        ready, _, _ = select.select(waiting, [], [], 1.0)
+        if worker is not None and worker.source in ready:
+            self._hand_on(worker)
+        elif worker is not None and not worker.alive:
+            self._bury(0)
+        if self._connection.fileno() in ready:
+            return self._obey()
+        return True
+
+    def clear(self) -> None:
+        """End the worker, and the connection."""
+        if self._worker is not None:
+            self._worker.close(0)
+        self._connection.close()
+
+    def _hand_on(self, worker: WorkerProcess) -> None:
+        try:
+            event = worker.receive()
+        except (WorkerGoneError, GarbledError):
+            self._bury(GOODBYE_S)
+            return
+        if isinstance(event, WorkerReady):
+            self._devices = event.devices
+        if event is not None:
+            self._send(encode(event))
+
+    def _bury(self, patience_s: float) -> None:
+        """Tell rank 0 how the worker has ended."""
+        if self._worker is not None:
+            exited, self._worker = self._worker.end(patience_s), None
+            self._send(encode(exited))
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._connection.send_bytes(message)
+        except OSError as error:
+            raise self._abandoned() from error
+
+    def _obey(self) -> bool:
+        try:
+            message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
+        except (EOFError, OSError) as error:
+            raise self._abandoned() from error
+        if message[:1] == FOR_THE_WORKER:
+            if self._worker is not None:
+                self._command(self._worker, protocol.decode(message[1:]))
+            return True
+        if message[:1] != FOR_THE_RANK:
+            raise SysbenchError("rank 0 sent something that is not an order")
+        match ORDER.validate_json(message[1:]):
+            case Launch():
+                self._bury(0)
+                self._worker = WorkerProcess(self._launcher)
+            case Close(patience_s=patience_s):
+                self._bury(patience_s)
+            case Dismiss():
+                return False
+        return True
+
+    def _command(self, worker: WorkerProcess, command: protocol.Command) -> None:
+        """Hand a command on; cells are this rank's own, on its own device, and write no files."""
+        if isinstance(command, protocol.Measure):
+            cell = self._cells.get(command.cell.key)
+            if cell is None:
+                raise SysbenchError("rank 0 asked for a cell that is not in the command line of this rank")
+            command = command.model_copy(update={"cell": cell, "device": self._device(command), "artifact": None})
+        elif not isinstance(command, protocol.Exit):
+            raise SysbenchError("rank 0 asked for something that only rank 0 does")
+        try:
+            worker.send(command)
+        except WorkerGoneError:
+            self._bury(GOODBYE_S)
+
+    def _device(self, command: protocol.Measure) -> DeviceInfo:
+        alike = [each for each in self._devices if each.type == command.device.type]
+        if not alike:
+            raise SysbenchError(f"rank {self._own.rank} has no {command.device.type} device, on which rank 0 measures")
+        if command.device.type != "cuda" or len(alike) == 1:  # srun may show each process a GPU of its own
+            return alike[0]
+        if self._own.local_rank >= len(alike):
+            raise SysbenchError(
+                f"rank {self._own.rank} is number {self._own.local_rank} of its node, which has {len(alike)} GPUs"
+            )
+        return alike[self._own.local_rank]
+
+    def _abandoned(self) -> SysbenchError:
+        return SysbenchError(f"rank 0 at {self._own.address} has gone")

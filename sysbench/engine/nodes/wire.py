@@ -1,0 +1,92 @@
+"""Messages between rank 0's engine and the other ranks: JSON, each checked against a class, and never pickled.
+
+The two ends authenticate each other by SYSBENCH_KEY. Without it anyone who reaches the port can take part, as with
+torch's own rendezvous; a rank still carries out only cells of its own command line.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from sysbench.spec.frozen import Frozen
+from sysbench.spec.quantities import Seconds, Size
+
+HANDSHAKE_S = 5.0
+"""Longest time that a client may take to say who it is: others wait meanwhile."""
+
+
+class Hello(Frozen):
+    """A rank introduces itself."""
+
+    rank: Size
+    ranks: Size
+    host: str
+    version: str
+    """Of sysbench."""
+    digest: str
+    """Hash of sysbench's source."""
+    spec: str
+    """Hash of what was asked for."""
+
+
+class Welcome(Frozen):
+    """The answer to a Hello; `refused` says why the rank cannot take part."""
+
+    refused: str | None = None
+
+
+class Launch(Frozen):
+    """Start a worker."""
+
+    order: Literal["launch"] = "launch"
+
+
+class Close(Frozen):
+    """End the worker, by force after `patience_s`; answered by its WorkerExited."""
+
+    order: Literal["close"] = "close"
+    patience_s: Seconds
+
+
+class Dismiss(Frozen):
+    """Nothing more is to be measured."""
+
+    order: Literal["dismiss"] = "dismiss"
+
+
+Order = Annotated[Launch | Close | Dismiss, Field(discriminator="order")]
+
+ORDER: TypeAdapter[Order] = TypeAdapter(Order, config=ConfigDict(defer_build=True))
+
+FOR_THE_RANK, FOR_THE_WORKER = b"r", b"w"
+"""First byte of a message from the engine: whether it is an order, or a command that the rank hands on."""
+
+
+@contextmanager
+def limited(connection: Connection, duration_s: float = HANDSHAKE_S) -> Iterator[None]:
+    """Let no read from a connection take longer within this context: it raises OSError."""
+    with socket.socket(fileno=_duplicate(connection)) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(duration_s), 0))
+        yield
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+
+
+def _duplicate(connection: Connection) -> int:
+    import os
+
+    return os.dup(connection.fileno())
+
+
+def connected(taken: socket.socket) -> Connection:
+    """Turn a connected socket into a connection of messages, which notices when the other machine is gone."""
+    taken.setblocking(True)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(taken.detach())
