@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 # All other imports follow the installation of signal handlers, because importing takes a while.
 
-WITHOUT_WORKER = frozenset({"-h", "--help", "--plan", "--from", "--resume", "--on", "--parallel"})
-"""Options with which a command needs no worker here; a resumed log may already be complete."""
+WITHOUT_WORKER = frozenset({"-h", "--help", "--plan", "--from", "--on", "--parallel"})
+"""Options with which a command needs no worker here."""
 
 INTERRUPTED = 130
 

@@ -7,7 +7,7 @@ log, from which all later output is computed. `at_s` is always in seconds since 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, Union
 
@@ -472,6 +472,11 @@ def name_of(line: bytes) -> str | None:
     """Return the name of the event in a line that begins with it, as every line of ours does; else None."""
     beginning = _NAME.match(line)
     return beginning[1].decode() if beginning else None
+
+
+def lines_of_others(names: Collection[str]) -> re.Pattern[bytes]:
+    """Return a pattern of lines that begin with the name of an event that is none of `names`."""
+    return re.compile(rb'\s*{\s*"event":\s*"(?!(?:%s)")\w+"' % "|".join(names).encode())
 
 
 def decode(line: bytes) -> Event:

@@ -33,7 +33,7 @@ from sysbench.log.events import (
     decode,
     decode_all,
     encode,
-    name_of,
+    lines_of_others,
 )
 from sysbench.log.storage import cannot_write, make_directory, reason, sync_directory, write_all
 from sysbench.spec.validation import first_fault
@@ -166,6 +166,7 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
     lines = iter(partial(file.readline, LINE_LIMIT_BYTES), b"")
     first = next(lines, b"")
     schema = _schema(path, first)
+    of_others = lines_of_others(only)
     # The first event is decoded alone, because it names the command, whose own events are then known.
     batch, number = [first], 1
     while batch:
@@ -173,7 +174,7 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
         batch = batch[:-1] if torn else batch
         numbered = list(enumerate(batch, number))
         if only and schema == SCHEMA_VERSION:
-            numbered = [each for each in numbered if (name := name_of(each[1])) is None or name in only]
+            numbered = [each for each in numbered if not of_others.match(each[1])]
         try:
             events = decode_all([_upgraded(line, schema) for _, line in numbered]) if number > 1 else None
         except ValueError:

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from sysbench.command import commands, kinds
@@ -19,11 +20,15 @@ MOST_LOOKUPS = 15
 LONGEST_LINES = 60
 
 
+@cache
+def nodes() -> list[tuple[Path, ast.AST]]:
+    return [(path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
 def functions() -> Iterator[tuple[Path, ast.FunctionDef]]:
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                yield path, node
+    for path, node in nodes():
+        if isinstance(node, ast.FunctionDef):
+            yield path, node
 
 
 def test_no_folder_is_too_full() -> None:
@@ -34,11 +39,10 @@ def test_no_folder_is_too_full() -> None:
 
 def test_nothing_is_keyed_by_the_names_of_commands_but_the_list_of_them() -> None:
     names = set(commands())
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Dict):
-                keys = {key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
-                assert len(keys & names) < 3, f"{path}:{node.lineno}"
+    for path, node in nodes():
+        if isinstance(node, ast.Dict):
+            keys = {key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+            assert len(keys & names) < 3, f"{path}:{node.lineno}"
 
 
 def test_every_part_that_a_command_names_is_there() -> None:

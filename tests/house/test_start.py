@@ -28,7 +28,14 @@ from tests.engine.fakes import FakeSampler, ScriptedLauncher, carry_out, of_kind
 
 @pytest.mark.parametrize(
     "line",
-    ["time", "time --ctx 64", "memory --simulate 24GiB", "accum --quiet", "time --out=runs --columns step"],
+    [
+        "time",
+        "time --ctx 64",
+        "memory --simulate 24GiB",
+        "accum --quiet",
+        "time --out=runs --columns step",
+        "time --resume=log.jsonl",
+    ],
 )
 def test_a_command_that_measures_needs_a_worker(line: str) -> None:
     assert measures(line.split())
@@ -48,7 +55,6 @@ def test_a_command_that_measures_needs_a_worker(line: str) -> None:
         "time --plan",
         "memory --from file.pickle",
         "time --from=file.json",
-        "time --resume=log.jsonl",
     ],
 )
 def test_what_only_shows_something_needs_none(line: str) -> None:

@@ -1,4 +1,4 @@
-"""One of two gloo ranks on this machine, which take the same steps: `python -m tests.lab.two_ranks RANK CELLS FOUND`.
+"""Two gloo ranks on this machine, which take the same steps: `python -m tests.lab.two_ranks CELLS FOUND`.
 
 CELLS is JSON, FOUND the file into which rank 0 writes what the ranks found together, and where they meet.
 """
@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # of the optimizer
 import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.distributed.tensor.parallel
 
 from sysbench.commands.time.spec import TimeCell
 from sysbench.lab.step import TrainingStep
@@ -26,9 +29,10 @@ Step = dict[str, Any]
 
 
 def main() -> None:
-    """Take one step of every cell."""
-    rank, cells, found = int(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3])
+    """Take one step of every cell on each rank; what they need is imported before one becomes two."""
+    cells, found = json.loads(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
+    rank = 0 if os.fork() else 1
     dist.init_process_group("gloo", init_method=f"file://{found}.store", rank=rank, world_size=RANKS)
     steps = []
     for cell in map(TimeCell.model_validate, cells):
@@ -39,7 +43,7 @@ def main() -> None:
     if rank == 0:
         torch.save([{**step, "losses": of_cell} for step, *of_cell in zip(steps, *every, strict=True)], found)
     dist.destroy_process_group()
-    os._exit(0)
+    os._exit(0 if rank else os.wait()[1] != 0)
 
 
 def result_of(step: TrainingStep) -> Step:

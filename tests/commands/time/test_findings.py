@@ -234,6 +234,18 @@ def test_arms_of_unequal_batch_are_not_compared() -> None:
     assert withheld(cells, "as fast as")
 
 
+def test_a_knob_of_one_strategy_is_compared_though_the_first_cell_has_another() -> None:
+    cells = [
+        time_cell({"forward": spread_about(seconds, 1e-3)}, ranks=2, **knobs)
+        for seconds, knobs in (
+            (0.1, {"strategy": "ddp"}),
+            (0.3, {"strategy": "fsdp2", "reshard": "on"}),
+            (0.2, {"strategy": "fsdp2", "reshard": "off"}),
+        )
+    ]
+    assert "as fast as reshard on" in about(cells, "reshard off", "as fast as").text
+
+
 def test_equal_arms_cannot_be_told_apart_and_that_is_said() -> None:
     samples = spread_about(0.1, 1e-3)
     cells = [time_cell({"forward": samples}, precision=precision) for precision in ("fp32", "bf16")]

@@ -203,6 +203,16 @@ def test_every_choice_is_compared_over_the_phases_it_matters_to(axis: str, value
     assert speedups == [f"step_{arm}_speedup" for arm in arms[1:]]
 
 
+def test_knobs_are_compared_within_their_strategy_and_strategies_only_with_equal_knobs() -> None:
+    asked = {"size": "small", "ctx": 128, "ranks": 2, "strategy": "ddp,fsdp2", "reshard": "on,off"}
+    record = runs.record(TimeSpec.model_validate({**asked, "bucket_mb": 5}))
+    table = only(TABLES["reshard"](record))
+    assert table.title == "on against off"
+    assert len(table.rows) == 1
+    assert not TABLES["strategy"](record)
+    assert not TABLES["bucket_mb"](record)
+
+
 # The other shapes
 
 
