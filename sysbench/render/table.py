@@ -14,7 +14,7 @@ from sysbench.units import Unit
 _WORD: Final = re.compile(r"[a-z]+(?=[,;:.)]?(?:\s|$))")
 """A word of letters only: one with digits, hyphens or underscores (`bf16`, `sdpa-math`, `d_model`) is a name."""
 
-_NAMES: Final = frozenset({"xl", "ctx", "cpu", "cuda", "mps", "sdpa", "rsqrt"})
+_NAMES: Final = frozenset({"xl", "ctx", "cpu", "cuda", "mps", "sdpa", "rsqrt", "ddp", "hsdp", "tp"})
 """Words of letters only that are nevertheless names, and keep their spelling."""
 
 
