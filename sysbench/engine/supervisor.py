@@ -272,6 +272,8 @@ def _finished(cell: RunCell, outcome: Outcome, detail: str | None = None) -> Cel
 def _epitaph(exited: WorkerExited) -> str:
     """Describe in one line how a worker ended: the signal or the exit code, and the last line of its output."""
     worker = "the worker" if exited.rank is None else f"rank {exited.rank}"
+    if exited.lost:
+        return f"{worker} is lost: its process, on this node or another, has ended or cannot be reached"
     if exited.signal == "SIGKILL":
         return f"{worker} was ended by SIGKILL; the kernel does that when host memory runs out"
     if exited.signal is not None:

@@ -440,6 +440,8 @@ class WorkerExited(Event):
     exit_code: Signed | None
     signal: str | None
     stderr_tail: str | None = None
+    lost: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether the connection to the node of its rank was lost, so that its end is not known."""
 
 
 class ReadingsLost(Event):

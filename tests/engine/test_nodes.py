@@ -103,6 +103,20 @@ def test_a_rank_of_another_node_that_fails_is_named_and_starts_anew(
     assert of_kind(events, WorkerExited)[0].rank == (1 if outcome == "crashed" else 0)  # the first that is gone
 
 
+def test_a_node_that_leaves_ends_the_run_and_the_log_names_its_rank(tmp_path: Path) -> None:
+    spec, port = spec_of([16, 32], ranks=2), free_port()
+    with (
+        seated(process(1, port), launcher=ScriptedLauncher({16: "goes on"})),  # knows no cell, and leaves
+        gathered(process(0, port), HELLO, 20) as links,
+        pytest.raises(SysbenchError, match=r"rank 1 (is lost|on elsewhere has left)"),
+    ):
+        carry_out(spec, tmp_path, ScriptedLauncher({16: "goes on"}), links=links)
+    events = only_log(tmp_path)
+    lost = "rank 1 is lost: its process, on this node or another, has ended or cannot be reached"
+    assert verdicts(spec, events)[16].detail == lost
+    assert of_kind(events, RunFinished)[0].status == "failed"
+
+
 def test_a_rank_with_another_torch_ends_the_run_in_one_line_with_both_versions(tmp_path: Path) -> None:
     spec = spec_of([16], ranks=2)
     with (

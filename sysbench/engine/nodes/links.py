@@ -220,7 +220,7 @@ class RemoteWorker:
     def end(self, patience_s: float) -> WorkerExited:
         """Have it ended, and return how it ended; a rank that does not answer is given up."""
         self.close(patience_s)
-        return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None)
+        return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None, lost=True)
 
     def close(self, patience_s: float) -> None:
         """Have it ended, and ignore what it still says."""
