@@ -29,6 +29,7 @@ _REQUEST_BYTES = 2**18
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 _OURS = PlainLauncher().environment()
+_START = subprocess.Popen.__init__
 _launch = WorkerProcess._launch
 
 
@@ -49,7 +50,10 @@ class Forked:
 
 def launch(worker: WorkerProcess, environment: dict[str, str], address: Path) -> Forked | subprocess.Popen[bytes]:
     """In place of `WorkerProcess._launch`: fork what would be `python -m sysbench.worker` in this environment."""
-    if worker.command != PlainLauncher().command() or _read_by_imports(environment) != _read_by_imports(_OURS):
+    plain = worker.command == PlainLauncher().command()
+    as_here = _read_by_imports(environment) == _read_by_imports(_OURS)
+    replaced = subprocess.Popen.__init__ is not _START  # by a test that lets nobody start a process
+    if not plain or not as_here or replaced:
         return _launch(worker, environment, address)
     meeting_point = {meeting.ADDRESS_VARIABLE: str(address), meeting.KEY_VARIABLE: worker._key.hex()}
     request = json.dumps({"directory": str(Path.cwd()), "environment": {**environment, **meeting_point}}).encode()
