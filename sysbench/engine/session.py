@@ -52,6 +52,8 @@ def run(
     cells = list(spec.cells()) if cells is None else cells
     refuse_impossible(cells)
     _refuse_elsewhere(cells, options, provisions)
+    if options.links is not None and provisions is not None and provisions.artifacts:
+        options = options.model_copy(update={"links": None})  # this process starts the workers, which write files here
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(options.json_path))
     sampler = sampler or system_sampler()
@@ -222,12 +224,12 @@ def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions:
             f"--parallel {options.parallel} is for cells that are simulated (--simulate GPU): measured side by side on "
             "one machine, they would slow each other down"
         )
-    if options.links is not None and provisions is not None and provisions.artifacts:
+    writes_files = provisions is not None and bool(provisions.artifacts)
+    if options.links is not None and writes_files and not options.links.on_one_node:
         raise UsageError(
-            "traces and snapshots of ranks that torchrun or srun has started would be written on several nodes: start "
-            "this without it, on one node, where sysbench starts the ranks itself"
+            "traces and snapshots of ranks on several nodes would be written on each of them: start this on one node"
         )
-    if (options.on or options.parallel) and provisions is not None and (provisions.artifacts or provisions.launchers):
+    if (options.on or options.parallel) and (writes_files or (provisions is not None and provisions.launchers)):
         raise UsageError(
             f"{f'--on {options.on}' if options.on else f'--parallel {options.parallel}'}: traces and snapshots, and "
             "what is drawn of them, are written where the cell runs: leave either out"

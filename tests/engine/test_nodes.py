@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ from sysbench.engine.nodes import seat
 from sysbench.engine.nodes.launched import Launched, launched
 from sysbench.engine.nodes.links import Links, gathered
 from sysbench.engine.nodes.wire import Hello
+from sysbench.engine.provisions import Provisions
+from sysbench.engine.session import run
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import CellFinished, OfRank, RunFinished, StepMeasured, WorkerExited
 from sysbench.log.journal import read
+from sysbench.spec.run import RunOptions
 from tests.cli.running import MINUTE, answered, environment
-from tests.engine.fakes import ScriptedLauncher, carry_out, of_kind, only_log, outcomes, spec_of, verdicts
+from tests.engine.fakes import FakeSampler, ScriptedLauncher, carry_out, of_kind, only_log, outcomes, spec_of, verdicts
 
 HELLO = Hello(rank=1, ranks=2, host="elsewhere", version="1.0", digest="d", spec="s")
 
@@ -101,6 +105,18 @@ def test_a_rank_of_another_node_that_fails_is_named_and_starts_anew(
     assert outcomes(spec, events) == {32: outcome, 16: "ok"}
     assert (verdicts(spec, events)[32].detail or "").startswith(detail)
     assert of_kind(events, WorkerExited)[0].rank == (1 if outcome == "crashed" else 0)  # the first that is gone
+
+
+def test_what_writes_files_takes_the_ranks_of_one_node_which_rank_0_starts_itself(tmp_path: Path) -> None:
+    spec = spec_of([16], ranks=2)
+    (cell,) = spec.cells()
+    files = Provisions({cell.key: tmp_path / "trace.json"})
+    of_two, of_one = (Links(replace(process(0, 1), on_one_node=one), {}, {}) for one in (False, True))
+    with pytest.raises(UsageError, match="ranks on several nodes would be written on each"):
+        run(spec, RunOptions(out=tmp_path, links=of_two), provisions=files)
+    here = RunOptions(out=tmp_path, links=of_one)
+    with run(spec, here, launcher=ScriptedLauncher(), sampler=FakeSampler(), provisions=files) as session:
+        assert outcomes(spec, list(session)) == {16: "ok"}
 
 
 def test_a_node_that_leaves_ends_the_run_and_the_log_names_its_rank(tmp_path: Path) -> None:
@@ -223,6 +239,10 @@ def test_a_port_in_use_and_a_rank_0_that_is_nowhere_are_one_line_each(tmp_path: 
         (
             {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29400"},
             Launched(3, 4, 1, "a", 29401, b""),
+        ),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a"},
+            Launched(1, 2, 1, "a", 29501, b"", on_one_node=True),
         ),
         (
             {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1", "MASTER_ADDR": "a"}

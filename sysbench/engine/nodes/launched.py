@@ -28,6 +28,8 @@ class Launched:
     """Port of rank 0's engine."""
     key: bytes
     """What all of them know: SYSBENCH_KEY, if the user has set it."""
+    on_one_node: bool = False
+    """Whether all of them are said to be on one node."""
 
 
 def among_others(environment: Mapping[str, str]) -> bool:
@@ -61,6 +63,7 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
         address=address,
         port=_number(environment, "SYSBENCH_PORT", min(port, HIGHEST_PORT), 1, HIGHEST_PORT),
         key=environment.get("SYSBENCH_KEY", "").encode(),
+        on_one_node=environment.get("LOCAL_WORLD_SIZE") == str(count) or environment.get("SLURM_STEP_NUM_NODES") == "1",
     )
 
 

@@ -53,6 +53,11 @@ class Links:
         """Number of processes that were started, rank 0 included."""
         return self._own.ranks
 
+    @property
+    def on_one_node(self) -> bool:
+        """Whether rank 0 could start the workers of all ranks itself."""
+        return self._own.on_one_node
+
     def worker(self, rank: int) -> RemoteWorker:
         """Have a rank start a worker; raises SysbenchError if the rank is gone."""
         return RemoteWorker(self._connections[rank], f"rank {rank} on {self._hosts[rank]}")
