@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo  # of the optimizer
 import torch.distributed as dist
 import torch.distributed.fsdp  # once, for all ranks
 from torch.multiprocessing.spawn import start_processes
