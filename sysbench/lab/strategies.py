@@ -106,7 +106,8 @@ def _shard(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     reshard = cell.reshard == "on" if isinstance(cell.reshard, str) else cell.reshard
-    policy = MixedPrecisionPolicy(_dtype(cell.param_dtype), _dtype(cell.reduce_dtype))
+    # Named, as torch's default differs: up to 2.14 the type of computing, from 2.15 that of the optimizer.
+    policy = MixedPrecisionPolicy(_dtype(cell.param_dtype), _dtype(cell.reduce_dtype or cell.param_dtype))
     members: list[Any] = list(blocks(model))
     for module in members:
         fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)

@@ -37,12 +37,13 @@ from tests.engine.fakes import (
     start,
     verdicts,
 )
+from tests.worker import forked
 
-SHORT_S = 1.0
+SHORT_S = 4.0
 
 
 def left_behind() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in forked.children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_every_rank_reports_its_own_steps_and_the_cell_is_finished_once(tmp_path: Path) -> None:
@@ -129,13 +130,13 @@ def test_the_rank_that_failed_is_named_the_others_are_ended_and_the_sweep_goes_o
     [
         (
             ["timeout", "hangs"],
-            "rank 1 did not join a collective operation in which rank 0 waited for 0.7 s (--timeout)",
+            "rank 1 did not join a collective operation in which rank 0 waited for 2.8 s (--timeout)",
         ),
         (
             ["hangs", "timeout"],
-            "rank 0 did not join a collective operation in which rank 1 waited for 0.7 s (--timeout)",
+            "rank 0 did not join a collective operation in which rank 1 waited for 2.8 s (--timeout)",
         ),
-        (["hangs", "hangs"], "ranks 0, 1 said nothing for 1 s (--timeout)"),
+        (["hangs", "hangs"], "ranks 0, 1 said nothing for 4 s (--timeout)"),
     ],
 )
 def test_a_rank_that_hangs_is_named(tmp_path: Path, acts: list[str], detail: str) -> None:

@@ -24,6 +24,7 @@ from sysbench.errors import OutputError
 from sysbench.log import storage
 from sysbench.log.events import WorkerExited, WorkerReady
 from tests.engine.fakes import FakeSampler, ScriptedLauncher, carry_out, of_kind, spec_of
+from tests.worker import forked
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_one_that_is_started_otherwise_is_not_it(tmp_path: Path) -> None:
             return [*super().command(), "another"]
 
     with launched_ahead(ScriptedLauncher()):
-        ahead = psutil.Process().children()
+        ahead = forked.children()
         other = launched(Other())
         other.close(0)
         assert other.pid not in [process.pid for process in ahead]
@@ -144,7 +145,7 @@ def test_nobody_hears_of_one_that_cannot_be_launched() -> None:
 def test_a_run_measures_in_the_worker_that_was_launched_ahead(tmp_path: Path) -> None:
     launcher = ScriptedLauncher()
     with launched_ahead(launcher):
-        (ahead,) = psutil.Process().children()
+        (ahead,) = forked.children()
         events = carry_out(spec_of([16, 32]), tmp_path, launcher)
     assert [event.pid for event in of_kind(events, WorkerReady)] == [ahead.pid]
     assert [event.pid for event in of_kind(events, WorkerExited)] == [ahead.pid]

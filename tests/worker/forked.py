@@ -21,6 +21,8 @@ import time
 from functools import cache
 from pathlib import Path
 
+import psutil
+
 from sysbench import meeting
 from sysbench.engine.launchers import PlainLauncher
 from sysbench.engine.process import WorkerProcess
@@ -69,12 +71,21 @@ def _read_by_imports(environment: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(families)}
 
 
+def children() -> list[psutil.Process]:
+    """The processes below this one, without the one that forks."""
+    return [each for each in psutil.Process().children(recursive=True) if each.pid not in _servers]
+
+
+_servers: list[int] = []
+
+
 @cache
 def _server() -> socket.socket:
     """The process that forks for this one: started once, ends when this one does."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         process = subprocess.Popen([sys.executable, "-m", __name__], env=_OURS, stdin=its, start_new_session=True)
+    _servers.append(process.pid)
     atexit.register(lambda: (ours.close(), process.wait(10)))
     return ours
 
