@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shlex
 import sys
 from collections import deque
@@ -160,7 +161,7 @@ def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
     hello = Hello(
         rank=max(own.rank, 1),
         ranks=own.ranks,
-        host=links.host_name(),
+        host=platform.node(),
         version=__version__,
         digest=source_digest(),
         spec=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),

@@ -33,6 +33,11 @@ def path_of_rank(path: Path, rank: int) -> Path:
     return _labelled(path, f"rank{rank}") if rank else path
 
 
+def paths_of_ranks(path: Path, ranks: int) -> list[Path]:
+    """Return where all of so many ranks write, in their order."""
+    return [path_of_rank(path, rank) for rank in range(ranks)]
+
+
 def _labelled(path: Path, label: str) -> Path:
     endings = path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
     ending = "".join(endings)

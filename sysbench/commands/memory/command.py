@@ -13,9 +13,8 @@ from sysbench.commands import running
 from sysbench.commands.memory.spec import MemoryOptions, MemorySpec, extreme
 from sysbench.errors import UsageError
 from sysbench.log import storage
-from sysbench.log.file_names import labels_of, path_of_rank, paths_of
+from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
 from sysbench.log.records import RunRecord
-from sysbench.spec.cell import RunCell
 from sysbench.spec.command_options import Given, command_options
 from sysbench.spec.ranks import KNOBS
 
@@ -124,7 +123,7 @@ class Files:
         snapshots, figures, pages = (
             paths_of(path, labels) for path in (options.snapshot, options.figure, options.page)
         )
-        of_ranks = [path for cell in cells if snapshots for path in _of_ranks(cell, snapshots[cell.key])]
+        of_ranks = [path for cell in cells if snapshots for path in paths_of_ranks(snapshots[cell.key], cell.workers)]
         for path in (*of_ranks, *figures.values(), *pages.values()):
             storage.refuse_unwritable(path)
         kept = frozenset(snapshots.values())
@@ -142,7 +141,7 @@ class Files:
             if of_first is None or cell.snapshot is None:
                 continue
             if of_first in self.kept:
-                yield from (path for path in _of_ranks(cell.cell, of_first) if path.is_file())
+                yield from (path for path in paths_of_ranks(of_first, cell.cell.workers) if path.is_file())
             path = path_of_rank(of_first, cell.fullest_rank.rank if cell.fullest_rank else 0)
             if not path.is_file():
                 continue
@@ -152,11 +151,6 @@ class Files:
                 from sysbench.snapshot.timeline_sources import from_snapshot
 
                 yield from draw(from_snapshot(read(path)), _title(cell), figure, page)
-
-
-def _of_ranks(cell: RunCell, snapshot: Path) -> list[Path]:
-    """Paths of the snapshots of all ranks of a cell."""
-    return [path_of_rank(snapshot, rank) for rank in range(cell.workers)]
 
 
 def _title(record: MemoryCellRecord) -> str:

@@ -22,12 +22,11 @@ from sysbench.engine.provisions import Provisions
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log import storage
 from sysbench.log.events import Event, OfRank, StageEntered
-from sysbench.log.file_names import labels_of, path_of_rank, paths_of
+from sysbench.log.file_names import labels_of, paths_of, paths_of_ranks
 from sysbench.log.records import RunRecord
 from sysbench.render import theme
 from sysbench.render.dashboard.progress import waiting
 from sysbench.spec import hardware
-from sysbench.spec.cell import RunCell
 from sysbench.spec.ranks import KNOBS
 from sysbench.trace import traces
 
@@ -68,7 +67,7 @@ class TraceReader:
         if cell.profiler == "nsys":
             nsys.complete(trace)
         readings: list[RankReading] = []
-        for rank, path in enumerate(_of_ranks(cell, trace)):
+        for rank, path in enumerate(paths_of_ranks(trace, cell.workers)):
             if not path.is_file():
                 missing = "nsys left no report" if cell.profiler == "nsys" else "the worker left no trace"
                 raise SysbenchError(f"rank {rank}: {missing}" if cell.workers > 1 else missing)
@@ -86,10 +85,6 @@ class TraceReader:
                 yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
         if (ranks := compared(readings, None)) is not None:
             yield RanksRead(at_s=time.time(), cell=cell.key, summary=ranks)
-
-
-def _of_ranks(cell: RunCell, trace: Path) -> list[Path]:
-    return [path_of_rank(trace, rank) for rank in range(cell.workers)]
 
 
 @dataclass(frozen=True)
@@ -126,7 +121,7 @@ class Files:
                 artifacts = {cell.key: directory / f"{cell.key}{TRACE_ENDINGS[cell.profiler][0]}" for cell in cells}
             for cell in cells:
                 _refuse_other_ending("--trace", artifacts[cell.key], TRACE_ENDINGS[cell.profiler], cell.profiler)
-            traces_kept = [path for cell in cells if kept for path in _of_ranks(cell, kept[cell.key])]
+            traces_kept = [path for cell in cells if kept for path in paths_of_ranks(kept[cell.key], cell.workers)]
             for path in (*traces_kept, *windows.values(), *flames.values(), *timelines.values()):
                 storage.refuse_unwritable(path)
             launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
@@ -144,7 +139,7 @@ class Files:
             if cell.summary is None or not trace.is_file():
                 continue
             if self.kept:
-                yield from (Saved(path) for path in _of_ranks(cell.cell, trace) if path.is_file())
+                yield from (Saved(path) for path in paths_of_ranks(trace, cell.cell.workers) if path.is_file())
             window, flame = self.windows.get(cell.key), self.flames.get(cell.key)
             if window is not None:
                 # The trace is read again, because a failure to cut or write the slice must not fail the cell, and a
@@ -158,7 +153,7 @@ class Files:
                 from sysbench.trace.ranks import reading
 
                 with waiting(f"drawing {drawn.name} from the traces", silent=self.quiet):
-                    paths = _of_ranks(cell.cell, trace)
+                    paths = paths_of_ranks(trace, cell.cell.workers)
                     ranks = {rank: reading.read(traces.read(path), compute=True) for rank, path in enumerate(paths)}
                     title = f"{self.titles[cell.key]} · {cell.cell.ranks} ranks · {cell.cell.strategy}"
                     file = write_timeline(drawn, ranks, title)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import select
 import socket
 import time
@@ -238,8 +237,3 @@ class RemoteWorker:
             if select.select([self.source], [], [], _POLL_S)[0]:
                 with suppress(WorkerGoneError, GarbledError):
                     self.receive()
-
-
-def host_name() -> str:
-    """Return the name of this machine."""
-    return os.uname().nodename

@@ -215,7 +215,7 @@ CALLS = DeclaredTable(
     "calls",
     "collectives of the last step, in order of launch",
     (
-        Field("number", "nr.", get=lambda row: str(row.row.number)),
+        Field("number", "no.", get=lambda row: str(row.row.number)),
         Field("bytes", "message", "bytes", get=lambda row: row.row.bytes, wide_range=True, optional=True),
         Field("group_size", "group", importance=2, get=lambda row: row.row.group_size, optional=True),
         Field(
