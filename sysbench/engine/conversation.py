@@ -22,6 +22,10 @@ from sysbench.spec.frozen import Frozen
 GOODBYE_S = 10.0
 """Longest time that a worker may take to end after it was asked to exit or has closed its connection."""
 
+START_S = 120.0
+"""Time that a worker has to import torch and report, at least: from a cold network disk that takes a minute or two, and
+a short --timeout is about cells that hang."""
+
 REST_S = 0.1
 """Steps that follow each other faster than this are received together: waking the parent for each of them would disturb
 the next one if the CPU is what is measured."""
@@ -63,13 +67,14 @@ class Conversation:
         except WorkerGoneError as error:
             raise _gone() from error
 
-    def until(self, worker: Worker, *kinds: type[Answer]) -> Generator[Event, None, Answer]:
+    def until(self, worker: Worker, *kinds: type[Answer], at_least_s: float = 0.0) -> Generator[Event, None, Answer]:
         """Yield all events up to the first one of these kinds, which is also returned.
 
-        Raises LostWorkerError and StoppedByUserError.
+        The worker may be silent for as long as --timeout says, or for `at_least_s` if that is longer. Raises
+        LostWorkerError and StoppedByUserError.
         """
         while True:
-            event = yield from self._next_event(worker, self._timeout_s)
+            event = yield from self._next_event(worker, max(self._timeout_s, at_least_s))
             yield event
             if isinstance(event, kinds):
                 return event
@@ -117,7 +122,8 @@ class Conversation:
             elif not worker.alive:
                 raise _gone()
             elif now_s >= deadline_s:
-                raise LostWorkerError("timeout", f"{worker.name} said nothing for {timeout_s:g} s (--timeout)")
+                option = " (--timeout)" if timeout_s == self._timeout_s else ""
+                raise LostWorkerError("timeout", f"{worker.name} said nothing for {timeout_s:g} s{option}")
             self._interrupts.drain()
 
     def _readings_due(self) -> Iterator[Event]:

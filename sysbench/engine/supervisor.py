@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sysbench.engine import protocol
 from sysbench.engine.admission import Admission
-from sysbench.engine.conversation import GOODBYE_S, Conversation, LostWorkerError, StoppedByUserError
+from sysbench.engine.conversation import GOODBYE_S, START_S, Conversation, LostWorkerError, StoppedByUserError
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
@@ -220,7 +220,7 @@ class Supervisor:
             self._worker = worker = Team(worker, launcher, ranks, self._timeout_s, self._links)
         self._sampler.watch(*worker.pids)
         try:
-            ready = yield from self._conversation.until(worker, WorkerReady)
+            ready = yield from self._conversation.until(worker, WorkerReady, at_least_s=START_S)
             return worker, ready
         except LostWorkerError as lost:
             exited = self._dismiss(worker, lost.patience_s)

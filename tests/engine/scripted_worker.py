@@ -80,6 +80,8 @@ def _start(how: str) -> None:
         sys.exit(1)
     if how == "hangs":
         time.sleep(60)
+    if how == "late":
+        time.sleep(3)
 
 
 def _ceiling(line: Line, command: dict[str, Any], how: str) -> None:

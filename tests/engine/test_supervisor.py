@@ -207,10 +207,16 @@ def test_a_worker_that_dies_before_it_connects_fails_the_run_in_one_line(tmp_pat
     assert of_kind(only_log(tmp_path), RunFinished)[0].status == "failed"
 
 
-def test_a_worker_that_never_connects_is_given_up(tmp_path: Path) -> None:
+def test_a_worker_that_never_connects_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sysbench.engine.supervisor.START_S", SHORT_S)
     session = start(spec_of([16]), tmp_path, ScriptedLauncher(start="hangs"), timeout_s=SHORT_S)
     with pytest.raises(SysbenchError, match=r"^no worker could be started: the worker said nothing for 2 s"):
         list(session)
+
+
+def test_a_short_timeout_is_for_cells_and_not_for_the_start_of_a_worker(tmp_path: Path) -> None:
+    spec = spec_of([16])
+    assert outcomes(spec, carry_out(spec, tmp_path, ScriptedLauncher(start="late"), timeout_s=SHORT_S)) == {16: "ok"}
 
 
 def test_a_wrapper_that_is_not_installed_is_named(tmp_path: Path) -> None:
