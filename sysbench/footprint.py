@@ -58,7 +58,8 @@ def moments(
     """Yield the moments at which a step of `cell` can reach its peak, in order.
 
     `phases` are the first phases of its mode that run; by default all of them. In the `first` step, the optimizer has
-    no state before it runs.
+    no state before it runs. Of several micro-batches, the moments are those of a later one: all gradients exist, and
+    each new one is added to its parameter's.
     """
     phases = cell.phases if phases is None else phases
     sizes = _Sizes(cell)
@@ -69,8 +70,11 @@ def moments(
     state = 2 * parameters if "optimizer" in phases else 0  # AdamW's two moments
     before = 0 if first else state
 
+    adds = cell.grad_accum > 1
+    held = parameters if adds else 0
+
     def moment(activations: int, gradients: int = 0, optimizer: int = before) -> MemoryPrediction:
-        return MemoryPrediction(parameters, gradients, optimizer, activations + sizes.constants)
+        return MemoryPrediction(parameters, held + gradients, optimizer, activations + sizes.constants)
 
     if cell.mode == "inference":
         behind = (layers - 1) * (attention.cached + feed_forward.cached)
@@ -94,12 +98,12 @@ def moments(
     # In backward, activations are freed as gradients are allocated: the peak is at the last layer or the first one.
     for behind in dict.fromkeys((0, layers - 1)):
         left = before_head - behind * layer_saved + sizes.logits
-        gradients = head.weights + behind * layer_weights + feed_forward.weights
+        gradients = (0 if adds else head.weights + behind * layer_weights) + feed_forward.weights
         yield moment(left + feed_forward.backward, gradients)
         yield moment(left - feed_forward.saved + attention.backward, gradients + attention.weights)
-    yield moment(sizes.logits + 2 * sizes.stream, gradients=parameters)
+    yield moment(sizes.logits + 2 * sizes.stream, gradients=sizes.embedding_weights if adds else parameters)
     if "optimizer" in phases:
-        yield moment(sizes.logits, parameters, state + sizes.optimizer_temporaries(parameters))
+        yield moment(sizes.logits, parameters - held, state + sizes.optimizer_temporaries(parameters))
 
 
 class _Sizes:
@@ -129,8 +133,9 @@ class _Sizes:
     @property
     def constants(self) -> int:
         """Token ids and targets, the rotary tables, and the attention mask: bools or numbers, depending on the kind."""
-        mask = self._cell.ctx**2 * {"naive": 1, "math": FULL_BYTES}.get(self._cell.attention, 0)
-        return 2 * 8 * self._cell.tokens + self._cell.ctx * self.shape.d_head * FULL_BYTES + mask
+        cell = self._cell
+        mask = cell.ctx**2 * {"naive": 1, "math": FULL_BYTES}.get(cell.attention, 0)
+        return 2 * 8 * cell.grad_accum * cell.tokens + cell.ctx * self.shape.d_head * FULL_BYTES + mask
 
     def optimizer_temporaries(self, parameters: int) -> int:
         """Denominators of AdamW: for all parameters at once, for one at a time, or none.

@@ -54,8 +54,8 @@ def step_flops(mode: Mode, shape: ModelShape, ctx: int, batch: int) -> int:
 
 
 def step_flops_of(cell: ModelCell) -> int | None:
-    """FLOPs of one step of this cell; None for a model of the user's."""
-    return None if cell.shape is None else step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
+    """FLOPs of one step of one rank of this cell; None for a model of the user's."""
+    return None if cell.shape is None else cell.grad_accum * step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
 
 
 def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:

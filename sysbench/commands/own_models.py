@@ -24,7 +24,7 @@ def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBui
     """
     if cell.own is None:
         return
-    counted, why_not = _counted(cell.model_copy(update={"execution": "eager"}))
+    counted, why_not = _counted(cell.model_copy(update={"execution": "eager", "grad_accum": 1, "no_sync": None}))
     facts = facts_of(step.work, counted.flops if counted else None, why_not)
     loss = facts.loss or (counted.loss if counted else None)
     yield OwnModelBuilt(at_s=time.time(), cell=cell.key, **facts.model_dump() | {"loss": loss})

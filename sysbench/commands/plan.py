@@ -64,7 +64,7 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
     row: list[Cell] = [
         Measure(formulas.parameters(shape)),
         Measure(formulas.forward_flops(shape, cell.ctx, cell.batch)),
-        Measure(sum(flops.get(phase, 0) for phase in planned.phases or cell.phases)),
+        Measure(cell.grad_accum * sum(flops.get(phase, 0) for phase in planned.phases or cell.phases)),
         None if needed is None else Measure(needed),
     ]
     if device is not None and needed is None:

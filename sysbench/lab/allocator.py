@@ -93,6 +93,9 @@ class _Step(Protocol):
 
     model: Any
 
+    @property
+    def keeps_whole_gradients(self) -> bool: ...
+
 
 @dataclass
 class _Boundary:
@@ -151,7 +154,7 @@ class History:
             rest, since_us = "activations", self._step_since_us
         elif name == "backward":
             named = dict.fromkeys(_addresses(each.grad for each in step.model.parameters()), "gradients")
-            rest = "optimizer state"  # the loss scale of fp16
+            rest = "gradients" if step.keeps_whole_gradients else "optimizer state"  # the loss scale of fp16
         elif name == "optimizer":
             rest = "optimizer state"
         self._mark(name, "END", self._end(named, since_us, rest))

@@ -69,7 +69,7 @@ def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock:
     product = torch.empty_like(left)
 
     def seconds() -> float:
-        return clock.measure({"product": lambda: torch.mm(left, right, out=product)}, "phase").wall_s
+        return clock.measure([("product", lambda: torch.mm(left, right, out=product))], "phase").wall_s
 
     seconds()
     times_s = [seconds()]
@@ -92,7 +92,7 @@ def fastest_all_reduce(device: torch.device, budget_s: float = REDUCING_S) -> tu
 
         def reduce(message: torch.Tensor = message) -> float:
             agreed()
-            return agreed(clock.measure({"all-reduce": lambda: dist.all_reduce(message)}, "phase").wall_s)
+            return agreed(clock.measure([("all-reduce", lambda: dist.all_reduce(message))], "phase").wall_s)
 
         times_s = [reduce() for _ in range(1 + REDUCED)]
         fastest_s = min(times_s[1:])

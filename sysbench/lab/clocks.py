@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -36,8 +36,8 @@ class StepTimes:
 class Clock(Protocol):
     """Runs the phases of a step and measures their time."""
 
-    def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
-        """Run `phases` in order, once.
+    def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
+        """Run `phases` in order, once; the times of a phase that occurs several times are added up.
 
         With sync `phase`, the device is idle when a phase begins and when it ends, and the step is the sum of its
         phases. With sync `step`, only the step begins and ends with an idle device: phases follow each other as in
@@ -104,14 +104,19 @@ class SynchronizedClock:
     """Occupies the device while the host launches the timed calls, so that device time includes no waiting for the
     host. The host's time is meaningless in that case, and is not reported."""
 
-    def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
+    def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
         """See `Clock.measure`."""
+        names, calls = zip(*phases, strict=True)
         if sync == "step":
-            step, device_s = self._window(list(phases.values()))
-            unsynchronized = (PhaseSample(wall_s=None, device_s=each_s) for each_s in device_s)
-            return StepTimes(dict(zip(phases, unsynchronized, strict=True)), step)
-        samples = {name: self._window([phase])[0] for name, phase in phases.items()}
-        return StepTimes(samples, sum_of(samples.values()))
+            step, device_s = self._window(calls)
+            samples = [PhaseSample(wall_s=None, device_s=each_s) for each_s in device_s]
+        else:
+            samples = [self._window([call])[0] for call in calls]
+            step = sum_of(samples)
+        occurrences: dict[str, list[PhaseSample]] = {}
+        for name, sample in zip(names, samples, strict=True):
+            occurrences.setdefault(name, []).append(sample)
+        return StepTimes({name: sum_of(each) for name, each in occurrences.items()}, step)
 
     def _window(self, calls: Sequence[Call]) -> tuple[PhaseSample, list[float | None]]:
         """Run the calls in one timed window; return its sample, and the device's time for each call.

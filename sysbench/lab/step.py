@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,10 +13,11 @@ from torch.amp.grad_scaler import GradScaler
 
 from sysbench.lab.precision import AUTOCAST_DTYPES
 from sysbench.lab.ranges import named
-from sysbench.lab.strategies import distributed
+from sysbench.lab.strategies import distributed, exchanging_gradients
 from sysbench.lab.workload.own import own_workload
 from sysbench.lab.workload.workload import Workload, built_in
-from sysbench.spec.model import ModelCell, Phase
+from sysbench.spec.model import PHASES_OF, ModelCell, Phase
+from sysbench.spec.ranks import layout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -29,7 +31,11 @@ class TrainingStep:
     unscaling the gradients, checking them for infinities (where for-loop and foreach wait for the device) and updating
     the scale are part of `optimizer`. A step whose gradients overflow does not change the parameters.
 
-    Outputs stay alive until `forget`, which is called between steps, outside any timed window.
+    With `grad_accum`, forward, loss and backward run once for each micro-batch. Each loss is divided by their number,
+    so that the gradients, which add up, are those of the mean over all micro-batches.
+
+    Outputs of the last micro-batch stay alive until `forget`, which is called between steps, outside any timed window.
+    Those of an earlier one end with its backward, as in a training loop that calls a function for each micro-batch.
     """
 
     def __init__(self, cell: ModelCell, device: torch.device, mesh: DeviceMesh | None = None) -> None:
@@ -41,6 +47,7 @@ class TrainingStep:
         self.cell = cell
         self.work = workload_of(cell, device)
         self.model = self.work.model
+        self._is_among_ranks = mesh is not None and cell.strategy is not None
         if mesh is not None and cell.strategy is not None:
             self.model = distributed(self.model, cell, mesh)
         self._run_model: Callable[..., Any] = torch.compile(self.model) if cell.execution == "compiled" else self.model
@@ -51,23 +58,31 @@ class TrainingStep:
         self._scaler = GradScaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
         self._optimizer = self.work.optimizer() if "optimizer" in cell.phases else None
         self._output: Any = None
-        self._loss: Tensor | None = None
+        self._losses: list[Tensor] = []
 
     @property
-    def phases(self) -> dict[str, Callable[[], None]]:
-        """The phases of the cell's mode, in the order in which they run."""
-        implementations: dict[Phase, Callable[[], None]] = {
-            "zero_grad": self._zero_grad,
-            "forward": self._forward,
-            "loss": self._compute_loss,
-            "backward": self._backward,
-            "optimizer": self._update,
-        }
-        return {phase: implementations[phase] for phase in self.cell.phases}
+    def phases(self) -> tuple[tuple[Phase, Callable[[], None]], ...]:
+        """The phases of the cell's mode in the order in which they run: those of a micro-batch once for each."""
+        found: list[tuple[Phase, Callable[[], None]]] = []
+        for number in range(self.cell.grad_accum):
+            implementations: dict[Phase, Callable[[], None]] = {
+                "zero_grad": self._zero_grad,
+                "forward": partial(self._forward, number),
+                "loss": partial(self._compute_loss, number),
+                "backward": partial(self._backward, number),
+                "optimizer": self._update,
+            }
+            once = {"zero_grad": number == 0, "optimizer": self._is_last(number)}
+            found += [(each, implementations[each]) for each in PHASES_OF[self.cell.mode] if once.get(each, True)]
+        return tuple(found)
+
+    def _is_last(self, number: int) -> bool:
+        return number == self.cell.grad_accum - 1
 
     def forget(self) -> None:
         """Release the output and the loss of the last step, and with them the autograd graph."""
-        self._output = self._loss = None
+        self._output = None
+        self._losses.clear()
 
     @property
     def output(self) -> Any:
@@ -76,8 +91,16 @@ class TrainingStep:
 
     @property
     def loss(self) -> float | None:
-        """Loss of the last step; None in a mode without a loss. Reading it waits for the device."""
-        return None if self._loss is None else self._loss.item()
+        """Loss of the last step, the mean over its micro-batches; None in a mode without a loss.
+
+        Reading it waits for the device.
+        """
+        return sum(each.item() for each in self._losses) if self._losses else None
+
+    @property
+    def keeps_whole_gradients(self) -> bool:
+        """Whether backward leaves gradients that are not those of the parameters' shards, because of `no_sync`."""
+        return self.cell.no_sync == "on" and self._is_among_ranks and layout(self.cell.strategy, self.cell.ranks)[1] > 1
 
     @property
     def gradients_present(self) -> bool | None:
@@ -102,32 +125,42 @@ class TrainingStep:
             # As a training loop does: the optimizer has its parameters listed, a model has to walk through its modules.
             (self._optimizer or self.model).zero_grad(set_to_none=True)
 
-    def _forward(self) -> None:
-        with named("forward"), self._gradients, self._autocast, self.work.attending(), self._theirs("forward"):
-            self._output = self._run_model(*self.work.arguments, **self.work.keywords)
+    def _forward(self, number: int) -> None:
+        batch = self.work.batches[number]
+        with (
+            named("forward"),
+            self._gradients,
+            self._autocast,
+            self.work.attending(),
+            self._exchanging(number),
+            self._theirs("forward"),
+        ):
+            self._output = self._run_model(*batch.arguments, **batch.keywords)
 
-    def _compute_loss(self) -> None:
+    def _compute_loss(self, number: int) -> None:
         with named("loss"), self._autocast:
-            self._loss = self.work.loss(self._output)
+            loss = self.work.batches[number].loss(self._output)
+            self._losses.append(loss / self.cell.grad_accum if self.cell.grad_accum > 1 else loss)
 
-    def _backward(self) -> None:
-        with named("backward"), self._theirs("backward"):
-            self._scaler.scale(_present(self._loss, "loss")).backward()
+    def _backward(self, number: int) -> None:
+        with named("backward"), self._theirs("backward"), self._exchanging(number):
+            if not self._losses:
+                raise RuntimeError("a phase ran before loss, which it builds on")
+            self._scaler.scale(self._losses[-1]).backward()
+            if not self._is_last(number):
+                self._output, self._losses[-1] = None, self._losses[-1].detach()
+
+    def _exchanging(self, number: int) -> AbstractContextManager[None]:
+        """Return the context of a micro-batch after whose backward ranks do or do not exchange gradients."""
+        if self.cell.no_sync != "on" or not self._is_among_ranks:
+            return nullcontext()
+        return exchanging_gradients(self.model, self._is_last(number))
 
     def _update(self) -> None:
         with named("optimizer"):
-            optimizer = _present(self._optimizer, "an optimizer")
-            self._scaler.step(optimizer)
+            assert self._optimizer is not None
+            self._scaler.step(self._optimizer)
             self._scaler.update()
-
-
-Value = TypeVar("Value")
-
-
-def _present(value: Value | None, phase: str) -> Value:
-    if value is None:
-        raise RuntimeError(f"a phase ran before {phase}, which it builds on")
-    return value
 
 
 def workload_of(cell: ModelCell, device: torch.device) -> Workload:

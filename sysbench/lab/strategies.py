@@ -7,7 +7,7 @@ group: gloo, NCCL, and the fake one of simulations.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -98,6 +98,22 @@ def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module
     return model
 
 
+@contextmanager
+def exchanging_gradients(model: nn.Module, exchanged: bool) -> Iterator[None]:
+    """Let the ranks of a `distributed` model exchange gradients after a backward, or only keep their own.
+
+    Both forward and backward have to be in the context. DDP then leaves gradients as they are; FSDP2 keeps them whole,
+    and reduces their sums after the next backward that exchanges.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        with nullcontext() if exchanged else model.no_sync():
+            yield
+        return
+    sharded: Any = model
+    sharded.set_requires_gradient_sync(exchanged)
+    yield
+
+
 def _shard(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> None:
     """Shard each block (`blocks`) and then the rest, so that the parameters of one block at a time are whole.
 
@@ -139,9 +155,9 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from blocks(child)
 
 
-def own_batch(batches: int) -> int:
-    """Return the number of this rank's batch, from 0, if the ranks have this many different ones."""
-    return dist.get_rank() if batches > 1 and dist.is_initialized() else 0
+def own_batch(strategy: Strategy | None) -> int:
+    """Return the number of this rank's batches, from 0: those of tensor parallel ranks are the same."""
+    return dist.get_rank() if strategy not in (None, "tp") and dist.is_initialized() else 0
 
 
 def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:

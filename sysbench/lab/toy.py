@@ -67,4 +67,4 @@ def supervised(step: ModelCell | None, batch: int, device: torch.device, seed: i
     if step is None or step.shape is None:
         return Supervised(build(device, seed), *toy_batch(batch, device, seed))
     model = transformer.build(step.shape, step.ctx, step.attention, device, seed)
-    return Supervised(model, *random_tokens(step.shape.vocab, step, device))
+    return Supervised(model, *random_tokens(step.shape.vocab, step, device)[0])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sysbench.predict.trace import Kernel, Kind
+from sysbench.predict.trace import Kernel, Kind, Stage
 
 COMPILED_PHASES = ("forward", "backward")
 """The model alone is compiled: loss, optimizer and zero_grad run eagerly."""
@@ -43,37 +43,37 @@ class Flow(NamedTuple):
         )
 
 
-Place = tuple[str, int | None]
-"""A phase and a group of it; None stands for what is not fused."""
+Place = tuple[Stage, int | None]
+"""A stage and a group of it; None stands for what is not fused."""
 
 
-def fused(phases: Mapping[str, Sequence[Flow]]) -> Iterator[tuple[str, str, tuple[Kernel, ...]]]:
-    """Phase, module and kernels of all that compiled phases launch, in order; `phases` are those of one step."""
-    places: dict[str, list[Place]] = {
-        name: [(name, group) for group in (_groups(flows) if name in COMPILED_PHASES else [None] * len(flows))]
-        for name, flows in phases.items()
+def fused(stages: Mapping[Stage, Sequence[Flow]]) -> Iterator[tuple[Stage, str, tuple[Kernel, ...]]]:
+    """Stage, module and kernels of all that compiled phases launch, in order; `stages` are those of one step."""
+    places: dict[Stage, list[Place]] = {
+        stage: [(stage, group) for group in (_groups(flows) if _is_compiled(stage) else [None] * len(flows))]
+        for stage, flows in stages.items()
     }
     members: dict[Place, list[Flow]] = {}
     readers: dict[int, set[Place]] = {}
-    for name, flows in phases.items():
-        for place, flow in zip(places[name], flows, strict=True):
+    for stage, flows in stages.items():
+        for place, flow in zip(places[stage], flows, strict=True):
             members.setdefault(place, []).append(flow)
             for storage in flow.reads:
                 readers.setdefault(storage, set()).add(place)
     again = {
         storage
         for place, flows in members.items()
-        if place[0] == "forward" and place[1] is not None
+        if place[0].phase == "forward" and place[1] is not None
         for flow in flows
         for storage in flow.writes
         if (others := readers.get(storage, set()) - {place}) and all(map(_is_fused_backward, others))
     }
-    for name in filter(phases.__contains__, COMPILED_PHASES):
-        left = {place: len(members[place]) for place in places[name]}
-        for place, flow in zip(places[name], phases[name], strict=True):
+    for stage in filter(_is_compiled, stages):
+        left = {place: len(members[place]) for place in places[stage]}
+        for place, flow in zip(places[stage], stages[stage], strict=True):
             left[place] -= 1
             if place[1] is None:
-                yield name, flow.module, flow.kernels
+                yield stage, flow.module, flow.kernels
             elif not left[place]:
                 moved = _moved(members[place])
                 there = (
@@ -81,11 +81,15 @@ def fused(phases: Mapping[str, Sequence[Flow]]) -> Iterator[tuple[str, str, tupl
                     for (storage, is_read), size_bytes in moved.items()
                     if storage not in again and (is_read or readers.get(storage) != {place})
                 )
-                yield name, flow.module, (_kernel(members[place], sum(there)),)
+                yield stage, flow.module, (_kernel(members[place], sum(there)),)
+
+
+def _is_compiled(stage: Stage) -> bool:
+    return stage.phase in COMPILED_PHASES
 
 
 def _is_fused_backward(place: Place) -> bool:
-    return place[0] == "backward" and place[1] is not None
+    return place[0].phase == "backward" and place[1] is not None
 
 
 def _moved(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:

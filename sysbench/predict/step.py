@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import cached_property, partial
 from typing import Literal
 
@@ -152,14 +152,14 @@ class StepPrediction:
         """Every kernel by phase and module, in order of their first launch."""
         drawn = self.gpu.drawn()
         limits = [limit(kernel, drawn) for kernel in self.trace.kernels]
-        rows = []
+        launched: Counter[tuple[str, int, int]] = Counter()
         for phase in self.trace.phases:
-            modules = phase.modules[phase.issuers]
-            launched = Counter(zip(modules.tolist(), phase.kernels.tolist(), strict=True))
-            for (module, i), count in launched.items():
-                kernel, name = self.trace.kernels[i], self.trace.modules[module]
-                rows.append(KernelRow(phase.name, name, kernel, count, self.kernel_s[i], limits[i]))
-        return tuple(rows)
+            modules = phase.modules[phase.issuers].tolist()
+            launched.update((phase.name, *each) for each in zip(modules, phase.kernels.tolist(), strict=True))
+        return tuple(
+            KernelRow(phase, self.trace.modules[module], self.trace.kernels[i], count, self.kernel_s[i], limits[i])
+            for (phase, module, i), count in launched.items()
+        )
 
     def lanes(self) -> walking.Lanes:
         """When the host issues and when each kernel runs in a step whose phases follow each other undisturbed.
@@ -176,7 +176,7 @@ def predict(
     """The step of `trace` on that GPU and host; the interval is of that many draws of their constants.
 
     The device is waited for after every phase, or if the step is taken `whole` only at its end; phases are predicted by
-    themselves in either case.
+    themselves in either case. The time of a phase that occurs several times is the sum.
     """
     drawn, of_host = gpu.drawn(draws, seed), host.drawn(draws, seed)
     factor = unexplained(draws, seed, compiled=trace.compiled)
@@ -187,29 +187,31 @@ def predict(
     bounded = bool(gpu.hardware.peak_flops_per_s)  # rates that were measured in place of a data sheet bound nothing
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = [], np.zeros(draws)
-    for phase in trace.phases:
-        walked = walk((phase,), unique_s)
-        spent = _by_limit(unique_s[:, 0], trace.counts[phase.name], limits)
+    for name, counts in trace.counts.items():
+        occurrences = [phase for phase in trace.phases if phase.name == name]
+        walked = _summed([walk((phase,), unique_s) for phase in occurrences])
+        spent = _by_limit(unique_s[:, 0], counts, limits)
         communication_s = spent.get("communication", 0.0)
         if communication_s:
             silent_s = np.where([[each == "communication"] for each in limits], 0.0, unique_s)
-            spent["communication"] = max(0.0, float(walked.device_s[0] - walk((phase,), silent_s).device_s[0]))
-        bound_s = float(bounds @ trace.counts[phase.name])
+            silent = _summed([walk((phase,), silent_s) for phase in occurrences])
+            spent["communication"] = max(0.0, float(walked.device_s[0] - silent.device_s[0]))
+        bound_s = float(bounds @ counts)
         phases.append(
             PhasePrediction(
-                name=phase.name,
+                name=name,
                 time=Estimate.of(walked.total_s * factor, bounded * bound_s),
                 host_s=float(walked.host_s[0]),
                 device=Estimate.of(walked.device_s * factor, bounded * bound_s),
                 limiting=_limiting(walked.host_s[0], walked.device_s[0], walked.total_s[0], spent),
                 device_limiting=_limiting(0.0, walked.device_s[0], walked.device_s[0], spent),
                 lower_bound_s=bound_s,
-                launches=len(phase.kernels),
+                launches=int(counts.sum()),
                 communication_s=communication_s,
                 exposed_s=spent.get("communication", 0.0),
             )
         )
-        device = {name: device[name] + spent[name] for name in device}
+        device = {each: device[each] + spent[each] for each in device}
         total_s += walked.total_s
     if whole:
         total_s = walk(trace.phases, unique_s).total_s
@@ -229,6 +231,11 @@ def predict(
         unknown_share=float(unknown_s / max(sum(device.values()), 1e-12)),
         kernel_s=tuple(unique_s[:, 0].tolist()),
     )
+
+
+def _summed(walks: Sequence[walking.Walked]) -> walking.Walked:
+    """Phases that are walked one after the other."""
+    return walking.Walked(*(sum(column[1:], column[0]) for column in zip(*map(astuple, walks), strict=True)))
 
 
 def _by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -> dict[Limit, float]:

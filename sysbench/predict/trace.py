@@ -47,6 +47,14 @@ HOST_WORK: tuple[HostWork, ...] = get_args(HostWork)
 Positions = NDArray[np.intp]
 
 
+class Stage(NamedTuple):
+    """One occurrence of a phase in a step."""
+
+    phase: str
+    turn: int = 0
+    """How many of the phase there were before in the step: the number of the micro-batch."""
+
+
 class Kernel(NamedTuple):
     """One kernel, as far as its time depends on it."""
 
@@ -104,7 +112,7 @@ class PhaseTrace:
 
 @dataclass(frozen=True)
 class Trace:
-    """A step: its distinct kernels, and its phases in order.
+    """A step: its distinct kernels, and its phases in order, one for each micro-batch under the same name.
 
     operators  names, such as `aten::bmm`
     modules    paths of modules, such as `layers.3.attention.q`; the empty one is the whole model
@@ -125,7 +133,11 @@ class Trace:
     @cached_property
     def counts(self) -> Mapping[str, NDArray[np.intp]]:
         """By phase: how often each kernel is launched."""
-        return {phase.name: np.bincount(phase.kernels, minlength=len(self.kernels)) for phase in self.phases}
+        none = np.zeros(len(self.kernels), dtype=np.intp)
+        counts = dict.fromkeys((phase.name for phase in self.phases), none)
+        for phase in self.phases:
+            counts[phase.name] = counts[phase.name] + np.bincount(phase.kernels, minlength=len(self.kernels))
+        return counts
 
     @property
     def flops(self) -> int:
@@ -154,19 +166,19 @@ class TraceWriter:
     kernels: dict[Kernel, int] = field(default_factory=dict)
     operators: dict[str, int] = field(default_factory=dict)
     modules: dict[str, int] = field(default_factory=dict)
-    phases: dict[str, tuple[list[int], list[int], list[int], list[int], list[int]]] = field(default_factory=dict)
-    streams: dict[str, list[int]] = field(default_factory=dict)
-    waits: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    stages: dict[Stage, tuple[list[int], list[int], list[int], list[int], list[int]]] = field(default_factory=dict)
+    streams: dict[Stage, list[int]] = field(default_factory=dict)
+    waits: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
 
-    def begin(self, phase: str) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
-        """The columns of a phase, which comes after those that were begun before it."""
-        return self.phases.setdefault(phase, ([], [], [], [], []))
+    def begin(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+        """The columns of a stage, which comes after those that were begun before it."""
+        return self.stages.setdefault(stage, ([], [], [], [], []))
 
     def operator(
-        self, phase: str, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""
+        self, stage: Stage, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""
     ) -> None:
         """The host issues an operator, which launches these kernels; what has no name goes by the work that it is."""
-        host, launches, launched, operators, modules = self.begin(phase)
+        host, launches, launched, operators, modules = self.begin(stage)
         positions = [self.kernels.setdefault(kernel, len(self.kernels)) for kernel in kernels]
         host.append(HOST_WORK.index(work))
         launches.append(len(positions))
@@ -174,10 +186,10 @@ class TraceWriter:
         operators.append(self.operators.setdefault(name or work, len(self.operators)))
         modules.append(self.modules.setdefault(module, len(self.modules)))
 
-    def on_stream(self, phase: str, stream: int, after: Iterable[int]) -> int:
-        """The latest launches of a phase are on this stream, and begin after others; return the last one's position."""
-        launched, streams = self.begin(phase)[2], self.streams.setdefault(phase, [])
-        waits = self.waits.setdefault(phase, [])
+    def on_stream(self, stage: Stage, stream: int, after: Iterable[int]) -> int:
+        """The latest launches of a stage are on this stream, and begin after others; return the last one's position."""
+        launched, streams = self.begin(stage)[2], self.streams.setdefault(stage, [])
+        waits = self.waits.setdefault(stage, [])
         waits += ((len(streams), earlier) for earlier in after)
         streams += [stream] * (len(launched) - len(streams))
         return len(launched) - 1
@@ -185,9 +197,10 @@ class TraceWriter:
     def trace(self) -> Trace:
         """What was written."""
         phases = []
-        for name, columns in self.phases.items():
+        for stage, columns in self.stages.items():
+            name = stage.phase
             host, launches, kernels, operators, modules = (np.array(column, dtype=np.intp) for column in columns)
-            streams = np.array(self.streams[name], dtype=np.intp) if any(self.streams.get(name, ())) else None
-            waits = tuple(self.waits.get(name, ())) if streams is not None else ()
+            streams = np.array(self.streams[stage], dtype=np.intp) if any(self.streams.get(stage, ())) else None
+            waits = tuple(self.waits.get(stage, ())) if streams is not None else ()
             phases.append(PhaseTrace(name, host, launches, kernels, operators, modules, streams=streams, waits=waits))
         return Trace(tuple(self.kernels), tuple(self.operators), tuple(self.modules), tuple(phases))

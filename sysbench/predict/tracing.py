@@ -13,7 +13,7 @@ from sysbench.commands.memory.spec import PROCEDURES
 from sysbench.errors import UnavailableError
 from sysbench.predict.fusing import COMPILED_PHASES, Flow, fused
 from sysbench.predict.operators import Call, attention, touched
-from sysbench.predict.trace import HostWork, Kernel, Trace, TraceWriter
+from sysbench.predict.trace import HostWork, Kernel, Stage, Trace, TraceWriter
 from sysbench.simulate.attention import telling
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ordered import OrderedStream
@@ -41,7 +41,7 @@ class Tracer:
         """
         self._writer = TraceWriter()
         self._step = step
-        self._flows: dict[str, list[Flow]] | None = {} if compiled else None
+        self._flows: dict[Stage, list[Flow]] | None = {} if compiled else None
         self._place: Recorder | None = None
         self._known: dict[tuple[object, ...], tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
 
@@ -57,7 +57,7 @@ class Tracer:
         if place is not None and place.step == self._step:
             kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
             if not self._flowed(place, (kernel,), (q, k, v), ()):
-                self._writer.operator(place.phase, "operator", (kernel,), place.module, f"{kernel.name}_attention")
+                self._writer.operator(_stage(place), "operator", (kernel,), place.module, f"{kernel.name}_attention")
 
     def launched(self, place: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
         """An operator has run."""
@@ -74,13 +74,14 @@ class Tracer:
             call = Call(func, args, options, result)
             if self._flowed(place, kernels, call.tensors, call.results):
                 return
-        self._writer.operator(place.phase, first, kernels, place.module, str(func._schema.name))
+        stage = _stage(place)
+        self._writer.operator(stage, first, kernels, place.module, str(func._schema.name))
         stream = torch.cpu.current_stream()
         if kernels and isinstance(stream, OrderedStream):
-            after = stream.take_waits(place.phase)
-            stream.last = place.phase, self._writer.on_stream(place.phase, stream.number, after)
+            after = stream.take_waits(stage)
+            stream.last = stage, self._writer.on_stream(stage, stream.number, after)
         for work in rest:
-            self._writer.operator(place.phase, work)
+            self._writer.operator(stage, work)
 
     def _flowed(
         self, place: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]
@@ -89,21 +90,26 @@ class Tracer:
         if self._flows is None:
             return False
         if kernels:
-            self._writer.begin(place.phase)  # phases keep their order
+            stage = _stage(place)
+            self._writer.begin(stage)  # phases keep their order
             reads, writes = (
                 {number: touched(each) for each in tensors if (number := place.device.number_of(each)) is not None}
                 for tensors in (read, written)
             )
-            self._flows.setdefault(place.phase, []).append(Flow(kernels, reads, writes, place.module))
+            self._flows.setdefault(stage, []).append(Flow(kernels, reads, writes, place.module))
         return place.phase in COMPILED_PHASES
 
     def trace(self) -> Trace:
         """The step."""
         if self._flows is None:
             return self._writer.trace()
-        for phase, module, kernels in fused(self._flows):
-            self._writer.operator(phase, COMPILED_HOST_WORK, kernels, module, kernels[0].name)
+        for stage, module, kernels in fused(self._flows):
+            self._writer.operator(stage, COMPILED_HOST_WORK, kernels, module, kernels[0].name)
         return replace(self._writer.trace(), compiled=True)
+
+
+def _stage(place: Recorder) -> Stage:
+    return Stage(place.phase, place.turn)
 
 
 class _TracedDevice(SimulatedDevice):

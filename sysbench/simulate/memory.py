@@ -6,7 +6,7 @@ The peaks are those of the measured step, the last one; the cell fits if everyth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.origins import Stack
 from sysbench.simulate.recording import Allocation, Platform, Recording, StepRecording, record
-from sysbench.simulate.serving import Replay, Verdict, verdict_of
+from sysbench.simulate.serving import Replay, SpanPeak, Verdict, verdict_of
 from sysbench.snapshot import CATEGORIES, Category
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec.model import ModelCell
@@ -29,7 +29,7 @@ LARGEST = 20
 
 @dataclass(frozen=True)
 class PhasePeak:
-    """Peaks of one phase of the step, in bytes."""
+    """Peaks of one phase of the step, in bytes; of a phase that occurs several times, over all its occurrences."""
 
     phase: str
     allocated_peak_bytes: int
@@ -199,19 +199,26 @@ def serve(recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None
         settings=settings,
         alloc_retries=replay.allocator.statistics.alloc_retries,
         verdict=verdict_of(replay, recording, gpu, settings),
-        phases=tuple(
-            PhasePeak(
-                phase=peak.span.name,
-                allocated_peak_bytes=peak.allocated_bytes,
-                reserved_peak_bytes=peak.reserved_bytes,
-                by_category=_by_category(recording, replay.sizes, peak.position),
-                position=peak.position,
-            )
-            for peak in replay.peaks_of_last_step()
-        ),
+        phases=tuple(_peaks(recording, replay)),
         block_bytes=tuple(replay.sizes),
         reserved_bytes=tuple(replay.reserved_bytes),
     )
+
+
+def _peaks(recording: Recording, replay: Replay) -> Iterator[PhasePeak]:
+    """Yield the peak of every phase over all its occurrences in the last step."""
+    occurrences: dict[str, list[SpanPeak]] = {}
+    for peak in replay.peaks_of_last_step():
+        occurrences.setdefault(peak.span.name, []).append(peak)
+    for phase, peaks in occurrences.items():
+        fullest = max(peaks, key=lambda peak: peak.allocated_bytes)
+        yield PhasePeak(
+            phase=phase,
+            allocated_peak_bytes=fullest.allocated_bytes,
+            reserved_peak_bytes=max(peak.reserved_bytes for peak in peaks),
+            by_category=_by_category(recording, replay.sizes, fullest.position),
+            position=fullest.position,
+        )
 
 
 def _by_category(recording: Recording, block_bytes: Sequence[int], position: int) -> dict[Category, int]:

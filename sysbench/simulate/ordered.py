@@ -6,12 +6,13 @@ They note what has to end before what, so that a trace knows which kernels may o
 from __future__ import annotations
 
 import itertools
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 
-Mark = tuple[str, int]
-"""The phase and the position of a launch."""
+Mark = tuple[Hashable, int]
+"""The stage and the position of a launch."""
 
 _numbers = itertools.count()
 
@@ -44,10 +45,10 @@ class OrderedStream(torch.cpu.Stream):
         """Let what is launched from now on begin after everything on another stream so far."""
         self.wait_event(stream.record_event())
 
-    def take_waits(self, phase: str) -> list[int]:
-        """Return the launches of this phase that the next one on the stream waits for, and forget them."""
+    def take_waits(self, stage: Hashable) -> list[int]:
+        """Return the launches of this stage that the next one on the stream waits for, and forget them."""
         waits, self._waits = self._waits, []
-        return [position for of, position in waits if of == phase]
+        return [position for of, position in waits if of == stage]
 
 
 class OrderedEvent(torch.cpu.Event):

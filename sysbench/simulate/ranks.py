@@ -185,19 +185,29 @@ class BucketedReplica(nn.Module):
         self._broadcast([*module.parameters(), *module.buffers()])
         self._set_buckets([self._trained])
         self._rebuilt = False
+        self._exchanges = self._sends_buffers = True
         for each in self._trained:
             each.register_post_accumulate_grad_hook(self._complete)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; the first rank's buffers are sent to all others."""
-        if torch.is_grad_enabled() and self._order and not self._rebuilt:
+        """Run the model; the first rank's buffers are sent to all others, unless nothing was reduced since."""
+        if torch.is_grad_enabled() and self._order and not self._rebuilt and self._exchanges:
             self._buckets.clear()
             self._set_buckets(_filled(self._order, *self._capacities))
             self._rebuilt = True
-        self._broadcast(list(self.module.buffers()))
+        if self._sends_buffers:
+            self._broadcast(list(self.module.buffers()))
+        self._sends_buffers = self._exchanges and torch.is_grad_enabled()
         self._left = {number: len(bucket) for number, (_, bucket) in enumerate(self._buckets)}
         self._reduced = 0
         return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients in this context, without buckets."""
+        self._exchanges = False
+        yield
+        self._exchanges = True
 
     def _set_buckets(self, filled: Iterable[list[Tensor]]) -> None:
         self._buckets: list[tuple[Tensor, list[Tensor]]] = []
@@ -209,13 +219,18 @@ class BucketedReplica(nn.Module):
             self._buckets.append((flat, parameters))
             for each, view in zip(parameters, flat.split(lengths), strict=True):
                 self._bucket_of[each], self._views[each] = number, view.view_as(each)
+                if self._are_views and each.grad is not None:
+                    each.grad = self._views[each].copy_(each.grad)
 
     @torch.no_grad()
     def _complete(self, parameter: Tensor) -> None:
         """Copy a complete gradient into its bucket, divided by the number of ranks; reduce the bucket once it is full.
 
         Buckets are reduced in their order (Reducer::mark_bucket_ready), and copied back once all are, if not views.
+        Nothing happens in `no_sync`.
         """
+        if not self._exchanges:
+            return
         if not self._rebuilt:
             self._order.append(parameter)
         assert parameter.grad is not None

@@ -265,15 +265,15 @@ def record_real(
 ) -> Iterator[StepRecording]:
     """Run the cell with the protocol on a real device, and track its tensors: as one of the ranks of `mesh`, if given.
 
-    After each phase of the measured step, yields the recording so far; the last one is complete. Memory that operators
-    allocate and free before they return is not seen.
+    After the last occurrence of each phase in the measured step, yields the recording so far; the last one is complete.
+    Memory that operators allocate and free before they return is not seen.
     """
     recorder = _StepRecorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
     last = PROCEDURES[protocol].earlier_steps
     with _among(mesh, recorder.device), recorder.device:
         settle = (lambda: None) if mesh is None else (lambda: time.sleep(_SETTLING_S))
         for step in _carry_out(recorder, cell, protocol, device, settle, gc.collect, mesh):
-            if step == last:
+            if step == last and recorder.turn == cell.occurrences(recorder.phase) - 1:
                 yield recorder.step_recording(cell, protocol)
 
 
@@ -312,15 +312,15 @@ def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Pha
     procedure = PROCEDURES[protocol]
     for number in range(procedure.earlier_steps + 1):
         step.forget()
-        implementations = step.phases
-        for phase in procedure.phases:
-            yield number, phase, implementations[phase]
+        for phase, run in step.phases:
+            if phase in procedure.phases:
+                yield number, phase, run
 
 
 class Recorder:
     """Builds a recording while operators run on a device.
 
-    phase, step  the span that is being recorded
+    phase, step, turn  the span that is being recorded, and how many of the phase there were in the step before
     """
 
     def __init__(self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None) -> None:
@@ -337,6 +337,7 @@ class Recorder:
         self._spans: list[Span] = []
         self.phase = BUILD
         self.step = -1
+        self.turn = 0
         self._threads_with_workspace: set[bool] = set()
 
     @property
@@ -400,6 +401,7 @@ class Recorder:
     def span(self, step: int, name: str) -> Iterator[None]:
         """Record events inside this context as part of this phase."""
         first, self.phase = len(self._events), name
+        self.turn = sum((each.step, each.name) == (step, name) for each in self._spans)
         if self._origins is not None and step != self.step:
             self._origins.forget_forward()
         self.step = step
@@ -486,7 +488,8 @@ class _StepRecorder(Recorder):
             for parameter in step.work.model.parameters():
                 if parameter.grad is not None:
                     self._assign("gradients", [parameter.grad])
-            self._assign_rest("optimizer state", spans[-1:])  # the loss scale of fp16
+            # Else it is the loss scale of fp16.
+            self._assign_rest("gradients" if step.keeps_whole_gradients else "optimizer state", spans[-1:])
         elif phase == "optimizer":
             self._assign_rest("optimizer state", spans[-1:])
 
@@ -495,7 +498,10 @@ class _StepRecorder(Recorder):
         of_any = self.recording()
         own = None
         if self._work is not None and self._work.own is not None:
-            own = facts_of(self._work, {phase: self._flops[self.step, phase] for phase in PROCEDURES[protocol].phases})
+            flops: dict[str, int] = {
+                phase: self._flops[self.step, phase] // cell.occurrences(phase) for phase in PROCEDURES[protocol].phases
+            }
+            own = facts_of(self._work, flops)
         return StepRecording(of_any.events, of_any.allocations, of_any.spans, of_any.stacks, cell, protocol, own)
 
     def _assign(self, category: Category, tensors: Iterable[Tensor], module: str | None = None) -> None:

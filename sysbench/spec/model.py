@@ -151,6 +151,10 @@ class GridCell(RunCell):
     """Type in which FSDP2 reduces gradients; None leaves that in which it computes."""
     prefetch: Count | None = Field(default=None, exclude_if=lambda value: value is None)
     """Blocks that FSDP2 gathers ahead explicitly, in forward and backward; None and 0 leave it to torch."""
+    no_sync: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Whether ranks exchange gradients in the last micro-batch of a step only; None is off."""
+    grad_accum: Size = Field(default=1, exclude_if=lambda value: value == 1)
+    """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
 
     @property
     def computed_in(self) -> Precision:
@@ -159,13 +163,17 @@ class GridCell(RunCell):
 
     @property
     def tokens(self) -> int:
-        """Tokens in one step of one rank."""
+        """Tokens in one micro-batch of one rank."""
         return self.batch * self.ctx
 
     @property
     def batches(self) -> int:
-        """Number of different batches in one step of all ranks: with tensor parallelism, all ranks share one."""
-        return 1 if self.strategy == "tp" else self.ranks
+        """Number of different micro-batches in one step of all ranks: with tensor parallelism, all ranks share them."""
+        return self.grad_accum * (1 if self.strategy == "tp" else self.ranks)
+
+    def occurrences(self, phase: str) -> int:
+        """Return how often a phase of a step runs: forward, loss and backward once for each micro-batch."""
+        return 1 if phase in ("zero_grad", "optimizer") else self.grad_accum
 
     @property
     def ranks_refused(self) -> str | None:
@@ -189,7 +197,8 @@ class GridCell(RunCell):
             if self.strategy is None
             else (self.strategy, str(self.ranks), *(str(getattr(self, each)) for each in KNOBS))
         )
-        return (self.precision, self.attention, self.execution, self.optimizer, *own, *ranks)
+        accumulation = str(self.grad_accum)
+        return (self.precision, self.attention, self.execution, self.optimizer, accumulation, *own, *ranks)
 
     @property
     def shape(self) -> ModelShape | None:
@@ -204,7 +213,8 @@ class GridCell(RunCell):
     @property
     def title(self) -> str:
         """The cell in a few words: the values with the largest effect on its memory."""
-        return f"{self.size}, ctx {self.ctx}, batch {self.batch}"
+        accumulated = f" × {self.grad_accum}" if self.grad_accum > 1 else ""
+        return f"{self.size}, ctx {self.ctx}, batch {self.batch}{accumulated}"
 
     def problem(self, device: DeviceType | None) -> str | None:
         """Return the reason why this cell cannot run, in one line, or None if it can.
@@ -212,7 +222,13 @@ class GridCell(RunCell):
         `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
         """
         elsewhere = precision_problem(self.precision, device) if device else None
-        return self.model.problem() or elsewhere or threads_problem(self, device) or ranks_problem(self)
+        alone = None
+        if self.grad_accum > 1 and "backward" not in self.phases:
+            alone = (
+                f"--grad-accum {self.grad_accum} adds up the gradients of several backwards, and a step of this mode "
+                "has none. Nearest: --mode forward-backward"
+            )
+        return self.model.problem() or elsewhere or alone or threads_problem(self, device) or ranks_problem(self)
 
     def unavailable(self, device: DeviceType) -> str | None:
         """Return the reason why this combination of attention, precision and device does not exist, or None if it does.
@@ -329,7 +345,15 @@ class ModelSpec(RunSpec):
         default=(128, 256, 512, 1024), description="Context length, in tokens."
     )
     batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL)] = Field(
-        default=(4,), description="Sequences per step, on each rank."
+        default=(4,), description="Sequences per step, on each rank; per micro-batch with --grad-accum."
+    )
+    grad_accum: Annotated[
+        Sizes, Option(flags=("--grad-accum", "--gradient-accumulation-steps"), metavar="AXIS", panel=STEP)
+    ] = Field(
+        default=(1,),
+        exclude_if=lambda value: value == (1,),
+        description="Micro-batches per step: forward and backward run this often, each on --batch sequences, and "
+        "gradients add up before one optimizer step.",
     )
     precision: Annotated[
         Precisions,
@@ -422,6 +446,12 @@ class ModelSpec(RunSpec):
         description="fsdp2, hsdp: blocks to gather ahead explicitly, in forward and backward; 0, the default, leaves "
         "it to torch.",
     )
+    no_sync: Annotated[Switches, Option(metavar="on,off", panel=RANKS)] = Field(
+        default=(),
+        exclude_if=_is_empty,
+        description="ddp, fsdp2, hsdp, with --grad-accum: on exchanges gradients in the last micro-batch of a step "
+        "only (no_sync(), set_requires_gradient_sync). off by default, as in torch.",
+    )
     seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(
         default=0, description="Seed of the parameters and of the tokens."
     )
@@ -456,6 +486,11 @@ class ModelSpec(RunSpec):
                 raise ValueError(f"{given} distributes a model over ranks: add --ranks 2")
         if (problem := knobs_problem(self.strategies, self._knobs)) is not None:
             raise ValueError(problem)
+        if self.no_sync and max(self.grad_accum) == 1:
+            raise ValueError(
+                f"--no-sync {','.join(self.no_sync)} is about the exchange of gradients between micro-batches, and a "
+                "step has one: add --grad-accum 2"
+            )
         return self
 
     @model_validator(mode="after")
@@ -492,7 +527,7 @@ class ModelSpec(RunSpec):
         ) in itertools.product(
             self.device,
             self.threads or (None,),
-            list(points(self.ranks, self.strategies, self._knobs)),
+            list(points(self.ranks, self.strategies, self._knobs, self.grad_accum)),
             list(self._models()),
             self.batch,
             self.ctx,

@@ -52,6 +52,7 @@ KNOBS: Mapping[str, tuple[Strategy, ...]] = {
     "param_dtype": _SHARDED,
     "reduce_dtype": _SHARDED,
     "prefetch": _SHARDED,
+    "no_sync": ("ddp", *_SHARDED),
 }
 """Fields of cells and specs that belong to some strategies only, with these strategies."""
 
@@ -63,20 +64,26 @@ NODE_RANKS = 8
 
 
 def points(
-    ranks: Sequence[int], strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[object]]
+    ranks: Sequence[int],
+    strategies: Sequence[Strategy],
+    knobs: Mapping[str, Sequence[object]],
+    accumulations: Sequence[int] = (1,),
 ) -> Iterator[dict[str, Any]]:
-    """Yield the fields of cells for these numbers of ranks, strategies and values of `KNOBS`.
+    """Yield the fields of cells for these numbers of ranks, strategies, values of `KNOBS`, and micro-batches per step.
 
-    One rank has no strategy, and a strategy only the knobs that belong to it.
+    One rank has no strategy, and a strategy only the knobs that belong to it; `no_sync` belongs to several
+    micro-batches.
     """
     for each in ranks:
-        if each == 1:
-            yield {"ranks": 1, "strategy": None}
-            continue
-        for strategy in strategies:
-            own = {name: values for name, values in knobs.items() if values and strategy in KNOBS[name]}
+        for strategy, grad_accum in itertools.product(strategies if each > 1 else (None,), accumulations):
+            own = {
+                name: values
+                for name, values in knobs.items()
+                if values and strategy in KNOBS[name] and (name != "no_sync" or grad_accum > 1)
+            }
             for chosen in itertools.product(*own.values()):
-                yield {"ranks": each, "strategy": strategy, **dict(zip(own, chosen, strict=True))}
+                named = dict(zip(own, chosen, strict=True))
+                yield {"ranks": each, "strategy": strategy, "grad_accum": grad_accum, **named}
 
 
 def knobs_problem(strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[object]]) -> str | None:

@@ -38,7 +38,7 @@ for index in range(cell.warmup + steps):
     step.forget()
     synchronize()
     started = time.perf_counter()
-    for phase in step.phases.values():
+    for _, phase in step.phases:
         phase()
     synchronize()
     samples.append(time.perf_counter() - started)

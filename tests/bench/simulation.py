@@ -68,12 +68,12 @@ from sysbench.lab.step import TrainingStep
 with FakeTensorMode():
     step = TrainingStep(cell(), torch.device("cpu"))
     tracker = MemTracker()
-    tracker.track_external(step.model, step._optimizer, *step.work.arguments)
+    tracker.track_external(step.model, step._optimizer, *step.work.batches[0].arguments)
     with tracker:
         for _ in range(2):
             step.forget()
             tracker.reset_mod_stats()  # it refuses a second step otherwise
-            for phase in step.phases.values():
+            for _, phase in step.phases:
                 phase()
 peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
 report(peak_bytes=peak["Total"])

@@ -1,6 +1,6 @@
 """A clock that reports given seconds."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sysbench.lab.clocks import Call, StepTimes, sum_of
@@ -16,11 +16,12 @@ class FakeClock:
     def __init__(self, seconds: Iterable[float]) -> None:
         self._seconds: Iterator[float] = iter(seconds)
 
-    def measure(self, phases: Mapping[str, Call], sync: "Sync") -> StepTimes:
+    def measure(self, phases: Iterable[tuple[str, Call]], sync: "Sync") -> StepTimes:
         """See `Clock.measure`."""
-        samples: dict[str, PhaseSample] = {}
-        for name, phase in phases.items():
+        found: dict[str, list[PhaseSample]] = {}
+        for name, phase in phases:
             phase()
-            samples[name] = PhaseSample(wall_s=next(self._seconds))
+            found.setdefault(name, []).append(PhaseSample(wall_s=next(self._seconds)))
+        samples = {name: sum_of(each) for name, each in found.items()}
         step = sum_of(samples.values())
         return StepTimes(samples if sync == "phase" else dict.fromkeys(samples, PhaseSample(wall_s=None)), step)

@@ -69,7 +69,7 @@ class Machine:
 
 def test_a_phase_ends_when_the_device_is_done_and_the_next_one_begins_then() -> None:
     machine = Machine()
-    times = machine.clock().measure({"forward": machine.launch(5.0), "backward": machine.launch(9.0)}, "phase")
+    times = machine.clock().measure({"forward": machine.launch(5.0), "backward": machine.launch(9.0)}.items(), "phase")
     assert times.phases == {
         "forward": PhaseSample(wall_s=6.0, enqueue_s=1.0, device_s=6.0),
         "backward": PhaseSample(wall_s=10.0, enqueue_s=1.0, device_s=10.0),
@@ -80,13 +80,13 @@ def test_a_phase_ends_when_the_device_is_done_and_the_next_one_begins_then() -> 
 
 def test_on_a_device_that_is_occupied_meanwhile_launching_takes_none_of_its_time() -> None:
     machine = Machine()
-    times = machine.clock(occupied_s=20.0).measure({"forward": machine.launch(5.0)}, "phase")
+    times = machine.clock(occupied_s=20.0).measure({"forward": machine.launch(5.0)}.items(), "phase")
     assert times.phases["forward"] == PhaseSample(wall_s=None, enqueue_s=1.0, device_s=5.0)
 
 
 def test_an_unperturbed_step_is_synchronized_at_its_ends_only() -> None:
     machine = Machine()
-    times = machine.clock().measure({"forward": machine.launch(5.0), "backward": machine.launch(9.0)}, "step")
+    times = machine.clock().measure({"forward": machine.launch(5.0), "backward": machine.launch(9.0)}.items(), "step")
     assert times.step == PhaseSample(wall_s=15.0, enqueue_s=2.0, device_s=15.0)  # the second launch is hidden
     assert times.phases == {
         "forward": PhaseSample(wall_s=None, device_s=6.0),
@@ -99,12 +99,12 @@ def test_an_unperturbed_step_is_synchronized_at_its_ends_only() -> None:
 def test_work_left_over_from_before_is_not_counted(sync: Sync) -> None:
     machine = Machine()
     machine.launch(100.0)()
-    assert machine.clock().measure({"forward": machine.launch(2.0)}, sync).wall_s == 3.0
+    assert machine.clock().measure({"forward": machine.launch(2.0)}.items(), sync).wall_s == 3.0
 
 
 def test_where_launching_is_running_there_is_no_enqueue_time() -> None:
     machine = Machine()
-    times = machine.clock(launches_ahead=False, marks=False).measure({"forward": machine.launch(0.0)}, "phase")
+    times = machine.clock(launches_ahead=False, marks=False).measure({"forward": machine.launch(0.0)}.items(), "phase")
     assert times.phases["forward"] == PhaseSample(wall_s=1.0, enqueue_s=None, device_s=None)
 
 
@@ -121,7 +121,7 @@ def test_a_step_that_no_clock_timed_is_not_a_number() -> None:
 def test_the_clock_of_a_cpu_runs_phases_in_order_and_its_parts_add_up() -> None:
     ran: list[str] = []
     phases: dict[str, Call] = {name: lambda name=name: ran.append(name) for name in ("a", "b")}  # type: ignore[misc]
-    times = clock_for(CPU).measure(phases, "phase")
+    times = clock_for(CPU).measure(phases.items(), "phase")
     assert ran == ["a", "b"]
     assert [sample.enqueue_s for sample in times.phases.values()] == [None, None]
     assert times.wall_s == pytest.approx(sum(sample.wall_s or 0 for sample in times.phases.values()))
@@ -132,8 +132,8 @@ def test_a_fake_clock_runs_the_phases_and_says_what_it_was_told() -> None:
     ran: list[int] = []
     phases: dict[str, Call] = {"forward": lambda: ran.append(1), "loss": lambda: ran.append(2)}
     clock = FakeClock([0.5, 0.25, 1.0, 2.0])
-    assert clock.measure(phases, "phase").phases["loss"].wall_s == 0.25
-    whole = clock.measure(phases, "step")
+    assert clock.measure(phases.items(), "phase").phases["loss"].wall_s == 0.25
+    whole = clock.measure(phases.items(), "step")
     assert (whole.wall_s, whole.phases["loss"].wall_s) == (3.0, None)
     assert ran == [1, 2, 1, 2]
 

@@ -73,7 +73,7 @@ def stepped(directory: Path, model: str = "theirs:Lm", **fields: Any) -> Trainin
     """A step of the one cell, run once on the CPU."""
     (cell,) = cells(directory, model, **fields)
     step = TrainingStep(cell.step, CPU)
-    for run in step.phases.values():
+    for _, run in step.phases:
         run()
     return step
 
@@ -314,7 +314,7 @@ def test_a_loss_of_their_own_gets_output_and_inputs(write: Write) -> None:
         """
     )
     step = stepped(here, loss="theirs:loss", mode="forward-backward")
-    (tokens,) = step.work.arguments
+    (tokens,) = step.work.batches[0].arguments
     expected = nn.functional.cross_entropy(step.model(tokens).flatten(0, 1), tokens.flatten())
     assert step.loss == expected.item()
     assert facts(here, loss="theirs:loss").loss == "theirs:loss"
@@ -416,7 +416,7 @@ def test_a_kernel_that_is_asked_for_computes_every_step(attention: str, write: W
     step = stepped(here, "theirs:Attends", attention=attention)
     first = step.loss
     with OperatorLog() as operators:
-        for run in step.phases.values():
+        for _, run in step.phases:
             run()
     assert step.loss is not None
     assert first is not None
@@ -520,7 +520,7 @@ def test_flops_are_those_of_torchs_counter(write: Write) -> None:
         (cell,) = cells(here, **fields)
         step = TrainingStep(cell.step, CPU)
         by_phase = {}
-        for name, run in step.phases.items():
+        for name, run in step.phases:
             with FlopCounterMode(display=False) as counter:
                 run()
             by_phase[name] = counter.get_total_flops()

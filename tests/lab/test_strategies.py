@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -12,10 +13,14 @@ from torch import nn
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import blocks, distributed
+from sysbench.lab.workload.workload import Batch
 from tests.lab.two_ranks import RANKS, Step, result_of
 
 STRATEGIES = ("ddp", "fsdp2", "tp")
 OPTIMIZERS = ("foreach", "for-loop")
+
+ACCUMULATED = {"batch": 1, "grad_accum": 3}
+"""The three sequences of a rank one by one."""
 
 KNOBS: dict[str, dict[str, Any]] = {
     "small buckets": {"strategy": "ddp", "bucket_mb": 1},
@@ -25,6 +30,17 @@ KNOBS: dict[str, dict[str, Any]] = {
     "blocks gathered ahead": {"strategy": "fsdp2", "prefetch": 2},
     "mixed precision": {"strategy": "fsdp2", "param_dtype": "bf16", "reduce_dtype": "fp32"},
     "all of DDP's": {"strategy": "ddp", "gradient_as_bucket_view": "on", "bucket_mb": 1, "precision": "bf16"},
+    "accumulation": {"strategy": "ddp", **ACCUMULATED},
+    "accumulation in views of buckets": {"strategy": "ddp", "gradient_as_bucket_view": "on", **ACCUMULATED},
+    "accumulation, exchanged once": {"strategy": "ddp", "bucket_mb": 1, "no_sync": "on", **ACCUMULATED},
+    "accumulation in views, exchanged once": {
+        "strategy": "ddp",
+        "gradient_as_bucket_view": "on",
+        "no_sync": "on",
+        **ACCUMULATED,
+    },
+    "accumulation of shards": {"strategy": "fsdp2", **ACCUMULATED},
+    "accumulation of whole gradients": {"strategy": "fsdp2", "no_sync": "on", **ACCUMULATED},
     "all of FSDP2's": {"strategy": "fsdp2", "reshard": "off", "prefetch": 1, "reduce_dtype": "bf16"},
 }
 
@@ -52,14 +68,22 @@ def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
     asked = cells(ranks=RANKS, strategy=STRATEGIES, optimizer=OPTIMIZERS)
     (folder / "theirs.py").write_text(THEIRS)
     own = TimeSpec(model=f"{folder}/theirs.py:Theirs", ranks=RANKS, strategy="fsdp2", ctx=8, batch=3, device="cpu")
-    asked += own.cells()
-    asked += [cell for knobs in KNOBS.values() for cell in cells(ranks=RANKS, **knobs)]
+    theirs = list(own.cells())
+    theirs += [
+        cell.model_copy(update={**ACCUMULATED, "strategy": strategy, "no_sync": sync, "size": f"{strategy} {sync}"})
+        for cell in theirs
+        for strategy, sync in itertools.product(("ddp", "fsdp2"), ("on", None))
+    ]
+    asked += theirs
+    tensor_parallel = {"accumulation of parts": {"strategy": "tp", **ACCUMULATED}}
+    asked += [cell for knobs in (KNOBS | tensor_parallel).values() for cell in cells(ranks=RANKS, **knobs)]
     found = folder / "steps.pt"
     written = json.dumps([cell.model_dump(mode="json") for cell in asked])
     subprocess.run([sys.executable, "-m", "tests.lab.two_ranks", written, str(found)], timeout=120, check=True)
     steps = torch.load(found)
-    names = [(cell.size if cell.own else str(cell.strategy), cell.optimizer) for cell in asked[: -len(KNOBS)]]
-    return dict(zip([*names, *((name, "foreach") for name in KNOBS)], steps, strict=True))
+    knobs = [(name, "foreach") for name in KNOBS | tensor_parallel]
+    names = [(cell.size if cell.own else str(cell.strategy), cell.optimizer) for cell in asked[: -len(knobs)]]
+    return dict(zip([*names, *knobs], steps, strict=True))
 
 
 def one_process(batches: int) -> Step:
@@ -74,8 +98,11 @@ def one_process(batches: int) -> Step:
     step.work = type(step.work)(
         **{
             **step.work.__dict__,
-            "arguments": (tokens,),
-            "loss": lambda logits: nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()),
+            "batches": (
+                Batch(
+                    (tokens,), {}, lambda logits: nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+                ),
+            ),
         }
     )
     return result_of(step)
@@ -103,6 +130,23 @@ def test_no_knob_changes_the_result_of_a_step(distributed_steps: dict[tuple[str,
         difference = (found["gradients"][parameter] - gradient).norm() / gradient.norm()
         assert difference < (0.02 if in_bf16 else 1e-5), parameter
         assert found["gradients"][parameter].dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["ddp on", "ddp None", "fsdp2 on", "fsdp2 None"])
+def test_a_model_of_the_users_accumulates_the_same_gradients(
+    distributed_steps: dict[tuple[str, str], Step], name: str
+) -> None:
+    found, expected = distributed_steps[name, "foreach"], distributed_steps["Theirs", "foreach"]
+    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6)
+    for parameter, gradient in expected["gradients"].items():
+        torch.testing.assert_close(found["gradients"][parameter], gradient, rtol=1e-5, atol=1e-7)
+
+
+def test_tensor_parallel_ranks_accumulate_the_same_gradients(distributed_steps: dict[tuple[str, str], Step]) -> None:
+    found, expected = distributed_steps["accumulation of parts", "foreach"], one_process(1)
+    assert found["losses"] == pytest.approx([expected["loss"]] * RANKS, rel=1e-6)
+    for parameter, gradient in expected["gradients"].items():
+        torch.testing.assert_close(found["gradients"][parameter], gradient, rtol=1e-5, atol=1e-7)
 
 
 def test_the_ranks_of_data_parallel_strategies_have_batches_of_their_own(

@@ -48,7 +48,7 @@ def main() -> None:
 
 def result_of(step: TrainingStep) -> Step:
     """Take a step and return its results under the names of the undistributed model."""
-    for phase in step.phases.values():
+    for _, phase in step.phases:
         phase()
     named = {name.removeprefix("module."): each for name, each in step.model.named_parameters()}
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sysbench.predict.fusing import Flow, fused
-from sysbench.predict.trace import Kernel, Kind
+from sysbench.predict.trace import Kernel, Kind, Stage
 
 X, W, H, A, B, G = range(6)
 
@@ -14,7 +14,8 @@ def flow(kind: Kind, reads: dict[int, int], writes: dict[int, int]) -> Flow:
 
 
 def bytes_of(**phases: list[Flow]) -> list[tuple[str, str, int]]:
-    return [(phase, kernel.kind, kernel.bytes) for phase, _, kernels in fused(phases) for kernel in kernels]
+    stages = {Stage(phase): flows for phase, flows in phases.items()}
+    return [(stage.phase, kernel.kind, kernel.bytes) for stage, _, kernels in fused(stages) for kernel in kernels]
 
 
 PRODUCT = flow("gemm", {X: 1, W: 2}, {H: 4})

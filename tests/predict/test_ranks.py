@@ -13,7 +13,7 @@ from sysbench.predict import collectives
 from sysbench.predict.rates import gpu as rates_of
 from sysbench.predict.rates import typical_host
 from sysbench.predict.step import predict
-from sysbench.predict.trace import Kernel, Trace, TraceWriter
+from sysbench.predict.trace import Kernel, Stage, Trace, TraceWriter
 from sysbench.predict.tracing import trace
 from sysbench.predict.walk import LAUNCH_LATENCY_S, walk
 from sysbench.simulate.gpu import Gpu
@@ -60,8 +60,8 @@ def test_a_stream_waits_for_another_only_where_it_is_told_to() -> None:
     writer = TraceWriter()
     add = Kernel("map", "add", "fp32", 4)
     for stream, after in ((0, ()), (1, ()), (0, ()), (0, (1,))):
-        writer.operator("forward", "operator", [add])
-        writer.on_stream("forward", stream, after)
+        writer.operator(Stage("forward"), "operator", [add])
+        writer.on_stream(Stage("forward"), stream, after)
     (phase,) = writer.trace().phases
     walked = walk((phase,), np.array([[1e-3]]), GAP, HOST)
     issued = 14e-6

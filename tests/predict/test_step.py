@@ -11,7 +11,7 @@ from sysbench import formulas
 from sysbench.errors import UnavailableError
 from sysbench.predict.rates import gpu, typical_host
 from sysbench.predict.step import predict
-from sysbench.predict.trace import Kernel, Trace, TraceWriter
+from sysbench.predict.trace import Kernel, Stage, Trace, TraceWriter
 from sysbench.predict.tracing import Tracer, trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, Recorder
@@ -103,8 +103,8 @@ def test_an_operator_that_the_model_does_not_know_is_named_and_withholds_the_ste
 
 def test_a_small_share_of_unknown_operators_is_said_but_does_not_withhold_the_step() -> None:
     writer = TraceWriter()
-    writer.operator("forward", "operator", [Kernel("map", "add", "fp32", 1 << 32, 1 << 30)])
-    writer.operator("forward", "operator", [Kernel("unknown", "sort", "fp32", 1 << 10, 1 << 8)])
+    writer.operator(Stage("forward"), "operator", [Kernel("map", "add", "fp32", 1 << 32, 1 << 30)])
+    writer.operator(Stage("forward"), "operator", [Kernel("unknown", "sort", "fp32", 1 << 10, 1 << 8)])
     said = predict(writer.trace(), gpu("h100"), typical_host())
     assert 0 < said.unknown_share < 0.05
     assert said.unknown == {"sort": 1}

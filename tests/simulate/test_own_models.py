@@ -170,7 +170,7 @@ def test_a_model_with_frozen_parameters_takes_as_many_bytes_as_measured(lora: Pa
 def test_a_step_of_a_model_with_frozen_parameters_is_that_of_a_bare_loop(lora: Path) -> None:
     (cell,) = MemorySpec(model="lora:Lora", app_dir=str(lora), ctx=16, batch=2, mode="train").cells()
     step = TrainingStep(cell.step, CPU)
-    (tokens,) = step.work.arguments
+    (tokens,) = step.work.batches[0].arguments
     torch.manual_seed(cell.seed)
     alone = sys.modules["lora"].Lora()
     # As the page of the documentation says: the next tokens are the targets, the optimizer is AdamW at 1e-4.
@@ -178,7 +178,7 @@ def test_a_step_of_a_model_with_frozen_parameters_is_that_of_a_bare_loop(lora: P
     text = torch.randint(100, (2, 17), generator=generator)
     optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-4, foreach=True)
     for _ in range(2):
-        for run in step.phases.values():
+        for _, run in step.phases:
             run()
         optimizer.zero_grad()
         logits = alone(text[:, :-1])

@@ -61,6 +61,26 @@ MEASURED: dict[str, dict[str, Any]] = {
     "fsdp2 prefetch": {"prefetch": 2, "layers": 3, **BACKWARD},
     "hsdp": {**HSDP},
     "hsdp knobs": {**HSDP, "reshard": "off", "param_dtype": "bf16", "prefetch": 1, **BACKWARD},
+    "ddp accumulation": {"strategy": "ddp", "grad_accum": 3},
+    "ddp accumulation, buckets": {**LARGE, "strategy": "ddp", "bucket_mb": 1, "grad_accum": 2, "no_sync": "off"},
+    "ddp accumulation, exchanged once": {**LARGE, "strategy": "ddp", "bucket_mb": 1, "grad_accum": 2, "no_sync": "on"},
+    "ddp accumulation in views": {"strategy": "ddp", "gradient_as_bucket_view": "on", "grad_accum": 3},
+    "ddp accumulation in views, exchanged once": {
+        "strategy": "ddp",
+        "gradient_as_bucket_view": "on",
+        "grad_accum": 3,
+        "no_sync": "on",
+    },
+    "fsdp2 accumulation": {"grad_accum": 3},
+    "fsdp2 accumulation, exchanged once": {**UNEVEN, "grad_accum": 3, "no_sync": "on"},
+    "fsdp2 accumulation, two types": {
+        "grad_accum": 2,
+        "no_sync": "on",
+        "param_dtype": "bf16",
+        "reduce_dtype": "fp32",
+        **BACKWARD,
+    },
+    "hsdp accumulation": {**HSDP, "grad_accum": 2, "no_sync": "on"},
     "fsdp2 reshard 2": {"ranks": 4, "reshard": 2, "layers": 3, "mode": "forward"},
 }
 """Configurations that two or four processes run for real."""

@@ -277,7 +277,7 @@ class _Calls(AttentionCall):
         if self._cold is not None:
             self._cold.zero_()
         call = self.attend if phase == "forward" else self.differentiate
-        return self._clock.measure({phase: call}, "phase").phases[phase]
+        return self._clock.measure([(phase, call)], "phase").phases[phase]
 
 
 def _copies(inputs: Inputs) -> Inputs:

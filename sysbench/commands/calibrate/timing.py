@@ -57,7 +57,7 @@ class Bench:
                 for _ in range(calls):
                     call()
 
-            step = clock.measure({"work": block}, "phase").step
+            step = clock.measure([("work", block)], "phase").step
             return float(step.device_s if step.device_s is not None else step.wall_s or 0.0) / calls
 
         until_s = time.perf_counter() + share * self.budget_s

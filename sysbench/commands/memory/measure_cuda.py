@@ -22,7 +22,7 @@ from sysbench.commands.memory.simulate import FRAMES, modules, write
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.commands.own_models import own_model_ran
 from sysbench.lab import allocator
-from sysbench.lab.allocator import History
+from sysbench.lab.allocator import History, Peaks
 from sysbench.lab.compilation import entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
@@ -45,6 +45,12 @@ class _Measured:
         self.failed: tuple[int, str] | None = None
         """Step and phase in which memory ran out."""
         self.error: str | None = None
+
+    def reached(self, phase: str, peaks: Peaks) -> None:
+        """Note the peaks of a phase; those of its earlier occurrences stay if they are higher."""
+        before_allocated, before_reserved = self.peaks.get(phase, (0, 0))
+        now_allocated, now_reserved = peaks.allocated_bytes or 0, peaks.reserved_bytes or 0
+        self.peaks[phase] = max(before_allocated, now_allocated), max(before_reserved, now_reserved)
 
 
 def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
@@ -90,7 +96,7 @@ def _carry_out(
                     synchronize(device)
                 peaks = allocator.peaks(device)
                 if number == last:
-                    measured.peaks[phase] = (peaks.allocated_bytes or 0, peaks.reserved_bytes or 0)
+                    measured.reached(phase, peaks)
                     yield _phase(cell, phase, measured.peaks[phase], {})
         agreed()  # a rank that leaves the group early would fail the others' last collective
         yield from own_model_ran(cell.key, step)  # now the loss is known as well
@@ -98,20 +104,23 @@ def _carry_out(
         if not allocator.is_out_of_memory(error):
             raise
         measured.failed, measured.error = at, str(error)
-        peaks = allocator.peaks(device)
-        measured.peaks[at[1]] = (peaks.allocated_bytes or 0, peaks.reserved_bytes or 0)
+        measured.reached(at[1], allocator.peaks(device))
 
 
 def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measured: _Measured) -> Iterator[Event]:
     """Peaks as the allocator reports them, and their composition from the history."""
-    # The state of each phase's peak, in the last step that has the phase.
+    # The state of each phase's peak, over its occurrences in the last step that has the phase.
+    occurrences: dict[str, list[int]] = {}
+    for phase in timeline.phases:
+        peak = phase.first + int(timeline.allocated_bytes[phase.first : phase.end].argmax())
+        occurrences.setdefault(phase.name, []).append(peak)
     states = {
-        phase.name: phase.first + int(timeline.allocated_bytes[phase.first : phase.end].argmax())
-        for phase in timeline.phases
+        name: max(peaks[-cell.occurrences(name) :], key=lambda state: timeline.allocated_bytes[state])
+        for name, peaks in occurrences.items()
     }
-    for phase, (allocated_bytes, reserved_bytes) in measured.peaks.items():
-        state = states.get(phase)
-        yield _phase(cell, phase, (allocated_bytes, reserved_bytes), _categories(timeline, state, allocated_bytes))
+    for name, (allocated_bytes, reserved_bytes) in measured.peaks.items():
+        state = states.get(name)
+        yield _phase(cell, name, (allocated_bytes, reserved_bytes), _categories(timeline, state, allocated_bytes))
     fullest = max(measured.peaks, key=lambda phase: measured.peaks[phase][0])
     state = states.get(fullest, timeline.peak.state)
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)

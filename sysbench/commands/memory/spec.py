@@ -148,6 +148,14 @@ class MemorySpec(ModelSpec):
         "fewest ranks.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_with_backward(cls, given: Any) -> Any:
+        """Gradients add up over backwards: forward alone is no default for several micro-batches."""
+        if isinstance(given, dict) and "grad_accum" in given and "mode" not in given:
+            return {**given, "mode": "train"}
+        return given
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.find is not None and not self.simulate:

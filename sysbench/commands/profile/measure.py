@@ -104,7 +104,7 @@ def _take(step: TrainingStep, device: torch.device) -> float:
     synchronize(device)
     began_s = time.perf_counter()
     with named("step"):
-        for run_phase in step.phases.values():
+        for _, run_phase in step.phases:
             run_phase()
         synchronize(device)
     return time.perf_counter() - began_s

@@ -69,7 +69,7 @@ class TimedCell(CellState):
     @cached_property
     def step_flops(self) -> int:
         """FLOPs of one step; of a model of the user's, whose FLOPs are not known, its tokens stand for them."""
-        return formulas.step_flops_of(self.cell) or self.cell.tokens
+        return formulas.step_flops_of(self.cell) or self.cell.grad_accum * self.cell.tokens
 
 
 LiveState = RunState[TimedCell]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,23 +49,30 @@ class Inputs:
         return self.arguments[0] if len(self.arguments) == 1 else self.arguments
 
 
-def inputs_of(cell: ModelCell, own: OwnModel, model: nn.Module, code: Loaded | None, device: torch.device) -> Inputs:
-    """Make the inputs of `model` on `device`; `code` is where it comes from.
+def inputs_of(
+    cell: ModelCell, own: OwnModel, model: nn.Module, code: Loaded | None, device: torch.device
+) -> tuple[Inputs, ...]:
+    """Make the inputs of `model` on `device` for each micro-batch of a step; `code` is where the model comes from.
 
     Raises UnavailableError if it cannot be told what the model takes, and UserCodeError for a fault of their function.
     """
+    vocabulary = _vocabulary(model)
     if own.inputs is not None:
         made = loaded(own.inputs, own.directory, "--inputs")
-        inputs = _made(made.value, f"{own.inputs}", cell, device, (made.file,))
+        make = partial(_made, made.value, f"{own.inputs}", cell, device, (made.file,))
     elif own.described:
-        inputs = _described(own.described, cell, _vocabulary(model), device)
+        make = partial(_described, own.described, cell, vocabulary, device, _generator(cell))
     elif code is not None and callable(beside := getattr(code.module, GET_INPUTS, None)):
-        inputs = _made(beside, f"{GET_INPUTS} beside the model", cell, device, ())
+        make = partial(_made, beside, f"{GET_INPUTS} beside the model", cell, device, ())
     else:
-        return _told_from(model, cell, device)
-    if inputs.tokens is None or (vocabulary := _vocabulary(model)) is None:
-        return inputs
-    return replace(inputs, next_tokens=inputs.tokens.roll(-1, 1).long(), vocabulary=vocabulary)
+        return tuple(_told_from(model, cell, device))
+    batches = (make() for _ in range(cell.grad_accum))
+    return tuple(
+        each
+        if each.tokens is None or vocabulary is None
+        else replace(each, next_tokens=each.tokens.roll(-1, 1).long(), vocabulary=vocabulary)
+        for each in batches
+    )
 
 
 def _made(
@@ -114,9 +122,12 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _described(
-    inputs: tuple[DescribedInput, ...], cell: ModelCell, vocabulary: int | None, device: torch.device
+    inputs: tuple[DescribedInput, ...],
+    cell: ModelCell,
+    vocabulary: int | None,
+    device: torch.device,
+    generator: torch.Generator,
 ) -> Inputs:
-    generator = torch.Generator().manual_seed(cell.seed + own_batch(cell.batches))
     arguments, keywords = [], {}
     for each in inputs:
         symbols = {"B": cell.batch, "T": cell.ctx}
@@ -138,7 +149,7 @@ def _described(
     return Inputs(made.arguments, made.keywords, made.said, tokens)
 
 
-def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Inputs:
+def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
     """Token ids, if the model begins with an embedding and takes one argument, or the next tokens too."""
     name, vocabulary = type(model).__name__, _vocabulary(model)
     try:
@@ -156,17 +167,24 @@ def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Input
     if len(required) > 1:
         takes = ", ".join(each.name for each in required)
         raise UnavailableError(f"{name}.forward takes {takes}, and what these are cannot be told: {asks}")
-    tokens, following = random_tokens(vocabulary, cell, device)
     own_loss = next((each.name for each in parameters if each.name in _TARGETS and each not in required), None)
-    keywords = {own_loss: following} if own_loss is not None and "loss" in cell.phases else {}
-    return Inputs((tokens,), keywords, f"token ids below {vocabulary}", tokens, following, vocabulary)
+    for tokens, following in random_tokens(vocabulary, cell, device):
+        keywords = {own_loss: following} if own_loss is not None and "loss" in cell.phases else {}
+        yield Inputs((tokens,), keywords, f"token ids below {vocabulary}", tokens, following, vocabulary)
 
 
-def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return token ids and the next token ids, each (batch, ctx) and equal on every device; other ones on each rank."""
-    generator = torch.Generator().manual_seed(cell.seed + own_batch(cell.batches))
-    text = torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator)
-    return text[:, :-1].contiguous().to(device), text[:, 1:].contiguous().to(device)
+def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """Return token ids and the next token ids of each micro-batch, each (batch, ctx) and equal on every device.
+
+    Every rank has others, except with tensor parallelism.
+    """
+    generator = _generator(cell)
+    texts = [torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator) for _ in range(cell.grad_accum)]
+    return [(text[:, :-1].contiguous().to(device), text[:, 1:].contiguous().to(device)) for text in texts]
+
+
+def _generator(cell: ModelCell) -> torch.Generator:
+    return torch.Generator().manual_seed(cell.seed + own_batch(cell.strategy))
 
 
 def _vocabulary(model: nn.Module) -> int | None:

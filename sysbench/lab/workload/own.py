@@ -20,7 +20,7 @@ from sysbench.lab.workload import hugging_face
 from sysbench.lab.workload.imports import Loaded, Printed, arguments_for, code_file, import_s, loaded, users
 from sysbench.lab.workload.inputs import inputs_of
 from sysbench.lab.workload.losses import Loss
-from sysbench.lab.workload.workload import OwnWorkload, Workload, adamw
+from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload, adamw
 from sysbench.spec.model import BUILT_IN_ATTENTION, ModelCell, ModelShape
 from sysbench.spec.own_model import HUGGING_FACE, OwnModel
 
@@ -59,24 +59,23 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         losses = loaded(own.loss, own.directory, "--loss") if own.loss is not None else None
         optimizers = loaded(cell.optimizer, own.directory, "--optimizer") if ":" in cell.optimizer else None
     config = code_file(own.target, own.config) if code is None else code.file
-    files = (config, *inputs.files, *(each.file for each in (losses, optimizers) if each is not None))
-    loss = Loss(inputs, losses)
+    files = (config, *inputs[0].files, *(each.file for each in (losses, optimizers) if each is not None))
+    batches = tuple(Batch(each.arguments, each.keywords, Loss(each, losses)) for each in inputs)
+    first: Any = batches[0].loss
     backend = BACKENDS.get(cell.attention)
     return Workload(
         model=model,
-        arguments=inputs.arguments,
-        keywords=inputs.keywords,
-        loss=loss,
+        batches=batches,
         optimizer=partial(adamw, model, cell.optimizer)
         if optimizers is None
         else partial(_own_optimizer, optimizers, model),
-        tokens=cell.tokens if inputs.tokens is not None else None,
+        tokens=cell.tokens if inputs[0].tokens is not None else None,
         attending=nullcontext if backend is None else partial(sdpa_kernel, backend),
         own=OwnWorkload(
             class_name=type(model).__qualname__,
             files=files,
-            inputs=inputs.said,
-            loss=lambda: loss.said,
+            inputs=inputs[0].said,
+            loss=lambda: first.said,
             printed=printed,
             import_s=import_s(files),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,22 +52,32 @@ class OwnWorkload:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """What a step works on.
+class Batch:
+    """One micro-batch.
 
     arguments, keywords  of a call of the model
     loss                 computes the loss, a scalar, from what the model returns
-    optimizer            makes the optimizer of the model's parameters
-    tokens               in one step; None if the inputs are not tokens
-    attention_kernel     the operator that computes attention; None if that is the model's own matter
-    attending            makes the context in which the model is called
-    own                  None for the built-in Transformer
     """
 
-    model: nn.Module
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
     loss: Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step works on.
+
+    batches           micro-batches of one step
+    optimizer         makes the optimizer of the model's parameters
+    tokens            in one micro-batch; None if the inputs are not tokens
+    attention_kernel  the operator that computes attention; None if that is the model's own matter
+    attending         makes the context in which the model is called
+    own               None for the built-in Transformer
+    """
+
+    model: nn.Module
+    batches: tuple[Batch, ...]
     optimizer: Callable[[], torch.optim.Optimizer]
     tokens: int | None
     attention_kernel: str | None = None
@@ -77,7 +88,7 @@ class Workload:
 def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
     """Build the Transformer of sysbench; raises UnavailableError if the cell's attention is not available there."""
     model = build(shape, cell.ctx, cell.attention, device, cell.seed)
-    tokens, targets = random_tokens(shape.vocab, cell, device)
+    drawn = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
     q, k, v = torch.zeros(
         (3, cell.batch, shape.heads, cell.ctx, shape.d_head), dtype=compute_dtype(cell.computed_in), device=device
@@ -87,9 +98,7 @@ def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Worklo
         kernel = kernel_of(model.attend, *inputs)
     return Workload(
         model=model,
-        arguments=(tokens,),
-        keywords={},
-        loss=lambda logits: cross_entropy(logits, targets),
+        batches=tuple(Batch((tokens,), {}, partial(cross_entropy, targets=targets)) for tokens, targets in drawn),
         optimizer=lambda: adamw(model, cell.optimizer),
         attention_kernel=kernel,
         tokens=cell.tokens,

@@ -43,9 +43,10 @@ class Amount:
     flops: int | None
     bytes: int | None
 
-    def twice(self) -> Amount:
-        """Work of the backward pass of a matrix product."""
-        return Amount(None if self.flops is None else 2 * self.flops, None if self.bytes is None else 2 * self.bytes)
+    def times(self, count: int) -> Amount:
+        """The same work this often: twice in the backward pass of a matrix product."""
+        flops, moved = self.flops, self.bytes
+        return Amount(None if flops is None else count * flops, None if moved is None else count * moved)
 
 
 Amounts = dict[tuple[str, str], Amount]
@@ -59,16 +60,22 @@ def attention_parts(cell: ModelCell) -> Amounts:
         return {}
     product, numbers = _attention_product(cell, shape), _scores(cell, shape)
     through = 2 * numbers * item
-    return {
+    found: Amounts = {
         ("scores", "forward"): product,
-        ("scores", "backward"): product.twice(),
+        ("scores", "backward"): product.times(2),
         ("mask", "forward"): Amount(numbers, through),
         ("mask", "backward"): Amount(numbers, through),
         ("softmax", "forward"): Amount(SOFTMAX_FLOPS * numbers, through),
         ("softmax", "backward"): Amount(SOFTMAX_BACKWARD_FLOPS * numbers, through + numbers * item),
         ("output", "forward"): product,
-        ("output", "backward"): product.twice(),
+        ("output", "backward"): product.times(2),
     }
+    return _per_step(found, cell)
+
+
+def _per_step(amounts: Amounts, cell: ModelCell) -> Amounts:
+    """Return the work of all micro-batches, from that of one."""
+    return {(part, phase): amount.times(cell.occurrences(phase)) for (part, phase), amount in amounts.items()}
 
 
 def classes(cell: ModelCell, fused: bool) -> Amounts:
@@ -94,7 +101,7 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
     parameters = (formulas.parameters(shape) - split_away) // shards
     found: Amounts = {
         ("matmul", "forward"): products,
-        ("matmul", "backward"): products.twice(),
+        ("matmul", "backward"): products.times(2),
         ("optimizer", "optimizer"): Amount(ADAMW_FLOPS * parameters, ADAMW_BYTES * parameters),
     }
     if fused:
@@ -102,7 +109,7 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
         stream = shape.layers * tokens * wide // split * item
         found["attention", "forward"] = Amount(flops, 4 * stream)
         found["attention", "backward"] = Amount(2 * flops, 8 * stream)
-    return found
+    return _per_step(found, cell)
 
 
 def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
@@ -138,7 +145,7 @@ def products_expected(cell: ModelCell) -> dict[str, int]:
         return {}
     forward = 9 * cell.shape.layers + 1
     expected = {"forward": forward, "backward": BACKWARD_PRODUCTS * forward}
-    return {phase: count for phase, count in expected.items() if phase in cell.phases}
+    return {phase: cell.occurrences(phase) * count for phase, count in expected.items() if phase in cell.phases}
 
 
 _ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -293,10 +293,10 @@ class Watch:
         self.calls: experiment._Calls | None = None
         self.noted: list[tuple[str, bool, bool, bool]] = []
 
-    def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
+    def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
         assert self.calls is not None
         assert sync == "phase"
-        ((phase, call),) = phases.items()
+        ((phase, call),) = phases
         before = self.calls.output is not None
         call()
         after, grad = self.calls.output is not None, self.calls.inputs[0].grad is not None

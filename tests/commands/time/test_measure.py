@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -185,9 +185,9 @@ def test_an_optimizer_step_after_the_gradients_were_cleared_is_noticed(monkeypat
     phases = TrainingStep.phases.fget
     assert phases is not None
 
-    def cleared_too_late(step: TrainingStep) -> dict[str, Any]:
-        in_order = phases(step)
-        return {name: in_order[name] for name in ("forward", "loss", "backward", "zero_grad", "optimizer")}
+    def cleared_too_late(step: TrainingStep) -> list[tuple[str, Any]]:
+        in_order = dict(phases(step))
+        return [(name, in_order[name]) for name in ("forward", "loss", "backward", "zero_grad", "optimizer")]
 
     monkeypatch.setattr(TrainingStep, "phases", property(cleared_too_late))
     checked = the(StepChecked, events_of(cell(warmup=0, steps=1)))
@@ -201,7 +201,7 @@ def test_checking_happens_outside_the_timed_windows() -> None:
         def __init__(self) -> None:
             self.running = False
 
-        def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
+        def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
             self.running = True
             times = FakeClock(itertools.repeat(0.01)).measure(phases, sync)
             self.running = False
@@ -222,7 +222,7 @@ class ThreadClock:
         self.threads: list[int] = []
         self._clock = FakeClock([*seconds, *[0.05] * 100])
 
-    def measure(self, phases: Mapping[str, Call], sync: Sync) -> StepTimes:
+    def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
         self.threads.append(torch.get_num_threads())
         return self._clock.measure(phases, sync)
 
