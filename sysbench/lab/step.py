@@ -140,7 +140,7 @@ class TrainingStep:
     def _compute_loss(self, number: int) -> None:
         with named("loss"), self._autocast:
             loss = self.work.batches[number].loss(self._output)
-            self._losses.append(loss / self.cell.grad_accum if self.cell.grad_accum > 1 else loss)
+            self._losses[number:] = [loss / self.cell.grad_accum if self.cell.grad_accum > 1 else loss]
 
     def _backward(self, number: int) -> None:
         with named("backward"), self._theirs("backward"), self._exchanging(number):

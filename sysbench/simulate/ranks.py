@@ -191,7 +191,7 @@ class BucketedReplica(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; the first rank's buffers are sent to all others, unless nothing was reduced since."""
-        if torch.is_grad_enabled() and self._order and not self._rebuilt and self._exchanges:
+        if torch.is_grad_enabled() and self._order and not self._rebuilt:
             self._buckets.clear()
             self._set_buckets(_filled(self._order, *self._capacities))
             self._rebuilt = True
