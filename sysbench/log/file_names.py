@@ -44,6 +44,10 @@ def _labelled(path: Path, label: str) -> Path:
     return path.with_name(f"{path.name.removesuffix(ending)}-{label}{ending}")
 
 
+_NAMED = ("ctx", "batch", "grad_accum", "threads", "ranks", "active", "warmup", "steps")
+"""Axes whose values alone would be unclear."""
+
+
 def _word(axis: str, value: object) -> str:
-    text = f"{axis}{value}" if axis in ("ctx", "batch", "threads", "ranks", "active", "warmup", "steps") else str(value)
+    text = f"{axis}{value}" if axis in _NAMED else str(value)
     return "".join(character if character.isalnum() or character in ".-=" else "_" for character in text)

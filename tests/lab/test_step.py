@@ -99,6 +99,17 @@ def test_targets_are_the_tokens_one_place_on_and_the_seed_decides_them() -> None
     assert not torch.equal(tokens, random_tokens(SHAPE.vocab, cell(seed=1), CPU)[0][0])
 
 
+def test_accumulated_gradients_are_those_of_the_joined_batch() -> None:
+    accumulated, joined = (TrainingStep(cell(batch=batch, grad_accum=n), CPU) for batch, n in ((1, 4), (4, 1)))
+    for step in (accumulated, joined):
+        take(step)
+        take(step)
+    assert [name for name, _ in accumulated.phases].count("backward") == 4
+    assert accumulated.loss == pytest.approx(joined.loss, rel=1e-5)
+    for one, other in zip(gradients(accumulated), gradients(joined), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
 def test_training_lowers_the_loss() -> None:
     step = TrainingStep(cell(), CPU)
     losses = []

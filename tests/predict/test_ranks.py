@@ -70,6 +70,34 @@ def test_a_stream_waits_for_another_only_where_it_is_told_to() -> None:
     assert walked.device_s[0] == pytest.approx(3 * 1e-3 + 2 * GAP[0])
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_without_exchange_only_the_last_micro_batch_reduces_gradients(strategy: str) -> None:
+    small = {"layers": 1, "ctx": 128, "batch": 1, "ranks": 4, "strategy": strategy, "grad_accum": 3}
+    kind = "all_reduce" if strategy == "ddp" else "reduce_scatter"
+
+    def reduced(written: Trace) -> list[int]:
+        backwards = [phase for phase in written.phases if phase.name == "backward"]
+        names = [[written.kernels[i].name for i in phase.kernels.tolist()] for phase in backwards]
+        return [sum(kind in name for name in of_phase) for of_phase in names]
+
+    each, once = reduced(traced(**small)), reduced(traced(**small, no_sync="on"))
+    assert each == [each[0]] * 3
+    assert once == [0, 0, each[0]]
+    assert each[0] > 0
+
+
+def test_the_time_of_a_phase_is_that_of_all_micro_batches_and_gradients_are_added_from_the_second_on() -> None:
+    small = {"layers": 1, "ctx": 128, "batch": 1, "ranks": 1, "mode": "train"}
+    one, three = (predict(traced(**small, grad_accum=n), rates_of("h100"), typical_host()) for n in (1, 3))
+    launches = [{phase.name: phase.launches for phase in each.phases} for each in (one, three)]
+    assert [phase.name for phase in three.phases] == ["zero_grad", "forward", "loss", "backward", "optimizer"]
+    assert launches[1]["forward"] == 3 * launches[0]["forward"]
+    assert launches[1]["optimizer"] == launches[0]["optimizer"]
+    parameters = 3 + 9  # embedding, head and last norm, and those of the layer
+    assert launches[1]["backward"] - 3 * launches[0]["backward"] == 2 * parameters
+    assert three.phases[1].time.point_s == pytest.approx(3 * one.phases[1].time.point_s)
+
+
 def traced(**axes: Any) -> Trace:
     small = {"d_model": 512, "d_ff": 2048, "layers": 4, "heads": 8, "ctx": 2048, "batch": 8, "simulate": "h100"}
     (cell,) = TimeSpec(**{**small, "precision": "fp32", "mode": "forward-backward", **axes}).cells()

@@ -191,6 +191,17 @@ def test_any_shape_is_as_exact(changes: dict[str, Any], precision: Precision) ->
     assert _simulated(which, "train") == _measured(which, "train")
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bytes_of_every_micro_batch_are_those_of_a_real_run(precision: Precision) -> None:
+    which = _cell(precision=precision, grad_accum=3, optimizer="fused")
+    found = _simulated(which, "train")
+    assert found == _measured(which, "train")
+    assert len(found) == 1 + 2 * (1 + 3 * 3 + 1)
+    result = simulate(which, "train", A100, origins=False)
+    assert [phase.phase for phase in result.phases] == list(PHASES_OF["train"])
+    assert result.phases[1].by_category["gradients"] == result.phases[4].by_category["gradients"]
+
+
 # --- what is known without running anything
 
 

@@ -56,6 +56,29 @@ def test_a_strategy_has_the_knobs_that_belong_to_it_and_no_others() -> None:
     ]
 
 
+def test_steps_of_several_micro_batches_alone_choose_when_gradients_are_exchanged() -> None:
+    grid = cells(ranks="1,2", strategy="fsdp2,tp", grad_accum="1,4", no_sync="on,off")
+    assert [(cell.strategy, cell.grad_accum, cell.no_sync) for cell in grid] == [
+        (None, 1, None),
+        (None, 4, None),
+        ("fsdp2", 1, None),
+        ("fsdp2", 4, "on"),
+        ("fsdp2", 4, "off"),
+        ("tp", 1, None),
+        ("tp", 4, None),
+    ]
+    assert [cell.batches for cell in grid] == [1, 4, 2, 8, 8, 1, 4]
+    assert "grad_accum" not in grid[0].model_dump()
+    assert grid[0].key == cells()[0].key != grid[1].key
+
+
+def test_a_mode_without_backward_accumulates_nothing() -> None:
+    (cell,) = cells(grad_accum=4, mode="forward")
+    assert str(cell.problem(None)).startswith("--grad-accum 4 adds up the gradients of several backwards")
+    assert cells(grad_accum=4, mode="forward-backward")[0].problem(None) is None
+    assert [cell.mode for cell in MemorySpec.model_validate({"ctx": 128, "grad_accum": 4}).cells()] == ["train"]
+
+
 def test_knobs_that_are_not_given_leave_no_trace_and_every_value_has_a_key() -> None:
     (plain,) = cells(ranks=4, strategy="fsdp2")
     assert not set(KNOBS) & {*plain.model_dump(mode="json")}
@@ -72,6 +95,16 @@ def test_knobs_that_are_not_given_leave_no_trace_and_every_value_has_a_key() -> 
         (
             {"ranks": 2, "strategy": "fsdp2,tp", "gradient_as_bucket_view": "on"},
             "--gradient-as-bucket-view applies to --strategy ddp; this run has fsdp2, tp",
+        ),
+        ({"no_sync": "on", "grad_accum": 2}, "--no-sync on distributes a model over ranks: add --ranks 2"),
+        (
+            {"ranks": 2, "no_sync": "on,off"},
+            "--no-sync on,off is about the exchange of gradients between micro-batches, and a step has one: "
+            "add --grad-accum 2",
+        ),
+        (
+            {"ranks": 2, "strategy": "tp", "no_sync": "on", "grad_accum": 2},
+            "--no-sync applies to --strategy ddp, fsdp2, hsdp; this run has tp",
         ),
         ({"ranks": 2, "bucket_mb": 0}, "0 is out of range: allowed is 1 to 65536. Nearest: 1"),
         ({"ranks": 2, "strategy": "fsdp2", "reshard": "1"}, "1 is neither on nor off, nor a number of ranks from 2"),

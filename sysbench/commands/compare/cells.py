@@ -194,6 +194,7 @@ ORDER = (
 _PHRASES = {
     "ctx": "ctx {}",
     "batch": "batch {}",
+    "grad_accum": "grad accum {}",
     "dim": "d {}",
     "seq": "N {}",
     "attention": "{} attention",

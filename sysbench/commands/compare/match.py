@@ -13,6 +13,7 @@ Axes = Mapping[str, Any]
 UNEQUAL: Mapping[str, str] = {
     "precision": "precision",
     "batch": "batch",
+    "grad_accum": "micro-batches per step",
     "mode": "mode",
     "device": "device",
     "simulate": "simulated GPU",

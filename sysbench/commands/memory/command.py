@@ -85,6 +85,7 @@ AXES = (
     "simulate",
     "size",
     "batch",
+    "grad_accum",
     "ctx",
     "attention",
     "execution",
@@ -156,7 +157,7 @@ class Files:
 def _title(record: MemoryCellRecord) -> str:
     """The cell in a few words, with the rank that is drawn."""
     cell = record.cell
-    words = [cell.size, f"ctx {cell.ctx}", f"batch {cell.batch}", cell.precision, cell.mode]
+    words = [cell.title.replace(", ", " · "), cell.precision, cell.mode]
     if cell.strategy is not None and cell.find != "ranks":
         rank = record.fullest_rank.rank if record.fullest_rank else 0
         words += [f"rank {rank} of {cell.ranks}", cell.strategy]

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from sysbench.trace.window import Cut
 
 AXES = (
-    *("simulate", "size", "batch", "ctx", "attention", "execution", "optimizer", "precision", "mode", "device"),
-    *("threads", "ranks", "strategy", *KNOBS, "profiler", "active", "warmup", "steps"),
+    *("simulate", "size", "batch", "grad_accum", "ctx", "attention", "execution", "optimizer", "precision", "mode"),
+    *("device", "threads", "ranks", "strategy", *KNOBS, "profiler", "active", "warmup", "steps"),
 )
 """Axes that appear in file names, in order."""
 

@@ -59,7 +59,7 @@ NAMES: Final[Mapping[KernelClass, str]] = {
     "other": "others",
 }
 
-_POOLED_AXES: Final = ("size", "ctx", "batch", "mode", "active", "profiler")
+_POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "profiler")
 """Sentences cover ranges over these axes; each value of another axis has its own sentences."""
 
 

@@ -19,7 +19,7 @@ from sysbench.log.records import CellRecord
 from sysbench.render.findings import named, namer, share_range
 from sysbench.spec import hardware
 
-_STEP: Final = ("size", "model", "ctx", "batch", *CHOICES)
+_STEP: Final = ("size", "model", "ctx", "batch", "grad_accum", *CHOICES)
 """Axes that identify a step across commands, besides its mode or phase."""
 
 FILLED: Final = 0.9

@@ -16,7 +16,7 @@ _PHASES: Mapping[str, str] = {
     "zero_grad": "gradients are set to None.",
     "forward": "from tokens to logits, with the graph for backward kept unless the mode is inference.",
     "loss": "cross-entropy of the logits, in fp32.",
-    "backward": "gradients of all parameters; each step begins without any, so nothing is accumulated.",
+    "backward": "gradients of all parameters; each step begins without any.",
     "optimizer": "one step of AdamW on all parameters.",
     "step": "the phases of the mode, added up step by step; timed as one with --sync step.",
 }
@@ -109,6 +109,13 @@ def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
             "there is none of fewer than six.",
         )
         yield from _used(_PHASES, (phase for cell in cells for phase in cell.phases))
+    if any(cell.cell.grad_accum > 1 for cell in cells):
+        yield Term(
+            "grad accum",
+            "micro-batches per step, each of the batch: forward, loss and backward run once for each, and gradients "
+            "add up before one step of the optimizer. Times of these phases are sums over the micro-batches, and rates "
+            "count all of them.",
+        )
     yield from _modes(cells)
     yield from _precisions(cells)
     yield from _rates(cells)

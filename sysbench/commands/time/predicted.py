@@ -94,11 +94,15 @@ def _phases(record: TimeRecord) -> tuple[str, ...]:
     return tuple(phase for phase in PHASES if phase in there) if len(there) > 1 else ()
 
 
+MICRO_BATCHES = "grad accum: micro-batches per step; forward, loss and backward are summed over them"
+
+
 def _notes(record: TimeRecord) -> tuple[str, ...]:
     hosts = dict.fromkeys(cell.prediction.host for cell in record.cells if cell.prediction)
     issued = (f"issued by {listed(list(hosts))}",) if hosts else ()
     guess = any(cell.prediction and cell.prediction.less_certain for cell in record.cells)
-    return (INTERVAL, *issued, *((COMPILED,) if guess else ()))
+    accumulates = any(cell.cell.grad_accum > 1 for cell in record.cells)
+    return (INTERVAL, *issued, *((COMPILED,) if guess else ()), *((MICRO_BATCHES,) if accumulates else ()))
 
 
 def _sum(name: str) -> Callable[[TimeCellRecord], float | None]:

@@ -269,11 +269,14 @@ def _ceilings(record: TimeRecord) -> str:
     return f"matmul: a large matrix product reached {', '.join(reached)}" if record.ceilings else ""
 
 
-def _clock_notes(record: TimeRecord) -> tuple[str, ...]:
-    """Name the clocks, if they are not the host's throughout."""
+def _phase_notes(record: TimeRecord) -> Iterator[str]:
+    """Name the clocks, if they are not the host's throughout, and what phases of several micro-batches are."""
     phases = [phase for cell in record.cells for phase in cell.phases.values()]
     by_device = any(phase.wall is None and phase.device is not None for phase in phases)
-    return ("phases by device events, step by the host's clock (--sync step)",) if by_device else ()
+    if by_device:
+        yield "phases by device events, step by the host's clock (--sync step)"
+    if any(cell.cell.grad_accum > 1 for cell in record.cells):
+        yield predicted.MICRO_BATCHES
 
 
 SUMMARY = DeclaredTable(
@@ -298,7 +301,7 @@ SUMMARY = DeclaredTable(
     ),
     when=lambda record: not predicted.is_predicted(record),
     instead=outcome,
-    notes=_clock_notes,
+    notes=lambda record: tuple(_phase_notes(record)),
     empty=True,
 )
 """One row per cell: its phases as mean ± std, achieved rates, and shares of the machine's limits."""
