@@ -186,15 +186,13 @@ def predict(
     bounds = np.array([perfect_seconds(kernel, gpu) for kernel in trace.kernels])
     bounded = bool(gpu.hardware.peak_flops_per_s)  # rates that were measured in place of a data sheet bound nothing
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
-    phases, total_s = [], np.zeros(draws)
+    phases, total_s = list[PhasePrediction](), np.zeros(draws)
     for name, counts in trace.counts.items():
-        occurrences = [phase for phase in trace.phases if phase.name == name]
-        walked = _summed([walk((phase,), unique_s) for phase in occurrences])
+        walked = _apart([walk((phase,), unique_s) for phase in trace.phases if phase.name == name])
         spent = _by_limit(unique_s[:, 0], counts, limits)
-        communication_s = spent.get("communication", 0.0)
-        if communication_s:
+        if communication_s := spent.get("communication", 0.0):
             silent_s = np.where([[each == "communication"] for each in limits], 0.0, unique_s)
-            silent = _summed([walk((phase,), silent_s) for phase in occurrences])
+            silent = _apart([walk((phase,), silent_s) for phase in trace.phases if phase.name == name])
             spent["communication"] = max(0.0, float(walked.device_s[0] - silent.device_s[0]))
         bound_s = float(bounds @ counts)
         phases.append(
@@ -233,8 +231,8 @@ def predict(
     )
 
 
-def _summed(walks: Sequence[walking.Walked]) -> walking.Walked:
-    """Phases that are walked one after the other."""
+def _apart(walks: Sequence[walking.Walked]) -> walking.Walked:
+    """Return the sums of phases that are walked one by one."""
     return walking.Walked(*(sum(column[1:], column[0]) for column in zip(*map(astuple, walks), strict=True)))
 
 

@@ -65,7 +65,7 @@ class Tracer:
             return
         if func.is_view:  # half of all operators: nothing has to be worked out for them
             if self._flows is None or place.phase not in COMPILED_PHASES:
-                self._writer.operator(place.phase, "view", (), place.module, str(func._schema.name))
+                self._writer.operator(_stage(place), "view", (), place.module, str(func._schema.name))
             return
         question: list[object] = [func, *options]
         describe([*args, *options.values()], question)

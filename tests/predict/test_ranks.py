@@ -70,6 +70,7 @@ def test_a_stream_waits_for_another_only_where_it_is_told_to() -> None:
     assert walked.device_s[0] == pytest.approx(3 * 1e-3 + 2 * GAP[0])
 
 
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_without_exchange_only_the_last_micro_batch_reduces_gradients(strategy: str) -> None:
     small = {"layers": 1, "ctx": 128, "batch": 1, "ranks": 4, "strategy": strategy, "grad_accum": 3}
@@ -90,12 +91,12 @@ def test_the_time_of_a_phase_is_that_of_all_micro_batches_and_gradients_are_adde
     small = {"layers": 1, "ctx": 128, "batch": 1, "ranks": 1, "mode": "train"}
     one, three = (predict(traced(**small, grad_accum=n), rates_of("h100"), typical_host()) for n in (1, 3))
     launches = [{phase.name: phase.launches for phase in each.phases} for each in (one, three)]
-    assert [phase.name for phase in three.phases] == ["zero_grad", "forward", "loss", "backward", "optimizer"]
+    assert [phase.name for phase in three.phases] == ["forward", "loss", "backward", "optimizer"]
     assert launches[1]["forward"] == 3 * launches[0]["forward"]
     assert launches[1]["optimizer"] == launches[0]["optimizer"]
     parameters = 3 + 9  # embedding, head and last norm, and those of the layer
     assert launches[1]["backward"] - 3 * launches[0]["backward"] == 2 * parameters
-    assert three.phases[1].time.point_s == pytest.approx(3 * one.phases[1].time.point_s)
+    assert three.phases[0].time.point_s == pytest.approx(3 * one.phases[0].time.point_s)
 
 
 def traced(**axes: Any) -> Trace:

@@ -29,7 +29,7 @@ from sysbench.simulate.search import Largest, find_largest
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.timeline_sources import from_snapshot
 from sysbench.spec.hardware import named
-from sysbench.spec.model import SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
+from sysbench.spec.model import PHASES_OF, SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
 from tests.simulate.simulated_cells import CPU, cell
 from tests.simulate.tensor_accounting import TensorAccounting
 from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, ReservedChanged, from_events
@@ -193,7 +193,7 @@ def test_any_shape_is_as_exact(changes: dict[str, Any], precision: Precision) ->
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_bytes_of_every_micro_batch_are_those_of_a_real_run(precision: Precision) -> None:
-    which = _cell(precision=precision, grad_accum=3, optimizer="fused")
+    which = cell(precision=precision, grad_accum=3, optimizer="fused")
     found = _simulated(which, "train")
     assert found == _measured(which, "train")
     assert len(found) == 1 + 2 * (1 + 3 * 3 + 1)
