@@ -347,9 +347,7 @@ class ModelSpec(RunSpec):
     batch: Annotated[Sizes, Option(flags=("--batch", "--batch-size"), metavar="AXIS", panel=MODEL)] = Field(
         default=(4,), description="Sequences per step, on each rank; per micro-batch with --grad-accum."
     )
-    grad_accum: Annotated[
-        Sizes, Option(flags=("--grad-accum", "--gradient-accumulation-steps"), metavar="AXIS", panel=STEP)
-    ] = Field(
+    grad_accum: Annotated[Sizes, Option(metavar="AXIS", panel=STEP)] = Field(
         default=(1,),
         exclude_if=lambda value: value == (1,),
         description="Micro-batches per step: forward and backward run this often, each on --batch sequences, and "

@@ -39,6 +39,7 @@ CALLED_ELSEWHERE: Mapping[str, str] = {
     "bs": "batch",
     "micro-batch-size": "batch",
     "per-device-train-batch-size": "batch",
+    "gradient-accumulation-steps": "grad-accum",
     "accumulate-grad-batches": "grad-accum",
     "gradient-accumulation": "grad-accum",
     "accumulation-steps": "grad-accum",
