@@ -146,8 +146,8 @@ class OnRay:
                 there = urlsplit(address)
                 socket.create_connection((there.hostname, there.port or RAY_PORT), timeout=ANSWER_S).close()
             # A cluster that is started for the run needs no dashboard, which takes seconds of a core.
-            of_its_own = {} if address else {"include_dashboard": False}
-            self._ray.init(address, log_to_driver=False, logging_level="ERROR", **of_its_own)
+            dashboard = False if address is None else None
+            self._ray.init(address, log_to_driver=False, logging_level="ERROR", include_dashboard=dashboard)
         except Exception as error:
             raise UsageError(f"--on {address or 'ray'}: no Ray cluster answers: {_words(error)}") from error
         self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
