@@ -63,6 +63,10 @@ class Tracer:
         """An operator has run."""
         if place.step != self._step or func.namespace == "profiler":
             return
+        if func.is_view:  # half of all operators: nothing has to be worked out for them
+            if self._flows is None or place.phase not in COMPILED_PHASES:
+                self._writer.operator(place.phase, "view", (), place.module, str(func._schema.name))
+            return
         question: list[object] = [func, *options]
         describe([*args, *options.values()], question)
         key = tuple(question)

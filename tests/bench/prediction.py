@@ -15,18 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sysbench.predict.fitting import TimedStep, fitted
-from sysbench.predict.rates import GpuRate, GpuRates, typical_host
+from sysbench.predict.observed import Observation
+from sysbench.predict.rates import HOST_RATES, GpuRate, GpuRates, HostRates, typical_host
 from sysbench.predict.rates import gpu as rates_of
 from sysbench.predict.step import Estimate, StepPrediction, predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import Rate, named
 from sysbench.spec.model import SIZES, ModelCell
 from sysbench.spec.ranks import Strategy
 from tests.bench import prediction_kernels as kernels
@@ -71,19 +72,38 @@ def _traced(shape: Shape, training: bool, compiled: bool) -> Trace:
 
 
 def neusight(*, compiled: bool = False) -> Iterator[Row]:
+    """Steps on one GPU: with nothing measured there, and with rates fitted to the first run of each of its modes."""
+    of_gpu: dict[str, list[dict[str, str]]] = {}
     for row in _read("neusight_compiled.csv" if compiled else "neusight_core67.csv"):
-        if row["gpu"] not in kernels.SLUGS or row["model"].startswith("switch"):
-            continue
-        family = "bert" if "bert" in row["model"] else "opt" if "opt" in row["model"] else "gpt2"
-        columns = ("layers", "hidden", "heads", "d_ff", "vocab", "seq", "batch")
-        shape = Shape(family, *(int(row[name]) for name in columns))  # type: ignore[arg-type]
-        training, gpu = row["mode"] == "training", rates_of(kernels.SLUGS[row["gpu"]])
-        said = predict(_traced(shape, training, compiled).only(("forward", "backward")), gpu, typical_host())
-        name = f"{row['model']} {row['seq']} × {row['batch']} {row['mode']}{' compiled' if compiled else ''}"
-        published_s = float(row["total_ms"]) / 1e3
-        fitted = compiled or row["model"] in FITTED_MODELS
-        source = "NeuSight, compiled" if compiled else "NeuSight"
-        yield Row(source, name, gpu.hardware.slug, published_s, said.time, said.lower_bound_s, fitted)
+        if row["gpu"] in kernels.SLUGS and not row["model"].startswith("switch"):
+            of_gpu.setdefault(row["gpu"], []).append(row)
+    source = "NeuSight, compiled" if compiled else "NeuSight"
+    for name, rows in of_gpu.items():
+        known = rates_of(kernels.SLUGS[name])
+        measured = [] if compiled else list({row["mode"]: row for row in reversed(rows)}.values())
+        calibrated = _calibrated(known, [TimedStep(_trace_of(row), _phases_s(row)) for row in measured])
+        for row in rows:
+            title = f"{row['model']} {row['seq']} × {row['batch']} {row['mode']}{' compiled' if compiled else ''}"
+            looked_at = compiled or row["model"] in FITTED_MODELS
+            published_s = float(row["total_ms"]) / 1e3
+            said = predict(_trace_of(row, compiled=compiled), known, typical_host())
+            yield Row(source, title, known.hardware.slug, published_s, said.time, said.lower_bound_s, looked_at)
+            if measured:
+                said = predict(_trace_of(row), *calibrated)
+                where = known.hardware.slug, published_s
+                yield Row("NeuSight, calibrated", title, *where, said.time, said.lower_bound_s, row in measured)
+
+
+def _trace_of(row: Mapping[str, str], *, compiled: bool = False) -> Trace:
+    family = "bert" if "bert" in row["model"] else "opt" if "opt" in row["model"] else "gpt2"
+    columns = ("layers", "hidden", "heads", "d_ff", "vocab", "seq", "batch")
+    shape = Shape(family, *(int(row[name]) for name in columns))  # type: ignore[arg-type]
+    return _traced(shape, row["mode"] == "training", compiled).only(("forward", "backward"))
+
+
+def _phases_s(row: Mapping[str, str]) -> dict[str, float]:
+    columns = {"forward": "fw_ms", "backward": "bw_ms"}
+    return {phase: float(row[column]) / 1e3 for phase, column in columns.items() if row[column]}
 
 
 _SLUGS_OF_RANKS = {"a100_sxm_40": "a100-40gb", "h100_sxm_80": "h100"}
@@ -125,14 +145,14 @@ def llm_foundry(wanted: Callable[[dict[str, str]], bool] = lambda row: True) -> 
         slug, interconnect = _FOUNDRY_GPUS[name]
         known = replace(_slowed(rates_of(slug), ("attention_forward", "attention_backward")), interconnect=interconnect)
         measured = [row for row in rows if (row["model"], row["gpus"]) == ("mpt-3b", "8") and row["seq"] in FITTED_SEQS]
-        calibrated = _calibrated(known, [TimedStep(*_micro_batch(row, known)) for row in measured])
+        gpu, _ = _calibrated(known, [TimedStep(*_micro_batch(row, known)) for row in measured])
+        calibrated = gpu, typical_host()  # which hardly matters here
         for row in filter(wanted, rows):
             micro_batches, run = int(row["grad_accum"]), _sharded(row)
             title = f"{row['model']} {row['seq']} × {row['micro_batch']} × {micro_batches} on {row['gpus']}"
-            for source, gpu in (("llm-foundry", known), ("llm-foundry, calibrated", calibrated)):
-                step = predict(traced_micro_batch(run), gpu, typical_host())
-                update = predict(traced_update(run), gpu, typical_host())
-                is_fitted = gpu is calibrated and row in measured
+            for source, on in (("llm-foundry", (known, typical_host())), ("llm-foundry, calibrated", calibrated)):
+                step, update = predict(traced_micro_batch(run), *on), predict(traced_update(run), *on)
+                is_fitted = on is calibrated and row in measured
                 said = _accumulated(micro_batches, step, update)
                 yield Row(source, title, slug, float(row["step_s"]), *said, is_fitted)
 
@@ -156,15 +176,21 @@ def _micro_batch(row: dict[str, str], gpu: GpuRates) -> tuple[Trace, Mapping[str
     return traced_micro_batch(_sharded(row)), {"step": (float(row["step_s"]) - update_s) / int(row["grad_accum"])}
 
 
-def _calibrated(gpu: GpuRates, steps: Sequence[TimedStep]) -> GpuRates:
+def _calibrated(gpu: GpuRates, steps: Sequence[TimedStep]) -> tuple[GpuRates, HostRates]:
+    """What `calibrate --from` would make of these steps."""
     shown = {each.rate: each for each in fitted(steps, gpu, typical_host()).found}
-    rates = dict(gpu.rates)
-    for name, rate in gpu.rates.items():
-        if name in shown:
-            samples_s = np.array(shown[name].samples_s)
-            value, spread = shown[name].work / np.median(samples_s), np.std(np.log(samples_s), ddof=1)
-            rates[name] = rate.model_copy(update={"value": float(value), "spread": float(spread)})
-    return replace(gpu, rates=rates)
+
+    def seen(rates: Mapping[Any, Rate]) -> dict[Any, Rate]:
+        return {name: _observed(rate, shown[name]) if name in shown else rate for name, rate in rates.items()}
+
+    host = typical_host()
+    return replace(gpu, rates=seen(gpu.rates)), replace(host, rates=seen(host.rates))
+
+
+def _observed(rate: Rate, seen: Observation) -> Rate:
+    samples_s = np.array(seen.samples_s)
+    one_s, spread = float(np.median(samples_s)), float(np.std(np.log(samples_s), ddof=1))
+    return rate.model_copy(update={"value": one_s if seen.rate in HOST_RATES else seen.work / one_s, "spread": spread})
 
 
 def simumax(wanted: Callable[[dict[str, str]], bool] = lambda row: True) -> Iterator[Row]:
@@ -190,21 +216,43 @@ def _accumulated(micro_batches: int, step: StepPrediction, update: StepPredictio
 
 
 def reports() -> Iterator[Row]:
-    """Forward, and whole steps: see published/README.md for what shows that they include an optimizer."""
-    for row in _read("reports.csv"):
-        size, ctx, precision = row["size"], int(row["ctx"]), row["precision"]
-        cell = ModelCell(
-            device="cuda", size=size, model=SIZES[size], ctx=ctx, batch=int(row["batch"]), precision=precision,
-            attention="naive", execution="eager", optimizer="foreach", seed=0, mode="forward-backward",
-        )  # fmt: skip
-        gpu = rates_of(row["gpu"])
-        whole = joined(trace(cell, Gpu.of(named(row["gpu"])))[0], written_out_adamw(cell.model))
-        training = ("forward", "loss", "backward", "optimizer")
+    """Forward, and whole steps: see published/README.md for what shows that they include an optimizer.
+
+    With nothing measured there, and with rates fitted to the forward of the smallest model at two contexts.
+    """
+    rows = _read("reports.csv")
+    measured = [row for row in rows if row["size"] == "small" and row["ctx"] in ("128", "1024")]
+    of_gpu = {row["gpu"]: rates_of(row["gpu"]) for row in rows}
+    calibrated = {
+        slug: _calibrated(
+            gpu,
+            [
+                TimedStep(_reported(row).only(("forward",)), {"forward": float(row["forward_ms"]) / 1e3})
+                for row in measured
+                if row["gpu"] == slug
+            ],
+        )
+        for slug, gpu in of_gpu.items()
+    }
+    training = ("forward", "loss", "backward", "optimizer")
+    for row in rows:
+        gpu, whole = of_gpu[row["gpu"]], _reported(row)
         for phases, column in ((("forward",), "forward_ms"), (training, "step_ms")):
-            said = predict(whole.only(phases), gpu, typical_host())
-            name = f"{size} {ctx} × {row['batch']} {precision} {' + '.join(phases)}"
+            name = f"{row['size']} {row['ctx']} × {row['batch']} {row['precision']} {' + '.join(phases)}"
             published_s = float(row[column]) / 1e3
-            yield Row("report", name, gpu.hardware.slug, published_s, said.time, said.lower_bound_s, True)
+            for source, on in (("report", (gpu, typical_host())), ("report, calibrated", calibrated[row["gpu"]])):
+                said = predict(whole.only(phases), *on)
+                is_fitted = source == "report" or row in measured
+                yield Row(source, name, row["gpu"], published_s, said.time, said.lower_bound_s, is_fitted)
+
+
+def _reported(row: Mapping[str, str]) -> Trace:
+    cell = ModelCell(
+        device="cuda", size=row["size"], model=SIZES[row["size"]], ctx=int(row["ctx"]), batch=int(row["batch"]),
+        precision=row["precision"], attention="naive", execution="eager", optimizer="foreach", seed=0,
+        mode="forward-backward",
+    )  # fmt: skip
+    return joined(trace(cell, Gpu.of(named(row["gpu"])))[0], written_out_adamw(cell.model))
 
 
 def _read(name: str) -> list[dict[str, str]]:
@@ -213,20 +261,24 @@ def _read(name: str) -> list[dict[str, str]]:
 
 
 _OF_SEVERAL = ("NeuSight, 4 GPUs", "SimuMax", "llm-foundry", "llm-foundry, calibrated")
+_CALIBRATED = ("NeuSight, calibrated", "report, calibrated", "llm-foundry, calibrated")
 
 
 def show_steps(rows: Iterable[Row], markdown: bool) -> None:
     rows = list(rows)
     head = ("run", "GPU", "published", "predicted", "90 % interval", "error", "data sheet alone")
     # Two hundred runs of one kind, each predicted twice, are for the summary.
-    _table(head, (_described(row) for row in rows if row.source not in _OF_SEVERAL[2:]), markdown)
+    _table(head, (_described(row) for row in rows if row.source not in (*_OF_SEVERAL[2:], *_CALIBRATED)), markdown)
     halves: list[tuple[str, Callable[[Row], bool]]] = [
         ("NeuSight, looked at", lambda row: row.source == "NeuSight" and row.fitted),
         ("NeuSight, held out", lambda row: row.source == "NeuSight" and not row.fitted),
         ("NeuSight, compiled", lambda row: row.source == "NeuSight, compiled"),
-        ("report, forward", lambda row: row.name.endswith("forward")),
-        ("report, step", lambda row: row.name.endswith("optimizer")),
-        ("all of one GPU", lambda row: row.source not in _OF_SEVERAL),
+        ("report, forward", lambda row: row.source == "report" and row.name.endswith("forward")),
+        ("report, step", lambda row: row.source == "report" and row.name.endswith("optimizer")),
+        ("all of one GPU", lambda row: row.source not in (*_OF_SEVERAL, *_CALIBRATED)),
+        ("NeuSight, calibrated, others", lambda row: row.source == _CALIBRATED[0] and not row.fitted),
+        ("report, calibrated, others", lambda row: row.source == _CALIBRATED[1] and not row.fitted),
+        ("all of one GPU, calibrated, others", lambda row: row.source in _CALIBRATED[:2] and not row.fitted),
         ("NeuSight, 4 GPUs", lambda row: row.source == "NeuSight, 4 GPUs"),
         ("llm-foundry", lambda row: row.source == "llm-foundry"),
         ("llm-foundry, calibrated, others", lambda row: row.source == "llm-foundry, calibrated" and not row.fitted),

@@ -112,8 +112,11 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
         (("--figure", "c.gif"), "c.gif is not a picture's name"),
         (("--simulate", "a100-80gb", "--device", "cpu"), "with --simulate nothing is"),
         (("--precision", "fp16", "--device", "cpu"), "--precision fp16 is refused on the CPU"),
-        (("--impl", "naive,compiled", "--simulate", "24GiB"), "--impl compiled cannot be simulated: what the compiler"),
-        (("--impl", "naive,compiled", "--simulate", "24GiB", "--plan"), "Simulate naive, sdpa-math, sdpa-effic"),
+        (
+            ("--impl", "naive,compiled", "--simulate", "24GiB"),
+            "--impl compiled cannot be simulated for 24GiB: its memory",
+        ),
+        (("--impl", "naive,compiled", "--simulate", "24GiB", "--plan"), "Name a GPU, such as a100-80gb"),
     ],
 )
 def test_a_mistake_gets_one_line(words: tuple[str, ...], said: str) -> None:

@@ -137,6 +137,9 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
     yield gpu.simulated(cell.key, settings)
     yield entered(cell.key, "simulating")
     result = simulate(cell, gpu, settings)
+    if cell.implementation == "compiled":
+        yield _predicted_alone(cell, known, result)
+        return
     if not result.verdict.fits:
         yield _accounted_by(result, cell)
         raise DoesNotFitError(
@@ -154,6 +157,20 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
     prediction = predicted(cell, known, result.trace)
     if prediction is not None:
         yield prediction
+
+
+def _predicted_alone(cell: AttentionCell, known: hardware.Hardware, result: SimulatedAttention) -> Event:
+    """Times of compiled attention, whose memory is known only once it has run; raises UnavailableError without them."""
+    if not result.verdict.fits:
+        raise UnavailableError(
+            f"without the compiler it needs {units.size(result.reserved_peak_bytes)}, and "
+            f"{units.size(result.available_bytes)} are available; "
+            "how much of that compiling saves is known once it has run"
+        )
+    prediction = predicted(cell, known, result.trace)
+    if prediction is None:
+        raise UnavailableError(f"times on {known.title} cannot be predicted: its rates are not known")
+    return prediction
 
 
 def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionAccounted:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sysbench.commands.attention.record import AttentionPredicted, AttentionTensor
-from sysbench.commands.attention.spec import AttentionCell, not_simulated
+from sysbench.commands.attention.spec import AttentionCell
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
 from sysbench.lab.accounting import DispatchMode
@@ -28,6 +28,7 @@ from sysbench.lab.attention_functions import (
     function_for,
     gradient_for,
     inputs_for,
+    naive,
 )
 from sysbench.predict.rates import GpuRates, host_of
 from sysbench.predict.simulated_step import constant, doubts, said_of
@@ -64,6 +65,8 @@ _WHAT = {
 @dataclass(frozen=True)
 class SimulatedAttention:
     """Memory of one forward and one backward on a GPU, in blocks as CUDA's allocator counts them.
+
+    Of compiled attention, it is the memory of what is compiled: how much of that compiling saves is not known.
 
     before_backward_bytes  inputs, tensors that the implementation holds, output and saved tensors
     saved_bytes            what forward saves besides its inputs and its output
@@ -139,15 +142,13 @@ class _Run:
         self.output_bytes = 0
         self._cell, self._gpu = cell, gpu
         self._platform = Platform.of(gpu)
-        self._tracer = Tracer(step=1)
+        self._tracer = Tracer(step=1, compiled=cell.implementation == "compiled")
         self._recorder = Recorder(self._platform, self._tracer.device, None)
         self._labels = _Labels(self._recorder)
         self._held_until = 0
 
     def recorded(self) -> Recording:
         """Record all allocations of building the cell and calling it twice."""
-        if (problem := not_simulated(self._cell.implementation)) is not None:
-            raise UnavailableError(problem)
         if self._cell.precision in ("bf16", "tf32") and self._gpu.compute_capability < _AMPERE:
             raise UnavailableError(
                 f"{self._cell.precision} needs sm80 or newer; {self._gpu.title} is older: use fp16 or fp32"
@@ -195,6 +196,7 @@ class _Run:
         makers: dict[str, Callable[[], Attention]] = {
             "flex": lambda: flex(cell, DEVICE, flex_attention),
             "flash-attn": lambda: flash_attn(cell, flash_attn_on(self._gpu)),
+            "compiled": lambda: naive(causal=cell.causal),
         }
         function = makers.get(cell.implementation, lambda: function_for(cell, DEVICE))()
         self._held_until = self._recorder.events_so_far

@@ -31,9 +31,6 @@ flash-attn      the library of that name
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
-NOT_SIMULATED: tuple[Implementation, ...] = ("compiled",)
-"""For each GPU, Inductor decides what it saves for backward and what it recomputes."""
-
 WHOLE_GRID = {"dim": (16, 32, 64, 128), "seq": (256, 1024, 4096, 8192, 16384)}
 """The grid of --sweep: from sizes at which everything fits to sizes at which naive attention does not."""
 
@@ -53,14 +50,16 @@ def _implementations(value: object) -> tuple[str, ...]:
     return names
 
 
-def not_simulated(implementation: str) -> str | None:
-    """Why the memory of an implementation cannot be simulated, or None if it can."""
-    if implementation not in NOT_SIMULATED:
+def not_simulated(implementation: str, gpu: str) -> str | None:
+    """Why an implementation cannot be simulated on this GPU, or None if it can.
+
+    What Inductor saves for backward and what it recomputes is known once it has run: times alone are predicted.
+    """
+    if implementation != "compiled" or hardware.named(gpu).rates:
         return None
-    others = ", ".join(name for name in IMPLEMENTATIONS if name not in NOT_SIMULATED)
     return (
-        f"--impl {implementation} cannot be simulated: what the compiler keeps is known only once it has run. "
-        f"Simulate {others} or your own functions instead, or measure without --simulate"
+        f"--impl compiled cannot be simulated for {gpu}: its memory is known only once it has run, and for a mere "
+        "memory size no times are predicted. Name a GPU, such as a100-80gb, or leave compiled out"
     )
 
 
@@ -112,7 +111,7 @@ class AttentionCell(RunCell):
     def problem(self, device: DeviceType | None) -> str | None:
         """Why this cell cannot run, in one line, or None if it can; a simulation is always of CUDA."""
         if self.simulate is not None:
-            return not_simulated(self.implementation) or threads_problem(self, "cuda")
+            return not_simulated(self.implementation, self.simulate) or threads_problem(self, "cuda")
         if device == "cpu" and self.precision == "fp16":
             return "--precision fp16 is refused on the CPU, which emulates it; use bf16, or --device cuda"
         if device is not None and device != "cuda" and self.precision == "tf32":

@@ -792,6 +792,10 @@ def _notes(record: AttentionRecord) -> Iterator[Remark]:
         if untimed:
             names = ", ".join(dict.fromkeys(str(cell.cell.simulate) for cell in untimed))
             yield Remark("note", f"no times for {names}: they are withheld, or nothing is known of its speed")
+        if any(cell.cell.implementation == "compiled" and cell.source == "predicted" for cell in record.cells):
+            yield Remark(
+                "note", "compiled is less certain: what fuses is a guess, and its memory is known once it has run"
+            )
     elif any(cell.source == "simulated" for cell in record.cells):
         yield Remark("note", "all cells are simulated: their memory was computed without a GPU, and nothing was timed")
 

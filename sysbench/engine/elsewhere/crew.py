@@ -26,8 +26,8 @@ POLL_S = 0.2
 SHARES_PER_SLOT = 4
 """Shares of simulated cells for each that runs at a time: more start more workers, fewer end at different times."""
 
-LARGEST_SHARE = 64
-"""Simulated cells in one share: a worker takes seconds to start, and most cells take less than one."""
+LARGEST_SHARE = 256
+"""Simulated cells in one share: a worker takes seconds to start, as long as a hundred cells of attention take."""
 
 
 @dataclass

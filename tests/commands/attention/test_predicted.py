@@ -9,12 +9,14 @@ import pytest
 from sysbench import formulas
 from sysbench.commands.attention.findings import leads, passages
 from sysbench.commands.attention.fold import fold, taken_s
+from sysbench.commands.attention.measure import run
 from sysbench.commands.attention.record import AttentionPredicted, AttentionRecord
 from sysbench.commands.attention.simulate import predicted, simulate
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.commands.attention.tables import sheet, tables_for
 from sysbench.engine.sensors import nvml
-from sysbench.log.events import Event, GpuSimulated
+from sysbench.errors import UnavailableError
+from sysbench.log.events import DeviceInfo, Event, GpuSimulated, StageEntered
 from sysbench.log.predictions import PredictedPhase
 from sysbench.predict import kernels
 from sysbench.predict.rates import gpu
@@ -39,6 +41,7 @@ def cell(implementation: str, **axes: object) -> AttentionCell:
     [
         ("naive", "gemm", 2, 4, 4),
         ("sdpa-math", "gemm", 2, 4, 4),
+        ("compiled", "gemm", 2, 4, 4),
         ("sdpa-flash", "attention", 1, 1, 5),  # backward computes the scores again
         ("flash-attn", "attention", 1, 1, 5),
         ("flex", "attention", 1, 1, 5),
@@ -71,6 +74,23 @@ def test_a_time_is_that_of_all_kernels_and_gaps_and_holds_no_host() -> None:
         assert phase.launches == len(its.kernels)
     assert {each.dtype for each in trace.kernels if each.kind == "gemm"} == {"tf32"}
     assert {each.name for each in said.constants} == set(rates.rates)
+
+
+def test_compiled_attention_moves_fewer_bytes_and_has_times_alone() -> None:
+    eager, compiled = (simulate(cell(name), Gpu.of(H100)).trace for name in ("naive", "compiled"))
+    for before, after in zip(eager.phases, compiled.phases, strict=True):
+        assert len(after.kernels) < len(before.kernels)
+        moved = [
+            sum(trace.kernels[i].bytes for i in its.kernels) for trace, its in ((eager, before), (compiled, after))
+        ]
+        assert moved[1] < 0.6 * moved[0]
+    here = DeviceInfo(name="a processor", type="cpu")
+    said = list(run(cell("compiled", simulate="h100"), here))
+    assert [type(event) for event in said] == [GpuSimulated, StageEntered, AttentionPredicted]
+    assert isinstance(said[-1], AttentionPredicted)
+    assert [phase.launches for phase in said[-1].phases] == [len(phase.kernels) for phase in compiled.phases]
+    with pytest.raises(UnavailableError, match="how much of that compiling saves is known once it has run"):
+        list(run(cell("compiled", simulate="h100", seq="131072"), here))
 
 
 def test_of_a_mere_size_of_memory_no_time_is_predicted() -> None:

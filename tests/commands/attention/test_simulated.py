@@ -141,7 +141,6 @@ def test_the_allocators_settings_decide_about_what_is_reserved() -> None:
 @pytest.mark.parametrize(
     ("gpu", "implementation", "axes", "reason"),
     [
-        (A100, "compiled", {}, "what the compiler keeps"),
         (T4, "naive", {}, "bf16 needs sm80 or newer; Tesla T4 is older"),
         (T4, "naive", {"precision": "tf32"}, "tf32 needs sm80"),
         (T4, "sdpa-flash", {"precision": "fp16"}, "Flash attention needs sm80 or newer"),
