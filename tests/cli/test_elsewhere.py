@@ -33,6 +33,12 @@ def one_after_the_other(tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     return record_in(out / "runs")
 
 
+def three_after_each_other(factory: pytest.TempPathFactory) -> Path:
+    ran, out = ran_once(factory, "memory-three-after-each-other", *SIMULATED, *MORE)
+    assert ran.code == 0, ran.err
+    return out / "runs"
+
+
 def assert_carried_out_alike(record: dict[str, Any], other: dict[str, Any], names: Iterable[str]) -> None:
     host = record["environment"]["host"]["hostname"]
     assert {cell["host"] for cell in record["cells"]} == {host}
@@ -78,8 +84,7 @@ def test_a_process_that_is_killed_loses_its_cell_and_no_other(
     record = record_in(tmp_path)
     assert sorted(cell["outcome"] for cell in record["cells"]) == ["crashed", "ok", "ok"]
     crashed = {cell["key"] for cell in record["cells"] if cell["outcome"] == "crashed"}
-    _, out = ran_once(tmp_path_factory, "memory-three-after-each-other", *SIMULATED, *MORE)
-    other = record_in(out / "runs")
+    other = record_in(three_after_each_other(tmp_path_factory))
     for each in (record, other):
         each["cells"] = [cell for cell in each["cells"] if cell["key"] not in crashed]
     assert_carried_out_alike(record, other, other["cells"][0])
@@ -88,15 +93,23 @@ def test_a_process_that_is_killed_loses_its_cell_and_no_other(
     assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 3
 
 
-def test_ctrl_c_ends_every_process_and_keeps_what_was_finished(tmp_path: Path) -> None:
-    with started(*SIMULATED, *MORE, "--parallel=2", f"--out={tmp_path}") as running:
-        wait_until(lambda: bool(finished(tmp_path)), running)
+def test_ctrl_c_ends_every_process_and_keeps_what_was_finished(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lines = only(three_after_each_other(tmp_path_factory), "*.jsonl").read_text().splitlines(keepends=True)
+    second = [number for number, line in enumerate(lines) if '"event":"cell_started"' in line][1]
+    log = tmp_path / "begun.jsonl"
+    log.write_text("".join(lines[:second]))  # as if the run had ended after the first cell
+    (before,) = finished(tmp_path)
+    with started("memory", f"--resume={log}", "--parallel=2") as running:
+        wait_until(lambda: len(carrying_out("sysbench.worker", running.pid)) == 2, running)
         there = carrying_out("sysbench", running.pid)
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=60)
     assert running.returncode == 130
-    assert record_in(tmp_path)["status"] == "interrupted"
-    assert finished(tmp_path)
+    record = record_in(tmp_path)
+    assert record["status"] == "interrupted"
+    assert [cell["key"] for cell in record["cells"] if cell["outcome"] == "ok"] == [before]
     _, alive = psutil.wait_procs(there, timeout=10)
     assert not alive
 
