@@ -27,8 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench.command import Command, measuring, runnable
-from sysbench.errors import LogError, SysbenchError, UsageError, unknown
-from sysbench.marks import phase, step
+from sysbench.errors import LogError, UsageError, unknown
+from sysbench.errors import SysbenchError as SysbenchError
+from sysbench.marks import phase as phase
+from sysbench.marks import step as step
 
 if TYPE_CHECKING:
     from sysbench.log.events import Event
@@ -39,22 +41,6 @@ if TYPE_CHECKING:
     from sysbench.spec.cell import RunSpec
     from sysbench.spec.validation import Given
     from sysbench.trace.summary import ProfileSummary
-
-__all__ = [
-    "Profile",
-    "Recording",
-    "Run",
-    "Snapshot",
-    "SysbenchError",
-    "load",
-    "measure",
-    "phase",
-    "read_snapshot",
-    "read_trace",
-    "record",
-    "run",
-    "step",
-]
 
 
 class Result(ABC):

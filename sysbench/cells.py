@@ -114,12 +114,13 @@ def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
 def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ."""
     first = cells[0] if cells else {}
-    return tuple(axis for axis in AXES if [cell.get(axis) for cell in cells].count(first.get(axis)) < len(cells))
+    return tuple(axis for axis in known(cells) if any(cell.get(axis) != first.get(axis) for cell in cells))
 
 
 def known(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes that any of these cells has."""
-    return tuple(axis for axis in AXES if any(axis in cell for cell in cells))
+    there = set().union(*cells)
+    return tuple(axis for axis in AXES if axis in there)
 
 
 def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
@@ -127,8 +128,7 @@ def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
     free = {*but, "model"} if "size" in but else set(but)
     found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
     for cell in cells:
-        shared = tuple(sorted((axis, str(value)) for axis, value in cell.axes.items() if axis not in free))
-        found.setdefault(shared, []).append(cell)
+        found.setdefault(tuple([pair for pair in cell.written_axes if pair[0] not in free]), []).append(cell)
     return list(found.values())
 
 

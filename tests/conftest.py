@@ -7,11 +7,12 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -99,6 +100,25 @@ def graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
     without_code = partial(compile_fx, inner_compile=lambda graph, *_, **__: graph)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=without_code))
+
+
+@pytest.fixture
+def einops_in_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the compiler put calls of einops into graphs as they are: tracing them takes half the time of a model."""
+    import einops
+    from torch._dynamo import allow_in_graph  # takes seconds
+
+    from sysbench.lab import attention, transformer
+
+    def as_it_is(function: Callable[..., Any]) -> Any:
+        @wraps(function)
+        def called(*arguments: Any, **options: Any) -> Any:
+            return function(*arguments, **options)
+
+        return allow_in_graph(called)
+
+    for module, name in ((attention, "einsum"), (transformer, "einsum"), (transformer, "rearrange")):
+        monkeypatch.setattr(module, name, as_it_is(getattr(einops, name)))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from sysbench import __version__, stderr
 from sysbench.command import Kind, measuring
@@ -353,7 +353,7 @@ def show(record: RunRecord[Any], options: RecordOptions) -> None:
     """Print the result to stdout: the record itself with `--json -`, otherwise its tables."""
     from sysbench.render import output
 
-    with output.results() as console:
+    with output.results() as console, collection_paused():
         if options.json_path == "-":
             sys.stdout.write(record.model_dump_json(indent=1) + "\n")
             return
@@ -370,7 +370,7 @@ def show_saved(record: RunRecord[Any], options: RecordOptions) -> None:
     from sysbench.log import storage
 
     if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), record.model_dump_json(indent=1).encode() + b"\n")
+        storage.write_atomically(Path(options.json_path), TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
     show(record, options)
 
 
@@ -392,7 +392,8 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     # An earlier log is read while the worker imports torch; a damaged log is refused before anything is measured.
     earlier = log.read(options.resume) if options.resume else ()
     if options.quiet:
-        deque(earlier, maxlen=0)
+        with collection_paused():
+            deque(earlier, maxlen=0)
         return Silent(options.watch)
     console = Console(stderr=True)
     command = measuring(kind)

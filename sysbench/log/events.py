@@ -496,16 +496,18 @@ def decode(line: bytes) -> Event:
 
 def decode_all(lines: Sequence[bytes]) -> list[Event]:
     """Decode several lines at once, which takes two thirds of the time; raises ValueError if one holds no event."""
-    events: list[Event] = _any_event(len(EVENTS)).validate_json(b"[" + b",".join(lines) + b"]")
-    if len(events) != len(lines):
+    # A null between any two lines tells whether each of them is one event, neither a part of one nor several.
+    found = _any_event(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
+    events: list[Event] = found[::2]
+    if len(events) != len(lines) or not all(events) or any(found[1::2]):
         raise ValueError("a line is not one event")
     return events
 
 
 @lru_cache(maxsize=1)
 def _any_event(known: int) -> TypeAdapter[list[Any]]:
-    """Return the decoder of all known events; their number grows when a command is imported."""
-    return TypeAdapter(list[Annotated[Union[tuple(EVENTS.values())], Field(discriminator="event")]])  # type: ignore[arg-type, misc]  # noqa: UP007
+    """Return the decoder of all known events, or nulls; their number grows when a command is imported."""
+    return TypeAdapter(list[Annotated[Union[*EVENTS.values(), None], Field(discriminator="event")]])  # type: ignore[arg-type, misc]
 
 
 def encode(event: Event) -> bytes:

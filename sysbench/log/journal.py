@@ -166,20 +166,24 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
     lines = iter(partial(file.readline, LINE_LIMIT_BYTES), b"")
     first = next(lines, b"")
     schema = _schema(path, first)
-    of_others = lines_of_others(only)
+    of_others = lines_of_others(only) if only and schema == SCHEMA_VERSION else None
     # The first event is decoded alone, because it names the command, whose own events are then known.
     batch, number = [first], 1
     while batch:
         torn = not batch[-1].endswith(b"\n") and len(batch[-1]) < LINE_LIMIT_BYTES
         batch = batch[:-1] if torn else batch
-        numbered = list(enumerate(batch, number))
-        if only and schema == SCHEMA_VERSION:
-            numbered = [each for each in numbered if not of_others.match(each[1])]
+        asked = [line for line in batch if not of_others.match(line)] if of_others else batch
         try:
-            events = decode_all([_upgraded(line, schema) for _, line in numbered]) if number > 1 else None
+            if schema != SCHEMA_VERSION:
+                asked = [_upgraded(line, schema) for line in asked]
+            events = decode_all(asked) if number > 1 else None
         except ValueError:
             events = None
-        yield from _one_by_one(path, numbered, schema) if events is None else events
+        if events is None:
+            numbered = [each for each in enumerate(batch, number) if not (of_others and of_others.match(each[1]))]
+            yield from _one_by_one(path, numbered, schema)
+        else:
+            yield from events
         number += len(batch)
         batch = [] if torn else list(islice(lines, _TOGETHER))
 

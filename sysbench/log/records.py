@@ -108,6 +108,11 @@ class CellRecord(Frozen):
             axes["hardware"] = self.device.name
         return axes
 
+    @cached_property
+    def written_axes(self) -> tuple[tuple[str, str], ...]:
+        """The axes and their values as text, in alphabetical order: equal for cells that agree in all of them."""
+        return tuple(sorted((axis, str(value)) for axis, value in self.axes.items()))
+
 
 class ModelCellRecord(CellRecord):
     """Fields of a cell that measures a Transformer."""

@@ -119,7 +119,7 @@ def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
 
 def _named(table: Table, names: Sequence[str]) -> list[_Filled]:
     """Return the named columns in the order of the names, each once."""
-    everything = [*_own(table), *(_Filled(offer.column, offer.cells) for offer in table.offers)]
+    everything = [*_own(table), *(_Filled(offer.column, offer.cells()) for offer in table.offers)]
     found = [each for name in names for each in everything if is_any(name, [_name(each.column)])]
     return list({id(each): each for each in found}.values())
 

@@ -28,6 +28,7 @@ import re
 import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sysbench import cells
@@ -217,10 +218,10 @@ class DeclaredTable:
                 return outcome if column is foremost else NOTHING
             return _cell(bound.field, bound.field.get(rows[number], *bound.values))
 
-        offers = (
-            Offer(column, tuple(cell(bound, column, number) for number in range(len(rows))), bound.field.instead_of)
-            for bound, column in offered
-        )
+        def whole(bound: _Bound, column: Column) -> tuple[Cell, ...]:
+            return tuple(cell(bound, column, number) for number in range(len(rows)))
+
+        offers = (Offer(column, partial(whole, bound, column), bound.field.instead_of) for bound, column in offered)
         return Table(
             self.name_of(part) if self.name_of else self.name,
             self.title if isinstance(self.title, str) else self.title(part),

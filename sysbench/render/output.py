@@ -25,6 +25,9 @@ from sysbench.render.table import Remark, Sheet, Table
 from sysbench.render.terminal import SheetView
 from sysbench.spec.run import Format, Selection
 
+_UNBOUNDED = 100_000
+"""Cells; no table is as wide."""
+
 
 def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return the sheet of a record: the tables called `names`, or the default ones.
@@ -65,7 +68,8 @@ def show_sheet(
     """
     content = with_columns(content, columns, possible)
     if form == "terminal":
-        console.print(SheetView(content))
+        # Lines as wide as they like need no cropping, which takes as long as the rest of printing.
+        console.print(SheetView(content), crop=console.width < _UNBOUNDED)
         return
     text = csv_text(*content.tables) if form == "csv" else (markdown if form == "markdown" else latex)(content)
     # Rich would wrap at the terminal's width, but a file for other programs has none.
@@ -93,10 +97,6 @@ def show(
         names = names or (measuring(record.kind).long_table,)
     there = column_names.possible(record.kind, names) if columns else ()
     show_sheet(sheet(record, names, selection), console, form, columns, there)
-
-
-_UNBOUNDED = 100_000
-"""Cells; no table is as wide."""
 
 
 class _Output(Console):

@@ -80,7 +80,8 @@ def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
     if len(cells) == len(everything) > 1:
         return "every cell"
     shown = cells if len(cells) <= NAMED else cells[: NAMED - 1]
-    names = ", ".join(_name(cell, everything) for cell in shown)
+    differing = axes.varying(axes.axes_of(everything))
+    names = ", ".join(axes.label(cell.axes, differing) for cell in shown)
     return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
 
 
@@ -89,9 +90,5 @@ def _together(said: Sequence[tuple[CellRecord, str]], everything: Sequence[CellR
     cells = [cell for cell, _ in said]
     text = said[0][1]
     if any(other != text for _, other in said):
-        text = f"{text} ({_name(cells[0], everything)}; the others alike)"
+        text = f"{text} ({which(cells[:1], everything)}; the others alike)"
     return f"{which(cells, everything)}: {text}"
-
-
-def _name(cell: CellRecord, everything: Sequence[CellRecord]) -> str:
-    return axes.label(cell.axes, axes.varying(axes.axes_of(everything)))

@@ -6,6 +6,7 @@ Declared tables (`sysbench.render.declared`) create them from a record; renderer
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -97,8 +98,8 @@ class Offer:
     """A column that is shown only on request by name: `--columns +energy`."""
 
     column: Column
-    cells: tuple[Cell, ...]
-    """One cell for each row."""
+    cells: Callable[[], tuple[Cell, ...]]
+    """Compute one cell for each row; most offers are never taken up."""
     instead_of: str = ""
     """Key of a less detailed column that this one replaces."""
 

@@ -21,6 +21,8 @@ DeviceType = Literal["cpu", "cuda", "mps"]
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 
+_CANONICAL = json.JSONEncoder(sort_keys=True)
+
 
 def devices(value: object) -> tuple[str, ...]:
     """Parse comma-separated device names; raises ValueError for an invalid one."""
@@ -57,7 +59,7 @@ class RunCell(BaseModel):
     @property
     def key(self) -> str:
         """A short name, equal for equal cells in all runs; resume and compare match cells by it."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        canonical = _CANONICAL.encode(self.model_dump(mode="json"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property

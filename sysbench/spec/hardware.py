@@ -153,7 +153,12 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
     Some different cards share one name and are distinguished by `memory_bytes`. The result is None if that matches none
     of them, or if it is missing and there are several.
     """
-    named_so = _by_plain_name(directory("hardware")).get(_plain(device_name), [])
+    return _found(directory("hardware"), device_name, memory_bytes)
+
+
+@cache
+def _found(sheets: Path, device_name: str, memory_bytes: int | None) -> Hardware | None:
+    named_so = _by_plain_name(sheets).get(_plain(device_name), [])
     if memory_bytes is not None:
         named_so = [hardware for hardware in named_so if _same_memory(hardware.memory_bytes, memory_bytes)]
     return named_so[0] if len(named_so) == 1 else None

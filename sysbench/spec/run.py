@@ -24,6 +24,19 @@ OUTPUT = "Output"
 EXECUTION = "Execution"
 VIEW = "What is shown"
 
+JsonPath = Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)]
+Shown = Annotated[
+    Format,
+    Option(metavar="NAME", panel=OUTPUT),
+    Field(description="Tables as terminal, markdown, csv or latex."),
+]
+Columns = Annotated[
+    Texts,
+    Option(metavar="NAME,…", panel=OUTPUT),
+    Field(description="Columns to show; with a leading +, in addition to the default ones. A wrong name lists all."),
+]
+Debug = Annotated[bool, Option(panel=OUTPUT), Field(description="Show tracebacks.")]
+
 
 _OF_FILES = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
 """Placeholder for the value of an option that names a file."""
@@ -78,26 +91,21 @@ class RunOptions(BaseModel):
     out: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
         default=Path("runs"), description="Directory for the log and the record."
     )
-    json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
+    json_path: JsonPath = Field(
         default=None, description="Also write the record here; - writes it, and nothing else, to stdout."
     )
-    format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
-        default="terminal", description="Tables as terminal, markdown, csv or latex."
-    )
+    format: Shown = "terminal"
     tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Tables to show instead of those that the axes imply; a wrong name lists all."
     )
-    columns: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(),
-        description="Columns to show; with a leading +, in addition to the default ones. A wrong name lists all.",
-    )
+    columns: Columns = ()
     no_live: Annotated[bool, Option(panel=OUTPUT)] = Field(
         default=False, description="One line per finished cell instead of the dashboard."
     )
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
         default=False, description="No progress, only the result."
     )
-    debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
+    debug: Debug = False
     plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False, description="Show cells, parameters, FLOPs and predicted memory; run nothing."
     )

@@ -10,8 +10,10 @@ from operator import sub
 from sysbench.statistics.samples import Values
 
 
-def dip(ordered: Values) -> float:
+def dip(ordered: Values, floor: float = 0.0) -> float:
     """Return the dip: the distance of the samples' distribution function from the nearest unimodal one.
+
+    A dip below `floor` is not determined, which takes a fraction of the time; the result is then `floor`.
 
     The largest vertical distance between the two, at least 1/(2n) and at most 1/4 (Hartigan and Hartigan, The dip test
     of unimodality, Annals of Statistics 13, 1985). A unimodal distribution function is convex up to its mode and
@@ -21,8 +23,8 @@ def dip(ordered: Values) -> float:
     `ordered` must be increasing, without ties.
     """
     low, high = 0, len(ordered) - 1
-    distance = 1.0
-    while True:
+    distance = least = max(1.0, 2 * len(ordered) * floor)
+    while low < high and _off_line(ordered[low : high + 1]) + 1 > distance:
         at, rank = ordered[low : high + 1], list(range(low, high + 1))
         below, above = _knots(at, rank), _knots(at, [-each for each in rank])
         minorant, majorant = _between(at, rank, below), _between(at, rank, above)
@@ -43,7 +45,17 @@ def dip(ordered: Values) -> float:
         if (left, right) == (0, high - low):
             break
         low, high = low + left, low + right
-    return distance / (2 * len(ordered))
+    return distance / (2 * len(ordered)) if distance > least else max(floor, 1 / (2 * len(ordered)))
+
+
+def _off_line(at: Sequence[float]) -> float:
+    """How far the points (at, rank) scatter about the line from the first to the last.
+
+    The hulls are no farther apart, since the line encloses them when it is moved below and above all points.
+    """
+    slope = (len(at) - 1) / (at[-1] - at[0])
+    heights = [rank - slope * (x - at[0]) for rank, x in enumerate(at)]
+    return max(heights) - min(heights)
 
 
 def _knots(at: Sequence[float], rank: Sequence[int]) -> list[int]:

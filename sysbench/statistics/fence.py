@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean
 
-from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, robust_sigma, series
+from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, series
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def outliers(samples: Stream) -> Outliers | None:
     if count < FEWEST or level <= 0:
         return None
     deviations = 4.1 + 0.15 * math.log(count) + 130 / math.pow(count, 1.5)
-    fence = max(deviations * robust_sigma(checked.untied), NOTICEABLE * level)
+    fence = max(deviations * checked.sigma, NOTICEABLE * level)
     indices = tuple(index for index, value in enumerate(values) if abs(value - level) > fence)
     if not indices:
         return None

@@ -55,14 +55,14 @@ def two_modes(samples: Stream) -> Modes | None:
     checked = series(samples)
     if len(checked) < FEWEST:
         return None
-    ordered = sorted(checked.untied)
+    ordered = checked.ordered if checked.untied is checked.values else sorted(checked.untied)
     cut = _cut(ordered)
     lower, upper = middle(ordered[:cut]), middle(ordered[cut:])
     if lower <= 0 or upper - lower < NOTICEABLE * lower:
         return None
     smaller = min(cut, len(ordered) - cut)
     limit = (0.70 - 0.44 / math.sqrt(2 * smaller)) / math.sqrt(2 * smaller)
-    if dip(ordered[cut - smaller : cut + smaller]) <= limit:
+    if dip(ordered[cut - smaller : cut + smaller], limit) <= limit:
         return None
     return Modes(
         lower=lower,
@@ -77,8 +77,7 @@ def _cut(ordered: Values) -> int:
     """Size of the lower group that maximises the variance between the two groups."""
     count = len(ordered)
     tail = math.ceil(_TAIL * count)
-    lowest, highest = ordered[tail], ordered[-1 - tail]
-    pulled = [min(max(value, lowest), highest) for value in ordered]
+    pulled = [ordered[tail]] * tail + ordered[tail : count - tail] + [ordered[-1 - tail]] * tail
     mean = fmean(pulled)
     sums = list(accumulate(value - mean for value in pulled))
     smallest = max(_FEWEST_IN_A_MODE, math.ceil(_SMALLEST_MODE * count))

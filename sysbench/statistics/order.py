@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from functools import lru_cache
+from itertools import accumulate
 from operator import mul
 from statistics import fmean
 
@@ -109,7 +110,9 @@ def autocorrelation(samples: Stream) -> Autocorrelation | None:
     count, ranks = len(checked), checked.ranks
     if count < FEWEST or checked.indistinguishable:
         return None
-    ratio = sum((after - before) ** 2 for before, after in pairwise(ranks)) / sum(rank * rank for rank in ranks)
+    # In ranks about their mean, the squared differences of neighbours are those of both, less their products twice.
+    squares = _product(ranks, ranks)
+    ratio = 2 - (ranks[0] ** 2 + ranks[-1] ** 2 + 2 * _product(ranks, ranks[1:])) / squares
     variance = 4 * (count - 2) * (5 * count**2 - 2 * count - 9) / (5 * count * (count + 1) * (count - 1) ** 2)
     if (2 - ratio) / math.sqrt(variance) <= _AUTOCORRELATION_LIMIT:
         return None
@@ -163,7 +166,7 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
 
 def _starts_slow(samples: Series, chance: float) -> bool:
     values = samples.values
-    run = _run_in(values)
+    run = _run_in(values) if values[0] == samples.ordered[-1] else 0
     return (
         1 / math.perm(len(values), run) < chance
         or (run > 0 and _head_score(samples, 1) > 3.0 + 112 / math.pow(len(values) - 1, 1.5))
@@ -191,19 +194,33 @@ def _head_score(samples: Series, head: int) -> float:
     return excess / sigma
 
 
-def _trend_score(ranks: Values) -> float:
-    """Distance of the ranks' correlation with time from zero, in standard deviations."""
-    count = len(ranks)
+@lru_cache(maxsize=64)
+def _times(count: int) -> tuple[Values, float]:
+    """The numbers of the samples about their mean, and the sum of their squares."""
     time = [step - (count - 1) / 2 for step in range(count)]
-    together, of_time, of_ranks = _product(time, ranks), _product(time, time), _product(ranks, ranks)
+    return time, _product(time, time)
+
+
+def _trend_score(ranks: Values) -> float:
+    """Distance of the ranks' correlation with time from zero, in standard deviations.
+
+    Autocorrelation only lowers it, and is left out where the score of independent samples is not significant.
+    """
+    count = len(ranks)
+    time, of_time = _times(count)
+    together, of_ranks = _product(time, ranks), _product(ranks, ranks)
     slope = together / of_time
     correlation = slope * math.sqrt(of_time / of_ranks)
+    fisher = math.atanh(min(max(correlation, -_NEARLY_ONE), _NEARLY_ONE))
+    unadjusted = fisher * math.sqrt((count - 3) / 1.06)
+    if abs(unadjusted) <= _DRIFT_LIMIT:
+        return unadjusted
     about_trend = [rank - slope * step for rank, step in zip(ranks, time, strict=True)]
     phi = _memory_about_trend(about_trend) if abs(correlation) < _NEARLY_ONE else 0.0
     independent = count * (1 - phi) / (1 + phi)
     if independent <= 3:
         return 0.0
-    return math.atanh(min(max(correlation, -_NEARLY_ONE), _NEARLY_ONE)) * math.sqrt((independent - 3) / 1.06)
+    return fisher * math.sqrt((independent - 3) / 1.06)
 
 
 def _memory_about_trend(residuals: Values) -> float:

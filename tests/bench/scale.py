@@ -1,9 +1,9 @@
 """How reading, showing and continuing runs grow with the number of their cells.
 
 `python -m tests.bench.scale` measures one cell for real, writes logs in which it stands 100, 1,000 and 10,000 times,
-each time as another cell, and prints for each command its seconds, those of them on a core (on a machine that is busy
-with something else, only these tell anything), its peak memory, the exponent of the number of cells with which the
-seconds on a core grow (1 is linear), and the limit for 10,000 cells on two cores.
+each time as another cell whose steps took other times, and prints for each command its seconds, those of them on a core
+(on a machine that is busy with something else, only these tell anything), its peak memory, the exponent of the number
+of cells with which the seconds on a core grow (1 is linear), and the limit for 10,000 cells on two cores.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ import argparse
 import json
 import math
 import os
+import random
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sysbench.commands.time.spec import TimeSpec
 
 STEPS = ("--steps", "10", "--warmup", "5")
 MODEL = ("--d-model", "32", "--d-ff", "64", "--layers", "1", "--heads", "2", "--vocab", "50", "--device", "cpu")
+
+
+READINGS = 5
+"""Readings from outside in each cell."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +69,31 @@ def log_of(cells: int, template: Sequence[str], path: Path, *, missing: int = 0)
     spec = TimeSpec.model_validate(fields)
     first = next(number for number, event in enumerate(events) if event["event"] == "cell_started")
     last = next(number for number, event in enumerate(events) if event["event"] == "cell_finished")
-    of_cell = "\n".join(template[first : last + 1])
+    lines = template[first : last + 1]
+    # On a busy machine the cell took longer, and was read more often.
+    surplus = [line for line in lines if '"event":"reading"' in line][READINGS:]
+    of_cell = "\n".join(line for line in lines if line not in surplus)
     old_key, old_axes = events[first]["cell"], json.dumps(events[first]["axes"], separators=(",", ":"))
     assert old_axes in of_cell
     with path.open("w") as file:
         start = {**events[0], "spec": spec.model_dump(mode="json"), "cells": cells}
         print(json.dumps(start, separators=(",", ":")), *template[1:first], sep="\n", file=file)
+        chance = random.Random(cells)
         for cell in list(spec.cells())[: cells - missing]:
-            print(of_cell.replace(old_key, cell.key).replace(old_axes, cell.model_dump_json()), file=file)
+            varied = _STEP.sub(partial(_at_another_pace, chance), of_cell)
+            print(varied.replace(old_key, cell.key).replace(old_axes, cell.model_dump_json()), file=file)
         print(*template[last + 1 :], sep="\n", file=file)
     return path
+
+
+_STEP, _TIME = re.compile(r'.*"step_measured".*'), re.compile(r'(?<=_s":)[\d.e-]+(?=[,}])')
+
+
+def _at_another_pace(chance: random.Random, step: re.Match[str]) -> str:
+    """The line of a step that took longer or shorter, in all of its phases; the events' own time stays."""
+    head, times = step[0].split('"phases"')
+    factor = chance.lognormvariate(0.0, 0.05)
+    return f'{head}"phases"{_TIME.sub(lambda time: str(float(time[0]) * factor), times)}'
 
 
 def cost_of(words: Sequence[str]) -> Cost:

@@ -137,7 +137,7 @@ def test_a_run_that_was_interrupted_is_resumed_in_silence_and_leaves_no_trace(tm
     log = log_in(tmp_path)
     assert '"profile_read"' not in log.read_text()
     assert not list(tmp_path.glob("sysbench-*"))
-    resumed = sysbench("profile", f"--resume={log}", "--quiet", TMPDIR=str(tmp_path))
+    resumed = answered("profile", f"--resume={log}", "--quiet", TMPDIR=str(tmp_path))
     assert (resumed.code, resumed.err) == (0, "")
     cell = cell_in(tmp_path)
     assert (cell["outcome"], cell["unprofiled"], cell["trace"]) == ("ok", None, None)

@@ -117,6 +117,7 @@ def test_nothing_is_named_once_the_profile_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.usefixtures("einops_in_graphs")
 def test_a_compiled_model_has_its_phases_and_is_not_broken_by_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

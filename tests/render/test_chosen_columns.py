@@ -44,8 +44,8 @@ TABLE = Table(
     (("a", Measure(1.0), Measure(2.0), Measure(3.0)), ("b", Measure(4.0), Measure(5.0), Measure(6.0))),
     axes=1,
     offers=(
-        Offer(Column("four", "fourth", "s", note="four is more"), (Measure(7.0), Measure(8.0))),
-        Offer(Column("better", "better", "s"), (Measure(1.5), Measure(4.5)), instead_of="one"),
+        Offer(Column("four", "fourth", "s", note="four is more"), lambda: (Measure(7.0), Measure(8.0))),
+        Offer(Column("better", "better", "s"), lambda: (Measure(1.5), Measure(4.5)), instead_of="one"),
     ),
 )
 OTHER = Table("other", "other", (Column("name", "name"), Column("five", "fifth", "s")), (("a", Measure(9.0)),), axes=1)

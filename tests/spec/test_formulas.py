@@ -139,7 +139,7 @@ def test_what_training_holds_of_the_largest_model_is_four_times_its_weights() ->
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
 @pytest.mark.parametrize(("precision", "attention"), [("fp32", "naive"), ("bf16", "sdpa")])
-@pytest.mark.usefixtures("graphs_only")  # those of forward and backward decide what is saved
+@pytest.mark.usefixtures("graphs_only", "einops_in_graphs")  # those of forward and backward decide what is saved
 def test_compiled_models_save_what_is_predicted_for_them(precision: str, attention: str) -> None:
     shape, ctx, batch = SHAPES["activations"]
     shape = shape.model_copy(update={"layers": 1})  # the compiler takes as long for each as for the first

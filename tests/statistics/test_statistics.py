@@ -340,6 +340,14 @@ def test_the_dip_lies_between_that_of_one_hump_and_that_of_two_points(samples: l
     assert dip(ordered) == pytest.approx(dip(-ordered[::-1]), abs=1e-12)
 
 
+@given(st.lists(st.integers(-10_000, 10_000), min_size=4, max_size=40, unique=True), st.floats(0, 0.25))
+def test_a_dip_below_the_floor_is_the_floor_and_one_above_it_is_exact(samples: list[int], floor: float) -> None:
+    ordered = sorted(map(float, samples))
+    whole, found = dip(ordered), dip(ordered, floor)
+    assert found == pytest.approx(max(whole, floor), abs=1e-12)
+    assert (found > floor) == (whole > floor) or whole == pytest.approx(floor, abs=1e-12)
+
+
 # What it costs to have it.
 
 

@@ -9,12 +9,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from sysbench.spec.axes import Texts, share
 from sysbench.spec.options import Option
-from sysbench.spec.run import Format
+from sysbench.spec.run import OUTPUT, Debug, JsonPath, Shown
 
 TWO = "What is compared"
 JUDGEMENT = "Judgement"
 MEASUREMENT = "Measuring with --ab"
-OUTPUT = "Output"
 
 Export = Literal["bmf", "gha", "pytorch", "junit"]
 """Formats that CI services read."""
@@ -75,12 +74,10 @@ class CompareOptions(BaseModel):
     plan: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
         default=False, description="With --ab: show the cells of both arms; run nothing."
     )
-    json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
+    json_path: JsonPath = Field(
         default=None, description="Also write the complete result as JSON; - writes it, and nothing else, to stdout."
     )
-    format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
-        default="terminal", description="Tables as terminal, markdown, csv or latex."
-    )
+    format: Shown = "terminal"
     tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Tables to show instead of the default ones; a wrong name lists all."
     )
@@ -96,7 +93,7 @@ class CompareOptions(BaseModel):
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
         default=False, description="No progress, and the result in one line."
     )
-    debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
+    debug: Debug = False
 
     @model_validator(mode="after")
     def _check(self) -> CompareOptions:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from sysbench.log.runs import RUNS
 from sysbench.spec.options import Option
-from sysbench.spec.run import OUTPUT, Format
+from sysbench.spec.run import OUTPUT, Debug, JsonPath, Shown
 
 REMOVAL = "Removal"
 
@@ -44,13 +44,11 @@ class HistorySpec(BaseModel):
     runs: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
         default=RUNS, description="Directory of the runs."
     )
-    json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
+    json_path: JsonPath = Field(
         default=None, description="Also write what is shown here; - writes it, and nothing else, to stdout."
     )
-    format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
-        default="terminal", description="Tables as terminal, markdown, csv or latex."
-    )
-    debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
+    format: Shown = "terminal"
+    debug: Debug = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:

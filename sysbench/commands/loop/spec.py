@@ -14,7 +14,7 @@ from sysbench.spec.axes import Texts, share
 from sysbench.spec.cell import Devices, RunCell, RunSpec
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps
-from sysbench.spec.run import OUTPUT, Format, Selection
+from sysbench.spec.run import OUTPUT, Columns, Debug, JsonPath, Selection, Shown
 
 STEP = "step"
 """The name of the whole step, which no phase can have."""
@@ -121,20 +121,15 @@ class LoopOptions(BaseModel):
     runs: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
         default=RUNS, description="Directory in which names of runs are looked up."
     )
-    json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
+    json_path: JsonPath = Field(
         default=None, description="Also write the record here; - writes it, and nothing else, to stdout."
     )
-    format: Annotated[Format, Option(metavar="NAME", panel=OUTPUT)] = Field(
-        default="terminal", description="Tables as terminal, markdown, csv or latex."
-    )
+    format: Shown = "terminal"
     tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Tables to show: phases, memory."
     )
-    columns: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(),
-        description="Columns to show; with a leading +, in addition to the default ones. A wrong name lists all.",
-    )
-    debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
+    columns: Columns = ()
+    debug: Debug = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sysbench.commands.report.spec import ReportSpec
 from sysbench.errors import UsageError, unknown
+from sysbench.garbage import collection_paused
 from sysbench.spec.command_options import Given, command_options, validated
 from sysbench.stderr import say
 
@@ -67,13 +68,14 @@ def _document(spec: ReportSpec) -> Document:
     for name in spec.only:
         if name not in (*names, *kinds):
             raise UsageError(f"--only {unknown(name, 'a run of this report', dict.fromkeys((*kinds, *names)))}")
-    whole = document(
-        [run for run in found.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
-        [each for each in found.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
-        title=spec.title or found.title,
-        question=found.question,
-        absent=() if spec.only else found.absent,
-    )
+    with collection_paused():
+        whole = document(
+            [run for run in found.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
+            [each for each in found.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
+            title=spec.title or found.title,
+            question=found.question,
+            absent=() if spec.only else found.absent,
+        )
     return narrowed(whole, spec.tables, summary=spec.summary)
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from sysbench.errors import unknown
 from sysbench.spec.axes import texts
 from sysbench.spec.options import Option
-from sysbench.spec.run import OUTPUT
+from sysbench.spec.run import OUTPUT, Debug
 
 SUFFIXES = (".html", ".md", ".tex", ".csv")
 """Suffixes of reports, one for each format."""
@@ -55,7 +55,7 @@ class ReportSpec(BaseModel):
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
         default=False, description="Do not say which files were written."
     )
-    debug: Annotated[bool, Option(panel=OUTPUT)] = Field(default=False, description="Show tracebacks.")
+    debug: Debug = False
 
     @field_validator("output")
     @classmethod

@@ -13,7 +13,7 @@ from sysbench.command import Kind, measuring, runnable
 from sysbench.spec.axes import Scalar
 from sysbench.spec.commands import keys_of
 from sysbench.spec.options import Option
-from sysbench.spec.run import EXECUTION, OUTPUT, RunOptions
+from sysbench.spec.run import EXECUTION, OUTPUT, JsonPath, RunOptions
 from sysbench.spec.validation import Given, option_of
 
 INSTEAD = "For every run that has the option, instead of what the experiment says"
@@ -51,7 +51,7 @@ class ExperimentOptions(RunOptions):
         description="Let an experiment that is not in the current directory name code to import, such as a model.",
     )
     # Options of a single run, which the experiment file determines.
-    json_path: Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)] = Field(
+    json_path: JsonPath = Field(
         default=None,
         description="Also write the list, the plan, or the records of all runs here; - writes them, and nothing else, "
         "to stdout.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from sysbench import units
 from sysbench.cells import phrase
@@ -48,9 +49,9 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     The mean power is the difference of the first and the last reading within the measured steps, over the time between
     them; multiplied by the duration of all steps, it gives their energy.
     """
-    steps = [step for step in seen.steps if step.step.wall_s is not None]
     readings = [reading for reading in seen.readings if reading.energy_j is not None]
-    if not steps or not readings or cell.ranks > 1:  # the counter is of the first rank's GPU alone
+    steps = [step for step in seen.steps if step.step.wall_s is not None] if readings else []
+    if not steps or cell.ranks > 1:  # the counter is of the first rank's GPU alone
         return None
     begin_s, end_s = steps[0].at_s - (steps[0].step.wall_s or 0.0), steps[-1].at_s
     window_s = end_s - begin_s
@@ -199,29 +200,41 @@ def _memory(seen: CellEvents) -> PeakRecord:
     )
 
 
+_NUMBERS = (
+    "sm_clock_hz",
+    "power_w",
+    "temperature_c",
+    "device_utilisation",
+    "energy_j",
+    "host_cpu_share",
+    "other_processes",
+)
+"""Fields of a Reading that are summarised."""
+
+
 def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
     if not readings:
         return None
 
-    def known(name: str) -> list[float]:
-        return [value for reading in readings if (value := getattr(reading, name)) is not None]
+    known = {
+        name: [value for value in values if value is not None]
+        for name, values in zip(_NUMBERS, zip(*map(attrgetter(*_NUMBERS), readings), strict=True), strict=True)
+    }
 
     def median(name: str) -> float | None:
-        values = known(name)
-        return standard.median(values) if values else None
+        return standard.median(known[name]) if known[name] else None
 
-    joules = known("energy_j")
+    joules = known["energy_j"]
     reasons = {reason: None for reading in readings for reason in reading.throttle_reasons or ()}
-    others = [reading.other_processes for reading in readings if reading.other_processes is not None]
     return ReadingsRecord(
         count=len(readings),
         sm_clock_hz=median("sm_clock_hz"),
-        sm_clock_min_hz=min(known("sm_clock_hz"), default=None),
+        sm_clock_min_hz=min(known["sm_clock_hz"], default=None),
         power_w=median("power_w"),
-        temperature_max_c=max(known("temperature_c"), default=None),
+        temperature_max_c=max(known["temperature_c"], default=None),
         device_utilisation=median("device_utilisation"),
         energy_j=joules[-1] - joules[0] if len(joules) > 1 else None,
         host_cpu_share=median("host_cpu_share"),
         throttle_reasons=list(reasons),
-        other_processes=max(others, default=None),
+        other_processes=max(known["other_processes"], default=None),
     )

@@ -150,8 +150,10 @@ class TimeCellRecord(ModelCellRecord):
         """Convert rates of 0.1.0, which are over the median step, to the mean step that tables show next to them."""
         step = self.phases.get("step")
         if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
-            tokens = self.cell.batches * self.cell.tokens
-            object.__setattr__(self, "rates", self.rates.over(step.wall.mean_s, tokens))
+            tokens, rates = self.cell.batches * self.cell.tokens, self.rates
+            achieved = None if rates.step_flops is None else rates.step_flops / step.wall.mean_s
+            if achieved != rates.flops_per_s or rates.tokens_per_s not in (None, tokens / step.wall.mean_s):
+                object.__setattr__(self, "rates", rates.over(step.wall.mean_s, tokens))
         return self
 
 

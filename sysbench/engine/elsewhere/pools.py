@@ -145,7 +145,9 @@ class OnRay:
             if address is not None:  # Ray itself tries for half a minute
                 there = urlsplit(address)
                 socket.create_connection((there.hostname, there.port or RAY_PORT), timeout=ANSWER_S).close()
-            self._ray.init(address, log_to_driver=False, logging_level="ERROR")
+            # A cluster that is started for the run needs no dashboard, which takes seconds of a core.
+            dashboard = False if address is None else None
+            self._ray.init(address, log_to_driver=False, logging_level="ERROR", include_dashboard=dashboard)
         except Exception as error:
             raise UsageError(f"--on {address or 'ray'}: no Ray cluster answers: {_words(error)}") from error
         self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
