@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -46,12 +46,15 @@ def process(rank: int, port: int, key: bytes = b"") -> Launched:
 
 
 @contextmanager
-def seated(own: Launched, hello: Hello = HELLO, **given: Any) -> Iterator[list[Exception]]:
-    """Rank 1 in a thread of this process; yields what it raised, which is complete at the end."""
+def seated(
+    own: Launched, hello: Hello = HELLO, before: Callable[[], None] = lambda: None, **given: Any
+) -> Iterator[list[Exception]]:
+    """Rank 1 in a thread of this process, which does something `before`; yields what it raised, complete at the end."""
     raised: list[Exception] = []
 
     def run() -> None:
         try:
+            before()
             seat.take(own, hello, **{"cells": {}, "timeout_s": 20.0, **given})
         except Exception as error:  # noqa: BLE001  It is handed to the test.
             raised.append(error)
@@ -193,17 +196,16 @@ def test_a_rank_with_another_key_and_a_stranger_take_no_part() -> None:
     assert "is not rank 0 of this run, or has another SYSBENCH_KEY" in str(raised[0])
 
     def stray() -> None:
-        """Connect before rank 1 does, and say what no rank says."""
-        while True:
+        """Say what no rank says, as soon as rank 0 listens."""
+        for _ in range(200):
             with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), 5) as stranger:
                 stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 return
+            time.sleep(0.05)
+        raise TimeoutError("rank 0 does not listen")
 
-    thread = threading.Thread(target=stray)
-    thread.start()
-    with seated(process(1, port)) as raised, gathered(process(0, port), HELLO, 20) as links:
+    with seated(process(1, port), before=stray) as raised, gathered(process(0, port), HELLO, 20) as links:
         assert links.ranks == 2
-    thread.join()
     assert raised == []
 
 
