@@ -225,8 +225,8 @@ class GridCell(RunCell):
         alone = None
         if self.grad_accum > 1 and "backward" not in self.phases:
             alone = (
-                f"--grad-accum {self.grad_accum} adds up the gradients of several backwards, and a step of this mode "
-                "has none. Nearest: --mode forward-backward"
+                f"--grad-accum {self.grad_accum} adds up the gradients of several backward passes, and a step of this "
+                "mode has none. Nearest: --mode forward-backward"
             )
         return self.model.problem() or elsewhere or alone or threads_problem(self, device) or ranks_problem(self)
 

@@ -74,7 +74,7 @@ def test_steps_of_several_micro_batches_alone_choose_when_gradients_are_exchange
 
 def test_a_mode_without_backward_accumulates_nothing() -> None:
     (cell,) = cells(grad_accum=4, mode="forward")
-    assert str(cell.problem(None)).startswith("--grad-accum 4 adds up the gradients of several backwards")
+    assert str(cell.problem(None)).startswith("--grad-accum 4 adds up the gradients of several backward passes")
     assert cells(grad_accum=4, mode="forward-backward")[0].problem(None) is None
     assert [cell.mode for cell in MemorySpec.model_validate({"ctx": 128, "grad_accum": 4}).cells()] == ["train"]
 
