@@ -113,8 +113,7 @@ def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
 
 def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ."""
-    first = cells[0] if cells else {}
-    return tuple(axis for axis in known(cells) if any(cell.get(axis) != first.get(axis) for cell in cells))
+    return tuple(axis for axis in known(cells) if len({cell.get(axis) for cell in cells}) > 1)
 
 
 def known(cells: Sequence[Axes]) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ import os
 import platform
 import shlex
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -389,12 +388,10 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     from sysbench.render.dashboard.live import Dashboard, can_draw_on
     from sysbench.render.dashboard.progress import Silent
 
-    # An earlier log is read while the worker imports torch; a damaged log is refused before anything is measured.
-    earlier = log.read(options.resume) if options.resume else ()
     if options.quiet:
-        with collection_paused():
-            deque(earlier, maxlen=0)
         return Silent(options.watch)
+    # What an earlier log shows is read while the worker imports torch.
+    earlier = log.read(options.resume) if options.resume else ()
     console = Console(stderr=True)
     command = measuring(kind)
     if options.no_live or not command.picture or not can_draw_on(console):

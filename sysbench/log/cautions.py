@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics as standard
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sysbench import formulas, statistics, units
@@ -40,18 +40,17 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
         return []
     wall = statistics.series([step.step.wall_s for step in seen.steps if step.step.wall_s is not None])
     warmup = [step.step.wall_s for step in seen.warmup if step.step.wall_s is not None]
-    rules: tuple[Callable[[], Iterator[Caution]], ...] = (
-        lambda: _correctness(seen),
-        lambda: _lower_bound(cell, wall, rates),
-        lambda: stability(warmup, wall),
-        lambda: precision_of_the_median(wall, cell.until, cell.max_steps),
-        lambda: launching(seen),
-        lambda: emulation(cell.computed_in, seen),
-        lambda: surroundings(seen, lost),
-        lambda: compilation(seen),
-        lambda: unmeasured(cell.sync, seen),
-    )
-    return [caution for rule in rules for caution in rule()]
+    return [
+        *_correctness(seen),
+        *_lower_bound(cell, wall, rates),
+        *stability(warmup, wall),
+        *precision_of_the_median(wall, cell.until, cell.max_steps),
+        *launching(seen),
+        *emulation(cell.computed_in, seen),
+        *surroundings(seen, lost),
+        *compilation(seen),
+        *unmeasured(cell.sync, seen),
+    ]
 
 
 def _correctness(seen: CellEvents) -> Iterator[Caution]:
@@ -212,10 +211,10 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
         )
     busy = [reading.host_cpu_share for reading in readings if reading.host_cpu_share is not None]
     on_cpu = seen.started is not None and seen.started.device.type == "cpu"
-    if on_cpu and busy and standard.median(busy) > BUSY_SHARE:
+    if on_cpu and busy and (usual := standard.median(busy)) > BUSY_SHARE:
         yield Caution(
             code="host-busy",
-            message=f"other programs used {units.share(standard.median(busy))} of the CPU during the run",
+            message=f"other programs used {units.share(usual)} of the CPU during the run",
             remedy="close them and measure again",
         )
     for loss in lost:

@@ -35,6 +35,7 @@ class TileModel:
     padding_power   of the power of a FLOP that counts, what one on padding takes
     other_power     of the power of a FLOP of a TN layout, what one of any other takes
     l2_share        of the L2, what operands can take of it and come from there; beyond, less and less of them does
+    l2_write_share  likewise, what of the result stays there
     l2_speed        of the rate of memory, that of the L2
     efficiency      of a tile, by its area as in `_AREAS`, of that: for TN layouts, and for all others
     alone, pair     of a multiprocessor that has one tile, or two, where more would hide latency better
@@ -59,6 +60,7 @@ class TileModel:
     padding_power: float = 0.0
     other_power: float = 1.0
     l2_share: float = 0.0
+    l2_write_share: float = 0.0
     l2_speed: float = 1.0
 
 
@@ -94,8 +96,8 @@ _AMPERE_TENSOR = TileModel(
     padding_power=0.2,
 )
 _ADA_TENSOR = TileModel(
-    0.835, ((1.061, 1.084, 0.817, 0.537, 0.293, 0.182),) * 2, 1, 1, 273, 0.06, 1e-6, 0.887, 30, 5e-7,
-    padding_power=0.62, l2_share=0.275, l2_speed=1.79,
+    0.835, ((1.081, 1.087, 0.895, 0.633, 0.264, 0.189),) * 2, 1, 0.87, 254, 0.175, 1e-6, 0.88, 17, 7e-7,
+    padding_power=0.74, l2_share=0.145, l2_write_share=0.59, l2_speed=2.08,
 )  # fmt: skip
 _HOPPER_TENSOR = TileModel(
     1.137, ((0.7, 0.827, 0.828, 0.71, 0.451, 0.263),) * 2, 0.703, 0.939, 205, 0.474, 3e-6, 0.921, 3.46, 2.5e-6,
@@ -298,7 +300,12 @@ def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn:
         adding = moved[:, candidate, None] / stream + model.split_s * (moved[:, candidate, None] > 0)
         np.minimum(tiled, work[:, candidate, None] / sustained + adding, out=tiled)
     moved_bytes = np.array([float(kernel.bytes) for kernel in kernels])
-    cached_bytes = np.clip(2 * model.l2_share * (gpu.hardware.l2_bytes or 0) - moved_bytes, 0, moved_bytes)
+    _, m, n, k = np.array([kernel.dims for kernel in kernels], dtype=float).T
+    written_bytes = moved_bytes * m * n / (m * k + k * n + m * n)
+    cached_bytes = sum(
+        np.clip(2 * share * (gpu.hardware.l2_bytes or 0) - size_bytes, 0, size_bytes)
+        for share, size_bytes in ((model.l2_share, moved_bytes - written_bytes), (model.l2_write_share, written_bytes))
+    )
     traffic = (moved_bytes - cached_bytes * (1 - 1 / model.l2_speed))[:, None] / stream
     useful = np.array([kernel.flops for kernel in kernels])[:, None] / sustained
     slowdown = [WEIGHT_GRADIENT_SLOWDOWN if k.layout == "NT" and k.dtype != "fp32" else 1.0 for k in kernels]

@@ -64,7 +64,8 @@ def test_damage_far_into_a_log_is_named_by_its_line_after_all_events_before_it(t
         next(events)
 
 
-def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("only", [(), (CellFinished,)])
+def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path, only: tuple[type[Event], ...]) -> None:
     path = written(tmp_path, beginning())
     whole = [encode(reading(at_s)) for at_s in (2.0, 3.0, 4.0)]
     head, tail = whole[2].split(b",", 1)
@@ -72,11 +73,12 @@ def test_lines_that_are_events_only_together_are_damaged(tmp_path: Path) -> None
         ([whole[0] + b"," + whole[1], head, tail], 2),  # as many events as lines, but in other places
         ([whole[0], whole[1] + b",null," + whole[2]], 3),
         ([whole[0], b"null"], 3),
+        ([whole[0], head + b',"deep":' + b"[" * 100_000], 3),
     ):
         damaged = path.with_name("damaged.jsonl")
         damaged.write_bytes(path.read_bytes() + b"\n".join(lines) + b"\n")
         with pytest.raises(LogError, match=f"line {number} is not an event"):
-            list(read(damaged))
+            list(read(damaged, only))
 
 
 def test_a_log_is_named_by_the_time_in_utc(tmp_path: Path) -> None:
