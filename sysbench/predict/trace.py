@@ -172,7 +172,10 @@ class TraceWriter:
 
     def begin(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
         """The columns of a stage, which comes after those that were begun before it."""
-        return self.stages.setdefault(stage, ([], [], [], [], []))
+        columns = self.stages.get(stage)
+        if columns is None:
+            columns = self.stages[stage] = [], [], [], [], []
+        return columns
 
     def operator(
         self, stage: Stage, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""

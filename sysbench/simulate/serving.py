@@ -122,24 +122,25 @@ class Replay:
 
     def _serve(self, first: int, end: int) -> int:
         """Replay these events; return where the allocated peak is first reached, before or among them."""
+        allocator, addresses, sizes, reserved = self.allocator, self._addresses, self.sizes, self.reserved_bytes
         most, peak = self._allocated_bytes, first
         for position, event in enumerate(self._recording.events[first:end], start=first + 1):
             if event < 0:
-                self.allocator.free(self._addresses[~event])
-                self._allocated_bytes -= self.sizes[~event]
-                self.reserved_bytes.append(self.reserved_bytes[-1])  # freed memory stays in the cache
+                allocator.free(addresses[~event])
+                self._allocated_bytes -= sizes[~event]
+                reserved.append(reserved[-1])  # freed memory stays in the cache
                 continue
+            allocation = self._recording.allocations[event]
+            frames = self._frames[allocation.stack] if self._frames is not None else None
             try:
-                allocation = self._recording.allocations[event]
-                frames = self._frames[allocation.stack] if self._frames is not None else None
-                block = self.allocator.allocate(allocation.size_bytes, allocation.stream, frames)
-                self._addresses.append(block.address)
-                self.sizes.append(block.size)
-                self.reserved_bytes.append(self.allocator.reserved_bytes)
-                self._allocated_bytes += block.size
+                block = allocator.allocate(allocation.size_bytes, allocation.stream, frames)
             except SimulatedOutOfMemoryError as error:
                 self.failure = error
                 break
+            addresses.append(block.address)
+            sizes.append(block.size)
+            reserved.append(allocator.reserved_bytes)
+            self._allocated_bytes += block.size
             if self._allocated_bytes > most:
                 most, peak = self._allocated_bytes, position
         return peak
@@ -183,6 +184,7 @@ class Server:
     def __init__(self, recording: Recording, settings: AllocatorSettings) -> None:
         self._recording, self._settings = recording, settings
         self._unlimited = boundless(recording, Gpu("", _BOUNDLESS_BYTES), settings)
+        self._replays: dict[tuple[int, int], Replay] = {}
         self._collects = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
 
     def on(self, gpu: Gpu) -> tuple[Replay, Verdict]:
@@ -191,6 +193,8 @@ class Server:
         alike = 0 if self._collects else bisect_right(unlimited.reserved_bytes, there_bytes)
         if alike == len(unlimited.reserved_bytes):
             return unlimited, _verdict(unlimited, unlimited, there_bytes)
-        like = None if self._collects or settings.expandable_segments else unlimited
-        replay = Replay(self._recording, gpu, settings, like=like, until=alike)
-        return replay, _verdict(replay, unlimited, there_bytes)
+        memory = gpu.memory_bytes, gpu.outside_bytes
+        if memory not in self._replays:  # many GPUs have as much as others
+            like = None if self._collects or settings.expandable_segments else unlimited
+            self._replays[memory] = Replay(self._recording, gpu, settings, like=like, until=alike)
+        return self._replays[memory], _verdict(self._replays[memory], unlimited, there_bytes)

@@ -172,9 +172,7 @@ class CachingAllocator:
             shown = frames or freed.frames
             ledger.record("free_requested", address, freed.requested, freed.stream, shown)
             ledger.record("free_completed", address, freed.requested, freed.stream, shown)
-        ledger.allocated.add(-freed.size)
-        ledger.requested.add(-freed.requested)
-        ledger.allocations.add(-1)
+        ledger.freed(freed.size, freed.requested)
         freed.allocated = False
         freed.frames = None
         freed.absorb(freed.previous)
@@ -211,9 +209,7 @@ class CachingAllocator:
         ledger = self._ledger
         if ledger.events is not None:
             ledger.record("alloc", block.address, size_bytes, block.stream, frames)
-        ledger.allocated.add(block.size)
-        ledger.requested.add(size_bytes)
-        ledger.allocations.add(1)
+        ledger.occupied(block.size, size_bytes)
         return block
 
     def _pool(self, size: int) -> BlockPool:
