@@ -110,7 +110,7 @@ class PhaseTrace:
         return np.cumsum([*each, self.launches], axis=1, dtype=np.float64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """A step: its distinct kernels, and its phases in order, one for each micro-batch under the same name.
 
