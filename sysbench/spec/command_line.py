@@ -37,27 +37,6 @@ def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]
     return [f"{name}={_word(each)}" for name, each in value.items()] if isinstance(value, Mapping) else value
 
 
-def _words(spec: BaseModel) -> Iterator[str]:
-    model = type(spec)
-    for name, field in model.model_fields.items():
-        value = getattr(spec, name)
-        marked = any(isinstance(mark, Option) for mark in field.metadata)
-        if not marked or value == field.get_default(call_default_factory=True) or value is False or value is None:
-            continue
-        option = option_of(field)
-        for each in _entries(value) if option.repeated else (value,):
-            if not option.positional:
-                yield option_name(model, name)
-            if each is not True:
-                yield _word(each)
-
-
-def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]:
-    """What a repeated option is given one after the other; arguments with a name as `name=value`."""
-    entries = value.items() if isinstance(value, Mapping) else value
-    return (f"{each[0]}={_word(each[1])}" if isinstance(each, tuple) else each for each in entries)
-
-
 def _word(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(map(_word, value))
