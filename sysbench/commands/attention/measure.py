@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -154,9 +154,8 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         peak_allocated_bytes=result.allocated_peak_bytes,
         peak_reserved_bytes=result.reserved_peak_bytes,
     )
-    prediction = predicted(cell, known, result.trace)
-    if prediction is not None:
-        yield prediction
+    with suppress(UnavailableError):  # of its memory alone
+        yield predicted(cell, known, result.trace)
 
 
 def _predicted_alone(cell: AttentionCell, known: hardware.Hardware, result: SimulatedAttention) -> Event:
@@ -167,10 +166,7 @@ def _predicted_alone(cell: AttentionCell, known: hardware.Hardware, result: Simu
             f"{units.size(result.available_bytes)} are available; "
             "how much of that compiling saves is known once it has run"
         )
-    prediction = predicted(cell, known, result.trace)
-    if prediction is None:
-        raise UnavailableError(f"times on {known.title} cannot be predicted: its rates are not known")
-    return prediction
+    return predicted(cell, known, result.trace)
 
 
 def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionAccounted:

@@ -115,12 +115,9 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
     )
 
 
-def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPredicted | None:
-    """Predict forward and backward on that GPU; None if its speed is unknown."""
-    try:
-        rates = GpuRates.of(known)
-    except UnavailableError:
-        return None
+def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPredicted:
+    """Predict forward and backward on that GPU; raises UnavailableError if its speed is unknown."""
+    rates = GpuRates.of(known)
     found = predict(trace, rates, host_of(known))
     return AttentionPredicted(
         at_s=time.time(),

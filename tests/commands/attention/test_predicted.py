@@ -63,7 +63,6 @@ def test_a_time_is_that_of_all_kernels_and_gaps_and_holds_no_host() -> None:
     one = cell("naive", precision="tf32")
     trace = simulate(one, Gpu.of(H100)).trace
     said = predicted(one, H100, trace)
-    assert said is not None
     rates = gpu("h100")
     drawn = rates.drawn()
     each_s = kernels.seconds(trace.kernels, rates, drawn)[:, 0]
@@ -95,7 +94,8 @@ def test_compiled_attention_moves_fewer_bytes_and_has_times_alone() -> None:
 
 def test_of_a_mere_size_of_memory_no_time_is_predicted() -> None:
     one, size = cell("naive"), named("24GiB")
-    assert predicted(one, size, simulate(one, Gpu.of(size)).trace) is None
+    with pytest.raises(UnavailableError, match=r"its rates are not known \(matmul_fp32, "):
+        predicted(one, size, simulate(one, Gpu.of(size)).trace)
 
 
 SPEC = AttentionSpec(impl="naive,sdpa-flash", simulate="a100-40gb", dim="64", seq="256,1024,4096,65536")
