@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,11 +182,15 @@ def runnable() -> tuple[Kind, ...]:
     return tuple(kind for kind in kinds() if measuring(kind).measure is not None)
 
 
+STORED: Final = "stored"
+"""pydantic's context of a spec that is read back: what it names was looked up when it was written."""
+
+
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
     """Build a spec from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
     if "kind" not in fields:
         raise ValueError(f"it does not name its command (kind: {', '.join(kinds())})")
-    return measuring(str(fields["kind"])).spec_class.model_validate(fields)
+    return measuring(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 
 def cell_of(axes: Mapping[str, Any]) -> RunCell:

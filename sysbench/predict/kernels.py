@@ -6,7 +6,7 @@ works out an offset for each element, whichever takes longer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -217,16 +217,15 @@ def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
     """
     if kernel.kind == "collective":
         return 0.0
-    drawn = gpu.drawn()
-    bandwidth = gpu.hardware.memory_bandwidth_bytes_per_s or drawn["stream"][0]
-    peak = _peak(kernel, gpu.hardware) or drawn[rate_of_product(kernel, drawn)][0]
+    bandwidth = gpu.hardware.memory_bandwidth_bytes_per_s or gpu.rates["stream"].value
+    peak = _peak(kernel, gpu.hardware) or gpu.rates[rate_of_product(kernel, gpu.rates)].value
     return float(max(_halved(kernel) / peak, kernel.bytes / bandwidth))
 
 
-def rate_of_product(kernel: Kernel, drawn: RateDraws) -> GpuRate:
+def rate_of_product(kernel: Kernel, known: Collection[GpuRate]) -> GpuRate:
     """The rate that a product of this type depends on; a GPU without tf32 computes in fp32."""
     name = _RATE_OF_PRODUCT.get(kernel.dtype, "matmul_fp32")
-    return name if name in drawn else "matmul_fp32"
+    return name if name in known else "matmul_fp32"
 
 
 def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:

@@ -87,7 +87,7 @@ class GpuRates:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HostRates:
     """A host as one thread of Python and autograd on it. All its rates are off by one factor, with `spread`."""
 

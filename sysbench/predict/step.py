@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -167,7 +167,7 @@ class StepPrediction:
         Kernels take whole nanoseconds, as profilers record them.
         """
         unique_s = np.rint(np.array(self.kernel_s) * 1e9)[:, None] / 1e9
-        return walking.lanes(self.trace.phases, unique_s, self.gpu.drawn()["gap_s"], self.host.drawn())
+        return walking.lanes(walking.Issued(self.trace.phases, self.host.drawn()), unique_s, self.gpu.drawn()["gap_s"])
 
 
 def predict(
@@ -178,21 +178,21 @@ def predict(
     The device is waited for after every phase, or if the step is taken `whole` only at its end; phases are predicted by
     themselves in either case. The time of a phase that occurs several times is the sum.
     """
-    drawn, of_host = gpu.drawn(draws, seed), host.drawn(draws, seed)
+    drawn, issued = gpu.drawn(draws, seed), _issued(trace, host, draws, seed)
     factor = unexplained(draws, seed, compiled=trace.compiled)
     unique_s = seconds(trace.kernels, gpu, drawn)
-    walk = partial(walking.walk, gap_s=drawn["gap_s"], host=of_host, synchronous=gpu.hardware.synchronous)
+    walk = partial(walking.walk, gap_s=drawn["gap_s"], synchronous=gpu.hardware.synchronous)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
     bounds = np.array([perfect_seconds(kernel, gpu) for kernel in trace.kernels])
     bounded = bool(gpu.hardware.peak_flops_per_s)  # rates that were measured in place of a data sheet bound nothing
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = list[PhasePrediction](), np.zeros(draws)
     for name, counts in trace.counts.items():
-        walked = _apart([walk((phase,), unique_s) for phase in trace.phases if phase.name == name])
+        walked = _apart([walk(each, unique_s) for each in issued[name]])
         spent = _by_limit(unique_s[:, 0], counts, limits)
         if communication_s := spent.get("communication", 0.0):
             silent_s = np.where([[each == "communication"] for each in limits], 0.0, unique_s)
-            silent = _apart([walk((phase,), silent_s) for phase in trace.phases if phase.name == name])
+            silent = _apart([walk(each, silent_s) for each in issued[name]])
             spent["communication"] = max(0.0, float(walked.device_s[0] - silent.device_s[0]))
         bound_s = float(bounds @ counts)
         phases.append(
@@ -212,7 +212,7 @@ def predict(
         device = {each: device[each] + spent[each] for each in device}
         total_s += walked.total_s
     if whole:
-        total_s = walk(trace.phases, unique_s).total_s
+        total_s = walk(walking.Issued(trace.phases, host.drawn(draws, seed)), unique_s).total_s
     host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
     bound_s = math.fsum(each.lower_bound_s for each in phases)
     unknown = _unknown(trace)
@@ -229,6 +229,16 @@ def predict(
         unknown_share=float(unknown_s / max(sum(device.values()), 1e-12)),
         kernel_s=tuple(unique_s[:, 0].tolist()),
     )
+
+
+@lru_cache(maxsize=2)
+def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str, Sequence[walking.Issued]]:
+    """Every occurrence of each phase, by itself; GPUs of one cell follow each other, and most have the same host."""
+    issued: dict[str, list[walking.Issued]] = {}
+    of_host = host.drawn(draws, seed)
+    for phase in trace.phases:
+        issued.setdefault(phase.name, []).append(walking.Issued((phase,), of_host))
+    return issued
 
 
 def _apart(walks: Sequence[walking.Walked]) -> walking.Walked:

@@ -110,7 +110,7 @@ class PhaseTrace:
         return np.cumsum([*each, self.launches], axis=1, dtype=np.float64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """A step: its distinct kernels, and its phases in order, one for each micro-batch under the same name.
 
@@ -172,7 +172,10 @@ class TraceWriter:
 
     def begin(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
         """The columns of a stage, which comes after those that were begun before it."""
-        return self.stages.setdefault(stage, ([], [], [], [], []))
+        columns = self.stages.get(stage)
+        if columns is None:
+            columns = self.stages[stage] = [], [], [], [], []
+        return columns
 
     def operator(
         self, stage: Stage, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""

@@ -17,7 +17,7 @@ from sysbench.predict.trace import HostWork, Kernel, Stage, Trace, TraceWriter
 from sysbench.simulate.attention import telling
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ordered import OrderedStream
-from sysbench.simulate.recording import Platform, Recorder, StepRecording, record
+from sysbench.simulate.recording import Device, Platform, Recorder, StepRecording, record
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, describe
 from sysbench.spec.model import ModelCell
 
@@ -43,7 +43,9 @@ class Tracer:
         self._step = step
         self._flows: dict[Stage, list[Flow]] | None = {} if compiled else None
         self._place: Recorder | None = None
-        self._known: dict[tuple[object, ...], tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
+        self._operators: dict[object, tuple[str, bool, str]] = {}
+        self._asked: list[object] = []
+        self._known: dict[object, tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
 
     def device(self, observer: DeviceObserver) -> SimulatedDevice:
         """A simulated device that is traced."""
@@ -61,31 +63,47 @@ class Tracer:
 
     def launched(self, place: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
         """An operator has run."""
-        if place.step != self._step or func.namespace == "profiler":
+        if place.step != self._step:
             return
-        if func.is_view:  # half of all operators: nothing has to be worked out for them
+        kind = self._operators.get(func)
+        if kind is None:
+            kind = self._operators[func] = func.namespace, func.is_view, str(func._schema.name)
+        namespace, is_view, name = kind
+        if namespace == "profiler":
+            return
+        if is_view:  # half of all operators: nothing has to be worked out for them
             if self._flows is None or place.phase not in COMPILED_PHASES:
-                self._writer.operator(_stage(place), "view", (), place.module, str(func._schema.name))
+                self._writer.operator(_stage(place), "view", (), place.module, name)
             return
-        question: list[object] = [func, *options]
-        describe([*args, *options.values()], question)
-        key = tuple(question)
-        if key not in self._known:  # layers ask the same over and over
-            call = Call(func, args, options, result)
-            self._known[key] = call.host, call.kernels
-        (first, *rest), kernels = self._known[key]
+        (first, *rest), kernels = self._worked_out(place.device, func, args, options, result)
         if self._flows is not None:
             call = Call(func, args, options, result)
             if self._flowed(place, kernels, call.tensors, call.results):
                 return
         stage = _stage(place)
-        self._writer.operator(stage, first, kernels, place.module, str(func._schema.name))
-        stream = torch.cpu.current_stream()
-        if kernels and isinstance(stream, OrderedStream):
+        self._writer.operator(stage, first, kernels, place.module, name)
+        if kernels and isinstance(stream := torch.cpu.current_stream(), OrderedStream):
             after = stream.take_waits(stage)
             stream.last = stage, self._writer.on_stream(stage, stream.number, after)
         for work in rest:
             self._writer.operator(stage, work)
+
+    def _worked_out(
+        self, device: Device, func: Any, args: Any, options: Mapping[str, Any], result: Any
+    ) -> tuple[tuple[HostWork, ...], tuple[Kernel, ...]]:
+        """What the host does for an operator and what it launches: layers ask the same over and over."""
+        asked = device.asked if isinstance(device, SimulatedDevice) else None
+        question: object = id(asked)
+        if asked is None:
+            described: list[object] = [func, *options]
+            describe([*args, *options.values()], described)
+            question = tuple(described)
+        found = self._known.get(question)
+        if found is None:
+            call = Call(func, args, options, result)
+            found = self._known[question] = call.host, call.kernels
+            self._asked.append(asked)  # its identity stands for the question as long as it lives
+        return found
 
     def _flowed(
         self, place: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +20,50 @@ from sysbench.predict.trace import PhaseTrace, Positions
 
 LAUNCH_LATENCY_S = 3e-6
 """From the call that launches until the kernel starts on an idle device, beside what the call itself takes."""
+
+
+_NOTHING = np.empty(0, dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class Issued:
+    """Phases without a pause as `host` issues them, which is the same for every GPU."""
+
+    phases: Sequence[PhaseTrace]
+    host: Mapping[HostRate, Draws]
+
+    @cached_property
+    def until_s(self) -> Floats:
+        """(draws, operators) When the host is done with each: its rates times how often each was asked for by then."""
+        host = self.host
+        until_s = np.zeros((len(host["launch"]), 1))
+        issued_s = [until_s[:, :0]]
+        for phase in self.phases:
+            suffix = "_backward" if phase.name == "backward" else ""
+            launch_s = np.zeros_like(host["launch"]) if phase.replayed else host["launch"]
+            rates_s = [host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"], launch_s]  # type: ignore[index]
+            issued_s.append(until_s + np.stack(rates_s, axis=1) @ phase.issued)
+            if len(phase.host):
+                until_s = issued_s[-1][:, -1:]
+        return np.concatenate(issued_s, axis=1)
+
+    @cached_property
+    def launched_s(self) -> Floats:
+        """(draws, launches) When the host is done with the operator that makes each."""
+        before = np.cumsum([0, *(len(phase.host) for phase in self.phases)])
+        issuers = [phase.issuers + first for phase, first in zip(self.phases, before[:-1], strict=True)]
+        return self.until_s[:, np.concatenate([_NOTHING, *issuers])]
+
+    @cached_property
+    def kernels(self) -> Positions:
+        """(launches,) The kernel of each."""
+        return np.concatenate([_NOTHING, *(phase.kernels for phase in self.phases)])
+
+    @property
+    def end_s(self) -> Draws:
+        """(draws,) When the host is done with everything."""
+        last_s: Draws = self.until_s[:, -1] if self.until_s.size else np.zeros(len(self.host["launch"]))
+        return last_s
 
 
 @dataclass(frozen=True)
@@ -47,49 +92,38 @@ class Lanes:
     """(launches,) When it ends."""
 
 
-def walk(
-    phases: Sequence[PhaseTrace],
-    unique_s: Floats,
-    gap_s: Draws,
-    host: Mapping[HostRate, Draws],
-    *,
-    synchronous: bool = False,
-) -> Walked:
-    """Phases without a pause, synchronized before and after; `unique_s` (kernels, draws) are seconds of each kernel.
+def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = False) -> Walked:
+    """Phases that are synchronized before and after; `unique_s` (kernels, draws) are seconds of each kernel.
 
     On a device that is `synchronous` the host does nothing else meanwhile.
     """
-    if any(phase.streams is not None for phase in phases):
-        return _walk_streams(phases, unique_s, gap_s, host)
-    issued_s, issuers, kernels = _issued(phases, host), *_launched(phases)
-    host_s = ended_s = issued_s[:, -1] if issued_s.size else np.zeros(len(gap_s))
+    if any(phase.streams is not None for phase in issued.phases):
+        return _walk_streams(issued, unique_s, gap_s)
+    host_s = ended_s = issued.end_s
     device_s = np.zeros(len(gap_s))
-    if len(kernels):
-        each_s = np.ascontiguousarray(unique_s.T)[:, kernels] + gap_s[:, None]
+    if len(issued.kernels):
+        each_s = np.ascontiguousarray(unique_s.T)[:, issued.kernels] + gap_s[:, None]
         busy_s = np.cumsum(each_s, axis=1)
         device_s = busy_s[:, -1]
         # the last kernel's end alone, so that a maximum does where `lanes` has a running one
-        waiting_s = (issued_s[:, issuers] + (each_s - busy_s)).max(axis=1) + LAUNCH_LATENCY_S - gap_s
+        waiting_s = (issued.launched_s + (each_s - busy_s)).max(axis=1) + LAUNCH_LATENCY_S - gap_s
         ended_s = host_s + device_s if synchronous else np.maximum(host_s, device_s + waiting_s)
-    return Walked(ended_s + host["synchronize"], host_s, device_s)
+    return Walked(ended_s + issued.host["synchronize"], host_s, device_s)
 
 
-def _walk_streams(
-    phases: Sequence[PhaseTrace], unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]
-) -> Walked:
+def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> Walked:
     """Phases on several streams, one after the other: a launch begins when its stream is free and its waits are over.
 
     The device alone is a host that takes no time.
     """
     host_s, total_s, device_s = (np.zeros(len(gap_s)) for _ in range(3))
-    for phase in phases:
-        issued_s = _issued((phase,), host)
-        until_s = issued_s[:, -1] if issued_s.size else np.zeros(len(gap_s))
-        ready_s = np.ascontiguousarray(issued_s[:, phase.issuers].T) + LAUNCH_LATENCY_S
-        total_s += np.maximum(until_s, _ended(phase, ready_s, unique_s, gap_s))
+    for phase in issued.phases:
+        alone = Issued((phase,), issued.host)
+        ready_s = np.ascontiguousarray(alone.launched_s.T) + LAUNCH_LATENCY_S
+        total_s += np.maximum(alone.end_s, _ended(phase, ready_s, unique_s, gap_s))
         device_s += _ended(phase, np.zeros_like(ready_s), unique_s, gap_s)
-        host_s += until_s
-    return Walked(total_s + host["synchronize"], host_s, device_s)
+        host_s += alone.end_s
+    return Walked(total_s + issued.host["synchronize"], host_s, device_s)
 
 
 def _ended(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -> Draws:
@@ -111,33 +145,10 @@ def _ended(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -
     return last_s
 
 
-def lanes(phases: Sequence[PhaseTrace], unique_s: Floats, gap_s: Draws, host: Mapping[HostRate, Draws]) -> Lanes:
+def lanes(issued: Issued, unique_s: Floats, gap_s: Draws) -> Lanes:
     """When everything happens, at the first draw."""
-    issued_s, issuers, kernels = _issued(phases, host)[0], *_launched(phases)
-    ready_s = issued_s[issuers] + LAUNCH_LATENCY_S
-    each_s, gap = unique_s[kernels, 0], gap_s[0]
+    ready_s = issued.launched_s[0] + LAUNCH_LATENCY_S
+    each_s, gap = unique_s[issued.kernels, 0], gap_s[0]
     busy_s = np.cumsum(each_s + gap)
     ended_s = busy_s + np.maximum.accumulate(ready_s - gap - (busy_s - each_s - gap)) if len(each_s) else busy_s
-    return Lanes(issued_s, ended_s - each_s, ended_s)
-
-
-def _launched(phases: Sequence[PhaseTrace]) -> tuple[Positions, Positions]:
-    """Of every launch of all phases, the operator that makes it, counted through, and the kernel."""
-    before = np.cumsum([0, *(len(phase.host) for phase in phases)])
-    nothing = np.empty(0, dtype=np.intp)
-    issuers = [nothing, *(phase.issuers + first for phase, first in zip(phases, before[:-1], strict=True))]
-    return np.concatenate(issuers), np.concatenate([nothing, *(phase.kernels for phase in phases)])
-
-
-def _issued(phases: Sequence[PhaseTrace], host: Mapping[HostRate, Draws]) -> Floats:
-    """(draws, operators) When the host is done with each: its rates times how often each was asked for until then."""
-    until_s = np.zeros((len(host["launch"]), 1))
-    issued_s = [until_s[:, :0]]
-    for phase in phases:
-        suffix = "_backward" if phase.name == "backward" else ""
-        launch_s = np.zeros_like(host["launch"]) if phase.replayed else host["launch"]
-        rates_s = [host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"], launch_s]  # type: ignore[index]
-        issued_s.append(until_s + np.stack(rates_s, axis=1) @ phase.issued)
-        if len(phase.host):
-            until_s = issued_s[-1][:, -1:]
-    return np.concatenate(issued_s, axis=1)
+    return Lanes(issued.until_s[0], ended_s - each_s, ended_s)

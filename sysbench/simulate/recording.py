@@ -74,6 +74,9 @@ class RealDevice(ObservedDevice):
         return result
 
 
+_COMMUNICATING = ("c10d", "fsdp")
+"""Namespaces of operators that communicate."""
+
 _SETTLING_S = 0.005
 """After a phase of one of several ranks: threads of gloo hold tensors for a moment longer than a collective takes."""
 
@@ -232,7 +235,8 @@ def record(
         composed_of(platform.composites),
         cuda_autocast(platform.autocast) as autocast,
     ):
-        recorder = _StepRecorder(platform, device, Origins(_carry_out.__code__, parts=parts) if origins else None)
+        found = Origins(_carry_out.__code__, parts=parts) if origins else None
+        recorder = _StepRecorder(platform, device, found, is_own=cell.own is not None)
         if cell.own is not None and isinstance(recorder.device, SimulatedDevice):
             recorder.device.values = KnownValues()
         with _among(mesh, recorder.device), recorder.device:
@@ -268,7 +272,12 @@ def record_real(
     After the last occurrence of each phase in the measured step, yields the recording so far; the last one is complete.
     Memory that operators allocate and free before they return is not seen.
     """
-    recorder = _StepRecorder(_AS_IT_IS, lambda observer: RealDevice(observer, device), Origins(_carry_out.__code__))
+    recorder = _StepRecorder(
+        _AS_IT_IS,
+        lambda observer: RealDevice(observer, device),
+        Origins(_carry_out.__code__),
+        is_own=cell.own is not None,
+    )
     last = PROCEDURES[protocol].earlier_steps
     with _among(mesh, recorder.device), recorder.device:
         settle = (lambda: None) if mesh is None else (lambda: time.sleep(_SETTLING_S))
@@ -379,6 +388,10 @@ class Recorder:
             origin = Origin(source.module, origin.stack or source.stack)
         return self._allocate(size_bytes, origin)
 
+    def heeds(self, func: Operator) -> bool:
+        """Whether the operator's kernel may need scratch memory."""
+        return func in MATRIX_PRODUCTS or func in self._platform.scratch
+
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         """Record the scratch memory of the operator's kernel."""
         if func in MATRIX_PRODUCTS:
@@ -444,21 +457,33 @@ class Recorder:
 class _StepRecorder(Recorder):
     """A recorder that assigns categories to the allocations of training steps, and counts FLOPs of users' models."""
 
-    def __init__(self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        device: Callable[[DeviceObserver], Device],
+        origins: Origins | None,
+        *,
+        is_own: bool,
+    ) -> None:
         super().__init__(platform, device, origins)
+        self._is_own = is_own
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
+
+    def heeds(self, func: Operator) -> bool:
+        """Whether the operator needs scratch memory, communicates, or has FLOPs that are counted."""
+        return super().heeds(func) or func.namespace in _COMMUNICATING or self._is_own
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         """Count the FLOPs of an operator, and tell what it communicates."""
         super().ends(func, arguments, options, result)
-        if func.namespace in ("c10d", "fsdp"):
+        if func.namespace in _COMMUNICATING:
             # Parameters come out of a collective's buffer by an operator of FSDP2's, which writes to them.
             for tensor in tensors_in([*arguments, *options.values()]):
                 number = self.device.number_of(tensor)
                 if number is not None and self._categories.get(number) not in ("parameters", "gradients"):
                     self._categories[number] = "communication"
-        if self._work is not None and self._work.own is not None:
+        if self._work is not None and self._is_own:
             self._flops[self.step, self.phase] += flops(func, arguments, options, result)
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -44,16 +45,26 @@ class Replay:
     """A recording, served by the allocator of a GPU until its end, or until memory runs out.
 
     sizes           of the blocks, by the numbers of their allocations
-    addresses       of the blocks in use at the end
     peaks           of every span that was entered
     failure         the error that ended it, if any
     reserved_bytes  after every event
     """
 
     def __init__(
-        self, recording: Recording, gpu: Gpu, settings: AllocatorSettings, frames: Sequence[Frames] | None = None
+        self,
+        recording: Recording,
+        gpu: Gpu,
+        settings: AllocatorSettings,
+        frames: Sequence[Frames] | None = None,
+        *,
+        like: Replay | None = None,
+        until: int = 0,
     ) -> None:
-        """Replay the recording; `frames` has the stacks to show in a snapshot, one for each recorded stack."""
+        """Replay the recording; `frames` has the stacks to show in a snapshot, one for each recorded stack.
+
+        This replay is known to be `like` another one until an event, up to which that one has released nothing: it is
+        taken from there as far as the span in which they part.
+        """
         self.allocator = CachingAllocator(
             gpu.memory_bytes,
             settings,
@@ -61,15 +72,20 @@ class Replay:
             record=frames is not None,
         )
         self.sizes: list[int] = []
-        self.addresses: dict[int, int] = {}
         self.peaks: list[SpanPeak] = []
         self.failure: SimulatedOutOfMemoryError | None = None
         self.reserved_bytes: list[int] = []
+        self._addresses: list[int] = []
         self._recording = recording
         self._frames = frames
         self._allocated_bytes = 0
-        position = 0
-        for span in self._recording.spans:
+        position, spans = 0, recording.spans
+        if like is not None:
+            entered = sum(span.first <= until for span in spans) - 1
+            position, spans = spans[entered].first, spans[entered:]
+            self.peaks = like.peaks[:entered]
+            self._resume(like, position)
+        for span in spans:
             self._serve(position, span.first)
             self.allocator.reset_peaks()
             self.allocator.annotate(span.name, "START")
@@ -81,30 +97,50 @@ class Replay:
             if self.failure is not None:
                 return
 
+    @property
+    def addresses(self) -> dict[int, int]:
+        """Of the blocks in use at the end, by the numbers of their allocations."""
+        return {number: self._addresses[number] for number in self._recording.live_at(len(self.reserved_bytes))}
+
     def peaks_of_last_step(self) -> list[SpanPeak]:
         """Peaks of the step in which the replay ended."""
         return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
 
+    def _resume(self, like: Replay, position: int) -> None:
+        """Be where another replay was before this event."""
+        events, requests = self._recording.events[:position], self._recording.allocations
+        count = sum(event >= 0 for event in events)
+        self.sizes, self._addresses = like.sizes[:count], like._addresses[:count]
+        self.reserved_bytes = like.reserved_bytes[:position]
+        grown = zip(events, self.reserved_bytes, [0, *self.reserved_bytes], strict=False)
+        live = sorted(self._recording.live_at(position), key=self._addresses.__getitem__)
+        self._allocated_bytes = sum(self.sizes[number] for number in live)
+        self.allocator.resume(
+            [(requests[n].size_bytes, now - before, requests[n].stream) for n, now, before in grown if now > before],
+            [(self._addresses[number], self.sizes[number], requests[number].size_bytes) for number in live],
+        )
+
     def _serve(self, first: int, end: int) -> int:
         """Replay these events; return where the allocated peak is first reached, before or among them."""
+        allocator, addresses, sizes, reserved = self.allocator, self._addresses, self.sizes, self.reserved_bytes
         most, peak = self._allocated_bytes, first
         for position, event in enumerate(self._recording.events[first:end], start=first + 1):
             if event < 0:
-                self.allocator.free(self.addresses.pop(~event))
-                self._allocated_bytes -= self.sizes[~event]
-                self.reserved_bytes.append(self.reserved_bytes[-1])  # freed memory stays in the cache
+                allocator.free(addresses[~event])
+                self._allocated_bytes -= sizes[~event]
+                reserved.append(reserved[-1])  # freed memory stays in the cache
                 continue
+            allocation = self._recording.allocations[event]
+            frames = self._frames[allocation.stack] if self._frames is not None else None
             try:
-                allocation = self._recording.allocations[event]
-                frames = self._frames[allocation.stack] if self._frames is not None else None
-                block = self.allocator.allocate(allocation.size_bytes, allocation.stream, frames)
-                self.addresses[event] = block.address
-                self.sizes.append(block.size)
-                self.reserved_bytes.append(self.allocator.reserved_bytes)
-                self._allocated_bytes += block.size
+                block = allocator.allocate(allocation.size_bytes, allocation.stream, frames)
             except SimulatedOutOfMemoryError as error:
                 self.failure = error
                 break
+            addresses.append(block.address)
+            sizes.append(block.size)
+            reserved.append(allocator.reserved_bytes)
+            self._allocated_bytes += block.size
             if self._allocated_bytes > most:
                 most, peak = self._allocated_bytes, position
         return peak
@@ -141,18 +177,24 @@ def _verdict(replay: Replay, unlimited: Replay, there_bytes: int) -> Verdict:
 class Server:
     """A recording, served by many GPUs.
 
-    An allocator notices how much memory there is only when the device refuses, or when it collects garbage: wherever
-    neither happens, one replay without a limit is the replay of that GPU.
+    An allocator notices how much memory there is only when the device refuses, or when it collects garbage: until
+    then, one replay without a limit is the replay of every GPU.
     """
 
     def __init__(self, recording: Recording, settings: AllocatorSettings) -> None:
         self._recording, self._settings = recording, settings
         self._unlimited = boundless(recording, Gpu("", _BOUNDLESS_BYTES), settings)
+        self._replays: dict[tuple[int, int], Replay] = {}
+        self._collects = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
 
     def on(self, gpu: Gpu) -> tuple[Replay, Verdict]:
         """The replay on this GPU, with addresses that need not be its own, and whether the recording fits."""
-        settings, there_bytes = self._settings, available_bytes(gpu, self._settings)
-        collects = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
-        enough = max(self._unlimited.reserved_bytes, default=0) <= there_bytes and not collects
-        replay = self._unlimited if enough else Replay(self._recording, gpu, settings)
-        return replay, _verdict(replay, self._unlimited, there_bytes)
+        settings, unlimited, there_bytes = self._settings, self._unlimited, available_bytes(gpu, self._settings)
+        alike = 0 if self._collects else bisect_right(unlimited.reserved_bytes, there_bytes)
+        if alike == len(unlimited.reserved_bytes):
+            return unlimited, _verdict(unlimited, unlimited, there_bytes)
+        memory = gpu.memory_bytes, gpu.outside_bytes
+        if memory not in self._replays:  # many GPUs have as much as others
+            like = None if self._collects or settings.expandable_segments else unlimited
+            self._replays[memory] = Replay(self._recording, gpu, settings, like=like, until=alike)
+        return self._replays[memory], _verdict(self._replays[memory], unlimited, there_bytes)

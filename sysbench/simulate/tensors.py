@@ -112,6 +112,10 @@ class DeviceObserver(Protocol):
         """The operator has a result with its own storage; return the number that identifies it."""
         ...
 
+    def heeds(self, func: Operator) -> bool:
+        """Whether it has to be told when this operator has run; it is asked once."""
+        ...
+
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         """The operator has run."""
         ...
@@ -177,7 +181,9 @@ class SimulatedDevice(ObservedDevice):
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__(observer)
         self._answers: dict[tuple[object, ...], _Answer] = {}
-        self._handlers: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {}
+        self._handlers: dict[Operator, tuple[Callable[[Operator, Arguments, Options], Any], bool]] = {}
+        self.asked: object = None
+        """The same object whenever the operator that ran last is called with alike arguments; None if unknown."""
         self.values: KnownValues | None = None
         """What is known of values; code of the user's needs it, ours does not."""
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
@@ -189,15 +195,18 @@ class SimulatedDevice(ObservedDevice):
 
         Raises UnavailableError for an operator whose shapes depend on values, or for which torch has no shape function.
         """
-        handle = self._handlers.get(func)
-        if handle is None:
-            handle = self._handlers[func] = self._handler_for(func)
+        found = self._handlers.get(func)
+        if found is None:
+            found = self._handlers[func] = self._handler_for(func), self._observer.heeds(func)
+        handle, heeded = found
         self._observer.begins(func)
+        self.asked = None
         try:
             result = handle(func, args, kwargs)
         finally:
             self._arguments = ()  # a longer reference would keep them alive
-        self._observer.ends(func, args, kwargs, result)
+        if heeded:
+            self._observer.ends(func, args, kwargs, result)
         if self.values is not None:
             self.values.follow(func, args, kwargs, result)
         return result
@@ -223,7 +232,8 @@ class SimulatedDevice(ObservedDevice):
         """Handle an operator whose results are views of its first argument."""
         if type(args[0]) is not SimulatedTensor:
             return func(*args, **kwargs)
-        return _adopted(_shapes(func, args, kwargs))
+        with _below_python():  # no shape function in Python: these are C++
+            return _adopted(func(*args, **kwargs))
 
     def _compute(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator whose results are new tensors, or arguments modified in place."""
@@ -239,12 +249,12 @@ class SimulatedDevice(ObservedDevice):
             return func(*args, **kwargs)
         self._arguments = args
         key = tuple(question)
-        answer = self._answers.get(key)
+        self.asked = answer = self._answers.get(key)
         if answer is not None and type(answer) is not _AskAgain:
             return self._made(answer, args)
         result = _shapes(func, args, kwargs)
         if answer is None:
-            self._answers[key] = _learnt(result, args, kwargs)
+            self.asked = self._answers[key] = _learnt(result, args, kwargs)
         return self._seen(_adopted(result))
 
     def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
@@ -254,7 +264,7 @@ class SimulatedDevice(ObservedDevice):
         def element(value: Any, index: int) -> Any:
             return [value[index]] if isinstance(value, list | tuple) and len(value) == length else value
 
-        return [
+        results = [
             self._compute(
                 func,
                 tuple(element(value, index) for value in args),
@@ -262,6 +272,8 @@ class SimulatedDevice(ObservedDevice):
             )[0]
             for index in range(length)
         ]
+        self.asked = None  # for one element alone it was
+        return results
 
     def _change(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator that returns nothing: it only changes values, of which there are none."""

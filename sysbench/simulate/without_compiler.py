@@ -1,10 +1,13 @@
-"""torch without its compiler: importing that takes longer than simulating a step."""
+"""torch without its compiler and without algebra on shapes: importing these takes longer than simulating a step."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial, reduce
+from importlib import import_module
+from operator import and_, or_
 from types import ModuleType
 from typing import Any
 
@@ -12,32 +15,91 @@ import torch
 
 _COMPILER = "torch._dynamo"
 _MARK = "__dynamo_disable"
+_SAME = ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "guarding_hint_or_throw",
+         "statically_known_true")  # fmt: skip
+
+_OF_NUMBERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "sympy": {},
+    "torch.fx.experimental.symbolic_shapes": {
+        **dict.fromkeys(_SAME, lambda known, *_: known),
+        "has_guarding_hint": lambda number: True,
+        "is_nested_int": lambda number: False,
+        "sym_and": lambda *known: reduce(and_, known),
+        "sym_or": lambda *known: reduce(or_, known),
+        "sym_eq": lambda one, other: tuple(one) == tuple(other) if isinstance(one, tuple | list) else one == other,
+    },
+    "torch.utils._sympy.functions": {"Max": max},
+}
+"""What torch's shape functions ask of sizes and of what compares them, by module, where these are Python's numbers."""
 
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Keep torch from importing its compiler in this context.
+    """Keep torch from importing its compiler, and sympy, in this context.
 
     Optimizers and shape functions tell the compiler to stay out of them, for which `torch._compile` imports it. Nothing
-    is compiled here, so that they get a stand-in that does nothing; at the end everything is as it was.
+    is compiled here, so that they get a stand-in that does nothing. Shape functions compare sizes by what also compares
+    symbols, and these are numbers here: they get a stand-in that compares numbers, and imports what it cannot answer.
+    At the end everything is as it was.
     """
-    if _COMPILER in sys.modules:
+    with _without_algebra():
+        if _COMPILER in sys.modules:
+            yield
+            return
+        marked: list[Any] = []
+
+        def disable(function: Callable[..., Any], recursive: bool = True, **_: object) -> Callable[..., Any]:
+            marked.append(function)  # `torch._compile` leaves what this returns on the function
+            return function
+
+        stand_in: Any = ModuleType(_COMPILER)
+        stand_in.disable = disable
+        stand_in.graph_break = lambda: None
+        sys.modules[_COMPILER] = torch._dynamo = stand_in
+        try:
+            yield
+        finally:
+            del sys.modules[_COMPILER], torch._dynamo
+            for function in marked:
+                if hasattr(function, _MARK):
+                    delattr(function, _MARK)
+
+
+def _are_numbers(asked: Iterable[Any]) -> bool:
+    return all(_are_numbers(each) if isinstance(each, tuple | list) else type(each) in (bool, int) for each in asked)
+
+
+@contextmanager
+def _without_algebra() -> Iterator[None]:
+    if any(name in sys.modules for name in _OF_NUMBERS):
         yield
         return
-    marked: list[Any] = []
+    stand_ins = {name: ModuleType(name) for name in _OF_NUMBERS}
 
-    def disable(function: Callable[..., Any], recursive: bool = True, **_: object) -> Callable[..., Any]:
-        marked.append(function)  # `torch._compile` leaves what this returns on the function
+    def withdraw() -> None:
+        for name, each in stand_ins.items():
+            if sys.modules.get(name) is each:
+                del sys.modules[name]
+
+    def real(module: str, name: str) -> Any:
+        if name.startswith("__"):  # `import` asks whether it is a package
+            raise AttributeError(name)
+        withdraw()
+        return getattr(import_module(module), name)
+
+    def on_numbers(answer: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+        def function(*asked: Any) -> Any:
+            return answer(*asked) if _are_numbers(asked) else real(module, name)(*asked)
+
         return function
 
-    stand_in: Any = ModuleType(_COMPILER)
-    stand_in.disable = disable
-    stand_in.graph_break = lambda: None
-    sys.modules[_COMPILER] = torch._dynamo = stand_in
+    for module, each in stand_ins.items():
+        vars(each).update({name: on_numbers(answer, module, name) for name, answer in _OF_NUMBERS[module].items()})
+        vars(each)["__getattr__"] = partial(real, module)
+    vars(stand_ins["sympy"])["Basic"] = type("Basic", (), {})  # what a number is not
+    sys.modules.update(stand_ins)
     try:
         yield
     finally:
-        del sys.modules[_COMPILER], torch._dynamo
-        for function in marked:
-            if hasattr(function, _MARK):
-                delattr(function, _MARK)
+        withdraw()
+        del vars(stand_ins["sympy"])["Basic"]  # whoever keeps the stand-in gets the real one from now on

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import BaseModel
 
@@ -25,11 +25,19 @@ def _words(spec: BaseModel) -> Iterator[str]:
         if not marked or value == field.get_default(call_default_factory=True) or value is False or value is None:
             continue
         option = option_of(field)
-        if not option.positional:
-            yield option_name(model, name)
-        if value is not True:
-            yield ",".join(map(_word, value)) if isinstance(value, tuple) else _word(value)
+        for each in _entries(value) if option.repeated else (value,):
+            if not option.positional:
+                yield option_name(model, name)
+            if each is not True:
+                yield _word(each)
+
+
+def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]:
+    """What a repeated option is given one after the other."""
+    return [f"{name}={_word(each)}" for name, each in value.items()] if isinstance(value, Mapping) else value
 
 
 def _word(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_word, value))
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

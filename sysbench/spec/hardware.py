@@ -14,8 +14,18 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    ValidationInfo,
+)
 
+from sysbench.command import STORED
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.spec.axes import texts
 from sysbench.spec.model import Precision
@@ -204,8 +214,18 @@ def gpus(value: object) -> tuple[str, ...]:
         raise ValueError(str(error)) from None
 
 
-Gpus = Annotated[tuple[str, ...], BeforeValidator(gpus)]
+def _gpus(value: object, info: ValidationInfo) -> tuple[str, ...]:
+    """A run may be of a device that was calibrated elsewhere: it is read wherever its file is."""
+    return texts(value) if info.context == STORED else gpus(value)
+
+
+Gpus = Annotated[tuple[str, ...], BeforeValidator(_gpus)]
 """GPUs by name, or by memory size."""
+
+
+def sheet(slug: str) -> Hardware | None:
+    """Return the data sheet with this slug; None for a memory size, and for a device that has none."""
+    return next((hardware for hardware in known() if hardware.slug == slug), None)
 
 
 def slug_of(device_name: str, memory_bytes: int | None = None) -> str:

@@ -78,6 +78,11 @@ class DescribedInput(BaseModel):
     below: int | str | None
     """Bound of whole numbers: a number, or `vocab`."""
 
+    def __str__(self) -> str:
+        """As it is described on the command line."""
+        name, bound = f"{self.name}=" if self.name else "", f"<{self.below}" if self.below is not None else ""
+        return f"{name}{self.dtype}[{','.join(map(str, self.sizes))}]{bound}"
+
 
 def _described(value: object) -> tuple[object, ...]:
     words = value if isinstance(value, list | tuple) else [value]

@@ -15,7 +15,7 @@ from sysbench.predict.rates import typical_host
 from sysbench.predict.step import predict
 from sysbench.predict.trace import Kernel, Stage, Trace, TraceWriter
 from sysbench.predict.tracing import trace
-from sysbench.predict.walk import LAUNCH_LATENCY_S, walk
+from sysbench.predict.walk import LAUNCH_LATENCY_S, Issued, walk
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec.hardware import named
 from sysbench.spec.model import ModelCell
@@ -63,7 +63,7 @@ def test_a_stream_waits_for_another_only_where_it_is_told_to() -> None:
         writer.operator(Stage("forward"), "operator", [add])
         writer.on_stream(Stage("forward"), stream, after)
     (phase,) = writer.trace().phases
-    walked = walk((phase,), np.array([[1e-3]]), GAP, HOST)
+    walked = walk(Issued((phase,), HOST), np.array([[1e-3]]), GAP)
     issued = 14e-6
     # The second runs beside the first; the fourth has to wait for the third, not for the second.
     assert walked.total_s[0] == pytest.approx(issued + LAUNCH_LATENCY_S + 3 * 1e-3 + 2 * GAP[0] + 20e-6)

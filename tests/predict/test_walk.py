@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.predict.trace import HOST_WORK, Kernel, PhaseTrace, Stage, TraceWriter
-from sysbench.predict.walk import LAUNCH_LATENCY_S, lanes, walk
+from sysbench.predict.walk import LAUNCH_LATENCY_S, Issued, lanes, walk
 
 HOST = {
     name: np.array([value])
@@ -29,25 +29,25 @@ def phase(*launches: int, name: str = "forward") -> PhaseTrace:
 
 
 def test_a_device_that_is_faster_than_the_host_waits_for_it() -> None:
-    walked = walk((phase(1, 1, 1),), np.array([[1e-6]]), GAP, HOST)
+    walked = walk(Issued((phase(1, 1, 1),), HOST), np.array([[1e-6]]), GAP)
     assert walked.host_s[0] == pytest.approx(3 * 14e-6)
     assert walked.total_s[0] == pytest.approx(3 * 14e-6 + LAUNCH_LATENCY_S + 1e-6 + 20e-6)
 
 
 def test_a_device_that_is_slower_than_the_host_runs_without_a_pause() -> None:
-    walked = walk((phase(1, 1, 1),), np.array([[1e-3]]), GAP, HOST)
+    walked = walk(Issued((phase(1, 1, 1),), HOST), np.array([[1e-3]]), GAP)
     assert walked.total_s[0] == pytest.approx(14e-6 + LAUNCH_LATENCY_S + 3e-3 + 2e-6 + 20e-6)
 
 
 def test_backward_is_issued_at_its_own_rate() -> None:
-    walked = walk((phase(1, 1, name="backward"),), np.array([[1e-6]]), GAP, HOST)
+    walked = walk(Issued((phase(1, 1, name="backward"),), HOST), np.array([[1e-6]]), GAP)
     assert walked.host_s[0] == pytest.approx(2 * 9e-6)
 
 
 def test_a_phase_without_kernels_takes_what_the_host_takes() -> None:
     writer = TraceWriter()
     writer.operator(Stage("zero_grad"), "view")
-    walked = walk((writer.trace().phases[0],), np.empty((0, 1)), GAP, HOST)
+    walked = walk(Issued((writer.trace().phases[0],), HOST), np.empty((0, 1)), GAP)
     assert walked.total_s[0] == pytest.approx(2e-6 + 20e-6)
     assert walked.device_s[0] == 0
 
@@ -64,7 +64,7 @@ def test_the_closed_form_equals_a_loop_over_kernels(operators: list[tuple[str, l
         writer.kernels[kernel] = len(writer.kernels)
     for work, launched in operators:
         writer.operator(Stage("forward"), work, [kernels[i] for i in launched])  # type: ignore[arg-type]
-    found = lanes((writer.trace().phases[0],), unique_s, GAP, HOST)
+    found = lanes(Issued((writer.trace().phases[0],), HOST), unique_s, GAP)
     clock, free, ends = 0.0, -1.0, []
     for work, launched in operators:
         clock += HOST[work][0] + HOST["launch"][0] * len(launched)
@@ -73,5 +73,5 @@ def test_the_closed_form_equals_a_loop_over_kernels(operators: list[tuple[str, l
             free = start + unique_s[i, 0]
             ends.append(free)
     np.testing.assert_allclose(found.ended_s, ends, rtol=1e-9, atol=1e-15)
-    whole = walk((writer.trace().phases[0],), unique_s, GAP, HOST)
+    whole = walk(Issued((writer.trace().phases[0],), HOST), unique_s, GAP)
     assert whole.total_s[0] == pytest.approx(max([clock, *ends]) + HOST["synchronize"][0])

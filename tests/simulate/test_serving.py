@@ -44,6 +44,7 @@ def test_a_gpu_that_shares_a_replay_is_told_what_its_own_would_say(chosen: Alloc
     assert shared.peaks == own.peaks
     assert shared.sizes == own.sizes
     assert shared.reserved_bytes == own.reserved_bytes
+    assert shared.allocator.statistics == own.allocator.statistics
 
 
 @cache
@@ -62,11 +63,52 @@ import sys, torch
 from tests.simulate.test_serving import recorded
 first = recorded()
 assert "torch._dynamo" not in sys.modules and "_dynamo" not in vars(torch), "the compiler was imported"
+assert "sympy" not in sys.modules, "sympy was imported"
 import torch._dynamo
 assert hasattr(torch._dynamo, "optimize")
 assert not hasattr(torch.optim.Optimizer.add_param_group.__wrapped__, "__dynamo_disable")
 assert recorded.__wrapped__() == first, "the first of a process differs from the next"
 """
+
+WITHOUT_ALGEBRA = """
+import sys, torch
+from sysbench.simulate.without_compiler import without_compiler
+NAMES = ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "guarding_hint_or_throw",
+         "has_guarding_hint", "is_nested_int", "statically_known_true", "sym_and", "sym_or", "sym_eq")
+ASKED = [(True,), (False,), (True, False), (True, True), (False, False), (3, 3), (3, 4), ((2, 3), [2, 3]), ((2,), (3,))]
+ASKED += [(3,)]
+
+def answers(module):
+    for name in NAMES:
+        for asked in ASKED:
+            try:
+                yield name, asked, getattr(module, name)(*asked)
+            except (AssertionError, TypeError):  # asked for what it does not know
+                yield name, asked, None
+
+with without_compiler():
+    import sympy, torch.fx.experimental.symbolic_shapes as of_numbers
+    assert not isinstance(3, sympy.Basic)
+    said = list(answers(of_numbers))
+    assert "__file__" not in vars(of_numbers), "it has been imported"
+    conditional = of_numbers.guard_or_false
+    environment = of_numbers.ShapeEnv
+import torch.fx.experimental.symbolic_shapes as real
+assert environment is real.ShapeEnv
+class Node:
+    def guard_bool(self, *place):
+        return True
+assert conditional(torch.SymBool(Node())) is True
+assert isinstance(sympy.Symbol("u0"), sympy.Basic)
+for (name, asked, answer), (_, _, expected) in zip(said, answers(real), strict=True):
+    assert expected is None or answer == expected, (name, asked, answer, expected)
+assert sum(expected is not None for *_, expected in answers(real)) > 30
+"""
+
+
+@pytest.mark.slow
+def test_numbers_are_compared_without_sympy_as_torch_compares_them_with_it_and_symbols_by_torch() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_ALGEBRA], check=True, timeout=120)
 
 
 @pytest.mark.slow

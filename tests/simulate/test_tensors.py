@@ -37,6 +37,9 @@ class Books:
         self.sizes.append(size_bytes)
         return len(self.sizes) - 1
 
+    def heeds(self, func: Operator) -> bool:
+        return False
+
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         pass
 

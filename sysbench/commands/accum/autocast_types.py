@@ -29,6 +29,9 @@ class _Unobserved:
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         return 0
 
+    def heeds(self, func: Operator) -> bool:
+        return False
+
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         pass
 

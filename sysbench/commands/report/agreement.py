@@ -1,9 +1,10 @@
-"""Comparison of runs of the same step: clocks with kernels, measured with simulated peaks."""
+"""Comparison of runs of the same step: clocks with kernels, measured with simulated peaks and predicted times."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from sysbench import units
@@ -19,7 +20,7 @@ from sysbench.log.records import CellRecord
 from sysbench.render.findings import named, namer, share_range
 from sysbench.spec import hardware
 
-_STEP: Final = ("size", "model", "ctx", "batch", "grad_accum", *CHOICES)
+_STEP: Final = ("size", "model", "ctx", "batch", "grad_accum", "ranks", *CHOICES)
 """Axes that identify a step across commands, besides its mode or phase."""
 
 FILLED: Final = 0.9
@@ -76,19 +77,18 @@ def _kernels_s(cell: ProfileCellRecord, phase: str) -> float:
 
 
 @dataclass(frozen=True)
-class MeasuredAndSimulated:
-    """The measured peak of a step, and the one simulated for the same GPU."""
+class MeasuredAndModelled:
+    """A measured cell, and the same one simulated or predicted for the same device."""
 
-    measured: MemoryCellRecord
-    simulated: MemoryCellRecord
+    measured: CellRecord
+    modelled: CellRecord
+    share: float
+    """Relative error of the modelled peak, or of the predicted step."""
+    inside: bool = False
+    """Whether the measured step lies in the interval of the predicted one."""
 
-    @property
-    def share(self) -> float:
-        """Relative error of the simulated peak."""
-        return peak(self.simulated) / peak(self.measured) - 1
 
-
-def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndSimulated]:
+def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndModelled]:
     """Yield one pair for every step with both peaks, on the same GPU and in the same mode."""
     by_step: dict[Hashable, MemoryCellRecord] = {}
     for cell in known(cells):
@@ -99,7 +99,23 @@ def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[Measur
         if cell.source == "simulated" and cell.gpu is not None:
             found = by_step.pop((cell.gpu.title, cell.cell.mode, _step(cell)), None)
             if found is not None:
-                yield MeasuredAndSimulated(found, cell)
+                yield MeasuredAndModelled(found, cell, peak(cell) / peak(found) - 1)
+
+
+def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:
+    """Yield one pair for every step that was measured on the device that it was also predicted for."""
+    by_step: dict[Hashable, tuple[TimeCellRecord, float]] = {}
+    for cell in believable(cells, alone=False):
+        if cell.device is not None and (taken := samples(cell, "step")) is not None:
+            slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
+            by_step.setdefault((slug, cell.cell.mode, _step(cell)), (cell, taken.median_s))
+    for cell in cells:
+        step = cell.prediction.step if cell.prediction else None
+        found = by_step.pop((cell.cell.simulated, cell.cell.mode, _step(cell)), None)
+        if step is not None and found is not None:
+            measured, taken_s = found
+            inside = step.low_s <= taken_s <= step.high_s
+            yield MeasuredAndModelled(measured, cell, step.point_s / taken_s - 1, inside)
 
 
 def clocks(runs: Runs) -> Iterator[Finding]:
@@ -130,18 +146,33 @@ def _clocks(found: Sequence[ClockAndKernels]) -> str:
 
 def simulations(runs: Runs) -> Iterator[Finding]:
     """Compare measured peaks with those simulated for the same GPU."""
-    found = list(measured_and_simulated(_cells(runs, "memory")))
-    if not found:
-        return
+    if found := list(measured_and_simulated(_cells(runs, "memory"))):
+        yield Finding(f"simulated peaks against measured ones: {_errors(found)}.", _basis_of(runs, found), "mixed")
+
+
+def predictions(runs: Runs) -> Iterator[Finding]:
+    """Compare measured steps with those predicted for the same device."""
+    if found := list(measured_and_predicted(_cells(runs, "time"))):
+        held = sum(each.inside for each in found)
+        inside = ("outside", "inside")[held] if len(found) == 1 else f"{held} of them inside"
+        text = f"predicted steps against measured ones: {_errors(found)}, {inside} the 90 % interval"
+        yield Finding(f"{text}.", _basis_of(runs, found), "predicted")
+
+
+def _errors(found: Sequence[MeasuredAndModelled]) -> str:
+    """Return the ends of the errors: `−1.0 % (ctx 128) to +0.3 % (ctx 512), over 3 steps`."""
     name = namer([each.measured for each in found])
-    ordered = sorted(found, key=lambda each: each.share)
-    low, high = ordered[0], ordered[-1]
-    ends = f"{_off(low.share)} ({name(low.measured)})"
-    if len(found) > 1:
-        ends += f" to {_off(high.share)} ({name(high.measured)})"
-    basis = _basis(runs, [cell for each in found for cell in (each.measured, each.simulated)])
-    many = f", over {len(found)} steps" if len(found) > 1 else ""
-    yield Finding(f"simulated peaks against measured ones: {ends}{many}.", basis, "mixed")
+    low, high = min(found, key=attrgetter("share")), max(found, key=attrgetter("share"))
+    if len(found) == 1:
+        return f"{_off(low.share)} ({name(low.measured)})"
+    return (
+        f"{_off(low.share)} ({name(low.measured)}) to {_off(high.share)} ({name(high.measured)}), "
+        f"over {len(found)} steps"
+    )
+
+
+def _basis_of(runs: Runs, found: Sequence[MeasuredAndModelled]) -> tuple[Basis, ...]:
+    return _basis(runs, [cell for each in found for cell in (each.measured, each.modelled)])
 
 
 def _off(share: float) -> str:
@@ -158,5 +189,5 @@ def _basis(runs: Runs, cells: Sequence[CellRecord]) -> tuple[Basis, ...]:
     return tuple(run.basis(found) for run, found in own if found)
 
 
-ACROSS = (clocks, simulations)
+ACROSS = (clocks, simulations, predictions)
 """Functions that find statements about several runs; each takes all runs of a report."""

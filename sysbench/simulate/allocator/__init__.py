@@ -8,6 +8,8 @@ MemPool) and the pluggable backends.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from sysbench.simulate.allocator.blocks import Block, BlockPool, Frames, FreeBlocks
@@ -133,18 +135,28 @@ class CachingAllocator:
             if block is None:
                 raise self._out_of_memory(size_bytes, size, stream, frames)
         if self._should_split(block, size):
-            block = _split(block, size)
-        block.allocated = True
-        block.requested = size_bytes
-        block.frames = frames
-        self._in_use[block.address] = block
-        ledger = self._ledger
-        if ledger.events is not None:
-            ledger.record("alloc", block.address, size_bytes, stream, frames)
-        ledger.allocated.add(block.size)
-        ledger.requested.add(size_bytes)
-        ledger.allocations.add(1)
-        return block
+            block, rest = _split(block, size), block
+            pool.insert(rest)
+        return self._occupy(block, size_bytes, frames)
+
+    def resume(self, segments: Iterable[tuple[int, int, int]], blocks: Iterable[tuple[int, int, int]]) -> None:
+        """Continue where another allocator was, one with the same settings that had not released anything so far.
+
+        segments  the request that each was taken for, its size and stream, in order
+        blocks    address, size and request of each block in use, by address
+        """
+        left = deque(blocks)
+        for request, size, stream in segments:
+            pool = self._pool(self.settings.block_bytes(request))
+            rest = self._segment(pool, stream, size, None)
+            while rest is not None and left and left[0][0] < rest.address + rest.size:
+                address, block_bytes, requested = left.popleft()
+                if address > rest.address:
+                    pool.insert(_split(rest, address - rest.address))
+                block, rest = (_split(rest, block_bytes), rest) if rest.size > block_bytes else (rest, None)
+                self._occupy(block, requested, None)
+            if rest is not None:
+                pool.insert(rest)
 
     def free(self, block: Block | int, frames: Frames | None = None) -> None:
         """Return a block, or the used block at an address, to its pool and merge it with free neighbours (free_block).
@@ -160,9 +172,7 @@ class CachingAllocator:
             shown = frames or freed.frames
             ledger.record("free_requested", address, freed.requested, freed.stream, shown)
             ledger.record("free_completed", address, freed.requested, freed.stream, shown)
-        ledger.allocated.add(-freed.size)
-        ledger.requested.add(-freed.requested)
-        ledger.allocations.add(-1)
+        ledger.freed(freed.size, freed.requested)
         freed.allocated = False
         freed.frames = None
         freed.absorb(freed.previous)
@@ -190,6 +200,17 @@ class CachingAllocator:
         """
         blocks = [*self._small, *self._large, *self._in_use.values()]
         return build_snapshot(blocks, self.events, self._annotations, self.settings)
+
+    def _occupy(self, block: Block, size_bytes: int, frames: Frames | None) -> Block:
+        block.allocated = True
+        block.requested = size_bytes
+        block.frames = frames
+        self._in_use[block.address] = block
+        ledger = self._ledger
+        if ledger.events is not None:
+            ledger.record("alloc", block.address, size_bytes, block.stream, frames)
+        ledger.occupied(block.size, size_bytes)
+        return block
 
     def _pool(self, size: int) -> BlockPool:
         return self._small if size <= SMALL_BYTES else self._large
@@ -234,15 +255,17 @@ class CachingAllocator:
     def _ask_device(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
         """Allocate a new segment, or extend an expandable one (alloc_block)."""
         segment_bytes = self.settings.segment_bytes(size)
-        reserved = self._ledger.reserved
-        if self._allowed_bytes is not None and reserved.current + segment_bytes > self._allowed_bytes:
+        if self._allowed_bytes is not None and self.reserved_bytes + segment_bytes > self._allowed_bytes:
             return None
         if self.settings.expandable_segments:
             return self._expandable.grow(pool, stream, size, frames)
+        return self._segment(pool, stream, segment_bytes, frames)
+
+    def _segment(self, pool: BlockPool, stream: int, segment_bytes: int, frames: Frames | None) -> Block | None:
         address = self._device.allocate(segment_bytes)
         if address is None:
             return None
-        reserved.add(segment_bytes)
+        self._ledger.reserved.add(segment_bytes)
         self._ledger.segments.add(1)
         self._ledger.record("segment_alloc", address, segment_bytes, stream, frames)
         block = Block(pool, stream, address, segment_bytes)
@@ -325,7 +348,7 @@ def _whole_segments(pool: BlockPool) -> list[Block]:
 
 
 def _split(block: Block, size: int) -> Block:
-    """Split a new block of `size` bytes off the front of a free one, which returns to its pool (alloc_found_block)."""
+    """Split a new block of `size` bytes off the front of a free one that is in no pool (alloc_found_block)."""
     front = Block(block.pool, block.stream, block.address, size, block.virtual_segment)
     before = block.previous
     block.address += size
@@ -333,7 +356,6 @@ def _split(block: Block, size: int) -> Block:
     front.put_between(before, block)
     if before is None:
         front.segment_frames, block.segment_frames = block.segment_frames, None
-    block.pool.insert(block)
     return front
 
 

@@ -88,6 +88,18 @@ class Ledger:
         if self.events is not None:
             self.events.append(AllocatorEvent(action, address, size, stream, frames))
 
+    def occupied(self, size: int, requested: int) -> None:
+        """Count a block that is in use from now on."""
+        self.allocated.add(size)
+        self.requested.add(requested)
+        self.allocations.add(1)
+
+    def freed(self, size: int, requested: int) -> None:
+        """Count a block that no longer is; no peak is reached by that."""
+        self.allocated.current -= size
+        self.requested.current -= requested
+        self.allocations.current -= 1
+
     def reset_peaks(self) -> None:
         """Reset every peak to the current value."""
         for counter in (self.allocated, self.requested, self.reserved, self.segments, self.allocations):

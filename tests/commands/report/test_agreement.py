@@ -6,9 +6,12 @@ from typing import Any
 
 from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
-from sysbench.commands.report.agreement import clocks, simulations
+from sysbench.commands.report.agreement import clocks, predictions, simulations
 from sysbench.commands.report.document import ReportedRun
+from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.events import DeviceInfo
 from sysbench.log.records import EnvironmentRecord
+from tests.commands.time.test_predicted import record as predicted
 from tests.fixtures_findings import H100, MS, spread_about, time_cell, time_record
 from tests.fixtures_memory import GIB, memory_cell
 from tests.fixtures_profiles import Kernel, profile_cell
@@ -79,3 +82,35 @@ def test_a_simulation_for_another_gpu_or_protocol_is_not() -> None:
     training = memory_cell(60.0 * GIB, ctx=128, mode="train").model_copy(update={"device": H100})
     assert not list(simulations([memory("measured", on_a100), memory("simulated", simulated)]))
     assert not list(simulations([memory("measured", training), memory("simulated", simulated)]))
+
+
+def measured_on(hardware_: DeviceInfo, *ctx_and_s: tuple[int, float]) -> ReportedRun[Any]:
+    cells = [
+        time_cell({"forward": spread_about(seconds, seconds / 1000)}, size="tiny", ctx=ctx, hardware_=hardware_)
+        for ctx, seconds in ctx_and_s
+    ]
+    return ReportedRun("measured", time_record(cells))
+
+
+def test_predicted_steps_are_held_against_those_measured_later_on_that_gpu() -> None:
+    spec = TimeSpec(size=("tiny",), ctx=(128, 512), mode=("forward",), simulate=("h100",))
+    ahead = ReportedRun("ahead", predicted(spec, (0.9, "ok"), (3.0, "ok")))  # the interval is −20 to +30 %
+    h100 = H100.model_copy(update={"memory_bytes": 85_017_493_504})
+    (found,) = predictions([ahead, measured_on(h100, (128, 1.0), (512, 2.0))])
+    assert found.text == (
+        "Predicted steps against measured ones: −10 % (ctx 128) to +50 % (ctx 512), over 2 steps, 1 of them inside the "
+        "90 % interval."
+    )
+    assert {basis.run for basis in found.rests_on} == {"ahead", "measured"}
+    (alone,) = predictions([ahead, measured_on(h100, (512, 2.0))])
+    assert alone.text == "Predicted steps against measured ones: +50 % (tiny), outside the 90 % interval."
+
+
+def test_a_prediction_for_another_gpu_or_that_is_withheld_is_not() -> None:
+    def ahead(slug: str, step_s: float | None) -> ReportedRun[Any]:
+        spec = TimeSpec(size=("tiny",), ctx=(128,), mode=("forward",), simulate=(slug,))
+        return ReportedRun("ahead", predicted(spec, (step_s, "ok")))
+
+    measured = measured_on(H100, (128, 1.0))
+    assert not list(predictions([ahead("a100-80gb", 1.0), measured]))
+    assert not list(predictions([ahead("h100", None), measured]))

@@ -169,6 +169,17 @@ def test_the_command_that_repeats_a_run_makes_the_same_cells(kind: Kind) -> None
     assert [cell.key for cell in type(spec)(**given).cells()] == [cell.key for cell in spec.cells()]
 
 
+def test_the_command_that_repeats_a_run_of_a_model_of_ones_own_has_its_arguments_and_inputs() -> None:
+    given = [
+        "--model", "toy.py:Net", "--model-arg", "width=32,64", "--model-arg", "bias=True", "--input",
+        "tokens=int64[B,T]<vocab", "--input", "float32[B,3]", "--device", "cpu",
+    ]  # fmt: skip
+    spec = TimeSpec(**_parsed(app.application(["time", *given]), ["time", *given]))
+    words = shlex.split(command_line(spec))[1:]
+    assert {*given} <= {*words}
+    assert TimeSpec(**_parsed(app.application(words), words)) == spec
+
+
 def test_a_command_line_leaves_out_what_is_usual_and_quotes_what_is_not() -> None:
     assert command_line(TimeSpec()) == "sysbench time"
     assert command_line(TimeSpec(until=0.01, device=("cpu",))) == "sysbench time --device cpu --until 0.01"

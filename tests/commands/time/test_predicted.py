@@ -229,3 +229,17 @@ def test_a_calibration_of_another_gpu_is_not_used(tmp_path: Path) -> None:
     done = answered("time", "--size", "tiny", "--simulate", "h100", cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path))
     assert done.code == 2
     assert "was calibrated on NVIDIA H200, which is another GPU" in done.complaint
+
+
+def test_what_was_predicted_for_a_device_calibrated_elsewhere_is_read_and_reported_here(tmp_path: Path) -> None:
+    directory = tmp_path / "calibrated" / "sysbench" / "hardware"
+    directory.mkdir(parents=True)
+    sheet = (Path(__file__).parents[3] / "profiles" / "hardware" / "h100.toml").read_text(encoding="utf-8")
+    (directory / "ours.toml").write_text(sheet, encoding="utf-8")
+    asked = ("time", "--size", "tiny", "--ctx", "64", "--simulate", "ours", "--json", "found.json")
+    assert answered(*asked, cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path / "calibrated")).code == 0
+    (log,) = (tmp_path / "runs").glob("*.jsonl")
+    for words in (("time", "--from", str(log)), ("report", "found.json"), ("history",)):
+        assert answered(*words, cwd=tmp_path).code == 0
+    again = answered("time", "--simulate", "ours", cwd=tmp_path)
+    assert again.complaint.startswith("sysbench time: --simulate ours is not a known GPU")
