@@ -3,12 +3,14 @@
 `python -m tests.bench.scale` measures one cell for real, writes logs in which it stands 100, 1,000 and 10,000 times,
 each time as another cell whose steps took other times, and prints for each command its seconds, those of them on a core
 (on a machine that is busy with something else, only these tell anything), its peak memory, the exponent of the number
-of cells with which the seconds on a core grow (1 is linear), and the limit for 10,000 cells on two cores.
+of cells with which the seconds on a core grow (1 is linear), and the limit for 10,000 cells on two cores. Commands find
+their bytecode, as those do that were installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import math
 import os
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import sysbench
 from sysbench.commands.time.spec import TimeSpec
 
 STEPS = ("--steps", "10", "--warmup", "5")
@@ -151,6 +154,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="commands with this in them")
     parser.add_argument("--keep", type=Path, help="keep the logs there")
     asked = parser.parse_args()
+    compileall.compile_dir(Path(sysbench.__file__).parent, quiet=1)
     counts = [int(word) for word in asked.cells.split(",")]
     with tempfile.TemporaryDirectory(prefix="sysbench-scale-") as temporary:
         place = asked.keep or Path(temporary)
