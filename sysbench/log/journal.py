@@ -149,8 +149,8 @@ class Log:
 def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
     """Yield the events of a log, or `only` those of some classes; a partial last line is ignored.
 
-    Lines of other classes need only be JSON then. Raises LogError for a file that cannot be read, is not a log, has a
-    newer schema, or is damaged.
+    Lines of other classes then need only be objects of JSON. Raises LogError for a file that cannot be read, is not a
+    log, has a newer schema, or is damaged.
     """
     try:
         with path.open("rb") as file:

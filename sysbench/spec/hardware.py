@@ -174,6 +174,19 @@ def _found(sheets: Path, device_name: str, memory_bytes: int | None) -> Hardware
     return named_so[0] if len(named_so) == 1 else None
 
 
+def _own_files() -> dict[str, Path]:
+    return {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
+
+
+def described(slug: str) -> Hardware | None:
+    """Return the hardware with exactly this slug, the user's own before the shipped one; None if nobody described it.
+
+    Raises LogError for a file of the user's that describes no device.
+    """
+    file = _own_files().get(slug)
+    return read(file) if file else next((hardware for hardware in known() if hardware.slug == slug), None)
+
+
 def named(name: str) -> Hardware:
     """Return the hardware with this name, or unnamed hardware of a memory size such as `24GiB`.
 
@@ -182,10 +195,8 @@ def named(name: str) -> Hardware:
     cards answer to; LogError for a file of the user's that describes no device.
     """
     plain = name.strip().lower()
-    own = {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
-    by_slug = {hardware.slug: hardware for hardware in known()}
-    if plain in own or plain in by_slug:
-        return read(own[plain]) if plain in own else by_slug[plain]
+    if (exactly := described(plain)) is not None:
+        return exactly
     size = _SIZE.fullmatch(name.strip())
     memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
     if memory_bytes > 0:
@@ -194,11 +205,10 @@ def named(name: str) -> Hardware:
     # A plain H100 is the card without a suffix, not the PCIe or the NVL card.
     in_full = [hardware for hardware in meant if _terms(hardware.slug) <= _terms(name)]
     if len(in_full) == 1:
-        slug = in_full[0].slug
-        return read(own[slug]) if slug in own else in_full[0]
+        return described(in_full[0].slug) or in_full[0]
     if meant:
         raise UsageError(unknown(name, "the whole name of one GPU", [hardware.slug for hardware in meant]))
-    every = [*by_slug, *(each for each in own if each not in by_slug)]
+    every = [*dict.fromkeys([*(hardware.slug for hardware in known()), *_own_files()])]
     beginning = [each for each in every if each.startswith(plain)]
     raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", beginning or every))
 
@@ -221,11 +231,6 @@ def _gpus(value: object, info: ValidationInfo) -> tuple[str, ...]:
 
 Gpus = Annotated[tuple[str, ...], BeforeValidator(_gpus)]
 """GPUs by name, or by memory size."""
-
-
-def sheet(slug: str) -> Hardware | None:
-    """Return the data sheet with this slug; None for a memory size, and for a device that has none."""
-    return next((hardware for hardware in known() if hardware.slug == slug), None)
 
 
 def slug_of(device_name: str, memory_bytes: int | None = None) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from sysbench.errors import LogError, UsageError
 from sysbench.spec import hardware as shipped
-from sysbench.spec.hardware import Hardware, find, gpus, known, named, peak
+from sysbench.spec.hardware import Hardware, described, find, gpus, known, named, peak
 from sysbench.spec.model import Precision
 
 GIB = 2**30
@@ -311,6 +311,8 @@ def test_a_device_of_the_users_own_is_found_and_comes_before_the_shipped_one(
     (directory / "t4.toml").write_text(OWN)
     assert named("mine").rates["stream"].value == 5e11
     assert named("T4").title == "My card"
+    assert [described(slug) for slug in ("mine", "t4")] == [named("mine"), named("t4")]
+    assert [described(slug) for slug in ("mien", "24GiB")] == [None, None]
     assert "t4" in {each.slug for each in known() if each.title != "My card"}
     with pytest.raises(UsageError, match="mine"):
         named("mien")

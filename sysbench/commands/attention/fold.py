@@ -51,7 +51,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
     known = hardware.find(device.name, device.memory_bytes) if device and not cell.simulated else None
     rates = {phase: _rates(cell, phase, found.mean_s, known) for phase, found in times.items() if found}
     if (prediction := _prediction(seen)) is not None and cell.simulated:
-        sheet = hardware.sheet(cell.simulated)
+        sheet = hardware.described(cell.simulated)
         rates = {
             phase: _rates(cell, phase, found.point_s, sheet) for phase in PHASES if (found := prediction.phase(phase))
         }

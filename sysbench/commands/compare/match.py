@@ -126,11 +126,9 @@ def _refuse(
     """Raise UsageError if the axes with no common value make the two sides incomparable."""
     unequal = [axis for axis in disjoint if axis in UNEQUAL and axis not in across]
     if unequal:
-        modelled = "simulate" in unequal and {*unequal} <= {"device", "simulate"}
         raise UsageError(
             f"A and B are not comparable: {'; '.join(_difference(axis, a, b) for axis in unequal)}. "
             f"--across {','.join(unequal)} compares them anyway"
-            + ("; sysbench report of both says how far off simulated ones are" if modelled else "")
         )
     several = [axis for axis in crossed if axis not in across]
     if len(several) > 1:

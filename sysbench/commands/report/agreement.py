@@ -93,13 +93,12 @@ def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[Measur
     by_step: dict[Hashable, MemoryCellRecord] = {}
     for cell in known(cells):
         if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
-            name = hardware.find(cell.device.name, cell.device.memory_bytes)
-            by_step.setdefault((name.title if name else None, cell.cell.mode, _step(cell)), cell)
+            slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
+            by_step.setdefault((slug, cell.cell.mode, _step(cell)), cell)
     for cell in known(cells):
-        if cell.source == "simulated" and cell.gpu is not None:
-            found = by_step.pop((cell.gpu.title, cell.cell.mode, _step(cell)), None)
-            if found is not None:
-                yield MeasuredAndModelled(found, cell, peak(cell) / peak(found) - 1)
+        found = by_step.pop((cell.cell.simulated, cell.cell.mode, _step(cell)), None)
+        if found is not None:
+            yield MeasuredAndModelled(found, cell, peak(cell) / peak(found) - 1)
 
 
 def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:
@@ -111,8 +110,7 @@ def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[Measured
             by_step.setdefault((slug, cell.cell.mode, _step(cell)), (cell, taken.median_s))
     for cell in cells:
         step = cell.prediction.step if cell.prediction else None
-        found = by_step.pop((cell.cell.simulated, cell.cell.mode, _step(cell)), None)
-        if step is not None and found is not None:
+        if step is not None and (found := by_step.pop((cell.cell.simulated, cell.cell.mode, _step(cell)), None)):
             measured, taken_s = found
             inside = step.low_s <= taken_s <= step.high_s
             yield MeasuredAndModelled(measured, cell, step.point_s / taken_s - 1, inside)

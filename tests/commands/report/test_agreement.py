@@ -114,3 +114,5 @@ def test_a_prediction_for_another_gpu_or_that_is_withheld_is_not() -> None:
     measured = measured_on(H100, (128, 1.0))
     assert not list(predictions([ahead("a100-80gb", 1.0), measured]))
     assert not list(predictions([ahead("h100", None), measured]))
+    h100 = measured_on(H100.model_copy(update={"memory_bytes": 85_017_493_504}), (128, 1.0))
+    assert len(list(predictions([ahead("h100", None), ahead("h100", 1.0), h100]))) == 1
