@@ -96,9 +96,10 @@ def _workers_are_forked() -> Iterator[None]:
 def graphs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have models compiled to graphs, for real, but not to C++: generating that takes most of a minute."""
     import torch
+    from functorch.compile import make_boxed_func
     from torch._inductor.compile_fx import compile_fx  # takes seconds
 
-    without_code = partial(compile_fx, inner_compile=lambda graph, *_, **__: graph)
+    without_code = partial(compile_fx, inner_compile=lambda graph, *_, **__: make_boxed_func(graph))
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=without_code))
 
 
