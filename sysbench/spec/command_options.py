@@ -2,14 +2,16 @@
 
 Default, help text and validation of a field stay in the spec; the command line only spells them. A command is a
 function of finished specs: `@command_options(TimeSpec, RunOptions)` on `def time(spec, options)`.
-Experiments name the same options by their long names: `d-model`, `bf16`, `heat-map`.
+Experiments name the same options by their long names: `d-model`, `bf16`, `heat-map`. From a finished spec follows the
+command line that repeats a run.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,7 @@ from pydantic.fields import FieldInfo
 
 from sysbench.command import Kind, measuring
 from sysbench.errors import UsageError, nearest
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.options import CALLED_ELSEWHERE, Option, flag_of
 from sysbench.spec.validation import Given, option_name, option_of, validated
 
@@ -224,3 +227,34 @@ def long_name(model: type[BaseModel], field: str) -> str:
     if option_of(model.model_fields[field]).positional:
         return field
     return option_name(model, field).removeprefix("--")
+
+
+def command_line(spec: RunSpec) -> str:
+    """Return the shortest command line with the same cells: defaults are omitted. A program has its call instead."""
+    return spec.called or shlex.join(["sysbench", spec.kind, *_words(spec)])
+
+
+def _words(spec: BaseModel) -> Iterator[str]:
+    model = type(spec)
+    for name, field in model.model_fields.items():
+        value = getattr(spec, name)
+        marked = any(isinstance(mark, Option) for mark in field.metadata)
+        if not marked or value == field.get_default(call_default_factory=True) or value is False or value is None:
+            continue
+        option = option_of(field)
+        for each in _entries(value) if option.repeated else (value,):
+            if not option.positional:
+                yield option_name(model, name)
+            if each is not True:
+                yield _word(each)
+
+
+def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]:
+    """What a repeated option is given one after the other."""
+    return [f"{name}={_word(each)}" for name, each in value.items()] if isinstance(value, Mapping) else value
+
+
+def _word(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_word, value))
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 from sysbench.command import spec_of
 from sysbench.errors import LogError, OutputError
 from sysbench.log import manifest, runs
-from sysbench.spec.command_line import command_line
+from sysbench.spec.command_options import command_line
 
 
 @dataclass(frozen=True)
