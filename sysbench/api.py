@@ -114,7 +114,7 @@ class Run(Result):
         from sysbench.log.storage import write_atomically
 
         if Path(path).suffix != ".json":
-            raise UsageError(f"{path} must end in .json: it is going to be a record")
+            raise UsageError(f"{path} must end in .json: a record is written to it")
         write_atomically(Path(path), self.to_json().encode() + b"\n")
 
     @property
@@ -203,7 +203,7 @@ def load(name: str | Path) -> Run:
 
     found = runs.find(str(name))
     if len(found) > 1:
-        raise LogError(f"{name} stands for {len(found)} runs, load one of them: {', '.join(map(str, found))}")
+        raise LogError(f"{name} matches {len(found)} runs, load one of them: {', '.join(map(str, found))}")
     return Run(runs.load(found[0]))
 
 
@@ -227,7 +227,7 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     mute = {"quiet": True, "shown": False, "watch": progress}
     chosen = running.options_of(command.name, {**words, **options, **mute})
     if chosen.plan or getattr(chosen, "source", None):
-        raise UsageError("--plan and --from run nothing; sysbench.load reads an earlier run")
+        raise UsageError("--plan and --from do not run anything; sysbench.load reads an earlier run")
     if given is not None:
         what = validated(command.spec_class, {**running.resumed(command.name, chosen.resume), **given})
     return Run(command.part("perform")(what, chosen).record)
@@ -342,7 +342,7 @@ def _typed(line: str) -> tuple[Command, Given, Given]:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise UsageError(f"{line} cannot be taken apart into words: {str(error).lower()}") from None
+        raise UsageError(f"cannot split {line} into arguments: {str(error).lower()}") from None
     if words[:1] == ["sysbench"]:
         words = words[1:]
     if not words or words[0] not in runnable():

@@ -36,7 +36,7 @@ class InReport:
     axes."""
     tables_of_few: tuple[str, ...] = ()
     """Additional tables for runs with few cells."""
-    kept_picture: str = "As the run drew it"
+    kept_picture: str = "As shown by the run"
     """Caption of a picture that the run wrote next to its record."""
 
 
@@ -168,7 +168,7 @@ def measuring(kind: Kind) -> Command:
     """Return the command that has cells of this kind; raises ValueError if there is none."""
     found = commands().get(kind)
     if found is None or found.spec is None:
-        raise ValueError(f"{kind} is not a command that has cells ({', '.join(kinds())})")
+        raise ValueError(f"{kind} is not a command that measures cells ({', '.join(kinds())})")
     return found
 
 
@@ -189,7 +189,7 @@ STORED: Final = "stored"
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
     """Build a spec from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
     if "kind" not in fields:
-        raise ValueError(f"it does not name its command (kind: {', '.join(kinds())})")
+        raise ValueError(f"it does not say which command wrote it (kind: {', '.join(kinds())})")
     return measuring(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 

@@ -235,7 +235,7 @@ class _Sizes:
     """Tensor sizes of one cell, in bytes."""
 
     def __init__(self, cell: ModelCell) -> None:
-        assert cell.shape is not None, "a formula knows the built-in Transformer alone"
+        assert cell.shape is not None, "formulas are available for the built-in Transformer only"
         shape = self.shape = cell.shape
         self._cell = cell
         self._autocast = cell.precision in ("bf16", "fp16")

@@ -102,7 +102,7 @@ def earlier(kind: Kind, path: Path, directory: Path) -> Path:
     name = str(path)
     found = runs.find(name if name.startswith(f"{kind}:") else f"{kind}:{name}", directory)
     if len(found) > 1:
-        raise LogError(f"{name} stands for {len(found)} runs, name one of them: {', '.join(map(str, found))}")
+        raise LogError(f"{name} matches {len(found)} runs, name one of them: {', '.join(map(str, found))}")
     return found[0]
 
 
@@ -216,7 +216,7 @@ def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
     """Raise UsageError for options next to `--from` that describe another run, and would be ignored."""
     if given:
         names = ", ".join(option_name(spec, field) for field in given)
-        raise UsageError(f"--from shows a finished run; {names} would change nothing in it")
+        raise UsageError(f"--from shows a finished run; {names} would have no effect")
 
 
 def resumed(kind: Kind, path: Path | None) -> Given:

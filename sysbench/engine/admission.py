@@ -34,7 +34,7 @@ class Admission:
         """Record the simulation result of this cell."""
         self._foreseen[placed.cell.key] = foreseen
         if foreseen.fits is False:
-            self._too_large.append((placed, "does not fit in a simulation"))
+            self._too_large.append((placed, "does not fit according to a simulation"))
 
     def doubtful(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
         """Yield the cells for which only a simulation can decide whether they fit, each with the free memory in bytes.
@@ -77,7 +77,7 @@ class Admission:
         for failed, how in self._too_large:
             alike = placed.cell.extent and _kind(placed) == _kind(failed) and failed.cell.key != placed.cell.key
             if alike and all(a >= b for a, b in zip(placed.cell.extent, failed.cell.extent, strict=True)):
-                return f"no smaller than {failed.cell.title}, which {how} (--no-skip runs it anyway)"
+                return f"at least as large as {failed.cell.title}, which {how} (--no-skip runs it anyway)"
         return None
 
     def _does_not_fit(self, placed: PlacedCell) -> str | None:
@@ -89,12 +89,14 @@ class Admission:
             return None
         foreseen = self._foreseen.get(placed.cell.key)
         if foreseen is not None and foreseen.fits is not None:
-            lacking = f", {units.size(foreseen.lacking_bytes)} more would be needed" if foreseen.lacking_bytes else ""
-            why = f"simulated: {foreseen.detail}{lacking} than the {units.size(foreseen.free_bytes)} that are free"
+            lacking = f" ({units.size(foreseen.lacking_bytes)} short)" if foreseen.lacking_bytes else ""
+            why = f"simulated: {foreseen.detail}{lacking}; {units.size(foreseen.free_bytes)} are free"
             return None if foreseen.fits else f"{why} (--force starts it anyway)"
         if needed_bytes <= free_bytes:
             return None
-        return f"needs about {units.size(needed_bytes)}, {units.size(free_bytes)} are free (--force starts it anyway)"
+        return (
+            f"needs about {units.size(needed_bytes)}, but {units.size(free_bytes)} are free (--force starts it anyway)"
+        )
 
 
 def _kind(placed: PlacedCell) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started: int 
         if started is None:
             _refuse_too_many_ranks(each, devices)
         elif each.cell.workers > started:
-            raise UsageError(f"--ranks {each.cell.workers} needs as many processes, and {started} were started")
+            raise UsageError(f"--ranks {each.cell.workers} needs that many processes, but {started} were started")
     return placed
 
 
@@ -56,7 +56,7 @@ def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
         if name in (device.type, device.torch_name):
             return device
     there = ", ".join(f"{device.torch_name} ({device.name})" for device in devices)
-    raise UsageError(f"--device {name} is not here. There is: {there or 'none at all'}")
+    raise UsageError(f"no device {name} on this machine; available: {there or 'none'}")
 
 
 def device_of(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo:
@@ -75,8 +75,8 @@ def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) ->
     if ranks > here:
         counted = "is 1 device" if here == 1 else f"are {here} devices"
         raise UsageError(
-            f"--ranks {ranks} needs a device for each rank, and from {first.torch_name} on there {counted} here. "
-            f"--device cpu takes ranks of the CPU, and memory --simulate needs no device"
+            f"--ranks {ranks} needs a device for each rank, but from {first.torch_name} on there {counted}. Use "
+            "--device cpu for ranks on the CPU; memory --simulate needs no device"
         )
 
 

@@ -126,7 +126,7 @@ class WorkerProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            why = "there is no such program" if isinstance(error, FileNotFoundError) else reason(error)
+            why = "program not found" if isinstance(error, FileNotFoundError) else reason(error)
             raise SysbenchError(f"cannot start {self.command[0]}: {why}") from error
 
     ranks = 1

@@ -158,7 +158,7 @@ class Session:
                 raise
             except OutputError as error:
                 _stop(crew)
-                raise OutputError(f"{error}. The run was stopped; the log has everything before that") from error
+                raise OutputError(f"{error}. The run was stopped; the log has all earlier events") from error
             except SysbenchError as error:
                 status, failure = "failed", error
             except BaseException as error:
@@ -221,18 +221,18 @@ def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions:
     """Raise UsageError for what cannot be carried out elsewhere, or side by side."""
     if options.parallel and not all(cell.simulated for cell in cells):
         raise UsageError(
-            f"--parallel {options.parallel} is for cells that are simulated (--simulate GPU): measured side by side on "
-            "one machine, they would slow each other down"
+            f"--parallel {options.parallel} is for simulated cells (--simulate GPU): cells measured in parallel on "
+            "one machine would slow each other down"
         )
     writes_files = provisions is not None and bool(provisions.artifacts)
     if options.links is not None and writes_files and not options.links.on_one_node:
         raise UsageError(
-            "traces and snapshots of ranks on several nodes would be written on each of them: start this on one node"
+            "traces and snapshots of ranks on several nodes would be written on each node: start this on one node"
         )
     if (options.on or options.parallel) and (writes_files or (provisions is not None and provisions.launchers)):
         raise UsageError(
-            f"{f'--on {options.on}' if options.on else f'--parallel {options.parallel}'}: traces and snapshots, and "
-            "what is drawn of them, are written where the cell runs: leave either out"
+            f"{f'--on {options.on}' if options.on else f'--parallel {options.parallel}'}: traces, snapshots and "
+            "figures are written where the cell runs: drop one of the two options"
         )
 
 

@@ -273,11 +273,11 @@ def _epitaph(exited: WorkerExited) -> str:
     """Describe in one line how a worker ended: the signal or the exit code, and the last line of its output."""
     worker = "the worker" if exited.rank is None else f"rank {exited.rank}"
     if exited.lost:
-        return f"{worker} is lost: its process, on this node or another, has ended or cannot be reached"
+        return f"{worker} is lost: its process, on this node or another, has exited or is unreachable"
     if exited.signal == "SIGKILL":
-        return f"{worker} was ended by SIGKILL; the kernel does that when host memory runs out"
+        return f"{worker} was killed by SIGKILL; the kernel does that when host memory runs out"
     if exited.signal is not None:
-        end = f"{worker} was ended by {exited.signal}"
+        end = f"{worker} was killed by {exited.signal}"
     elif exited.exit_code is not None:
         end = f"{worker} exited with code {exited.exit_code}"
     else:

@@ -173,7 +173,7 @@ class Team:
         first, here = self._workers[0].torch, self._workers[rank].torch
         if first is not None and here != first:
             raise SysbenchError(
-                f"rank {rank} has torch {here}, and rank 0 has torch {first}: install one version for all"
+                f"rank {rank} has torch {here}, but rank 0 has torch {first}: install one version for all"
             )
 
     def _end_all_but(self, ended: WorkerProcess | RemoteWorker) -> None:
@@ -210,7 +210,7 @@ class Team:
         if silent and all(event.outcome == "timeout" for event in failed.values()):
             rank, traceback = min(failed), None
             others = _listed(sorted(failed))
-            detail: str | None = f"{_listed(silent)} did not join a collective operation in which {others} waited"
+            detail: str | None = f"{_listed(silent)} did not join a collective operation that {others} waited for"
             detail = f"{detail} for {PATIENCE_SHARE * self._timeout_s:g} s (--timeout)"
         else:
             rank = min(failed, key=lambda each: (_BY_OTHERS.get(failed[each].outcome, 1), failed[each].at_s))

@@ -84,7 +84,7 @@ class TorchRecorder:
         if not path.is_file():
             full = shutil.disk_usage(path.parent).free < _NEXT_TO_NOTHING_BYTES
             path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
-            why = os.strerror(errno.ENOSPC) if full else "torch.profiler could not finish it"
+            why = os.strerror(errno.ENOSPC) if full else "torch.profiler could not finish the recording"
             raise OSError(errno.ENOSPC if full else errno.EIO, why)
 
 

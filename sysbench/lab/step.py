@@ -145,7 +145,7 @@ class TrainingStep:
     def _backward(self, number: int) -> None:
         with named("backward"), self._theirs("backward"), self._exchanging(number):
             if not self._losses:
-                raise RuntimeError("a phase ran before loss, which it builds on")
+                raise RuntimeError("a phase ran before loss, on which it depends")
             self._scaler.scale(self._losses[-1]).backward()
             if not self._is_last(number):
                 self._output, self._losses[-1] = None, self._losses[-1].detach()

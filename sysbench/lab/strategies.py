@@ -170,7 +170,7 @@ def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
         parallelize = getattr(model, "parallelize", None)
         if not callable(parallelize):
             raise UnavailableError(
-                f"--strategy tp: which layers of {type(model).__name__} to split cannot be told. Give it a method "
+                f"--strategy tp: cannot tell which layers of {type(model).__name__} to split. Give it a method "
                 "parallelize(mesh), or use --strategy ddp, fsdp2"
             )
         parallelize(mesh)

@@ -159,7 +159,7 @@ def collect(events: Iterable[Event]) -> Run:
 def _begun(events: Iterator[Event]) -> Run:
     first = next(events, None)
     if not isinstance(first, RunStarted):
-        raise LogError("the log does not begin with the start of a run")
+        raise LogError("the log does not start with the start event of a run")
     return Run(started=first)
 
 
@@ -220,7 +220,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "device": seen.started.device if seen.started else None,
         "host": seen.started.host if seen.started else None,
         "outcome": seen.finished.outcome if seen.finished else "interrupted",
-        "detail": seen.finished.detail if seen.finished else "stopped before it was finished",
+        "detail": seen.finished.detail if seen.finished else "run interrupted before it finished",
         "own_model": OwnModelFacts(**own.model_dump(exclude=_OF_EVENTS)) if (own := seen.last(OwnModelBuilt)) else None,
     }
 

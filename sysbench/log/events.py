@@ -490,7 +490,7 @@ def decode(line: bytes) -> Event:
         name = fields.get("event") if isinstance(fields, dict) else None
     kind = EVENTS.get(str(name))
     if kind is None:
-        raise ValueError(f"{name} is not an event")
+        raise ValueError(f"{name} is not a known event")
     return kind.model_validate_json(line)
 
 
@@ -500,7 +500,7 @@ def decode_all(lines: Sequence[bytes]) -> list[Event]:
     found = _any_event(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
     events: list[Event] = found[::2]
     if len(events) != len(lines) or not all(events) or any(found[1::2]):
-        raise ValueError("a line is not one event")
+        raise ValueError("a line is not a single event")
     return events
 
 

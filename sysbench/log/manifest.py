@@ -106,18 +106,18 @@ def read(directory: Path) -> Manifest:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise LogError(f"{directory} is not the directory of an experiment: it has no {FILE_NAME}") from None
+        raise LogError(f"{directory} is not an experiment directory: it has no {FILE_NAME}") from None
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from error
     try:
         version = _Versioned.model_validate_json(content)
         if version.manifest_version > MANIFEST_VERSION:
             raise LogError(
-                f"{path} was written by sysbench {version.sysbench_version} in version {version.manifest_version}; "
-                f"this version reads up to {MANIFEST_VERSION}"
+                f"{path} was written by sysbench {version.sysbench_version} with manifest version "
+                f"{version.manifest_version}; this version reads up to {MANIFEST_VERSION}"
             )
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise LogError(f"{path} is not a manifest of sysbench: {first['msg']} at {where or 'its top'}") from None
+        raise LogError(f"{path} is not a sysbench manifest: {first['msg']} at {where or 'top level'}") from None

@@ -18,7 +18,7 @@ from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, Sec
 
 MARK = "PREDICTED, not measured"
 
-INTERVAL = "in brackets the interval that holds the time in 90 % of cases"
+INTERVAL = "in brackets: 90 % prediction interval"
 
 
 class PredictedTime(Frozen):
@@ -86,13 +86,13 @@ class Grounds(Frozen):
     def cautions(self) -> Iterator[Caution]:
         """Yield the reasons to trust the prediction less."""
         for doubt in self.doubts:
-            yield Caution(code="calibration-differs", message=doubt, remedy="run sysbench calibrate again there")
+            yield Caution(code="calibration-differs", message=doubt, remedy="run sysbench calibrate there again")
         if self.unknown_operators:
             names = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown_operators.items()))
             yield Caution(
                 code="operators-unknown",
-                message=f"{units.share(self.unknown_share)} of the device's time goes into operators that the model "
-                f"does not know and takes for elementwise: {names}",
+                message=f"{units.share(self.unknown_share)} of the device time goes to operators that the model does "
+                f"not know and treats as elementwise: {names}",
                 remedy="profile the step on such a GPU",
             )
 

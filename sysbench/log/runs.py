@@ -94,7 +94,7 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
         return Path(name)
     entries = _experiments(directory)
     if not entries:
-        raise LogError(f"{name} is not the directory of an experiment, and there is none in {directory}")
+        raise LogError(f"{name} is not an experiment directory, and {directory} has no experiment")
     made_of = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
     return (made_of[-1] if made_of else _meant(name, name, entries, directory)).paths[0]
 
@@ -139,11 +139,11 @@ def _at(path: Path, kind: str | None) -> list[Path]:
     """Return the runs at an existing path."""
     if not path.is_dir():
         if kind is not None and load(path).kind != kind:
-            raise LogError(f"{path} is not of `sysbench {kind}`")
+            raise LogError(f"{path} is not a record of `sysbench {kind}`")
         return [path]
     found = _of_kind(_runs_below(path), kind)
     if not found:
-        raise LogError(f"there is no run of `sysbench {kind}` in {path}" if kind else f"there are no runs in {path}")
+        raise LogError(f"{path} contains no run of `sysbench {kind}`" if kind else f"{path} contains no runs")
     return found
 
 
@@ -168,7 +168,7 @@ def _meant(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> 
     if len(meant) == 1:
         return meant[0]
     if meant:
-        raise LogError(f"{name} is the beginning of several names in {directory}: {_listed(meant)}")
+        raise LogError(f"{name} is ambiguous in {directory}: {_listed(meant)}")
     hint = nearest(rest, ["latest", *(entry.name for entry in entries)])
     question = f" Did you mean {hint}?" if hint else ""
     nothing = f"{name} is neither a file nor a directory, nor a run in {directory}"
@@ -180,8 +180,8 @@ def _latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) ->
     if back < len(dated):
         return dated[-1 - back]
     if not dated:
-        raise LogError(f"{name} is not there: no run in {directory} has a date in its name")
-    raise LogError(f"{name} goes back too far: the first of its kind in {directory} is latest~{len(dated) - 1}")
+        raise LogError(f"there is no {name}: no run in {directory} has a date in its name")
+    raise LogError(f"there is no {name}: the oldest matching run in {directory} is latest~{len(dated) - 1}")
 
 
 def _listed(entries: Sequence[_Entry]) -> str:
@@ -218,8 +218,8 @@ def _runs_below(directory: Path) -> list[Path]:
         seen += len(folders) + len(names)
         if seen > MOST_SEARCHED:
             raise LogError(
-                f"there are more than {MOST_SEARCHED:,} files and directories below {directory}: name the directory "
-                "that holds the runs"
+                f"{directory} contains more than {MOST_SEARCHED:,} files and directories: name the directory that "
+                "holds the runs"
             )
         files += (Path(folder, name) for name in names if ".json" in name)
     return sorted(_preferred(sorted(files)), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
@@ -264,12 +264,12 @@ def _of_kind(paths: Iterable[Path], kind: str | None) -> list[Path]:
 def _folded(path: Path) -> RunRecord[Any]:
     beginning = next(log.read(path), None)
     if not isinstance(beginning, RunStarted):
-        raise LogError(f"{path} does not begin with the start of a run")
+        raise LogError(f"{path} does not start with the start event of a run")
     try:
         with collection_paused():
             return measuring(beginning.kind).folded(log.read(path))
     except ValidationError as error:
-        raise LogError(f"{path} is not a log as sysbench writes it: {first_fault(error)}") from None
+        raise LogError(f"{path} is not a log in sysbench's format: {first_fault(error)}") from None
 
 
 def _upgraded(path: Path, content: bytes) -> bytes:
@@ -293,7 +293,7 @@ def _validated(path: Path, content: bytes) -> RunRecord[Any]:
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
     model = _record_class(found[1].decode()) if found else _model_of(content)
     if model is None:
-        raise _not_a_record(path, content, "it is of no kind")
+        raise _not_a_record(path, content, "it has no kind")
     try:
         with collection_paused():
             record = model.model_validate_json(content)
@@ -322,17 +322,17 @@ def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
-        return LogError(f"{path} is not JSON, or was cut off")
+        return LogError(f"{path} is not JSON, or is truncated")
     schema = top.get("schema_version") if isinstance(top, dict) else None
     if not isinstance(top, dict) or not isinstance(schema, int):
-        return LogError(f"{path} is not a record of sysbench: it has no schema_version")
+        return LogError(f"{path} is not a sysbench record: it has no schema_version")
     if schema > SCHEMA_VERSION:
         return upgrades.newer(path, schema, top.get("sysbench_version"))
     if top.get("kind") not in kinds():
         return LogError(
-            f"{path} is of kind {str(top.get('kind'))[:40]}, which is none of a run's: {', '.join(kinds())}"
+            f"{path} has kind {str(top.get('kind'))[:40]}, which is not the kind of a run: {', '.join(kinds())}"
         )
-    return LogError(f"{path} is not a record as sysbench writes it: {why}")
+    return LogError(f"{path} is not a record in sysbench's format: {why}")
 
 
 Arm = Literal["A", "B"]

@@ -30,14 +30,14 @@ def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any])
             raise newer(path, schema, writer)
         if all(step in steps for step in range(schema, SCHEMA_VERSION)):
             return
-    raise LogError(f"{path} is of schema {str(schema)[:40]}, which no version of sysbench has written")
+    raise LogError(f"{path} has schema {str(schema)[:40]}, which no version of sysbench has written")
 
 
 def newer(path: Path, schema: int, writer: object) -> LogError:
     """Return the error for a file of a newer schema."""
     return LogError(
-        f"{path} was written by sysbench {writer or 'unknown'} in schema {schema}; "
-        f"this version reads up to {SCHEMA_VERSION}"
+        f"{path} was written by sysbench {writer or 'unknown'} with schema {schema}; this version reads up to "
+        f"{SCHEMA_VERSION}"
     )
 
 

@@ -323,7 +323,7 @@ def filled(
         if name not in tables:
             raise UsageError(unknown(name, "a table", tables))
         if not (found := tables[name](record)):
-            raise UsageError(f"{what} has nothing to show as the table {name}{why}")
+            raise UsageError(f"{what} has no data for the table {name}{why}")
         shown += found
     return shown
 

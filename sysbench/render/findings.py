@@ -115,7 +115,7 @@ def together_named(
 
 def counted(count: int, noun: str = "cell") -> str:
     """`the one cell`, `both cells`, `all 12 cells`."""
-    return f"the one {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
+    return f"the only {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
 
 
 def with_interval(found: Ratio) -> str:
@@ -183,5 +183,5 @@ def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[Caut
             by_code.setdefault(code, []).append(cell)
     if by_code:
         words = [f"{named(doubted, namer(cells))} ({code})" for code, doubted in by_code.items()]
-        text = f"cautions keep these cells out of {of}: {'; '.join(words)}."
+        text = f"Excluded from {of} because of cautions: {'; '.join(words)}."
         yield Said(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()), True)

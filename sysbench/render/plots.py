@@ -48,7 +48,7 @@ def write(path: Path, draw: Callable[[], Figure]) -> None:
     """Write the figure that `draw` creates, in the suffix's format: png, svg or pdf. Raises UsageError, OutputError."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise UsageError(f"{path.name} is not a picture's name: it must end in {', '.join(FORMATS)}")
+        raise UsageError(f"{path.name} is not a valid picture name: it must end in {', '.join(FORMATS)}")
     picture = content(draw, suffix)
     try:
         path.write_bytes(picture)

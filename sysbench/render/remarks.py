@@ -54,14 +54,14 @@ def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
 def _own(model: OwnModelFacts, outcome: Outcome) -> str:
     frozen = model.parameters - model.trainable_parameters
     code = model.files[0].path if model.files else None
-    name = f"{model.class_name} of {PurePath(code).name}" if code else model.class_name
+    name = f"{model.class_name} from {PurePath(code).name}" if code else model.class_name
     facts = [
         f"{name}: {units.count(model.parameters)} parameters",
         *([f"{units.count(frozen)} of them frozen"] if frozen else []),
-        *([f"importing it took {units.seconds(model.import_s)}"] if model.import_s >= SLOW_IMPORT_S else []),
+        *([f"import took {units.seconds(model.import_s)}"] if model.import_s >= SLOW_IMPORT_S else []),
         f"inputs: {model.inputs}",
         *([f"loss: {model.loss}"] if model.loss else []),
-        *([f"FLOPs are not known: {model.uncounted}"] if model.uncounted and outcome == "ok" else []),
+        *([f"FLOPs are unknown: {model.uncounted}"] if model.uncounted and outcome == "ok" else []),
     ]
     return "; ".join(facts)
 
@@ -90,5 +90,5 @@ def _together(said: Sequence[tuple[CellRecord, str]], everything: Sequence[CellR
     cells = [cell for cell, _ in said]
     text = said[0][1]
     if any(other != text for _, other in said):
-        text = f"{text} ({which(cells[:1], everything)}; the others alike)"
+        text = f"{text} (e.g. {which(cells[:1], everything)})"
     return f"{which(cells, everything)}: {text}"

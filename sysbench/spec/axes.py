@@ -113,7 +113,7 @@ def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:
     for value in values:
         distinct[value] = None
         if len(distinct) > MAXIMUM_VALUES:
-            raise ValueError(f"names more than {MAXIMUM_VALUES} values: take a larger stride")
+            raise ValueError(f"has more than {MAXIMUM_VALUES} values: use a larger stride")
     return tuple(distinct)
 
 

@@ -33,7 +33,7 @@ def code(value: str) -> str:
         return value
     written = value if ":" in value else f"{value}:NAME"
     raise ValueError(
-        f"{value or '(nothing)'} does not name code: write package.module:NAME or path/to/file.py:NAME"
+        f"{value or '(nothing)'} is not a reference to code: write package.module:NAME or path/to/file.py:NAME"
         + (f", such as {written}" if _MODULE.fullmatch(written) or _FILE.fullmatch(written) else "")
     )
 
@@ -97,11 +97,13 @@ def described(word: str) -> DescribedInput:
     """Parse one description; raises ValueError with what is allowed."""
     found = _INPUT.fullmatch(word.replace(" ", ""))
     if found is None:
-        raise ValueError(f"{word} describes no input: write tokens=int64[B,T]<vocab or image=float32[B,3,224,224]")
+        raise ValueError(
+            f"{word} does not describe an input: write tokens=int64[B,T]<vocab or image=float32[B,3,224,224]"
+        )
     if found["dtype"] not in DTYPES:
         hint = nearest(found["dtype"], DTYPES)
         question = f" Did you mean {hint}?" if hint else ""
-        raise ValueError(f"{found['dtype']} is not a type of inputs.{question} ({', '.join(DTYPES)})")
+        raise ValueError(f"{found['dtype']} is not an input dtype.{question} ({', '.join(DTYPES)})")
     sizes = tuple(int(size) if size.isdigit() else size for size in filter(None, found["sizes"].split(",")))
     if wrong := [size for size in sizes if size == 0 or (isinstance(size, str) and size not in ("B", "T"))]:
         raise ValueError(f"{wrong[0]} is not a size in {word}: allowed are whole numbers from 1, B (batch) and T (ctx)")
@@ -110,7 +112,7 @@ def described(word: str) -> DescribedInput:
     if below == 0 or (isinstance(below, str) and below != "vocab"):
         raise ValueError(f"{bound} is not a bound in {word}: write a whole number from 1, or vocab")
     if found["dtype"].startswith("int") and below is None:
-        raise ValueError(f"{word} needs a bound for its whole numbers, such as <vocab or <1000")
+        raise ValueError(f"{word} needs an upper bound for its integers, such as <vocab or <1000")
     return DescribedInput(name=found["name"], dtype=found["dtype"], sizes=sizes, below=below)
 
 

@@ -33,7 +33,7 @@ def _reshards(value: object) -> tuple[str | int, ...]:
     words = texts(value)
     for word in words:
         if word not in ("on", "off") and not (word.isdecimal() and int(word) > 1):
-            raise ValueError(f"{word or '(nothing)'} is neither on nor off, nor a number of ranks from 2")
+            raise ValueError(f"{word or '(nothing)'} is not on, off, or a number of ranks from 2")
     return tuple(int(word) if word.isdecimal() else word for word in words)
 
 
@@ -123,7 +123,7 @@ def layout_problem(cell: GridCell) -> str | None:
     if cell.strategy == "hsdp" and (ranks < 4 or ranks % (NODE_RANKS if ranks > NODE_RANKS else 2)):
         nearest = max(4, ranks - ranks % 2) if ranks <= NODE_RANKS else max(16, round(ranks / NODE_RANKS) * NODE_RANKS)
         return (
-            f"--ranks {ranks} makes no replicas of equal shards for --strategy hsdp: allowed are 4, 6, 8, and "
+            f"--ranks {ranks} cannot form replicas of equal size for --strategy hsdp: allowed are 4, 6, 8, and "
             f"multiples of {NODE_RANKS}. Nearest: {nearest}"
         )
     if isinstance(cell.reshard, int) and cell.strategy is not None:
@@ -133,8 +133,8 @@ def layout_problem(cell: GridCell) -> str | None:
             wanted = cell.reshard
             closest = min(groups, key=lambda size: abs(size - wanted), default="on")
             return (
-                f"--reshard {wanted} makes no smaller groups of equal size from the {shards} ranks over which "
-                f"--strategy {cell.strategy} shards: allowed are {', '.join(['on', 'off', *map(str, groups)])}. "
+                f"--reshard {wanted} cannot divide the {shards} ranks over which --strategy {cell.strategy} shards "
+                f"into smaller groups of equal size: allowed are {', '.join(['on', 'off', *map(str, groups)])}. "
                 f"Nearest: {closest}"
             )
     if cell.strategy == "tp" and shape is not None:
@@ -144,6 +144,6 @@ def layout_problem(cell: GridCell) -> str | None:
                 nearest = min(fits, key=lambda each: abs(each - ranks))
                 return (
                     f"--strategy tp splits the {size} {name.replace('d_ff', 'columns of d_ff')} of {cell.size} over "
-                    f"--ranks {ranks}, which does not divide them. Nearest that does: {nearest}"
+                    f"--ranks {ranks}, which does not divide them. Nearest valid number: {nearest}"
                 )
     return None

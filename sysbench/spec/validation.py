@@ -53,7 +53,7 @@ def first_fault(error: ValidationError, within: str = "") -> str:
     """Return the first error and its location: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])
-    return f"{where or 'at its top'}: {first['msg'].removeprefix('Value error, ')}"
+    return f"{where or 'at top level'}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _explain(model: type[BaseModel], error: ValidationError) -> str:

@@ -114,7 +114,7 @@ def series(samples: Stream) -> Series:
     except TypeError:
         raise ValueError("samples must be a flat sequence of numbers") from None
     if not values:
-        raise ValueError("no samples: at least one is needed")
+        raise ValueError("no samples: at least one is required")
     if not all(map(isfinite, values)):
         index = next(number for number, value in enumerate(values) if not isfinite(value))
         raise ValueError(f"sample {index} of {len(values)} is {values[index]}: every sample must be finite")

@@ -181,7 +181,7 @@ def t_quantile(probability: float, degrees: int) -> float:
     if not 0 < probability < 1:
         raise ValueError(f"probability is {probability}: it must lie between 0 and 1")
     if degrees < 1:
-        raise ValueError(f"{degrees} degrees of freedom: at least one is needed")
+        raise ValueError(f"{degrees} degrees of freedom: at least one is required")
     low, high = 0.0, 1.0
     while _within(high, degrees) < probability:
         high *= 2

@@ -152,7 +152,7 @@ def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForesee
     settings = AllocatorSettings.from_environment(os.environ)
     step = cell.step
     if step is None:
-        raise UnavailableError("what is not a training step is not simulated beforehand")
+        raise UnavailableError("only training steps are simulated in advance")
     result = simulate(step, step.mode, Gpu.like(device, free_bytes), settings, origins=False)
     verdict = result.verdict
     where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"

@@ -87,7 +87,7 @@ def _cuda_problem(torch: Any) -> str | None:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         return _line(error)
-    return "torch finds no CUDA device, and does not say why"
+    return "torch finds no CUDA device and gives no reason"
 
 
 def _devices(torch: Any) -> list[dict[str, Any]]:

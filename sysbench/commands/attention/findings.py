@@ -318,7 +318,7 @@ def _of_setting(cells: Cells) -> Iterator[Finding]:
     yield from _kept(here, f"{mark}d {dim}")
     yield from _ends(cells, mark)
     yield from _accounted(cells, mark)
-    for each in left_out(cells, _doubts, "what is said of times"):
+    for each in left_out(cells, _doubts, "findings about times"):
         yield Finding(each.text, each.cells, each.reservation)
 
 

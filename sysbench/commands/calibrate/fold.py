@@ -71,8 +71,8 @@ def of_trace(path: Path) -> CalibrateRecord:
     named = next(iter(trace.devices), None)
     known = hardware.find(named) if named is not None else None
     if known is None or not known.rates:
-        what = f"of {named}, which has no data sheet here" if named else "and does not say of which GPU"
-        raise LogError(f"{path} is a trace {what}: what its kernels could be held against is not known")
+        what = f"of {named}, for which there is no data sheet" if named else "and does not name the GPU"
+        raise LogError(f"{path} is a trace {what}: its kernels cannot be compared with any peak")
     shown = observed(trace, GpuRates.of(known))
     spec = CalibrateSpec(part=tuple(part for part in PARTS if any(_PART[each.rate] == part for each in shown.found)))
     device = DeviceInfo(

@@ -401,8 +401,8 @@ def _of_steps(cell: CalibrateCell, path: Path) -> Iterator[Event]:
     devices = list(dict.fromkeys(each.device for each in timed))
     if len(devices) != 1:
         raise UnavailableError(
-            f"{path} has measured steps of {len(devices)} devices: the rates of one can be read from it, and are not "
-            "if nothing was measured or everything compiled"
+            f"{path} has measured steps of {len(devices)} devices: rates can be read for one device only, and only "
+            "from steps that were measured and not all compiled"
         )
     device = devices[0]
     slug = hardware.slug_of(device.name, device.memory_bytes)

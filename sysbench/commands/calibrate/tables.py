@@ -25,13 +25,13 @@ MEANINGS: dict[str, str] = {
     "reduce": "reductions over rows",
     "indexed": "broadcasts",
     "transpose": "transposing copies",
-    "kernel_s": "a kernel that does nothing",
-    "gap_s": "between two kernels",
-    "operator": "host, an operator forward",
-    "view": "host, a view forward",
-    "operator_backward": "host, an operator backward",
-    "view_backward": "host, a view backward",
-    "scalar": "host, a number",
+    "kernel_s": "an empty kernel",
+    "gap_s": "gap between two kernels",
+    "operator": "host, forward of an operator",
+    "view": "host, forward of a view",
+    "operator_backward": "host, backward of an operator",
+    "view_backward": "host, backward of a view",
+    "scalar": "host, reading a number",
     "launch": "host, launching a kernel",
     "synchronize": "host, waiting for the device",
 }
@@ -62,7 +62,7 @@ def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
     """Table of what a run would measure."""
     columns = (Column("part", "part"), Column("precisions", "precisions"), Column("budget", "about", "s"))
     rows = tuple(
-        (cell.part, ", ".join(cell.precisions) or "all of the device", Measure(cell.budget_s)) for cell in cells
+        (cell.part, ", ".join(cell.precisions) or "the whole device", Measure(cell.budget_s)) for cell in cells
     )
     return Sheet((), (Table("plan", f"{len(cells)} part{'' if len(cells) == 1 else 's'}", columns, rows, 1),))
 
@@ -83,7 +83,7 @@ def _share_of_sheet(rate: RateRecord) -> float | None:
 
 RATES = DeclaredTable(
     "rates",
-    "rates that predicted times rest on",
+    "rates used by predictions",
     rows=lambda record: record.rates,
     leading=leading(Field("rate", get=lambda rate: rate.name)),
     columns=(
@@ -108,7 +108,7 @@ def _cases(record: CalibrateRecord) -> Iterator[CaseRecord]:
 
 CASES = DeclaredTable(
     "cases",
-    "work that was timed",
+    "measured work",
     rows=_cases,
     leading=leading(Field("rate", get=lambda case: case.rate), Field("case", get=lambda case: case.case, elastic=True)),
     columns=(

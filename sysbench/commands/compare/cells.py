@@ -101,7 +101,9 @@ def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> M
     pairs = tuple((place, keys_b[key]) for key, place in keys_a.items() if key in keys_b)
     if not pairs:
         why = "; ".join(_difference(axis, a, b) for axis in disjoint if axis not in EFFORT)
-        raise NothingInCommonError(f"no cell of A is in B: {why or 'their axes have no combination in common'}")
+        raise NothingInCommonError(
+            f"no cell of A matches a cell of B: {why or 'their axes have no combination in common'}"
+        )
     matched_a, matched_b = {first for first, _ in pairs}, {second for _, second in pairs}
     return Matching(
         pairs,
@@ -143,12 +145,12 @@ def _refuse(
     if len(several) > 1:
         raise UsageError(
             "A and B differ in several ways, so the cause of a difference would be unclear: "
-            f"{'; '.join(_difference(axis, a, b) for axis in several)}. "
-            f"--across {','.join(several)} compares them anyway"
+            f"{'; '.join(_difference(axis, a, b) for axis in several)}. --across {','.join(several)} compares them "
+            "anyway"
         )
     for axis in disjoint:
         if axis in across and axis not in crossed and axis not in EFFORT:
-            raise UsageError(f"--across {axis} takes one value on each side: {_difference(axis, a, b)}")
+            raise UsageError(f"--across {axis} needs one value on each side: {_difference(axis, a, b)}")
 
 
 def _difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:

@@ -34,7 +34,9 @@ def compare(given: Given) -> None:
 
         for name in ("gate", "across"):
             if getattr(options, name):
-                raise UsageError(f"--{name} judges runs; a {artefacts[0].kind} was seen once, and has no verdict")
+                raise UsageError(
+                    f"--{name} applies to runs; a {artefacts[0].kind} is a single sample and has no verdict"
+                )
         show_sheet(sheet(*artefacts, options.tables), options)
         return
     from sysbench.commands.compare.cells import refuse_unknown
@@ -67,7 +69,7 @@ def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
         return a, b
     for name, found in ((options.a, a), (options.b, b)):
         if found is not None:
-            raise UsageError(f"{name} is a {found.kind}: it can be compared with another {found.kind}, not with a run")
+            raise UsageError(f"{name} is a {found.kind}: compare it with another {found.kind}, not with a run")
     return None
 
 
@@ -80,7 +82,7 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     if options.b is None:
         arms = runs.parts_of(first)
         if len(arms) != 2:
-            raise LogError(f"{options.a} is one side of a comparison: name the other one as well")
+            raise LogError(f"compare needs two runs, but only {options.a} is given: sysbench compare A B")
         (name_a, name_b) = (f"{options.a} {arm}" for arm in arms)
         return side_of(name_a, arms["A"].files), side_of(name_b, arms["B"].files), True
     second = runs.find(options.b, options.runs)
@@ -151,7 +153,7 @@ def _summarize(found: Comparison, names: Sequence[str]) -> None:
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
-        raise UsageError("--summary github appends to the file that GITHUB_STEP_SUMMARY names, and it is not set")
+        raise UsageError("--summary github appends to the file named by GITHUB_STEP_SUMMARY, which is not set")
     try:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(theme.encodable(theme.harmless(markdown(compare_tables.sheet(found, names))), "utf-8") + "\n")

@@ -188,11 +188,11 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     """
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
-        raise LogError(f"nothing to compare: A holds {_held(a)}, and B {_held(b)}")
+        raise LogError(f"nothing to compare: A has {_held(a)}, and B has {_held(b)}")
     for side in (a, b):
         # A run can end before it knows what it is measured on.
         if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):
-            raise LogError(f"{side.name} holds nothing: it ended before anything could be measured")
+            raise LogError(f"{side.name} is empty: it ended before anything was measured")
     matchings = _matchings(a, b, kinds, rules.across)
     refuse_other_machines(a, b, rules.across)
     cells = [
@@ -358,7 +358,7 @@ def _of_the_method(cells: Sequence[CellComparison]) -> Iterator[str]:
     if any(time.repeated == "runs" for time in times):
         yield "the runs of A and B were not alternated: anything else that changed between them affects the ratio"
     if any(time.low is None for time in times):
-        yield "an interval needs at least 9 steps or 3 rounds; where there is none, there were too few"
+        yield "no interval where there are fewer than 9 steps or 3 rounds"
     judged = sum(time.low is not None for time in times)
     if judged >= CHANCE_WORTH_SAYING:
         yield f"of {judged} verdicts at 99 %, about {round(judged / 100)} may be FASTER or SLOWER by chance alone"
@@ -367,7 +367,7 @@ def _of_the_method(cells: Sequence[CellComparison]) -> Iterator[str]:
 def refuse_nothing_measured(found: Comparison) -> None:
     """Raise UsageError if no cell has a number on both sides, so that the gate has nothing to check."""
     if not any(cell.times or cell.memory for cell in found.cells):
-        raise UsageError("--gate: no cell has a time or a peak of memory on both sides")
+        raise UsageError("--gate: no cell has a time or a memory peak on both sides")
 
 
 LOST = ("oom", "crashed", "timeout", "invalid")
@@ -401,7 +401,7 @@ def _checked(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:
             continue
         text = f"{time.quantity} takes {units.ratio(time.ratio)} as long"
         if time.low is None or time.high is None:
-            yield False, f"{text}, with too few samples to tell" if time.ratio > 1 + share else ""
+            yield False, f"{text}, with too few samples to decide" if time.ratio > 1 + share else ""
         else:
             interval = f"{text} ({time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""

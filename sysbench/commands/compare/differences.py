@@ -117,8 +117,8 @@ def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
     if there and here and not there.keys() & here.keys():
         one, other = (next(iter(machines.values())) for machines in (there, here))
         raise UsageError(
-            f"A was measured on {one}, and B on {other}: differences of the machines would distort the comparison. "
-            f"--across {MACHINE} compares them anyway"
+            f"A was measured on {one}, and B on {other}: differences between the machines would distort the "
+            f"comparison. --across {MACHINE} compares them anyway"
         )
 
 
@@ -139,7 +139,7 @@ def _is_measured(cell: CellRecord) -> bool:
     return cell.device is not None and not cell.axes.get("simulate")
 
 
-CARDS = "cards of one model differ by a few per cent"
+CARDS = "GPUs of the same model differ by a few per cent"
 
 DOUBTFUL = (
     "throttled",
@@ -164,13 +164,13 @@ def warnings(a: Side, b: Side) -> Iterator[str]:
         killed = sum(record.status != "complete" for record in side.records)
         if killed:
             runs = "the run of" if len(side.records) == 1 else f"{killed} of the {len(side.records)} runs of"
-            yield f"{runs} {name} did not finish; the comparison uses what it had measured"
+            yield f"{runs} {name} did not finish; the comparison uses the data that it measured"
     uuids = [
         {cell.device.uuid for record in side.records for cell in record.cells if cell.device and cell.device.uuid}
         for side in (a, b)
     ]
     if all(uuids) and not uuids[0] & uuids[1]:
-        yield f"A and B were measured on different cards: {CARDS}"
+        yield f"A and B were measured on different GPUs: {CARDS}"
     for name, side in (("A", a), ("B", b)):
         if listed := _cautions(side):
             yield f"{name} has warnings: {listed}; the output of its run explains them"

@@ -107,10 +107,10 @@ def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
         rows += [(*_axes(cell.axes, axes), *row) for row in times]
     if not rows:
         return []
-    title = kind if headline else f"{kind}: the parts of a step"
+    title = kind if headline else f"{kind}: phases of a step"
     rounds = any(time.repeated == "rounds" for cell in found.cells for time in cell.times)
     what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
-    note = f"{what} with its 99 % interval: under 1, B is faster; SAME is within {_percent(found.margin)}"
+    note = f"{what} with its 99 % interval: below 1, B is faster; SAME means within {_percent(found.margin)}"
     columns = (
         *_axis_columns(axes),
         Column("quantity", "time"),
@@ -154,7 +154,7 @@ def predictions_table(found: Comparison) -> Tables:
             for cell in cells
             for each in cell.predictions
         )
-        note = f"{INTERVAL}; B / A is of the points: what both predictions get wrong alike cancels"
+        note = f"{INTERVAL}; B / A is the ratio of the point predictions: errors common to both cancel"
         columns = (
             *_axis_columns(axes),
             Column("quantity", "time"),
@@ -297,7 +297,7 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
     yield from _without_numbers(found)
     yield from (Remark("caution", said) for said in found.cautions)
     if not found.differences:
-        yield Remark("note", "no known difference between the two: the same spec on the same software")
+        yield Remark("note", "no known difference between A and B: same spec, same software")
     yield from _gate(found)
 
 
@@ -312,7 +312,9 @@ def _mean(mean: GeometricMean) -> str:
 
 def in_one_line(found: Comparison) -> str:
     """A one-line summary: every mean, then the verdict of the gate."""
-    said = [_mean(mean) for mean in found.geometric_means] or [f"{len(found.cells)} cells, none with times of both"]
+    said = [_mean(mean) for mean in found.geometric_means] or [
+        f"{len(found.cells)} cells, none with times on both sides"
+    ]
     if found.gate is not None:
         said.append(_gate_verdict(found.gate))
     return "; ".join(said)
@@ -332,7 +334,7 @@ def _without_numbers(found: Comparison) -> Iterator[Remark]:
         ]
         if empty:
             cells = f"{len(empty)} cell{'' if len(empty) == 1 else 's'}"
-            yield Remark("note", f"{kind}: {cells} without a time or a peak of memory on both sides, so not compared")
+            yield Remark("note", f"{kind}: {cells} without a time or a memory peak on both sides, not compared")
 
 
 def _outcomes(found: Comparison) -> Iterator[Remark]:
@@ -349,14 +351,14 @@ def _gate(found: Comparison) -> Iterator[Remark]:
     gate = found.gate
     if gate is None:
         return
-    beyond = f"beyond the gate of {_percent(gate.share)}"
+    beyond = f"worse by more than the gate of {_percent(gate.share)}"
     yield from (Remark("outcome", f"{beyond}: {said}") for said in _first(gate.failed, MOST_NAMED))
     if gate.undecided:
         named = "; ".join(_first(gate.undecided, 3))
         yield Remark("note", f"possibly {beyond}, but there are too few samples to decide: {named}")
     missing = sum(each.arm == "A" for each in found.left_over)
     if missing:
-        yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A: not in B, so not held against the gate")
+        yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A missing in B, not checked by the gate")
     yield Remark("finding", _gate_verdict(gate))
 
 

@@ -40,13 +40,13 @@ def doctor(
         typer.Option(
             "--self-cost",
             metavar=" ",
-            help="Also measure how much dashboard, sampler and history slow down a step, alternating with and without, "
-            "in fresh processes. Takes minutes.",
+            help="Also measure how much dashboard, sampler and history slow down a step, alternating with and "
+            "without, in fresh processes. Takes minutes.",
         ),
     ] = False,
     rounds: Annotated[
         int | None,
-        typer.Option(metavar="N", help=f"Rounds of --self-cost; an interval needs 6. Default: {ROUNDS}."),
+        typer.Option(metavar="N", help=f"Number of rounds of --self-cost; an interval needs 6. Default: {ROUNDS}."),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", metavar=" ", help="Show tracebacks.")] = False,
 ) -> None:
@@ -128,12 +128,12 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
         return record
     from sysbench.commands.doctor import screen, self_cost
 
-    with waiting("measuring what sysbench costs", console) as say:
+    with waiting("measuring the overhead of sysbench", console) as say:
         cost = self_cost.measure(
             record.torch.devices[0],
             rounds,
             _unseen_dashboard,
-            lambda done, of: say(f"measuring what sysbench costs: {done} of {of}"),
+            lambda done, of: say(f"measuring the overhead of sysbench: {done} of {of}"),
         )
     if console is not None:
         console.print(screen.self_cost(cost))

@@ -47,10 +47,10 @@ LIMIT_S = 300.0
 EXPLANATIONS = {
     "dashboard": "drawn at 120 × 40 while steps are measured",
     "sampler": "memory, load and the GPU driver, read ten times a second",
-    "history": "every allocation with its stack, as only `sysbench memory` records it",
+    "history": "every allocation with its stack, recorded only by `sysbench memory`",
 }
 
-NO_HISTORY = "only the CUDA allocator has a history; on this device tensors are counted in untimed steps"
+NO_HISTORY = "only the CUDA allocator records a history; on this device tensors are counted in untimed steps"
 
 
 class Watcher(Protocol):
@@ -198,7 +198,7 @@ def _recorded_step_s(cell: TimeCell, history: str) -> float:
     try:
         samples_s: list[float] = json.loads(child.answer())
     except NoAnswerError as error:
-        raise SysbenchError(f"steps with the allocator's history could not be measured: {error}") from None
+        raise SysbenchError(f"steps with allocator history could not be measured: {error}") from None
     finally:
         child.close()
     return median(samples_s)

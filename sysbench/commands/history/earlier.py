@@ -157,7 +157,7 @@ def _of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
             case "cell_finished":
                 outcomes[said["cell"]] = said["outcome"]
     if not spec:
-        raise ValueError("it does not begin with the start of a run")
+        raise ValueError("it does not start with the start event of a run")
     return spec, began_s, status, Counter(outcomes.values())
 
 

@@ -33,9 +33,9 @@ def single(each: Earlier) -> Sheet:
     files = tuple((str(path), Measure(path.stat().st_size)) for path in each.files)
     columns = (Column("file", "file"), Column("size", "size", "bytes", wide_range=True))
     ways = {
-        "": f"sysbench report {each.path} writes its runs up",
-        "run": f"sysbench report {each.path} writes it up; sysbench run --resume {each.path} runs what is missing",
-        "compare": f"sysbench compare {each.path} shows what it found",
+        "": f"sysbench report {each.path} writes a report",
+        "run": f"sysbench report {each.path} writes a report; sysbench run --resume {each.path} runs the missing cells",
+        "compare": f"sysbench compare {each.path} shows its result",
     }
     again = ways.get(each.kind, f"sysbench {each.kind} --from {each.path} shows its tables")
     remarks = (Remark("note", f"began {_when(each)} UTC"), Remark("note", again))

@@ -132,12 +132,12 @@ def _clocks(found: Sequence[ClockAndKernels]) -> str:
     if len(found) == 1:
         (only,) = found
         filled = f"{units.seconds(only.kernels_s)} of the {units.seconds(only.timed_s)}, {filled},"
-    text = f"kernels, as profiled, fill {filled} of what was timed without a profiler"
+    text = f"profiled kernels account for {filled} of the step time measured without a profiler"
     waits = [each.timed for each in found if each.covered < FILLED]
     slower = [each.timed for each in found if each.covered > SLOWER]
     if not waits and not slower:
         return f"{text}: the two agree"
-    parts = [f"the device waited for the rest at {named(waits, name)}"] if waits else []
+    parts = [f"the device was idle for the rest at {named(waits, name)}"] if waits else []
     parts += [f"kernels ran slower in the profile at {named(slower, name)}"] if slower else []
     return f"{text}; {', and '.join(parts)}" if len(found) > 1 else f"{text}; {parts[0].partition(' at ')[0]}"
 
@@ -145,7 +145,7 @@ def _clocks(found: Sequence[ClockAndKernels]) -> str:
 def simulations(runs: Runs) -> Iterator[Finding]:
     """Compare measured peaks with those simulated for the same GPU."""
     if found := list(measured_and_simulated(_cells(runs, "memory"))):
-        yield Finding(f"simulated peaks against measured ones: {_errors(found)}.", _basis_of(runs, found), "mixed")
+        yield Finding(f"simulated vs. measured peaks: {_errors(found)}.", _basis_of(runs, found), "mixed")
 
 
 def predictions(runs: Runs) -> Iterator[Finding]:
@@ -153,7 +153,7 @@ def predictions(runs: Runs) -> Iterator[Finding]:
     if found := list(measured_and_predicted(_cells(runs, "time"))):
         held = sum(each.inside for each in found)
         inside = ("outside", "inside")[held] if len(found) == 1 else f"{held} of them inside"
-        text = f"predicted steps against measured ones: {_errors(found)}, {inside} the 90 % interval"
+        text = f"predicted vs. measured steps: {_errors(found)}, {inside} the 90 % interval"
         yield Finding(f"{text}.", _basis_of(runs, found), "predicted")
 
 

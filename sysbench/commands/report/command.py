@@ -38,7 +38,7 @@ def report(given: Given) -> None:
 
         page = next(path for path in spec.output if path.suffix.lower() == ".html")
         if not webbrowser.open(page.resolve().as_uri()):
-            say(f"no browser was found to open {page} with")
+            say(f"no browser found to open {page}")
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
@@ -59,7 +59,7 @@ def _document(spec: ReportSpec) -> Document:
     from sysbench.render.dashboard.progress import waiting
 
     if not spec.source and not RUNS.is_dir():
-        raise UsageError(f"there is no directory {RUNS} here: name logs, records or directories of them")
+        raise UsageError(f"no directory {RUNS} here: name logs, records or directories that contain them")
     places = spec.source or (str(RUNS),)
     with waiting(f"looking for runs in {', '.join(places)}", silent=spec.quiet):
         found = sources(places)

@@ -146,16 +146,16 @@ def _simulated(runs: Iterable[ReportedRun[Any]]) -> Iterable[tuple[SimulatedGpuR
 
 _SIMULATED = DeclaredTable(
     "simulated",
-    "GPUs that were simulated",
+    "simulated GPUs",
     (
         Field("memory", unit="bytes", get=lambda row: row[0].memory_bytes),
         Field("context", "CUDA context", "bytes", get=lambda row: row[0].context_bytes),
-        Field("other", "taken by others", "bytes", get=lambda row: row[0].other_bytes),
+        Field("other", "used by others", "bytes", get=lambda row: row[0].other_bytes),
         Field("nccl", "NCCL's buffers", "bytes", get=lambda row: row[0].nccl_bytes or None, optional=True),
         Field("settings", "allocator settings", get=lambda row: row[0].settings),
         Field("runs", get=lambda row: ", ".join(row[1])),
     ),
     rows=_simulated,
     leading=leading(Field("gpu", "simulated GPU", get=lambda row: row[0].title)),
-    notes=("assumed, not measured: these GPUs were not there",),
+    notes=("assumed, not measured: these GPUs were not present",),
 )

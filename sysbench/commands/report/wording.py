@@ -54,7 +54,7 @@ def simulated_notice(document: Document) -> str:
     """Return a notice if not everything was measured."""
     origins = {section.origin for section in document.sections}
     if origins == {"simulated"}:
-        return "Nothing in this report was measured: all of it is simulated."
+        return "Nothing in this report was measured: everything is simulated."
     if origins <= {"simulated", "predicted"} and origins:
         return "Nothing in this report was measured: memory is simulated, and times are predicted."
     if origins - {"measured"}:
@@ -196,4 +196,4 @@ def _message(doubts: Sequence[Doubt]) -> str:
     if len(by_message) == 1:
         return doubts[0][2].message
     said = [f"{message} ({', '.join(labels)})" for message, labels in by_message.items()]
-    return "; ".join([*said[:NAMED], f"and so on for {len(said) - NAMED} more"] if len(said) > NAMED + 1 else said)
+    return "; ".join([*said[:NAMED], f"and {len(said) - NAMED} more"] if len(said) > NAMED + 1 else said)

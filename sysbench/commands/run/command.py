@@ -58,10 +58,10 @@ def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
     from sysbench.commands.run import tables as experiment_tables
 
     if options.experiment is not None:
-        raise UsageError(f"--list lists what ships; what {options.experiment} would do, --plan shows")
+        raise UsageError(f"--list lists the built-in experiments; --plan shows what {options.experiment} would run")
     if overrides or options.plan:
         given = ", ".join([*(f"--{name}" for name in overrides), *(["--plan"] * options.plan)])
-        raise UsageError(f"{given}: name an experiment as well ({', '.join(experiment_file.names())})")
+        raise UsageError(f"{given} also needs the name of an experiment ({', '.join(experiment_file.names())})")
     running.show_sheet(experiment_tables.listing(map(experiment_file.load, experiment_file.names())), options)
 
 

@@ -61,9 +61,9 @@ class _Overrides:
             if name in self.taken:
                 continue
             if name in self.kept:
-                what = f"is what {self.kept[name]} is about, and no other run of {self.of} has it"
+                what = f"is the option that {self.kept[name]} sets, and no other run of {self.of} has it"
             else:
-                what = f"is an option of no run of {self.of}"
+                what = f"is not an option of any run of {self.of}"
             raise word.place.complaint(f"{name} {what}") if word.place else UsageError(f"--{name} {what}")
 
 
@@ -104,8 +104,8 @@ def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, 
         code = next((name for name in named if ":" in name), None)
         if code is not None:
             raise UsageError(
-                f"{experiment.path} is not in the current directory, and names code to be imported ({code}): "
-                "read it, then add --allow-code"
+                f"{experiment.path} is not in the current directory, and it imports code ({code}): read it, then add "
+                "--allow-code"
             )
 
 
@@ -182,9 +182,9 @@ def _difference(
     run: WrittenRun, words: Words, instead: Instead, landing: DeviceType, devices: Sequence[DeviceType]
 ) -> tuple[Here, str]:
     """Return whether the run differs from the file on this machine, and why."""
-    reason = {"cuda": "on a GPU of CUDA's", "mps": "on an Apple GPU", "cpu": "on the CPU"}[landing]
+    reason = {"cuda": "on a CUDA GPU", "mps": "on an Apple GPU", "cpu": "on the CPU"}[landing]
     if landing == "cpu" and devices == ("cpu",):
-        reason = "no GPU here"
+        reason = "no GPU on this machine"
     if instead.skip is not None:
         return "left out", f"{reason}: {instead.skip}"
     at_work = {name: word for name, word in instead.words.items() if words.get(name) is word}

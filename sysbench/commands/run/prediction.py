@@ -34,7 +34,7 @@ def _predicted(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
     try:
         spec = _for(planned.spec, gpu)
     except UsageError as error:
-        left_out = {"here": "left out", "why": f"it is not predicted for {gpu.slug}: {error}"}
+        left_out = {"here": "left out", "why": f"no prediction for {gpu.slug}: {error}"}
         return PlannedRun(entry.model_copy(update=left_out), planned.spec, planned.options)
     options = {name: word for name, word in entry.options.items() if name != "device"} | {"simulate": gpu.slug}
     simulated = {"here": "simulated", "why": f"predicted for {gpu.title}", "options": options}
@@ -118,19 +118,19 @@ def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
     made = [each for each in planned if each.entry.here != "left out"]
     known_s = [seconds for each in made if (seconds := run_s(each, earlier)) is not None]
     if len(known_s) == len(made):
-        return f"about {units.duration(sum(known_s))} in all, {_by(earlier)}"
+        return f"about {units.duration(sum(known_s))} in total, {_by(earlier)}"
     if earlier.predicted_s:
         return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(made)} runs, {_by(earlier)}"
     if not known_s:
-        return "the time it takes is unknown: none of its runs was measured on such a device before"
+        return "duration unknown: none of its runs was measured on such a device before"
     return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(made)} runs; the others are new"
 
 
 def _by(earlier: Durations) -> str:
     if not earlier.predicted_s:
-        return "by what the same cells took before"
-    before = "what the same cells took before, and " if earlier.cells_s else ""
-    return f"by {before}PREDICTED steps; building models and starting workers come on top"
+        return "from earlier durations of the same cells"
+    before = "from earlier durations of the same cells, and " if earlier.cells_s else ""
+    return f"from {before}PREDICTED steps; building models and starting workers are not included"
 
 
 def begun(planned: Sequence[PlannedRun], earlier: Durations) -> Overall:

@@ -127,8 +127,8 @@ class _Process:
     def failure(self) -> Failure:
         last = _last_line((self.place / "said").read_text(errors="replace"))
         code = self.process.returncode if self.process else 0
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return "crashed", last or f"the process that carried it out {how}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return "crashed", last or f"the process that ran it {how}"
 
     def stop(self) -> None:
         if self.process is not None:
@@ -166,15 +166,15 @@ class OnRay:
             gpus = share.gpus if share.gpus <= self._most_gpus or share.device != "auto" else 0
             if gpus > self._most_gpus:
                 raise UsageError(
-                    f"--device {share.device}: a cell needs {gpus} GPU{'s' if gpus > 1 else ''}, and no machine of the "
-                    f"Ray cluster has more than {self._most_gpus:g}. --device cpu takes processors"
+                    f"--device {share.device}: a cell needs {gpus} GPU{'s' if gpus > 1 else ''}, but no machine of "
+                    f"the Ray cluster has more than {self._most_gpus:g}. --device cpu needs none"
                 )
             cpus = 1 if share.simulated or gpus else self._most_cpus
             wanted = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 1, **self._arguments}
             try:
                 task = self._ray.remote(**wanted)(carried_out_and_sent)
             except (TypeError, ValueError) as error:
-                raise UsageError(f"--on-arg: Ray refuses it: {_words(error)}") from error
+                raise UsageError(f"--on-arg: rejected by Ray: {_words(error)}") from error
             started.append(_RayTask(self._ray, task.remote(share)))
         return started
 
@@ -256,7 +256,7 @@ class _SlurmJob:
         if "TIMEOUT" in state or "timed-out" in said:  # by SLURM itself, or by submitit shortly before
             return (
                 "timeout",
-                f"SLURM ended job {self.job.job_id} at its limit: --on-arg timeout_min=120 is a longer one",
+                f"SLURM ended job {self.job.job_id} at its time limit: --on-arg timeout_min=120 sets a longer one",
             )
         why = _last_line(said) or f"it ended as {state}"
         return "crashed", f"job {self.job.job_id}: {why} ({self.job.paths.stderr})"

@@ -47,7 +47,9 @@ def carried_out(share: Share, directory: Path) -> Path:
     from sysbench.engine import session
 
     if source_digest() != share.digest:
-        raise UsageError(f"{socket.gethostname()} has another sysbench than this machine: install the same there")
+        raise UsageError(
+            f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
+        )
     measuring(share.spec["kind"]).part("record")  # with it the command's own events are known
     options = RunOptions(**share.options, out=directory, log_name="share")
     with session.run(spec_of(share.spec), options, cells=[cell_of(axes) for axes in share.cells]) as running:

@@ -54,7 +54,7 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
         return None
     address = environment.get("MASTER_ADDR") or _first_host(environment)
     if not address:
-        raise UsageError(f"{rank} and {ranks} say that there are several ranks; MASTER_ADDR must say where rank 0 is")
+        raise UsageError(f"{rank} and {ranks} indicate several ranks; set MASTER_ADDR to the address of rank 0")
     port = _number(environment, "MASTER_PORT", FIRST_PORT, 1, HIGHEST_PORT) + 1
     return Launched(
         rank=_number(environment, rank, 0, 0, count - 1),

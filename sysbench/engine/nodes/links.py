@@ -90,7 +90,7 @@ def gathered(own: Launched, hello: Hello, timeout_s: float) -> Iterator[Links]:
                     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
                     raise SysbenchError(
                         f"{which}{more} did not connect to {own.address} port {own.port} within "
-                        f"{min(GATHERING_S, timeout_s):g} s: every rank must be started with this command line"
+                        f"{min(GATHERING_S, timeout_s):g} s: start every rank with this command line"
                     )
                 if not select.select([listener.fileno(), interrupts.fileno()], [], [], _POLL_S)[0]:
                     continue
@@ -105,10 +105,10 @@ def _listening(own: Launched) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UsageError(
-                f"port {own.port} of {own.address} is in use: set SYSBENCH_PORT to another one for all ranks"
+                f"port {own.port} of {own.address} is in use: set SYSBENCH_PORT to another port for all ranks"
             ) from None
         raise UsageError(
-            f"MASTER_ADDR={own.address} is no address of this machine, on which rank 0 was started: "
+            f"MASTER_ADDR={own.address} is not an address of this machine, on which rank 0 was started: "
             f"{(error.strerror or str(error)).partition(' (')[0].lower()}"
         ) from None
     listener.setblocking(False)
@@ -141,13 +141,13 @@ def _admit(
 def _objection(ours: Hello, theirs: Hello) -> str | None:
     who = f"rank {theirs.rank} on {theirs.host}"
     if theirs.version != ours.version:
-        return f"{who} runs sysbench {theirs.version}, and rank 0 runs {ours.version}: install one version for all"
+        return f"{who} runs sysbench {theirs.version}, but rank 0 runs {ours.version}: install one version for all"
     if theirs.digest != ours.digest:
-        return f"{who} runs other code of sysbench {ours.version} than rank 0: install one version for all"
+        return f"{who} runs different code of sysbench {ours.version} from rank 0: install one version for all"
     if theirs.ranks != ours.ranks or theirs.rank >= ours.ranks:
-        return f"{who} is one of {theirs.ranks} ranks, and rank 0 one of {ours.ranks}"
+        return f"{who} is one of {theirs.ranks} ranks, but rank 0 is one of {ours.ranks}"
     if theirs.spec != ours.spec:
-        return f"{who} was started with other options than rank 0: give all ranks one command line"
+        return f"{who} was started with different options from rank 0: give all ranks the same command line"
     return None
 
 
@@ -184,7 +184,7 @@ class RemoteWorker:
         try:
             _order(connection, Launch())
         except OSError as error:
-            raise SysbenchError(f"{who} has left: {(error.strerror or str(error)).lower()}") from error
+            raise SysbenchError(f"{who} disconnected: {(error.strerror or str(error)).lower()}") from error
 
     @property
     def source(self) -> int:

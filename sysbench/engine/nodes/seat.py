@@ -48,7 +48,8 @@ def take(
         deliver = _introduced(connection, own, hello)
     except (AuthenticationError, EOFError, OSError, ValueError) as error:
         raise UsageError(
-            f"what listens at {own.address} port {own.port} is not rank 0 of this run, or has another SYSBENCH_KEY"
+            f"the process that listens at {own.address} port {own.port} is not rank 0 of this run, or has another "
+            "SYSBENCH_KEY"
         ) from error
     if deliver.refused is not None:
         raise UsageError(deliver.refused)
@@ -66,7 +67,7 @@ def _connection(own: Launched, patience_s: float) -> Connection:
         try:
             return connected(socket.create_connection((own.address, own.port), timeout=patience_s))
         except socket.gaierror as error:
-            raise UsageError(f"MASTER_ADDR={own.address} is no host that is known here: {error.strerror}") from None
+            raise UsageError(f"MASTER_ADDR={own.address} is not a known host: {error.strerror}") from None
         except OSError as error:
             if time.monotonic() > deadline_s:
                 raise UsageError(
@@ -148,7 +149,7 @@ class _Seat:
                 self._command(self._worker, protocol.decode(message[1:]))
             return True
         if message[:1] != FOR_THE_RANK:
-            raise SysbenchError("rank 0 sent something that is not an order")
+            raise SysbenchError("rank 0 sent a message that is not a command")
         match ORDER.validate_json(message[1:]):
             case Launch():
                 self._bury(0)
@@ -164,10 +165,10 @@ class _Seat:
         if isinstance(command, protocol.Measure):
             cell = self._cells.get(command.cell.key)
             if cell is None:
-                raise SysbenchError("rank 0 asked for a cell that is not in the command line of this rank")
+                raise SysbenchError("rank 0 requested a cell that is not in the command line of this rank")
             command = command.model_copy(update={"cell": cell, "device": self._device(command), "artifact": None})
         elif not isinstance(command, protocol.Exit):
-            raise SysbenchError("rank 0 asked for something that only rank 0 does")
+            raise SysbenchError("rank 0 requested an operation that only rank 0 does")
         try:
             worker.send(command)
         except WorkerGoneError:
@@ -181,9 +182,9 @@ class _Seat:
             return alike[0]
         if self._own.local_rank >= len(alike):
             raise SysbenchError(
-                f"rank {self._own.rank} is number {self._own.local_rank} of its node, which has {len(alike)} GPUs"
+                f"rank {self._own.rank} has local rank {self._own.local_rank}, but its node has {len(alike)} GPUs"
             )
         return alike[self._own.local_rank]
 
     def _abandoned(self) -> SysbenchError:
-        return SysbenchError(f"rank 0 at {self._own.address} has gone")
+        return SysbenchError(f"rank 0 at {self._own.address} disconnected")

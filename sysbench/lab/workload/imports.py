@@ -92,7 +92,7 @@ def code_file(target: str, path: Path | None) -> CodeFile:
 
 def _of_file(path: Path, option: str) -> ModuleType:
     if not path.is_file():
-        raise UnavailableError(f"{option}: there is no file {path}")
+        raise UnavailableError(f"{option}: file {path} not found")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     held = sys.modules.get(path.stem)
@@ -121,7 +121,7 @@ def _of_name(name: str, root: Path, option: str) -> ModuleType:
         there = [each.name for each in pkgutil.iter_modules(places)]
         meant = nearest(missing, there)
         question = f" Did you mean {meant}?" if meant else " --app-dir names the directory to import from"
-        raise UnavailableError(f"{option} {name}: there is no module {missing} in {places[0]}.{question}") from None
+        raise UnavailableError(f"{option} {name}: no module {missing} in {places[0]}.{question}") from None
 
 
 class users:  # noqa: N801  A context, and quicker than a generator: a step enters two of them while it is timed.
@@ -154,9 +154,7 @@ class users:  # noqa: N801  A context, and quicker than a generator: a step ente
         if isinstance(error, SystemExit):
             raise UserCodeError(f"{self._doing}: it calls exit(){_in(error)}") from error
         if isinstance(error, EOFError):
-            raise UserCodeError(
-                f"{self._doing}: it reads from standard input, where there is nothing{_in(error)}"
-            ) from error
+            raise UserCodeError(f"{self._doing}: it reads from standard input, which is empty{_in(error)}") from error
         if isinstance(error, Exception) and not isinstance(error, SysbenchError) and not is_out_of_memory(error):
             words = " ".join(str(error).split())
             raise UserCodeError(f"{self._doing}: {type(error).__name__}: {words}{_in(error)}") from error
@@ -230,5 +228,8 @@ def arguments_for(
     known = {**offered, **insisted, **given}
     if missing := [name for name in required if name not in known]:
         takes = ", ".join(map(str, named.values()))
-        raise UnavailableError(f"nothing gives {what} its {', '.join(missing)}; it takes ({takes}){remedy}")
+        raise UnavailableError(
+            f"missing constructor argument{'s' if len(missing) > 1 else ''} {', '.join(missing)} "
+            f"of {what}; it takes ({takes}){remedy}"
+        )
     return {name: known[name] for name in named if name in required or name in insisted} | dict(given)

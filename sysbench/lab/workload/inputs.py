@@ -84,7 +84,9 @@ def _made(
         value = function(**given)
     moved = _on(value, device)
     if not any(isinstance(each, Tensor) for each in _leaves(moved)):
-        raise UnavailableError(f"{said} returned {type(value).__name__}: a tensor, a tuple or a dict of them is needed")
+        raise UnavailableError(
+            f"{said} returned {type(value).__name__}; it must return a tensor, a tuple or a dict of tensors"
+        )
     tokens = next((each for each in _leaves(moved) if _is_tokens(each, cell)), None)
     match moved:
         case dict():
@@ -135,7 +137,9 @@ def _described(
         dtype = getattr(torch, each.dtype)
         below = vocabulary if each.below == "vocab" else each.below
         if below is None and each.below is not None:
-            raise UnavailableError("--input: <vocab is the size of the first embedding, and the model has none")
+            raise UnavailableError(
+                "--input: <vocab means the size of the first embedding, but the model has no embedding"
+            )
         if dtype.is_floating_point:
             value = torch.randn(sizes, generator=generator).to(dtype)
         else:
@@ -163,10 +167,10 @@ def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Itera
     ]
     asks = f"add {GET_INPUTS}(batch, ctx) beside the model, --inputs module:function, or --input tokens=int64[B,T]<1000"
     if vocabulary is None:
-        raise UnavailableError(f"{name} has no embedding, so what its forward takes cannot be told: {asks}")
+        raise UnavailableError(f"{name} has no embedding, so the inputs of its forward cannot be inferred: {asks}")
     if len(required) > 1:
         takes = ", ".join(each.name for each in required)
-        raise UnavailableError(f"{name}.forward takes {takes}, and what these are cannot be told: {asks}")
+        raise UnavailableError(f"{name}.forward takes {takes}, and these inputs cannot be inferred: {asks}")
     own_loss = next((each.name for each in parameters if each.name in _TARGETS and each not in required), None)
     for tokens, following in random_tokens(vocabulary, cell, device):
         keywords = {own_loss: following} if own_loss is not None and "loss" in cell.phases else {}

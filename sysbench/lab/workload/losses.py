@@ -53,7 +53,7 @@ class Loss:
                 value = self._code.value(*(output, self._inputs.together)[: self._arguments])
             if not isinstance(value, Tensor) or value.dim():
                 shape = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise UnavailableError(f"--loss {self.said} returned {shape}; a loss is a tensor of one number")
+                raise UnavailableError(f"--loss {self.said} returned {shape}; a loss must be a tensor with one element")
         if not value.requires_grad:
             raise UnavailableError(
                 f"the loss ({self.said}) depends on no parameter that requires a gradient, so there is no backward: "
@@ -84,9 +84,9 @@ def fitting(output: Any, named: Mapping[str, Tensor], inputs: Inputs) -> tuple[s
     floating = {name: each for name, each in candidates.items() if each.is_floating_point()}
     if not floating:
         held = ", ".join(str(each.dtype).removeprefix("torch.") for each in candidates.values())
-        what = f"tensors of {held} only" if held else f"{type(output).__name__}, which holds no tensor"
+        what = f"only tensors of {held}" if held else f"{type(output).__name__}, which holds no tensor"
         raise UnavailableError(
-            f"the model returned {what}: a loss needs floating-point numbers. add --loss module:function"
+            f"the model returned {what}: a loss needs floating-point numbers. Add --loss module:function"
         )
     tokens, following = inputs.tokens, inputs.next_tokens
     for name, each in floating.items():

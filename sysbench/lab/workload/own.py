@@ -88,7 +88,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
 
 def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
     if isinstance(code.value, nn.Module):
-        raise UnavailableError(f"--model {own.target} is a model already: name its class, or a function that makes it")
+        raise UnavailableError(f"--model {own.target} is already a model: name its class, or a function that builds it")
     dimensions = {each: own.dimensions[name] for name, names in _NAMES.items() for each in names}
     context = dict.fromkeys(_CONTEXT, cell.ctx)
     shape = ModelShape(**own.dimensions)
@@ -105,13 +105,15 @@ def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
     with users(f"building {own.title}"):
         model = code.value(**given)
     if not isinstance(model, nn.Module):
-        raise UnavailableError(f"{what} returned {type(model).__name__}, which is no torch.nn.Module")
+        raise UnavailableError(f"{what} returned {type(model).__name__}, which is not a torch.nn.Module")
     return model
 
 
 def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
     if own.sized:
-        raise UnavailableError(f"--model {own.target} has its dimensions in its config: change them with --model-arg")
+        raise UnavailableError(
+            f"--model {own.target} takes its dimensions from its config: change them with --model-arg"
+        )
     return built(own.config, own.arguments, cell.attention)
 
 
@@ -127,7 +129,7 @@ def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
     model.train(cell.mode != "inference")
     if "backward" in cell.phases and not any(each.requires_grad for each in model.parameters()):
         raise UnavailableError(
-            f"no parameter of {type(model).__name__} requires a gradient, so there is no backward: --mode inference"
+            f"no parameter of {type(model).__name__} requires a gradient, so there is no backward: use --mode inference"
         )
 
 
@@ -141,7 +143,7 @@ def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
     if not callable(own):
         raise UnavailableError(
             f"--attention {cell.attention}: {what} takes no argument `attention`, and its module has no function "
-            f"{HOOK} that could be exchanged"
+            f"{HOOK} to replace"
         )
     attend = KINDS[cell.attention](cell.ctx)
 
@@ -163,11 +165,13 @@ def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
         made = factory.value(trainable if first.startswith("param") else model)
     if isinstance(made, tuple | list | dict):
         raise UnavailableError(
-            f"--optimizer {name} returned a {type(made).__name__} of {len(made)}, and a step has one optimizer. "
-            "For a loop of your own, with several, there is sysbench.measure"
+            f"--optimizer {name} returned a {type(made).__name__} of {len(made)}, but a step has one optimizer. For "
+            "your own loop with several optimizers, use sysbench.measure"
         )
     if not isinstance(made, torch.optim.Optimizer):
-        raise UnavailableError(f"--optimizer {name} returned {type(made).__name__}, which is no torch.optim.Optimizer")
+        raise UnavailableError(
+            f"--optimizer {name} returned {type(made).__name__}, which is not a torch.optim.Optimizer"
+        )
     return made
 
 

@@ -79,7 +79,7 @@ class Overall:
     def said(self, now_s: float) -> str:
         """Describe the progress: `run 7 of 15, about 12 min left in all`."""
         left_s = self.left_s(now_s) if self.waiting else None
-        left = f", about {units.duration(left_s)} left in all" if left_s is not None else ""
+        left = f", about {units.duration(left_s)} left in total" if left_s is not None else ""
         return f"run {self.number} of {self.count}{left}"
 
 
