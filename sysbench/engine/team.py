@@ -210,7 +210,7 @@ class Team:
         if silent and all(event.outcome == "timeout" for event in failed.values()):
             rank, traceback = min(failed), None
             others = _listed(sorted(failed))
-            detail: str | None = f"{_listed(silent)} did not join a collective operation that {others} waited for"
+            detail: str | None = f"{_listed(silent)} did not join a collective operation; {others} waited"
             detail = f"{detail} for {PATIENCE_SHARE * self._timeout_s:g} s (--timeout)"
         else:
             rank = min(failed, key=lambda each: (_BY_OTHERS.get(failed[each].outcome, 1), failed[each].at_s))
