@@ -34,7 +34,7 @@ Examples:
 WRONG_PATH = {
     errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
 }  # fmt: skip
-"""Errors caused by an invalid path; all others are caused by the machine."""
+"""Errors caused by an invalid path; all other errors are caused by the machine."""
 
 
 def application(words: Sequence[str]) -> typer.Typer:
@@ -62,7 +62,7 @@ def application(words: Sequence[str]) -> typer.Typer:
 
 
 def _listed_only() -> None:
-    """A placeholder in the list of commands for those that are not imported."""
+    """A placeholder in the list of commands for a command that is not imported."""
 
 
 def _version(value: bool) -> None:
@@ -77,7 +77,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options that belong to no command."""
+    """Options of `sysbench` itself."""
     if started_as_rank(os.environ) and context.invoked_subcommand not in runnable():
         raise typer.Exit
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 def refuse_unpredictable(
     slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
 ) -> None:
-    """Raise UsageError for a GPU whose rates are unknown or belong to another GPU, a GPU that is here, or no host.
+    """Raise UsageError for a GPU whose rates are unknown or belong to another GPU, for a GPU that is here, and for an
+    unknown host.
 
-    `option` is the one that names the GPUs.
+    `option` is the option that names the GPUs.
     """
     from sysbench.predict.rates import HostRates
     from sysbench.spec import hardware

@@ -11,12 +11,13 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.run import RunOptions
 
 DOUBTFUL = (0.5, 1.5)
-"""A memory formula decides cells that need less than half, or more than one and a half times, the free memory. Cells
-between these limits are simulated, because allocators round and fragment, and autocast keeps copies."""
+"""A memory formula decides for cells that need less than half, or more than one and a half times, the free memory.
+Cells between these limits are simulated, because allocators round and fragment, and autocast keeps copies.
+"""
 
 
 class Admission:
-    """Decides before each cell whether it starts; remembers cells that did not fit, or are simulated not to fit."""
+    """Decides whether each cell starts; remembers cells that did not fit, or do not fit according to a simulation."""
 
     def __init__(self, options: RunOptions, free_bytes: Callable[[DeviceInfo], int | None]) -> None:
         self._options = options
@@ -39,7 +40,7 @@ class Admission:
     def doubtful(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
         """Yield the cells for which only a simulation can decide whether they fit, each with the free memory in bytes.
 
-        A cell is skipped if it is no smaller than one that is known not to fit when its turn comes.
+        A cell is skipped if, when its turn comes, one that is no larger is known not to fit.
         """
         for placed in cells:
             if not self._can_be_simulated(placed) or self._larger_than_one_that_failed(placed) is not None:
@@ -52,7 +53,7 @@ class Admission:
                 yield placed, free_bytes
 
     def refusal(self, placed: PlacedCell) -> tuple[Outcome, str] | None:
-        """Return how this cell ends without being started, and why; None if it should be started."""
+        """Return the outcome of a cell that should not be started, and the reason; None if it should be started."""
         unavailable = placed.cell.unavailable(placed.device.type)
         if unavailable is not None:
             return "invalid", unavailable

@@ -36,7 +36,7 @@ def refuse_impossible(cells: Sequence[RunCell]) -> None:
 def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started: int | None = None) -> list[PlacedCell]:
     """Assign a device to every cell; raises UsageError if the device does not exist, or the cell cannot run on it.
 
-    `started` is the number of ranks that torchrun or srun has started, each with a device of its own.
+    `started` is the number of ranks that torchrun or srun has started, each with its own device.
     """
     placed = [PlacedCell(index, cell, resolve(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
@@ -60,14 +60,14 @@ def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
 
 
 def device_of(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """Return the device of a rank: GPUs follow each other from the first one on, and a CPU is shared."""
+    """Return the device of a rank: consecutive GPUs from the first one on, or the shared CPU."""
     if first.type != "cuda" or rank == 0:
         return first
     return next(each for each in devices if each.type == "cuda" and each.index == first.index + rank)
 
 
 def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> None:
-    """Raise UsageError if there is no GPU for every rank; on a CPU any number of them can share its cores."""
+    """Raise UsageError if there is no GPU for every rank; CPU ranks can share its cores in any number."""
     first, ranks = placed.device, placed.cell.workers
     if ranks == 1 or first.type == "cpu":
         return

@@ -130,10 +130,10 @@ class WorkerProcess:
             raise SysbenchError(f"cannot start {self.command[0]}: {why}") from error
 
     ranks = 1
-    """Number of workers that this stands for."""
+    """Number of workers that this object represents."""
 
     name = "the worker"
-    """How messages call it."""
+    """Its name in messages."""
 
     @property
     def pid(self) -> int:
@@ -142,7 +142,7 @@ class WorkerProcess:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """That process id."""
+        """Process id of the launched process."""
         return (self.pid,)
 
     @property

@@ -42,7 +42,7 @@ HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker can be reused."""
 
 Placement = Callable[[WorkerReady], Sequence[PlacedCell]]
-"""From the first worker's report to the cells that are to be measured; raises UsageError."""
+"""Function from the first worker's report to the cells to measure; raises UsageError."""
 
 
 class Supervisor:
@@ -198,7 +198,8 @@ class Supervisor:
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
     def _ensure_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, Worker]:
-        """Return a worker of this launcher for so many ranks: the current one if it is that and alive, or a new one.
+        """Return a worker of this launcher for this many ranks: the current one if it matches and is alive, or a new
+        one.
 
         A single worker becomes rank 0 of a team.
         """

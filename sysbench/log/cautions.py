@@ -1,6 +1,6 @@
 """Cautions about a cell's numbers, each with a remedy.
 
-The statistics detect effects; the cautions explain what they mean for the credibility of the result.
+The statistics detect effects; the cautions say what an effect means for the reliability of the result.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ BUSY_SHARE = 0.15
 """Share of all cores used by other processes beyond which a CPU measurement is doubtful."""
 
 WAITING_SHARE = 0.05
-"""If a device works for less than this share of a phase after the host has launched everything, it has been waiting for
-the host. If the launch queue (1,024 entries in CUDA) fills up, draining it takes far longer."""
+"""If a device works for less than this share of a phase after the host has launched everything, it waited for the host.
+If the launch queue (1,024 entries in CUDA) fills up, draining it takes far longer.
+"""
 
 
 def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
@@ -81,7 +82,7 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
 
 
 def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | None) -> Iterator[Caution]:
-    """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
+    """Warn if a step is faster than its matrix products at peak; fused kernels may skip the causal half."""
     if rates is None:
         return
     if rates.ceiling_flops_per_s and rates.ceiling_share is None and rates.step_flops is not None:
@@ -107,7 +108,9 @@ def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | No
 
 
 def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Caution]:
-    """Reasons to doubt the mean of these steps: drift, outliers, two levels, an unfinished warm-up. Times are in s."""
+    """Yield reasons to doubt the mean of these steps: drift, outliers, two levels, an unfinished warm-up. Times are in
+    s.
+    """
     wall = statistics.series(steps)
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
@@ -150,7 +153,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
 
 
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
-    """Too few steps for an interval, or an interval that is wider than `until` or than a comparison allows."""
+    """Warn about too few steps for an interval, or an interval wider than `until` or than a comparison allows."""
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
@@ -168,7 +171,7 @@ def precision_of_the_median(wall: statistics.Stream, until: float | None, max_st
 
 
 def launching(seen: CellEvents) -> Iterator[Caution]:
-    """Launch-bound: the device finishes as soon as the host has launched everything, so the host sets the pace."""
+    """Warn if a phase is launch-bound: the device finishes as soon as the host has launched everything."""
     if seen.started is None or seen.started.device.type != "cuda":
         return
     bound = [phase for phase in ("forward", "backward") if _waits_for_the_host(seen, phase)]
@@ -191,7 +194,7 @@ def _waits_for_the_host(seen: CellEvents, phase: str) -> bool:
 
 
 def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
-    """Effects of the surroundings: throttled clocks, other programs, readings that stopped."""
+    """Warn about the environment: throttled clocks, other programs, readings that stopped."""
     readings = seen.measured_readings or seen.readings
     throttled = [reading.throttle_reasons for reading in readings if reading.throttle_reasons]
     if readings and len(throttled) > THROTTLED_SHARE * len(readings):
@@ -226,7 +229,7 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
 
 
 def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
-    """A number format without instructions on this processor, which emulates it with another format."""
+    """Warn about a number format that this processor emulates."""
     device = seen.started.device if seen.started is not None else None
     if precision == "bf16" and device is not None and device.type == "cpu" and device.bf16 is False:
         yield Caution(
@@ -238,7 +241,7 @@ def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
 
 
 def compilation(seen: CellEvents) -> Iterator[Caution]:
-    """A compiled cell that was partly not compiled."""
+    """Warn about a compiled cell that was partly not compiled."""
     if seen.compiled is not None and seen.compiled.fell_back:
         yield Caution(
             code="compile-fell-back",
@@ -248,7 +251,7 @@ def compilation(seen: CellEvents) -> Iterator[Caution]:
 
 
 def unmeasured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
-    """Phases without times of their own."""
+    """Warn about phases without separate times."""
     if sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
         yield Caution(
             code="not-measured",
@@ -262,7 +265,7 @@ def _leading(steps: int) -> str:
 
 
 def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
-    """More ranks on a CPU than it has cores: they take turns, and the times are those of taking turns."""
+    """Warn about more ranks on a CPU than it has cores: the ranks take turns."""
     cores = run.started.host.logical_cores
     if cell.workers > cores and seen.started is not None and seen.started.device.type == "cpu":
         yield Caution(

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=2**16)
 def _key(cell: RunCell) -> str:
-    """Return the key of a cell, for which a run asks several times; making it takes as long as reading a few lines."""
+    """Return the key of a cell, cached because runs need it repeatedly; computing it takes as long as reading a few
+    lines.
+    """
     return cell.key
 
 
@@ -43,7 +45,7 @@ class EarlierRun:
         return self.outcome(cell) in LASTING
 
     def outcome(self, cell: RunCell) -> Outcome | None:
-        """The outcome of the last attempt at this cell; None if it was not finished."""
+        """Return the outcome of the last attempt at this cell; None if it was not finished."""
         return self.outcomes.get(_key(cell))
 
     def refuse_other_spec(self, spec: RunSpec) -> None:
@@ -85,7 +87,7 @@ class EarlierRun:
 
 
 def recall(path: Path) -> EarlierRun:
-    """Read of a log what matters here; of several attempts at a cell the last one counts. Raises LogError."""
+    """Read the parts of a log needed to resume it; only the last attempt at a cell counts. Raises LogError."""
     events = read(path, only=(RunStarted, WorkerReady, CellStarted, CellFinished))
     beginning = next(events, None)
     if not isinstance(beginning, RunStarted):

@@ -1,6 +1,6 @@
 """Earlier runs: found by path or by name, and read from a record or a log.
 
-A comparison of two arms measured in turns has a log for each arm and round: `A/round-01.jsonl`, `B/round-01.jsonl`.
+A comparison with `--ab` has a log for each arm and round: `A/round-01.jsonl`, `B/round-01.jsonl`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class _Entry:
 
 
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')
-"""How a record begins, and no trace does."""
+"""First characters of a record; no trace starts with them."""
 _BEGINNING_BYTES = 256
 
 
 def is_log_or_record(path: Path) -> bool:
-    """Whether a file is a log or a record of sysbench, and not a trace."""
+    """Whether a file is a sysbench log or record, and not a trace."""
     if path.suffix != ".json":
         return path.suffix == ".jsonl"
     try:
@@ -70,12 +70,12 @@ def is_log_or_record(path: Path) -> bool:
 
 
 def find(name: str, directory: Path = RUNS) -> list[Path]:
-    """Return the files of the runs that `name` stands for, in the order in which they started; never empty.
+    """Return the files of the runs that match `name`, in the order in which they started; never empty.
 
-    `name` is one of: the path of a log or a record; the path of a directory, for every run in and below it; or the name
-    of an earlier run in `directory`: the unique beginning of its file name, `latest`, or `latest~1` for the one before.
-    The prefix `time:` selects runs of that command. If a run has a log and a record, the record is used unless the log
-    was continued after it. Raises LogError if no run matches, or more than one.
+    `name` is one of: the path of a log or a record; the path of a directory, for every run in and below it; or the
+    name of an earlier run in `directory`: the unique beginning of its file name, `latest`, or `latest~1` for the one
+    before. The prefix `time:` selects runs of that command. If a run has a log and a record, the record is used
+    unless the log was continued after it. Raises LogError if no run matches, or more than one.
     """
     if Path(name).exists():
         return _at(Path(name), None)
@@ -86,9 +86,9 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
-    """Return the directory of the experiment that `name` stands for: its path, or as for `find` a name in `directory`.
+    """Return the directory of the experiment that matches `name`: its path, or a name in `directory` as for `find`.
 
-    `quick` stands for the latest run of the experiment quick. Raises LogError if no or several directories match.
+    `quick` is the latest run of the experiment quick. Raises LogError if no or several directories match.
     """
     if Path(name).exists() or Path(name).name != name:
         return Path(name)
@@ -207,11 +207,11 @@ def _children(directory: Path) -> list[Path]:
 
 
 MOST_SEARCHED = 100_000
-"""The number of files and directories that are searched below one directory; that many take about a second."""
+"""Maximum number of names searched below one directory; searching that many takes about a second."""
 
 
 def _runs_below(directory: Path) -> list[Path]:
-    """Return the runs in and below a directory; other files are ignored. Raises LogError for too many of them."""
+    """Return the runs in and below a directory; other files are ignored. Raises LogError for too many files."""
     files: list[Path] = []
     seen = 0
     for folder, folders, names in os.walk(directory):
@@ -226,7 +226,7 @@ def _runs_below(directory: Path) -> list[Path]:
 
 
 def _preferred(files: Iterable[Path]) -> list[Path]:
-    """Return those files that are runs; of a log and a record of the same run, the record if it is no older."""
+    """Return the files that are runs; for a log and a record of the same run, the record if it is no older."""
     preferred: dict[Path, Path] = {}
     for path in files:
         if path.suffix not in (".json", ".jsonl") or not path.is_file() or kind_at(path) is None:
@@ -246,7 +246,7 @@ _TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
 
 
 def kind_at(path: Path) -> Kind | None:
-    """Return the command of a log or a record, judged by the beginning of the file; None for other files."""
+    """Return the command of a log or a record, determined from the beginning of the file; None for other files."""
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)
@@ -318,7 +318,7 @@ def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
 
 
 def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
-    """Return an error that says why content is not a record: no JSON, another version, or edited."""
+    """Return an error that explains why the content is not a record: not JSON, another version, or edited."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
@@ -342,7 +342,7 @@ _ROUND = re.compile(r"round-(\d+)")
 
 
 def log_name(number: int) -> str:
-    """Name of the logs of a round, the same in the directory of each arm."""
+    """Name of the logs of a round, the same in both arms' directories."""
     return f"round-{number:02d}"
 
 
@@ -356,13 +356,15 @@ class Part:
 
 
 def part_of(files: Iterable[Path]) -> Part | None:
-    """Return the arm to which all these files belong; None for any other files."""
+    """Return the arm to which all these files belong; None if there is none."""
     parts = parts_of(files)
     return next(iter(parts.values())) if len(parts) == 1 else None
 
 
 def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
-    """Return the arms of the single comparison that these files belong to; empty for other files or several ones."""
+    """Return the arms of the single comparison to which these files belong; empty for other files or several
+    comparisons.
+    """
     found: dict[Arm, dict[int, Path]] = {}
     directories = set()
     for path in files:

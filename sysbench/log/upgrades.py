@@ -34,7 +34,7 @@ def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any])
 
 
 def newer(path: Path, schema: int, writer: object) -> LogError:
-    """Return the error for a file of a newer schema."""
+    """Return the error for a file with a newer schema."""
     return LogError(
         f"{path} was written by sysbench {writer or 'unknown'} with schema {schema}; this version reads up to "
         f"{SCHEMA_VERSION}"

@@ -1,4 +1,4 @@
-"""Selection of a table's columns by name: instead of the default ones, or in addition to them."""
+"""Selection of a table's columns by name: in place of the default ones, or in addition to them."""
 
 from __future__ import annotations
 

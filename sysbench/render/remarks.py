@@ -1,4 +1,4 @@
-"""Remarks about cells: why one has no numbers, and why its numbers are doubtful."""
+"""Remarks about cells: why a cell has no numbers, or why its numbers are doubtful."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def reason(cell: CellRecord) -> str:
 
 
 SLOW_IMPORT_S = 5.0
-"""Imports that take longer are said: whoever waits should know what for."""
+"""Slower imports get a remark, which explains the wait."""
 
 
 def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Say of every model of the user's what ran: its code, its inputs, its loss, and what was not counted."""
+    """Describe what ran of every user's model: its code, its inputs, its loss, and what was not counted."""
     models = [(cell.own_model, cell.outcome) for cell in record.cells if cell.own_model]
     return [Remark("note", text) for text in dict.fromkeys(_own(*each) for each in models)]
 
@@ -76,7 +76,7 @@ def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
 
 
 def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
-    """Name cells by the axes in which they differ from other cells of the run; all together are `every cell`."""
+    """Name cells by the axes in which they differ from other cells of the run; `every cell` if they are all."""
     if len(cells) == len(everything) > 1:
         return "every cell"
     shown = cells if len(cells) <= NAMED else cells[: NAMED - 1]
@@ -86,7 +86,7 @@ def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
 
 
 def _together(said: Sequence[tuple[CellRecord, str]], everything: Sequence[CellRecord]) -> str:
-    """Combine similar remarks about several cells into one sentence: that of the first cell."""
+    """Combine similar remarks about several cells into one sentence, with the numbers of the first cell."""
     cells = [cell for cell, _ in said]
     text = said[0][1]
     if any(other != text for _, other in said):

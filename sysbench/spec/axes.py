@@ -19,7 +19,7 @@ from sysbench.errors import unknown
 from sysbench.spec.quantities import LARGEST_SIZE
 
 MAXIMUM_VALUES = 1000
-"""Upper limit for the values of one axis; more are probably a typing error."""
+"""Upper limit for the number of values of one axis; more are probably a typing error."""
 
 Scalar = int | float | bool | str | None
 Value = TypeVar("Value", int, str)
@@ -69,7 +69,7 @@ def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, 
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """The words of a comma-separated axis, without duplicates."""
+    """Return the words of a comma-separated axis, without duplicates."""
     words = value.split(",") if isinstance(value, str) else _sequence(value)
     return _distinct(str(word).strip() for word in words)
 

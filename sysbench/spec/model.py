@@ -75,21 +75,23 @@ SIZES: dict[str, ModelShape] = {
     "2026/xl": ModelShape(d_model=2560, d_ff=10240, layers=32, heads=32),
     "10b": ModelShape(d_model=4608, d_ff=12288, layers=50, heads=36),
 }
-"""Table 1 of the course (2025 edition); `2026/` marks a name whose dimensions differ in the later edition.
+"""Table 1 of Stanford CS336, assignment 2 (2025 edition); `2026/` marks a name whose dimensions differ in the later
+edition.
 
-`tiny` is sysbench's own: one step takes well under a second on two CPU cores."""
+`tiny` is sysbench's own: one step takes well under a second on two CPU cores.
+"""
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
-"""`own` is what a model of the user's computes by itself."""
+"""`own` is the unchanged attention of the user's model."""
 
 Execution = Literal["eager", "compiled"]
 AdamW = Literal["for-loop", "foreach", "fused"]
 Optimizer = AdamW | Code
-"""An implementation of AdamW, or a factory of the user's."""
+"""An implementation of AdamW, or the user's factory."""
 
 Precisions = Annotated[tuple[Precision, ...], BeforeValidator(choices("a precision", get_args(Precision)))]
 Modes = Annotated[tuple[Mode, ...], BeforeValidator(choices("a mode", get_args(Mode)))]
@@ -109,7 +111,7 @@ RANKS = "Several ranks"
 
 
 def precision_problem(precision: Precision, device: DeviceType) -> str | None:
-    """Why a kind of device does not have a precision, or None when it does."""
+    """Return the reason why a kind of device does not have a precision, or None if it does."""
     if precision == "fp16" and device == "cpu":
         return "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
     if precision == "tf32" and device != "cuda":
@@ -118,7 +120,7 @@ def precision_problem(precision: Precision, device: DeviceType) -> str | None:
 
 
 class GridCell(RunCell):
-    """One point of a grid: a model, an input, and how the computation is done.
+    """One point of a grid: a model, an input, and how the step is computed.
 
     Each command has its own subclass, identified by `kind`, which adds its own axes.
     """
@@ -133,26 +135,29 @@ class GridCell(RunCell):
     optimizer: Optimizer
     seed: Seed
     ranks: Size = Field(default=1, exclude_if=lambda value: value == 1)
-    """Processes that take the step together. Cells of one rank are stored without it, as they were before there were
-    several, and keep their keys; so it is with `strategy`."""
+    """Number of processes that take the step together. Cells of one rank are stored without it and without `strategy`,
+    so that keys of older runs stay valid.
+    """
     strategy: Strategy | None = Field(default=None, exclude_if=lambda value: value is None)
     """How the model is distributed over the ranks; None for one rank."""
     bucket_mb: Size | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Capacity of DDP's buckets in MiB; None leaves torch's, where the first one is smaller. This and the following
-    fields are those of `KNOBS`, and left out at their defaults too."""
+    """Capacity of DDP's buckets in MiB; None leaves torch's default, where the first bucket is smaller. This field and
+    the following ones are those of `KNOBS`; they are not stored at their defaults either.
+    """
     gradient_as_bucket_view: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Whether DDP's gradients are views of the buckets, not copies beside them; None is off."""
+    """Whether DDP's gradients are views of the buckets instead of separate tensors; None is off."""
     reshard: Reshard | None = Field(default=None, exclude_if=lambda value: value is None)
-    """FSDP2's `reshard_after_forward` for all modules; None leaves torch's, which is on, but off for the rest of the
-    model around the blocks."""
+    """FSDP2's `reshard_after_forward` for all modules; None leaves torch's default: on for blocks, off for the rest of
+    the model.
+    """
     param_dtype: ShardDtype | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Type in which FSDP2 gathers parameters and computes; None leaves that of the parameters."""
+    """Dtype in which FSDP2 gathers parameters and computes; None leaves the parameters' dtype."""
     reduce_dtype: ShardDtype | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Type in which FSDP2 reduces gradients; None leaves that in which it computes."""
+    """Dtype in which FSDP2 reduces gradients; None leaves the dtype in which it computes."""
     prefetch: Count | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Blocks that FSDP2 gathers ahead explicitly, in forward and backward; None and 0 leave it to torch."""
+    """Number of blocks that FSDP2 prefetches explicitly, in forward and backward; None and 0 leave it to torch."""
     no_sync: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Whether ranks exchange gradients in the last micro-batch of a step only; None is off."""
+    """Whether ranks exchange gradients only in the last micro-batch of a step; None is off."""
     grad_accum: Size = Field(default=1, exclude_if=lambda value: value == 1)
     """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
 
@@ -168,16 +173,16 @@ class GridCell(RunCell):
 
     @property
     def batches(self) -> int:
-        """Number of different micro-batches in one step of all ranks: with tensor parallelism, all ranks share them."""
+        """Number of different micro-batches in one step of all ranks: with tensor parallelism, all ranks share one."""
         return self.grad_accum * (1 if self.strategy == "tp" else self.ranks)
 
     def occurrences(self, phase: str) -> int:
-        """Return how often a phase of a step runs: forward, loss and backward once for each micro-batch."""
+        """Return the number of runs of a phase per step: forward, loss and backward once for each micro-batch."""
         return 1 if phase in ("zero_grad", "optimizer") else self.grad_accum
 
     @property
     def ranks_refused(self) -> str | None:
-        """Why the cell cannot be one of several ranks, whatever their number; None if it can."""
+        """Return the reason why the cell cannot have several ranks, whatever their number; None if it can."""
         return f"sysbench {self.kind} runs one process"
 
     @property
@@ -202,7 +207,7 @@ class GridCell(RunCell):
 
     @property
     def shape(self) -> ModelShape | None:
-        """The dimensions of the built-in Transformer; None for a model of the user's."""
+        """The dimensions of the built-in Transformer; None for the user's own model."""
         return self.model if isinstance(self.model, ModelShape) else None
 
     @property
@@ -263,7 +268,7 @@ class ModelCell(GridCell):
 
     @property
     def step(self) -> ModelCell:
-        """The cell whose training step runs: this one."""
+        """The cell whose training step runs, which is this one."""
         return self
 
 
@@ -461,7 +466,7 @@ class ModelSpec(RunSpec):
     @model_validator(mode="before")
     @classmethod
     def _attention_of_own(cls, given: Any) -> Any:
-        """A model of the user's keeps its attention unless another is asked for."""
+        """Keep the attention of the user's model unless another is requested."""
         if isinstance(given, dict) and given.get("model") and "attention" not in given:
             return {**given, "attention": "own"}
         return given

@@ -23,7 +23,7 @@ Strategies = Annotated[tuple[Strategy, ...], BeforeValidator(choices("a strategy
 
 Switch = Literal["on", "off"]
 Reshard = Switch | int
-"""Whether a block's parameters are freed after forward; a number keeps them over groups of so many ranks."""
+"""Whether a block's parameters are freed after forward; a number keeps them sharded over groups of that many ranks."""
 
 ShardDtype = Literal["fp32", "bf16"]
 
@@ -54,7 +54,7 @@ KNOBS: Mapping[str, tuple[Strategy, ...]] = {
     "prefetch": _SHARDED,
     "no_sync": ("ddp", *_SHARDED),
 }
-"""Fields of cells and specs that belong to some strategies only, with these strategies."""
+"""Fields of cells and specs that only some strategies have, with these strategies."""
 
 Interconnect = Literal["eth-100", "ib-200", "ib-400", "ib-800"]
 """Network between nodes, by the nominal rate of each GPU's adapter in Gbit/s."""
@@ -71,8 +71,7 @@ def points(
 ) -> Iterator[dict[str, Any]]:
     """Yield the fields of cells for these numbers of ranks, strategies, values of `KNOBS`, and micro-batches per step.
 
-    One rank has no strategy, and a strategy only the knobs that belong to it; `no_sync` belongs to several
-    micro-batches.
+    One rank has no strategy, and a strategy has only its own knobs; `no_sync` needs several micro-batches.
     """
     for each in ranks:
         for strategy, grad_accum in itertools.product(strategies if each > 1 else (None,), accumulations):
@@ -87,7 +86,7 @@ def points(
 
 
 def knobs_problem(strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[object]]) -> str | None:
-    """Return the reason why one of the knobs that are given belongs to none of the strategies, or None."""
+    """Return the reason why one of the given knobs fits none of the strategies, or None."""
     for name, values in knobs.items():
         if values and not set(KNOBS[name]) & set(strategies):
             return (

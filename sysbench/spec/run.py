@@ -1,4 +1,4 @@
-"""Options common to all commands: how a run is carried out, and how its results are shown.
+"""Options common to all commands: how cells are run, and how results are shown.
 
 None of them changes what is measured, so they are not part of a log's identity.
 """
@@ -22,7 +22,7 @@ Format = Literal["terminal", "markdown", "csv", "latex"]
 
 OUTPUT = "Output"
 EXECUTION = "Execution"
-VIEW = "Output"
+VIEW = "Display"
 
 JsonPath = Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)]
 Shown = Annotated[
@@ -49,7 +49,7 @@ def _where(value: object) -> object:
 
 
 def _arguments(value: object) -> object:
-    """Parse NAME=VALUE, whose value is a number where it is written as one."""
+    """Parse NAME=VALUE; a value that looks like a number becomes one."""
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         return value
     found = []
@@ -62,7 +62,7 @@ def _arguments(value: object) -> object:
 
 
 ELSEWHERE = ("ray", "slurm", "slurm:local")
-"""Where cells can be carried out instead of here, besides the address of a Ray cluster."""
+"""Places other than this machine where cells can run, besides the address of a Ray cluster."""
 
 Where = Annotated[str, BeforeValidator(_where)]
 Arguments = Annotated[tuple[tuple[str, Scalar], ...], BeforeValidator(_arguments)]
@@ -137,13 +137,13 @@ class RunOptions(BaseModel):
     log_name: str | None = None
     """Name of the log without its ending; None for a name from the time and the command. Not on the command line."""
     ceilings: bool = True
-    """Whether to measure the matmul ceiling with which rates are compared. Not on the command line."""
+    """Whether to measure the matmul ceiling that rates are compared with. Not on the command line."""
     watch: Callable[[Any], object] | None = None
     """Called with every event of a quiet run. Not on the command line."""
     overall: Any = None
     """Position of the run in an experiment (`render.dashboard.overall.Overall`), if any. Not on the command line."""
     links: Any = None
-    """Other ranks that torchrun or srun has started (`engine.nodes.links.Links`), if any. Not on the command line."""
+    """Other ranks started by torchrun or srun (`engine.nodes.links.Links`), if any. Not on the command line."""
     shown: bool = True
     """Whether to print the result. Not on the command line."""
 

@@ -26,7 +26,7 @@ def validated(model: type[Model], values: Given) -> Model:
 
 
 def called_with(model: type[Model], values: Given) -> Model:
-    """Build the spec from the arguments of a function, as `validated`, in one line that names the argument."""
+    """Build the spec from the arguments of a function, like `validated`; errors name the argument."""
     try:
         return validated(model, values)
     except OptionError as error:
@@ -87,7 +87,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
 
 
 def literals(annotation: Any) -> tuple[str, ...]:
-    """The words that a type allows, alone or in a tuple; nothing for a type that is no choice between words."""
+    """Return the words that a type allows, alone or in a tuple; nothing if the type is not a choice of words."""
     if get_origin(annotation) in (Union, types.UnionType, tuple):
         return tuple(word for member in get_args(annotation) for word in literals(member))
     return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()

@@ -39,7 +39,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Finite samples, at least one, with what several statistics need of them, computed once."""
+    """Finite samples, at least one, with values that several statistics share, computed once."""
 
     values: Values
     ordered: Values
@@ -101,8 +101,9 @@ class Series:
 
 
 Stream: TypeAlias = Sequence[float] | NDArray[np.float64] | Series
-"""Samples of one quantity in one unit, in the order in which they were taken. Who asks for several statistics of the
-same samples makes a Series of them."""
+"""Samples of one quantity in one unit, in the order in which they were taken. Callers that need several statistics of
+the same samples create a Series.
+"""
 
 
 def series(samples: Stream) -> Series:

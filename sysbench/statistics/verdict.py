@@ -29,7 +29,7 @@ AMBIGUOUS  none of these: more samples would help
 """
 
 Unit = Literal["steps", "runs", "rounds"]
-"""What is repeated: the interval covers the variation between these."""
+"""The unit of replication: the interval covers the variation between these units."""
 
 MARGIN = 0.01
 """Default margin: ratios from 1/1.01 to 1.01 are the same."""

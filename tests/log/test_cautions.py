@@ -84,7 +84,7 @@ def test_two_modes_are_both_named() -> None:
 
 def test_one_shift_of_the_level_is_told_from_switching() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index >= 25 else 1)))["two-modes"]
-    assert caution.message.startswith("the level shifted once, between ")
+    assert caution.message.startswith("the step time shifted once, between ")
 
 
 def test_outliers_say_how_much_they_move_the_mean() -> None:

@@ -175,7 +175,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_with_what_there_is(run
 
 
 def test_where_there_is_nothing_that_is_said(tmp_path: Path) -> None:
-    assert complaint(str(tmp_path), tmp_path) == f"there are no runs in {tmp_path}"
+    assert complaint(str(tmp_path), tmp_path) == f"{tmp_path} contains no runs"
     missing = tmp_path / "runs"
     assert (
         complaint("latest", missing) == f"latest is neither a file nor a directory, and there are no runs in {missing}"
@@ -247,19 +247,19 @@ def test_a_record_that_was_edited_is_refused_in_one_line_that_names_the_place(
         load(path)
     said = str(caught.value)
     assert "\n" not in said
-    assert said.startswith(f"{path} is not a record as sysbench writes it: ")
+    assert said.startswith(f"{path} is not a record in sysbench's format: ")
     assert ".".join(map(str, where)).replace("spec.", "spec: ") in said
 
 
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "is not JSON, or was cut off"),
-        (b"{", "is not JSON, or was cut off"),
-        (b"\x80\x04nonsense", "is not JSON, or was cut off"),
-        (b"[" * 100_000, "is not JSON, or was cut off"),
+        (b"", "is not JSON, or is truncated"),
+        (b"{", "is not JSON, or is truncated"),
+        (b"\x80\x04nonsense", "is not JSON, or is truncated"),
+        (b"[" * 100_000, "is not JSON, or is truncated"),
         (b"[1, 2]", "is not a record of sysbench"),
-        (b'{"schema_version": 1, "kind": "groceries"}', "is of kind groceries, which is none of a run's"),
+        (b'{"schema_version": 1, "kind": "groceries"}', "has kind groceries, which is none of a run's"),
     ],
 )
 def test_what_is_no_record_is_refused_in_one_line(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -273,5 +273,5 @@ def test_what_is_no_record_is_refused_in_one_line(tmp_path: Path, content: bytes
 def test_half_a_record_is_said_to_be_cut_off(tmp_path: Path) -> None:
     path = write_record(tmp_path / "a.json")
     path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(LogError, match="is not JSON, or was cut off"):
+    with pytest.raises(LogError, match="is not JSON, or is truncated"):
         load(path)

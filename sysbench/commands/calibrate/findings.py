@@ -9,11 +9,11 @@ from sysbench.commands.calibrate.record import CalibrateRecord
 from sysbench.render.findings import Said, listed
 
 SURPRISING = 3
-"""Standard deviations by which a rate must differ from its previous value to be reported."""
+"""Number of standard deviations by which a rate must differ from its previous value to be reported."""
 
 
 def of_run(record: CalibrateRecord) -> Iterator[Said]:
-    """Everything that a run shows: rates that are not what predictions used until now, and work that is slower."""
+    """Yield all findings of a run: rates that differ from their previous values, and work that is slower."""
     if record.read_from is not None:
         by_reason: dict[str, list[str]] = {}
         for name, why in record.unseen.items():

@@ -20,11 +20,11 @@ NO_DEVICE = Rate(
     value=1e-9, spread=0.0, source="a CPU launches no kernels: it is both host and device", basis="calibrated"
 )
 WITHOUT_A_DEVICE = ("kernel_s", "gap_s", "launch", "synchronize")
-"""Rates that do not exist if host and device are one."""
+"""Rates that do not exist if host and device are the same."""
 
 
 def calibrated(record: CalibrateRecord) -> Hardware:
-    """The device with the rates that were measured; those that were not stay as they were before.
+    """Return the device with the measured rates; rates that were not measured keep their previous values.
 
     Raises UsageError for a run that has measured nothing.
     """

@@ -25,7 +25,7 @@ steps      none of these, but what another run has timed
 """
 
 PARTS: tuple[Part, ...] = get_args(Part)[:-1]
-"""What is measured."""
+"""Parts that can be measured."""
 
 SHARE_OF_BUDGET: Mapping[Part, float] = {"matmul": 0.4, "attention": 0.1, "memory": 0.2, "launch": 0.05, "host": 0.25}
 """How a run's time is divided among its parts."""
@@ -39,20 +39,20 @@ class CalibrateCell(RunCell):
     kind: Literal["calibrate"] = "calibrate"
     part: Part
     precisions: tuple[Precision, ...]
-    """Empty: all that the device has."""
+    """Precisions; empty for all that the device supports."""
     budget_s: Seconds
-    """Seconds that its measurements may take together, beside setting them up."""
+    """Seconds that its measurements may take together, without their setup."""
     seed: Seed
     timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The run whose steps are looked at, in place of measuring."""
+    """The run from which rates are derived, instead of measuring."""
 
     @property
     def title(self) -> str:
-        """The rates in a word."""
+        """Return the rates in a word."""
         return self.part
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why a precision cannot be measured, or None."""
+        """Return why a precision cannot be measured, or None."""
         return next((found for each in self.precisions if device and (found := precision_problem(each, device))), None)
 
 
@@ -76,10 +76,10 @@ class CalibrateSpec(RunSpec):
     )
     seed: Annotated[int, Option(metavar="N")] = Field(default=0, ge=0, description="Seed for matrices and parameters.")
     timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
-    """A run of `sysbench time` that shows rates. Not on the command line: `--from`."""
+    """A run of `sysbench time` to derive rates from. Not on the command line: `--from`."""
 
     def cells(self) -> Iterator[CalibrateCell]:
-        """Every part, in the order in which it is measured."""
+        """Return every part, in the order of measurement."""
         if self.timed is not None:
             yield CalibrateCell(
                 device="cpu", part="steps", precisions=(), budget_s=self.budget_s, seed=self.seed, timed=self.timed

@@ -39,7 +39,7 @@ MEANINGS: dict[str, str] = {
 
 
 def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Everything that is shown of a record; raises UsageError for an unknown table."""
+    """Return the complete output for a record; raises UsageError for an unknown table."""
     devices = dict.fromkeys(each.name for cell in record.cells if (each := record.subject or cell.device))
     torch = record.environment.torch
     version = record.subject_torch or (torch.torch if torch else None)
@@ -59,7 +59,7 @@ def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selecti
 
 
 def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
-    """Table of what a run would measure."""
+    """Return the table of the work that a run would measure."""
     columns = (Column("part", "part"), Column("precisions", "precisions"), Column("budget", "about", "s"))
     rows = tuple(
         (cell.part, ", ".join(cell.precisions) or "the whole device", Measure(cell.budget_s)) for cell in cells
@@ -68,12 +68,12 @@ def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
 
 
 def usual(spec: CalibrateSpec) -> tuple[str, ...]:
-    """The default table."""
+    """Return the name of the default table."""
     return ("rates",)
 
 
 def shown(name: str, value: float | None) -> Cell:
-    """A rate in the unit of its name."""
+    """Convert a rate to the unit of its name."""
     return None if value is None else Measure(value, text=units.quantity(PER_SECOND.get(name, "s"), value))
 
 
@@ -98,7 +98,7 @@ RATES = DeclaredTable(
               get=lambda rate: rate.value / rate.before if rate.before else None),
     ),
 )  # fmt: skip
-"""One row per rate."""
+"""Return the table with one row per rate."""
 
 
 def _cases(record: CalibrateRecord) -> Iterator[CaseRecord]:
@@ -118,7 +118,7 @@ CASES = DeclaredTable(
         Field("samples", "samples", "count", get=lambda case: len(case.samples_s), importance=1),
     ),
 )
-"""One row per piece of work."""
+"""Return the table with one row per piece of work."""
 
 TABLES = {"rates": RATES, "cases": CASES}
 """Every table of a record."""

@@ -227,11 +227,11 @@ class Turn:
     """One run of one arm."""
 
     round: int
-    """From 1."""
+    """Number of the round, from 1."""
     arm: Arm
     log: Path
     interrupted: bool = False
-    """Whether the user interrupted it, and with it the whole comparison."""
+    """Whether the user interrupted the turn, and with it the whole comparison."""
 
     @property
     def closes_round(self) -> bool:
@@ -240,7 +240,7 @@ class Turn:
 
 
 def order(number: int) -> tuple[Arm, Arm]:
-    """The order of the arms in a round."""
+    """Return the order of the arms in a round."""
     return ("A", "B") if number % 2 else ("B", "A")
 
 

@@ -1,4 +1,4 @@
-"""Comparison of two traces or two memory snapshots: differences without verdicts, because each is one observation."""
+"""Comparison of two traces or two memory snapshots: differences without verdicts, because each is a single sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sysbench.units import Unit
 Key = tuple[str, ...]
 
 SHOWN = 20
-"""Number of kernels or allocations to show, those that differ most."""
+"""Number of kernels or allocations to show, those with the largest differences."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Amounts:
         return Table(self.table, self.title, columns, tuple(rows), len(self.columns), notes)
 
     def _row(self, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:
-        """An amount that is missing on one side is 0 if amounts are complete, and unknown otherwise."""
+        """Return an amount; one that is missing on a side is 0 if amounts are complete, and unknown otherwise."""
         if self.counted:
             a, b = a or 0.0, b or 0.0
         known = a is not None and b is not None
@@ -91,7 +91,7 @@ def _of_traces(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
 
 
 def _seconds(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
-    """Seconds per step by class, and by class and kernel; the mean over several traces."""
+    """Return the seconds per step by class, and by class and kernel; the mean over several traces."""
     by_class: dict[Key, float] = defaultdict(float)
     by_kernel: dict[Key, float] = defaultdict(float)
     for summary in trace.summaries:

@@ -162,5 +162,5 @@ def _summarize(found: Comparison, names: Sequence[str]) -> None:
 
 
 def exit_code(found: Comparison) -> int:
-    """3 if B is known to be worse than the gate allows, or with --strict may be; otherwise 0."""
+    """Return 3 if B is significantly worse than the gate allows, or with --strict possibly worse; otherwise 0."""
     return 0 if found.gate is None or found.gate.holds else REGRESSED

@@ -1,4 +1,4 @@
-"""Compares two sides cell by cell, and applies the gate: whether B is known to be worse than A by more than allowed."""
+"""Compares two sides cell by cell, and applies the gate: whether B is worse than A by more than allowed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TimeComparison(Frozen):
     quantity: str
     """`step`, or one of its phases; `forward` and `backward` of attention."""
     headline: bool
-    """Whether the cell is judged by this time; otherwise it is a part of one that is."""
+    """Whether the verdict on the cell uses this time; otherwise it is a part of such a time."""
     a_s: float
     """Median; for several runs, the median of their medians."""
     b_s: float
@@ -68,7 +68,7 @@ class MemoryComparison(Frozen):
 
     quantity: str
     exact: bool
-    """Whether the allocator counted it; otherwise it was sampled from outside."""
+    """Whether it was counted by the allocator; otherwise it was sampled from outside."""
     a_bytes: int
     b_bytes: int
 
@@ -82,7 +82,7 @@ class PredictionComparison(Frozen):
 
     @property
     def ratio(self) -> float:
-        """B over A; what both predictions get wrong alike cancels."""
+        """B over A; errors common to both predictions cancel."""
         return self.b.point_s / self.a.point_s
 
 
@@ -178,7 +178,7 @@ class Rules:
     paired: bool = False
     """Whether the n-th runs of both sides were made back to back."""
     parts: bool = True
-    """Whether to judge the phases of a step as well, which takes several times as long."""
+    """Whether the phases of a step get verdicts as well, which takes several times as long."""
 
 
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
@@ -299,7 +299,8 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
 
 
 def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) -> tuple[Judged, float, float] | None:
-    """The verdict and both medians, over rounds if runs are paired, over runs if there are enough, or else over steps.
+    """Return the verdict and both medians, over rounds if runs are paired, over runs if there are enough, or else over
+    steps.
 
     None if no round has both sides.
     """
@@ -375,10 +376,10 @@ LOST = ("oom", "crashed", "timeout", "invalid")
 
 
 def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord:
-    """Apply the gate to everything that cells are judged by.
+    """Apply the gate to all times and peaks that verdicts use.
 
-    A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than that, and a
-    cell if A measured it and B could not. The gate ignores phases and sampled memory.
+    A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than that, and
+    a cell if A measured it and B could not. The gate ignores phases and sampled memory.
     """
     failed, undecided, passed = [], [], 0
     names = labels([(cell.kind, cell.axes) for cell in found.cells])
@@ -395,7 +396,7 @@ def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord
 
 
 def _checked(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:
-    """Whether each time and peak fails the gate, with a sentence if it does or may."""
+    """Yield whether each time and peak fails the gate, with a sentence if it does or may."""
     for time in cell.times:
         if not time.headline:
             continue

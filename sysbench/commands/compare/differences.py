@@ -78,7 +78,7 @@ def _devices(record: Record) -> str | None:
 
 
 def _short(commit: str | None) -> str | None:
-    """An abbreviated commit, with the suffix of a modified checkout."""
+    """Abbreviate a commit, keeping the suffix of a modified checkout."""
     if commit is None:
         return None
     digits, dash, changed = commit.partition("-")
@@ -123,7 +123,7 @@ def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
 
 
 def _machines(side: Side) -> dict[tuple[str, ...], str]:
-    """Machines that a side was measured on, each with a description."""
+    """Return the machines on which a side was measured, each with a description."""
     hosts = [record.environment.host for record in side.records if any(map(_is_measured, record.cells))]
     return {
         (
@@ -159,7 +159,7 @@ DOUBTFUL = (
 
 
 def warnings(a: Side, b: Side) -> Iterator[str]:
-    """Reasons within the runs themselves to doubt the comparison."""
+    """Yield reasons within the runs themselves to doubt the comparison."""
     for name, side in (("A", a), ("B", b)):
         killed = sum(record.status != "complete" for record in side.records)
         if killed:
@@ -177,7 +177,7 @@ def warnings(a: Side, b: Side) -> Iterator[str]:
 
 
 def _cautions(side: Side) -> str:
-    """`host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
+    """Count cautions: `host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
     of_cells = [{caution.code for caution in cell.cautions} for record in side.records for cell in record.cells]
     counts = {code: sum(code in codes for codes in of_cells) for code in DOUBTFUL}
     return ", ".join(f"{code} ({count} of {len(of_cells)} cells)" for code, count in counts.items() if count)

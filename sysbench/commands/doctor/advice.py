@@ -1,4 +1,4 @@
-"""Derives from the facts about a machine what would distort measurements on it, and what to do about it."""
+"""Derives from the facts about a machine what would distort measurements on it, and how to fix it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LITTLE_FREE_SHARE = 0.5
 
 
 def advice(facts: Facts) -> list[Advice]:
-    """All advice, most serious first."""
+    """Return all advice, most serious first."""
     return [
         *_allocator(facts),
         *_variables(facts.host),
@@ -117,7 +117,7 @@ def _processor(facts: Facts) -> Iterator[Advice]:
 
 
 def _fewer_threads(threads: int | None, cores: int, load: float) -> str:
-    """What helps while other processes run: the threads of one step wait for the one that has no core of its own."""
+    """Return the remedy for other processes: the threads of a step wait for the one that shares its core."""
     if threads is None or threads < 2:
         return ""
     free = max(1, min(threads, cores) - round(load))

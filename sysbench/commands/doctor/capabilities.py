@@ -29,7 +29,7 @@ _CPU_INSTEAD = "--device cpu measures on the CPU; memory and attention also take
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that prospects depend on: all sections of the record."""
+    """The facts about a machine: all sections of the record."""
 
     host: HostSection
     nvml: NvmlSection
@@ -56,7 +56,7 @@ class Facts:
 
 
 def prospects(facts: Facts) -> list[Prospect]:
-    """Every command, and every option that depends on the machine, in the order of the help."""
+    """Return every command, and every option that depends on the machine, in the order of the help."""
     device = facts.device
     last = [
         _nsys(facts),
@@ -81,7 +81,7 @@ def prospects(facts: Facts) -> list[Prospect]:
 
 
 def cuda_refusal(facts: Facts) -> tuple[str, str | None] | None:
-    """Why no CUDA device can be used, and what would help; None if one can."""
+    """Return why no CUDA device can be used, and what would help; None if one can."""
     torch, gpu = facts.torch, facts.gpu
     if gpu is not None:
         return _unfit(facts, gpu)
@@ -202,7 +202,7 @@ def _cuda(facts: Facts) -> Iterator[Prospect]:
 
 
 def _unfit(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
-    """Why a CUDA device that torch sees cannot run anything."""
+    """Return why a CUDA device that torch sees cannot run anything."""
     torch, state = facts.torch, facts.state
     if facts.allocator.problem:
         return f"torch will refuse {facts.allocator.variable}: {facts.allocator.problem}", "correct or unset it"
@@ -369,12 +369,12 @@ def _figures(facts: Facts) -> Prospect:
 
 
 def _number(version: str) -> tuple[int, int]:
-    """`9.0` as (9, 0); anything that is not a version as (0, 0)."""
+    """Parse a version: `9.0` as (9, 0); anything that is not a version as (0, 0)."""
     major, _, minor = version.partition(".")
     minor = minor.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
 def _bare(uuid: str | None) -> str | None:
-    """A UUID without the prefix that only the driver adds."""
+    """Return a UUID without the prefix that only the driver adds."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower() if uuid else None

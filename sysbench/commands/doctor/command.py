@@ -50,9 +50,10 @@ def doctor(
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", metavar=" ", help="Show tracebacks.")] = False,
 ) -> None:
-    """Show what this machine has, what works on it or why not, and what sysbench itself costs.
+    """Show what this machine has, what works on it or why not, and how much overhead sysbench has.
 
-    Whatever cannot be determined is unknown, with the reason. Exits with 1 only if nothing at all can be measured.
+    Values that cannot be determined are unknown, with the reason. Exits with 1 only if nothing at all can be
+    measured.
     """
     from sysbench.errors import UsageError
 
@@ -123,7 +124,7 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
 
 
 def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
-    """Measure what sysbench costs, and show it; without a device there is nothing to measure."""
+    """Measure the overhead of sysbench, and show it; without a device there is nothing to measure."""
     if not record.torch.devices:
         return record
     from sysbench.commands.doctor import screen, self_cost
@@ -142,7 +143,7 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
 
 @contextmanager
 def _unseen_dashboard() -> Iterator[Watcher]:
-    """The dashboard of `sysbench time`, drawn for a terminal of 120 × 40 and discarded."""
+    """Draw the dashboard of `sysbench time` for a terminal of 120 × 40, and discard it."""
     from rich.console import Console as Terminal
 
     from sysbench.commands.time.live import TIME

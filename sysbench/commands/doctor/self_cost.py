@@ -78,23 +78,23 @@ class NoSampler:
         """Ignore the device."""
 
     def read(self, at_s: float) -> Reading:
-        """An empty reading."""
+        """Return an empty reading."""
         return Reading(at_s=at_s)
 
     def failures(self) -> list[ReadingsLost]:
-        """No failures."""
+        """Return an empty list: this sampler never fails."""
         return []
 
     def count_other_processes(self) -> int | None:
-        """Not known."""
+        """Return None: unknown."""
         return None
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Not known."""
+        """Return None: unknown."""
         return None
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def measure(
@@ -152,7 +152,7 @@ def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], No
 
 
 def arm_of(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
-    """The cost of a part from the ratios within rounds, which drift does not affect."""
+    """Return the cost of a part from the ratios within rounds, which drift does not affect."""
     found = ratio([on / off for on, off in zip(with_s, without_s, strict=True)], [1.0] * len(with_s))
     return CostArm(
         part=part,

@@ -29,7 +29,7 @@ def listing(every: Sequence[Earlier], title: str) -> Sheet:
 
 
 def single(each: Earlier) -> Sheet:
-    """Show a run: its spec, its outcome, its files, and commands that take it."""
+    """Show a run: its spec, its outcome, its files, and commands that accept it."""
     files = tuple((str(path), Measure(path.stat().st_size)) for path in each.files)
     columns = (Column("file", "file"), Column("size", "size", "bytes", wide_range=True))
     ways = {

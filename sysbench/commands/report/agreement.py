@@ -1,4 +1,4 @@
-"""Comparison of runs of the same step: clocks with kernels, measured with simulated peaks and predicted times."""
+"""Compare runs of the same step: timed vs. profiled, measured vs. simulated peaks, measured vs. predicted times."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _STEP: Final = ("size", "model", "ctx", "batch", "grad_accum", "ranks", *CHOICES
 """Axes that identify a step across commands, besides its mode or phase."""
 
 FILLED: Final = 0.9
-"""Share of a phase that its kernels fill, below which the device was waiting for the rest."""
+"""If kernels fill a smaller share of a phase, the device was waiting for the rest."""
 
 SLOWER: Final = 1.1
-"""Share above which the kernels did not run under the same conditions."""
+"""If kernels fill a larger share, they did not run under the same conditions."""
 
 Runs = Sequence[ReportedRun[Any]]
 
@@ -78,12 +78,12 @@ def _kernels_s(cell: ProfileCellRecord, phase: str) -> float:
 
 @dataclass(frozen=True)
 class MeasuredAndModelled:
-    """A measured cell, and the same one simulated or predicted for the same device."""
+    """A measured cell, and the same cell simulated or predicted for the same device."""
 
     measured: CellRecord
     modelled: CellRecord
     share: float
-    """Relative error of the modelled peak, or of the predicted step."""
+    """Relative error of the simulated peak, or of the predicted step."""
     inside: bool = False
     """Whether the measured step lies in the interval of the predicted one."""
 
@@ -102,7 +102,7 @@ def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[Measur
 
 
 def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:
-    """Yield one pair for every step that was measured on the device that it was also predicted for."""
+    """Yield one pair for every measured step that was also predicted for the same device."""
     by_step: dict[Hashable, tuple[TimeCellRecord, float]] = {}
     for cell in believable(cells, alone=False):
         if cell.device is not None and (taken := samples(cell, "step")) is not None:
@@ -188,4 +188,4 @@ def _basis(runs: Runs, cells: Sequence[CellRecord]) -> tuple[Basis, ...]:
 
 
 ACROSS = (clocks, simulations, predictions)
-"""Functions that find statements about several runs; each takes all runs of a report."""
+"""Functions that find statements about several runs; each receives all runs of a report."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def report(given: Given) -> None:
     """Write up finished runs: findings, tables, pictures, cautions, environment and method.
 
-    Takes logs, also of runs that were killed, records, directories of both, traces and memory snapshots.
-    Needs no torch.
+    Takes logs (including those of killed runs), records, directories of both, traces and memory snapshots. Needs no
+    torch.
     """
     spec = validated(ReportSpec, given)
     _refuse_unwritable(spec.output)

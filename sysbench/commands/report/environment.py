@@ -95,7 +95,7 @@ _DEVICES = DeclaredTable(
     rows=lambda known: [(machine.name, each) for machine in known for each in machine.devices if each.type != "cpu"],
     leading=leading(Field("machine", get=itemgetter(0)), Field("device", get=lambda row: row[1].torch_name)),
 )
-"""Accelerators; CPUs are in the table of machines."""
+"""Return the table of accelerators; CPUs are in the table of machines."""
 
 
 def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine]) -> Table:

@@ -82,7 +82,7 @@ def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
 
 
 def _used(meanings: Mapping[str, str], words: Iterable[object], named: str = "{}") -> Iterator[Term]:
-    """Yield the definitions of those of the `words` that have one, in the order of the definitions."""
+    """Yield the definitions of the `words` that have one, in the order of the definitions."""
     there = set(words)
     yield from (Term(named.format(word), meaning) for word, meaning in meanings.items() if word in there)
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @command_options(ExperimentOptions, Overrides)
 def run(options_given: Given, overrides_given: Given) -> None:
-    """Run an experiment: several of these commands, listed in one file, with results in one directory.
+    """Run an experiment: several sysbench commands listed in one file, with results in one directory.
 
-    Without a name, lists the experiments that ship. Options given here override those of its runs: --size small
+    Without a name, lists the built-in experiments. Options given here override those of its runs: --size small
     """
     options = validated(ExperimentOptions, options_given)
     overrides = by_long_name(overrides_given)
@@ -70,8 +70,8 @@ def _planned(
 ) -> tuple[Sequence[PlannedRun], Durations]:
     """Plan the runs for this machine; also return the earlier durations of cells on it.
 
-    With a GPU that need not be here the runs are predictions for it, or for a plan those that it would measure.
-    Mistakes are refused before a worker is started to list the devices.
+    With a GPU that need not be present, the runs are predictions for it, or with --plan those that it would measure.
+    Invalid options raise before a worker is started to list the devices.
     """
     from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
     from sysbench.log.durations import Durations, measured_before

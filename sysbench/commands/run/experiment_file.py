@@ -44,7 +44,7 @@ _OF_A_RUN = ("name", "title", "question", "command", "keep", *_ON)
 _SKIP = "skip"
 
 _WIDEST_NUMBER_BITS = 1024
-"""Python refuses to print much wider ones."""
+"""Python refuses to print much wider integers."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -83,11 +83,11 @@ Words = Mapping[str, Word]
 
 
 class Instead(Frozen):
-    """Changes of a run on one kind of device."""
+    """Option overrides for a run on one kind of device."""
 
     words: Words = Field(default_factory=dict)
     skip: Text | None = None
-    """Why the run is left out there, if it is."""
+    """Reason why the run is skipped there, if it is."""
 
 
 class WrittenRun(Frozen):
@@ -128,12 +128,12 @@ class WrittenExperiment(Frozen):
 
 
 def names() -> list[str]:
-    """Return the names of the experiments that ship with sysbench."""
+    """Return the names of the built-in experiments."""
     return sorted(path.stem for path in shipped.directory("runs").glob(f"*{ENDING}"))
 
 
 def load(name: str) -> WrittenExperiment:
-    """Read an experiment by name, or from a file; raises UsageError for an unknown name and for a wrong file.
+    """Read an experiment by name, or from a file; raises UsageError for an unknown name and for an invalid file.
 
     Names that end in .toml or contain a slash are files.
     """

@@ -1,4 +1,4 @@
-"""Expected durations of the runs of an experiment, before and during it, also on a GPU that is not here."""
+"""Expected durations of the runs of an experiment, before and during it, also on a GPU that is not present."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sysbench.spec.validation import validated
 
 
 def predicted(planned: Sequence[PlannedRun], gpu: Hardware) -> tuple[PlannedRun, ...]:
-    """Return every run as a prediction for that GPU; a run that cannot be predicted is left out, with the reason."""
+    """Return every run as a prediction for that GPU; a run that cannot be predicted is skipped, with the reason."""
     return tuple(_predicted(each, gpu) for each in planned)
 
 
@@ -57,7 +57,7 @@ def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
 def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
     """Return the predicted durations of measuring on that GPU, by cell key, for cells that can be predicted.
 
-    Raises what carrying out a prediction raises.
+    Raises what a prediction raises.
     """
     found: dict[str, float] = {}
     with waiting(f"predicting for {gpu.slug}", silent=silent) as progress, tempfile.TemporaryDirectory() as directory:
@@ -94,7 +94,7 @@ def total_s(records: Iterable[RunRecord[Any]]) -> float:
 
 
 def _performed(spec: RunSpec, directory: Path) -> RunRecord[Any]:
-    """Carry out a run without any output, and return its record."""
+    """Run the cells without any output, and return the record."""
     command = measuring(spec.kind)
     quiet = command.options_class(out=directory, quiet=True, shown=False, force=True, no_live=True)
     performed: Performed = command.part("perform")(spec, quiet)
@@ -114,7 +114,7 @@ def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
 
 
 def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
-    """Describe the expected duration of all runs: `about 12 min in all`, or of those for which it is known."""
+    """Describe the expected duration of all runs: `about 12 min in total`, or of the runs for which it is known."""
     made = [each for each in planned if each.entry.here != "left out"]
     known_s = [seconds for each in made if (seconds := run_s(each, earlier)) is not None]
     if len(known_s) == len(made):
@@ -129,7 +129,7 @@ def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
 def _by(earlier: Durations) -> str:
     if not earlier.predicted_s:
         return "from earlier durations of the same cells"
-    before = "from earlier durations of the same cells, and " if earlier.cells_s else ""
+    before = "earlier durations of the same cells, and " if earlier.cells_s else ""
     return f"from {before}PREDICTED steps; building models and starting workers are not included"
 
 

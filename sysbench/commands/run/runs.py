@@ -1,4 +1,4 @@
-"""Carries out experiments: every run by its own command, into one directory, which can be resumed."""
+"""Runs experiments: every run by its own command, into one directory, which can be resumed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def begun(
     overrides: Mapping[str, str],
     earlier: Durations,
 ) -> int:
-    """Carry out an experiment in a new directory and return the exit code; raises OutputError if it cannot be made."""
+    """Run an experiment in a new directory and return the exit code; raises OutputError if the directory cannot be
+    made.
+    """
     make_directory(options.out)
     for each in planned:
         _refuse_wrong_results(each, options)
@@ -74,7 +76,7 @@ def begun(
 
 
 def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
-    """Carry out what is missing or failed in a directory, or a name of one in `--out`; return the exit code.
+    """Run the missing and failed runs in a directory, or a name of one in `--out`; return the exit code.
 
     Raises LogError if it does not contain an experiment, and UsageError if it contains other runs, other options, or
     runs on other devices.
@@ -114,7 +116,7 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
 
 
 def _refuse_other_runs(path: Path, there: Sequence[RunEntry], here: Sequence[RunEntry]) -> None:
-    """Raise UsageError for the first difference between the runs in a directory and those to be carried out."""
+    """Raise UsageError for the first difference between the runs in a directory and the planned runs."""
     if [run.name for run in there] != [run.name for run in here]:
         missing = sorted({run.name for run in there} ^ {run.name for run in here}) or ["their order"]
         raise UsageError(f"--resume {path}: the runs of the experiment have changed ({', '.join(missing)})")
@@ -199,7 +201,7 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
 
 
 def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overall, options: ExperimentOptions) -> Ended:
-    """Carry out a run, unless it is left out or was finished earlier; an error is recorded in the manifest."""
+    """Do a run, unless it is skipped or was finished earlier; an error is recorded in the manifest."""
     entry = directory.entry(planned.entry.name)
     named = f"run {overall.number} of {overall.count}  {entry.name}"
     if entry.here == "left out":
@@ -231,7 +233,7 @@ def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overal
 
 
 def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
-    """Return the record of a complete run; cells that were skipped are not missing."""
+    """Return the record of a complete run; skipped cells are not missing."""
     record = _earlier(log, kind)
     if log is None or record is None or not log.with_suffix(".json").is_file():
         return None

@@ -89,12 +89,12 @@ def by_long_name(given: Given) -> dict[str, str]:
 
 
 def _field(name: str) -> str:
-    """Return a field name that is no keyword of Python, such as `with`, and no field of the options."""
+    """Return a field name that is not a Python keyword, such as `with`, and not a field of the options."""
     return f"every_{name.replace('-', '_')}"
 
 
 def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
-    """Return the field of an option; `also` are its other flags that no other option has."""
+    """Return the field of an option; `also` are its other flags, which no other option has."""
     key = keys_of(kinds[0])[name]
     own = option_of(key.info)
     mark = Option(flags=(f"--{name}", *also), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)

@@ -28,9 +28,9 @@ class Ended:
 
     entry: RunEntry
     record: RunRecord[Any] | None
-    """None if the run was left out, or failed before it started."""
+    """None if the run was skipped, or failed before it started."""
     complaint: str | None = None
-    """Error message if it failed; its record is then of an earlier attempt."""
+    """Error message if it failed; its record is then from an earlier attempt."""
 
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:

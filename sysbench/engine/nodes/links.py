@@ -1,4 +1,4 @@
-"""Rank 0's side: the connections of all other ranks, and the workers that they run."""
+"""Rank 0's side: the connections to all other ranks, and the workers that they run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Links:
 
     @property
     def ranks(self) -> int:
-        """Number of processes that were started, rank 0 included."""
+        """Number of processes that were started, including rank 0."""
         return self._own.ranks
 
     @property
@@ -58,11 +58,11 @@ class Links:
         return self._own.on_one_node
 
     def worker(self, rank: int) -> RemoteWorker:
-        """Have a rank start a worker; raises SysbenchError if the rank is gone."""
+        """Make a rank start a worker; raises SysbenchError if the rank is gone."""
         return RemoteWorker(self._connections[rank], f"rank {rank} on {self._hosts[rank]}")
 
     def meeting_point(self) -> str:
-        """Return where the workers of a cell can meet: a port on rank 0's node that is free now."""
+        """Return where the workers of a cell can rendezvous: a port on rank 0's node that is free now."""
         with socket.create_server((self._own.address, 0)) as free:
             port = free.getsockname()[1]
         return f"tcp://{f'[{self._own.address}]' if ':' in self._own.address else self._own.address}:{port}"
@@ -72,8 +72,8 @@ class Links:
 def gathered(own: Launched, hello: Hello, timeout_s: float) -> Iterator[Links]:
     """Wait for all other ranks, and dismiss them at the end.
 
-    `hello` is how this process would introduce itself: the others must agree with it. Raises UsageError for a port that
-    cannot be had and for a rank with other code or another command line, and SysbenchError for one that does not come.
+    `hello` describes this process: the others must agree with it. Raises UsageError for a port in use and for a rank
+    with different code or a different command line, and SysbenchError for a rank that does not connect.
     """
     with ExitStack() as closing:
         listener = closing.enter_context(_listening(own))
@@ -118,7 +118,7 @@ def _listening(own: Launched) -> socket.socket:
 def _admit(
     taken: socket.socket, own: Launched, hello: Hello, connections: dict[int, Connection], hosts: dict[int, str]
 ) -> None:
-    """Let a rank take part, or say why not; ignore a client that is none."""
+    """Accept a rank, or reject it with the reason; ignore a client that is not a rank."""
     connection = connected(taken)
     try:
         with limited(connection):
@@ -163,21 +163,21 @@ def _order(connection: Connection, order: Order) -> None:
 
 
 class RemoteWorker:
-    """A worker of another rank, which runs it and hands its messages on; see `engine.process.WorkerProcess`."""
+    """A worker on another rank, which runs it and forwards its messages; see `engine.process.WorkerProcess`."""
 
     ranks = 1
     name = "the worker"
     pids: tuple[int, ...] = ()
-    """No process of this machine, as far as is known here: its memory is not sampled."""
+    """Return no process ids: they are on another machine, so its memory is not sampled."""
     sentinel = None
 
     def __init__(self, connection: Connection, who: str) -> None:
-        """Have it started; raises SysbenchError if the rank is gone."""
+        """Make the rank start it; raises SysbenchError if the rank is gone."""
         self._connection = connection
         self._exited: WorkerExited | None = None
         self._lost = False
         self.connected = False
-        """Whether it has said that it is ready."""
+        """Whether it has reported that it is ready."""
         self.pid = 0
         self.torch: str | None = None
         """Its version of torch, once it is ready."""
@@ -188,12 +188,12 @@ class RemoteWorker:
 
     @property
     def source(self) -> int:
-        """Descriptor that is readable when there is something to receive."""
+        """Descriptor that becomes readable when there is something to receive."""
         return self._connection.fileno()
 
     @property
     def alive(self) -> bool:
-        """Whether nothing says that it has ended."""
+        """Whether its end has not been reported."""
         return self._exited is None and not self._lost
 
     def receive(self) -> Event | None:
@@ -222,12 +222,12 @@ class RemoteWorker:
             raise WorkerGoneError from error
 
     def end(self, patience_s: float) -> WorkerExited:
-        """Have it ended, and return how it ended; a rank that does not answer is given up."""
+        """Stop it, and return how it ended; a rank that does not respond is given up."""
         self.close(patience_s)
         return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None, lost=True)
 
     def close(self, patience_s: float) -> None:
-        """Have it ended, and ignore what it still says."""
+        """Stop it, and ignore its remaining messages."""
         if not self.alive:
             return
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The side of every rank but 0: runs a worker on this node, and hands messages on between it and rank 0's engine."""
+"""The side of every rank except 0: runs a worker on this node, and forwards messages between it and rank 0's engine."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _RETRY_S = 0.2
 def take(
     own: Launched, hello: Hello, cells: Mapping[str, RunCell], timeout_s: float, launcher: Launcher | None = None
 ) -> None:
-    """Be one of the ranks of a run until rank 0 dismisses it.
+    """Serve as one of the ranks of a run until rank 0 dismisses it.
 
-    Only `cells`, by key, are ever measured. Raises UsageError if rank 0 cannot be reached or does not want this rank,
-    and SysbenchError if it disappears.
+    Only `cells`, by key, are ever measured. Raises UsageError if rank 0 cannot be reached or rejects this rank, and
+    SysbenchError if it disappears.
     """
     connection = _connection(own, min(GATHERING_S, timeout_s))
     try:
@@ -85,7 +85,7 @@ def _introduced(connection: Connection, own: Launched, hello: Hello) -> Welcome:
 
 
 class _Seat:
-    """The place of one rank: a connection to rank 0, and its worker, if there is one."""
+    """One rank: a connection to rank 0, and its worker, if there is one."""
 
     def __init__(self, connection: Connection, own: Launched, cells: Mapping[str, RunCell], launcher: Launcher) -> None:
         self._launcher = launcher
@@ -96,7 +96,7 @@ class _Seat:
         self._devices: list[DeviceInfo] = []
 
     def attend(self) -> bool:
-        """Wait for a message from either side and hand it on; return whether there may be more."""
+        """Wait for a message from either side and forward it; return whether there may be more."""
         worker = self._worker
         waiting = [self._connection.fileno()]
         if worker is not None:
@@ -128,7 +128,7 @@ class _Seat:
             self._send(encode(event))
 
     def _bury(self, patience_s: float) -> None:
-        """Tell rank 0 how the worker has ended."""
+        """Report to rank 0 how the worker has ended."""
         if self._worker is not None:
             exited, self._worker = self._worker.end(patience_s), None
             self._send(encode(exited))
@@ -161,7 +161,7 @@ class _Seat:
         return True
 
     def _command(self, worker: WorkerProcess, command: protocol.Command) -> None:
-        """Hand a command on; cells are this rank's own, on its own device, and write no files."""
+        """Forward a command; cells are this rank's own, on its own device, and write no files."""
         if isinstance(command, protocol.Measure):
             cell = self._cells.get(command.cell.key)
             if cell is None:

@@ -1,4 +1,4 @@
-"""What a model of the user's is fed: made by a function of theirs, described, or told from the model itself."""
+"""Inputs of the user's model: made by the user's function, described by options, or inferred from the model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Inputs:
 
     @property
     def together(self) -> Any:
-        """What a function of the user's made: a tensor, a tuple, or a dict."""
+        """Convert the result of the user's function: a tensor, a tuple, or a dict."""
         if self.keywords:
             return dict(self.keywords)
         return self.arguments[0] if len(self.arguments) == 1 else self.arguments
@@ -54,7 +54,7 @@ def inputs_of(
 ) -> tuple[Inputs, ...]:
     """Make the inputs of `model` on `device` for each micro-batch of a step; `code` is where the model comes from.
 
-    Raises UnavailableError if it cannot be told what the model takes, and UserCodeError for a fault of their function.
+    Raises UnavailableError if the inputs cannot be inferred, and UserCodeError for a fault of the user's function.
     """
     vocabulary = _vocabulary(model)
     if own.inputs is not None:
@@ -154,7 +154,7 @@ def _described(
 
 
 def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
-    """Token ids, if the model begins with an embedding and takes one argument, or the next tokens too."""
+    """Return token ids if the model begins with an embedding and takes one argument, or the next tokens too."""
     name, vocabulary = type(model).__name__, _vocabulary(model)
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
@@ -180,7 +180,7 @@ def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Itera
 def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """Return token ids and the next token ids of each micro-batch, each (batch, ctx) and equal on every device.
 
-    Every rank has others, except with tensor parallelism.
+    Ranks get different ids, except with tensor parallelism.
     """
     generator = _generator(cell)
     texts = [torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator) for _ in range(cell.grad_accum)]
@@ -192,7 +192,7 @@ def _generator(cell: ModelCell) -> torch.Generator:
 
 
 def _vocabulary(model: nn.Module) -> int | None:
-    """Rows of the first embedding: torch's, or a module named one with a matrix of weights."""
+    """Number of rows of the first embedding: torch's class, or a module of that name with a weight matrix."""
     for module in model.modules():
         weight = getattr(module, "weight", None)
         named = isinstance(module, nn.Embedding) or "embedding" in type(module).__name__.lower()

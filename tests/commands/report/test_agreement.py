@@ -48,16 +48,18 @@ def test_of_the_fourth_report_timing_and_profile_match() -> None:
     # "we measured 139.9ms from python benchmarking, and 141.8ms from nsys. results match"
     (found,) = clocks([timed(139.9 * MS), profiled(forward(141.8))])
     assert found.text == (
-        "Forward: kernels, as profiled, fill 141.8 ms of the 139.9 ms, 101 %, of what was timed without a profiler: "
-        "the two agree."
+        "Forward: profiled kernels account for 141.8 ms of the 139.9 ms, 101 %, of the step time measured without a "
+        "profiler: the two agree."
     )
     assert {basis.run for basis in found.rests_on} == {"times", "kernels"}
 
 
 def test_what_kernels_do_not_fill_the_device_waited_for() -> None:
     (found,) = clocks([timed(100 * MS), profiled(forward(40.0))])
-    assert found.text.endswith("fill 40.0 ms of the 100.0 ms, 40 %, of what was timed without a profiler; the device "
-                               "waited for the rest.")  # fmt: skip
+    assert found.text.endswith(
+        "account for 40.0 ms of the 100.0 ms, 40 %, of the step time measured without a profiler; "
+        "the device was idle for the rest."
+    )
 
 
 def test_other_steps_and_other_devices_are_not_compared() -> None:

@@ -512,5 +512,5 @@ def test_a_wide_table_keeps_what_matters_on_a_page_of_latex_and_says_what_it_lea
         TimeSpec(size=("small",), ctx=(128, 256), precision=precisions, steps=(8,))
     )
     text = latex.text(document([ReportedRun("time", found)]), "files")
-    assert "no room for: " in text
+    assert "hidden columns: " in text
     assert r"speed-up" in text
