@@ -132,9 +132,8 @@ def layout_problem(cell: GridCell) -> str | None:
             wanted = cell.reshard
             closest = min(groups, key=lambda size: abs(size - wanted), default="on")
             return (
-                f"--reshard {wanted} cannot divide the {shards} ranks over which --strategy {cell.strategy} shards "
-                f"into smaller groups of equal size: allowed are {', '.join(['on', 'off', *map(str, groups)])}. "
-                f"Nearest: {closest}"
+                f"--reshard {wanted} does not divide the {shards} ranks of a shard group of --strategy {cell.strategy}: "
+                f"allowed are {', '.join(['on', 'off', *map(str, groups)])}. Nearest: {closest}"
             )
     if cell.strategy == "tp" and shape is not None:
         for name, size in (("heads", shape.heads), ("d_ff", shape.d_ff)):

@@ -155,7 +155,7 @@ def test_a_torn_line_is_cut_before_a_log_is_continued(tmp_path: Path) -> None:
         (b'{"event": "reading", "at_s": 1}\n', "{path} is not a sysbench log"),
         (
             b'{"event": "run_started", "schema_version": 99, "sysbench_version": "7.1", "novel": true}\n',
-            "{path} was written by sysbench 7.1 in schema 99; this version reads up to 1",
+            "{path} was written by sysbench 7.1 with schema 99; this version reads up to 1",
         ),
         (encode(beginning()) + b'\n{"event": "read', None),
         (encode(beginning()) + b'\n{"event": "read\n', "{path} is damaged: line 2 is not an event"),
@@ -166,7 +166,7 @@ def test_a_torn_line_is_cut_before_a_log_is_continued(tmp_path: Path) -> None:
         (
             encode(beginning()) + b"\n" + encode(reading()) + b"," + encode(reading()) + b"\n",
             "{path} is damaged: line 2 is not an event: "
-            "at its top: Invalid JSON: trailing characters at line 1 column 281",
+            "at top level: Invalid JSON: trailing characters at line 1 column 281",
         ),
     ],
 )

@@ -85,5 +85,5 @@ def test_a_schema_that_never_was_is_refused(record_path: Path, log_path: Path, s
 def test_who_wrote_a_newer_record_is_said(record_path: Path) -> None:
     fields = json.loads(record_path.read_text())
     record_path.write_text(json.dumps({**fields, "schema_version": 2, "sysbench_version": "4.2"}))
-    with pytest.raises(LogError, match=r"was written by sysbench 4\.2 in schema 2; this version reads up to 1"):
+    with pytest.raises(LogError, match=r"was written by sysbench 4\.2 with schema 2; this version reads up to 1"):
         runs.load(record_path)

@@ -99,7 +99,7 @@ def test_knobs_that_are_not_given_leave_no_trace_and_every_value_has_a_key() -> 
         ({"no_sync": "on", "grad_accum": 2}, "--no-sync on distributes a model over ranks: add --ranks 2"),
         (
             {"ranks": 2, "no_sync": "on,off"},
-            "--no-sync on,off is about the exchange of gradients between micro-batches, and a step has one: "
+            "--no-sync on,off controls the exchange of gradients between micro-batches, but each step has only one: "
             "add --grad-accum 2",
         ),
         (
@@ -119,7 +119,7 @@ def test_a_knob_that_means_nothing_is_refused(axes: dict[str, object], message: 
 def test_groups_of_resharded_ranks_divide_the_shards() -> None:
     (cell,) = cells(ranks=32, strategy="hsdp", reshard=3)
     assert cell.problem("cpu") == (
-        "--reshard 3 cannot divide the 8 ranks over which --strategy hsdp shards: allowed are on, off, 2, 4. Nearest: 2"
+        "--reshard 3 does not divide the 8 ranks of a shard group of --strategy hsdp: allowed are on, off, 2, 4. Nearest: 2"
     )
     assert cells(ranks=32, strategy="hsdp", reshard=4)[0].problem("cpu") is None
 

@@ -97,7 +97,7 @@ def test_the_key_of_a_cell_changes_with_every_axis_and_with_nothing_else() -> No
         ({"heads": 5}, "--heads 5 does not divide --d-model 768. Nearest that does: 4"),
         (
             {"d_model": 12, "heads": 4},
-            "--d-model 12 over --heads 4 makes heads 3 , which must be even for rotary embeddings",
+            "--d-model 12 over --heads 4 gives a head width of 3, which must be even for rotary embeddings",
         ),
     ],
 )

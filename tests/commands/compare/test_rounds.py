@@ -133,7 +133,7 @@ def test_time_is_meant_where_no_command_is_named() -> None:
         ("time --bathc 2", "--ab, B: No such option: --bathc"),
         ("memory --ctx 8", "--ab, B: memory is not a command that can be measured in turns."),
         ("tiem", "--ab, B: tiem is not a command that can be measured in turns. Did you mean time?"),
-        ("--size 'small", "--ab, B: --size 'small into arguments: no closing quotation"),
+        ("--size 'small", "--ab, B: cannot split --size 'small into arguments: no closing quotation"),
         ("time small", "--ab, B: Got unexpected extra argument"),
         ("time --ctx", "--ab, B: Option '--ctx' requires an argument"),
         ("time --out x", "--ab, B: No such option: --out"),

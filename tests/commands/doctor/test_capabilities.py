@@ -138,7 +138,7 @@ def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
                 compute_mode="exclusive-process",
                 processes=[GpuProcess(pid=1, used_bytes=None, name=None)],
             ),
-            "the GPU is in use, and accepts one process only",
+            "the GPU is in use and accepts only one process",
             "wait",
         ),
         (

@@ -106,7 +106,7 @@ def test_the_options_of_history_are_those_that_were_reviewed() -> None:
     [
         (["--clean", "soon"], "--clean soon is not an age: write 30d, 12h or 8w"),
         (["latest", "--clean", "1d"], "--clean selects runs by age: it takes no NAME"),
-        (["--yes"], "--yes answers --clean"),
+        (["--yes"], "--yes confirms --clean"),
         (["--runs", "nowhere"], "no directory nowhere here"),
     ],
 )

@@ -74,7 +74,7 @@ def test_simulated_peaks_are_held_against_measured_ones_of_the_same_gpu() -> Non
     measured = memory_cell(18.0 * GIB, ctx=128).model_copy(update={"device": h100})
     simulated = memory_cell(17.82 * GIB, ctx=128, simulate="h100", fits=True)
     (found,) = simulations([memory("measured", measured), memory("simulated", simulated)])
-    assert found.text == "Simulated peaks against measured ones: −1.0 % (2.7b)."
+    assert found.text == "Simulated vs. measured peaks: −1.0 % (2.7b)."
     assert found.origin == "mixed"
 
 
@@ -100,12 +100,12 @@ def test_predicted_steps_are_held_against_those_measured_later_on_that_gpu() -> 
     h100 = H100.model_copy(update={"memory_bytes": 85_017_493_504})
     (found,) = predictions([ahead, measured_on(h100, (128, 1.0), (512, 2.0))])
     assert found.text == (
-        "Predicted steps against measured ones: −10 % (ctx 128) to +50 % (ctx 512), over 2 steps, 1 of them inside the "
+        "Predicted vs. measured steps: −10 % (ctx 128) to +50 % (ctx 512), over 2 steps, 1 of them inside the "
         "90 % interval."
     )
     assert {basis.run for basis in found.rests_on} == {"ahead", "measured"}
     (alone,) = predictions([ahead, measured_on(h100, (512, 2.0))])
-    assert alone.text == "Predicted steps against measured ones: +50 % (tiny), outside the 90 % interval."
+    assert alone.text == "Predicted vs. measured steps: +50 % (tiny), outside the 90 % interval."
 
 
 def test_a_prediction_for_another_gpu_or_that_is_withheld_is_not() -> None:

@@ -140,7 +140,7 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
         ]
         runs.append(ReportedRun(name, clean.model_copy(update={"cells": cells})))
     caution, *kept_out = document(runs).cautions
-    assert all(each.message.startswith("Cautions keep") for each in kept_out)
+    assert all(each.message.startswith("Excluded from") for each in kept_out)
     assert (caution.message, caution.remedy) == ("the clock fell", "cool it")
     labels = tuple(runs[0].label(cell) for cell in runs[0].record.cells[:2])
     assert caution.about == (Basis("one", labels), Basis("two", labels))

@@ -108,7 +108,7 @@ def test_a_plan_for_a_gpu_that_is_not_here_is_the_one_of_cuda_with_its_time(
         "from earlier durations of the same cells, and PREDICTED steps; "
         "building models and starting workers are not included"
     )
-    assert re.search(rf"about \d+ s in all, {said}", " ".join(shown.out.split()))
+    assert re.search(rf"about \d+ s in total, {said}", " ".join(shown.out.split()))
     content = json.loads(answered(*words, "--for", "24GiB", "--json", "-").out)
     assert [row["takes_s"] for row in content["tables"][0]["rows"]] == [None, None]  # nothing is known of its speed
     assert "--for h10 is not a known GPU" in answered(*words, "--for", "h10").complaint

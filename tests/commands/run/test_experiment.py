@@ -132,9 +132,12 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         (TIME + "simulate = 'hl00'\n", "mine.toml, line 7: --simulate hl00 is not a known GPU"),
         (TIME + "keep = ['szie']\n", "mine.toml, line 7: szie is not an option of `time` to keep. Did you mean size?"),
         (TIME + "[run.on_cpu]\nsize = 'smal'\n", "mine.toml, line 8: --size smal is not a size. Did you mean small?"),
-        (TIME + "[run.on_cpu]\nskip = 'no'\nsize = 'tiny'\n", "mine.toml, line 8: a run that is left out takes no"),
+        (TIME + "[run.on_cpu]\nskip = 'no'\nsize = 'tiny'\n", "mine.toml, line 8: a skipped run takes no"),
         (TIME + TIME, "mine.toml, line 8: there are two runs called steps: give each run its own name"),
-        (TIME.replace("steps", "../steps"), "mine.toml, line 3: name '../steps' becomes a file's: write letters"),
+        (
+            TIME.replace("steps", "../steps"),
+            "mine.toml, line 3: name '../steps' becomes part of a file name: use letters",
+        ),
         (
             TIME.replace("time", "tiem"),
             "mine.toml, line 4: command tiem is not a command that measures. Did you mean t",
@@ -146,10 +149,10 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         ("titel = 'x'\n" + TIME, "mine.toml, line 1: titel is not a key of an experiment. Did you mean title?"),
         ("[run]\ncommand = 'time'\n", "mine.toml, line 1: run must be a list of tables: begin each with [[run]]"),
         ("include = 'sizes'\n", "mine.toml, line 1: include takes a list of experiments, not 'sizes'"),
-        ("include = [3]\n", "mine.toml, line 1: an inclusion names its experiment"),
+        ("include = [3]\n", "mine.toml, line 1: an include entry names its experiment"),
         (
             "\ninclude = ['szies']\n",
-            "mine.toml, line 2: szies is not an experiment that ships, nor a file, which ends ",
+            "mine.toml, line 2: szies is not a built-in experiment, nor a file, which ends ",
         ),
         ("title = 'nothing'\n", "mine.toml has no runs"),
         ("title = \n", "mine.toml is not TOML: Invalid value (at line 1, column 9)"),
@@ -159,7 +162,7 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         ('include = ["./a\\u0000.toml"]\n', "mine.toml, line 1: ./a"),
         (
             "[[run]]\ncommand = 'memory'\nfigure = '../x.png'\n",
-            "mine.toml, line 3: figure is written to the directory ",
+            "mine.toml, line 3: figure is written to the experiment's directory",
         ),
         (
             "[[run]]\ncommand = 'memory'\nsimulate = 'h100'\ndevice = 'cuda'\n",
