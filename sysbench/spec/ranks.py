@@ -132,7 +132,7 @@ def layout_problem(cell: GridCell) -> str | None:
             wanted = cell.reshard
             closest = min(groups, key=lambda size: abs(size - wanted), default="on")
             return (
-                f"--reshard {wanted} does not divide the {shards} ranks of a shard group of --strategy {cell.strategy}: "
+                f"--reshard {wanted} does not divide the {shards} ranks of a --strategy {cell.strategy} shard group: "
                 f"allowed are {', '.join(['on', 'off', *map(str, groups)])}. Nearest: {closest}"
             )
     if cell.strategy == "tp" and shape is not None:

@@ -61,7 +61,7 @@ class _Overrides:
             if name in self.taken:
                 continue
             if name in self.kept:
-                what = f"is the option that {self.kept[name]} sets, and no other run of {self.of} has it"
+                what = f"is fixed by {self.kept[name]}, and no other run of {self.of} has it"
             else:
                 what = f"is not an option of any run of {self.of}"
             raise word.place.complaint(f"{name} {what}") if word.place else UsageError(f"--{name} {what}")

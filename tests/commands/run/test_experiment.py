@@ -271,7 +271,7 @@ def test_what_a_run_keeps_is_not_overridden(tmp_path: Path) -> None:
 def test_an_override_that_no_run_takes_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, TIME, {"seq": "8"}) == "--seq is not an option of any run of mine"
     kept = TIME + 'keep = ["ctx"]\n'
-    assert refusal(tmp_path, kept, {"ctx": "8"}) == "--ctx is what steps sets, and no other run of mine has it"
+    assert refusal(tmp_path, kept, {"ctx": "8"}) == "--ctx is fixed by steps, and no other run of mine has it"
 
 
 def test_an_override_with_a_wrong_value_names_the_run_that_cannot_take_it(tmp_path: Path) -> None:
