@@ -287,7 +287,9 @@ class _Sizes:
         )
 
     def _kernel(self) -> _Part:
-        """From the outputs of the projections to the input of the output projection, including rotary positions."""
+        """Moments from the outputs of the projections to the input of the output projection, including rotary
+        positions.
+        """
         return self._materialised() if self._cell.attention in _MATERIALISED else self._fused()
 
     def _materialised(self) -> _Part:

@@ -92,7 +92,7 @@ class WorkerProcess:
         self.command = launcher.command()
         """Command line of the launched process."""
         self.torch: str | None = None
-        """Its version of torch, once it is ready."""
+        """The worker's version of torch, once it is ready."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
@@ -133,7 +133,7 @@ class WorkerProcess:
     """Number of workers that this object represents."""
 
     name = "the worker"
-    """Its name in messages."""
+    """The worker's name in messages."""
 
     @property
     def pid(self) -> int:

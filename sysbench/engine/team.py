@@ -31,7 +31,7 @@ up on all ranks: the waiting ranks report it, which identifies the others.
 
 
 _BY_OTHERS: Mapping[Outcome, int] = {"oom": 0, "timeout": 2}
-"""How likely an outcome is the consequence of another rank's failure: running out of memory never is."""
+"""Likelihood that an outcome is the consequence of another rank's failure: running out of memory never is."""
 
 
 class Team:

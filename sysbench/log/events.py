@@ -252,7 +252,7 @@ class CodeFile(Frozen):
     """A user's file that was imported, with its hash at that time."""
 
     target: str
-    """As named by the user: `package.module:Class`."""
+    """The reference as the user wrote it: `package.module:Class`."""
     path: str | None
     """None if it is not a file but a C module."""
     sha256: str | None
@@ -325,7 +325,7 @@ class StepMeasured(Event):
     event: Literal["step_measured"] = "step_measured"
     cell: str
     index: Count
-    """From 0, counted separately for warm-up and measured steps."""
+    """Index of the step from 0, counted separately for warm-up and measured steps."""
     warmup: bool
     phases: dict[str, PhaseSample]
     step: PhaseSample

@@ -92,7 +92,7 @@ class Manifest(Frozen):
     started_at: float
     """Seconds since 1970."""
     runs: tuple[RunEntry, ...]
-    """In the order of execution, which is also the order in a report."""
+    """Runs in the order of execution, which is also the order in a report."""
 
 
 def is_manifest(directory: Path) -> bool:

@@ -53,7 +53,7 @@ class PhaseRecord(Frozen):
 
     @property
     def times(self) -> Samples | None:
-        """By the host's clock, or by the device's if the host did not wait for it."""
+        """Times by the host's clock, or by the device's if the host did not wait for it."""
         return self.wall or self.device
 
 
@@ -63,7 +63,7 @@ class PeakRecord(Frozen):
     allocated_peak_bytes: Bytes | None
     reserved_peak_bytes: Bytes | None
     device_used_peak_bytes: Bytes | None
-    """Of the whole device, including other processes."""
+    """Memory in use on the whole device, including other processes."""
     host_rss_peak_bytes: Bytes | None
     """Memory of the measured process and its children, sampled from outside during this cell; for a process that
     measured itself, its peak since it started.

@@ -16,11 +16,10 @@ from sysbench.log.events import SCHEMA_VERSION
 Fields = dict[str, Any]
 
 RECORD: Mapping[int, Callable[[Fields], Fields]] = {}
-"""By schema: the function that converts a record to the next schema."""
+"""Function that converts a record to the next schema, by schema."""
 
 EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
-"""By schema: the function that converts an event; called in the order of the log, so that it may depend on earlier
-events."""
+"""Function that converts an event, by schema; called in the order of the log, so that it may depend on earlier events."""
 
 
 def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:

@@ -420,7 +420,7 @@ class ModelSpec(RunSpec):
     bucket_mb: Annotated[BucketSizes, Option(metavar="AXIS", panel=RANKS)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: torch's, 25, and 1 for "
+        description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
         "the first bucket.",
     )
     gradient_as_bucket_view: Annotated[Switches, Option(metavar="on,off", panel=RANKS)] = Field(

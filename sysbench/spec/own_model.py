@@ -150,7 +150,7 @@ class OwnModel(BaseModel):
 
     @property
     def title(self) -> str:
-        """Its name without its location: `GPT`, or the directory of a config."""
+        """The model's name without its location: `GPT`, or the directory of a config."""
         if self.target.startswith(HUGGING_FACE):
             path = Path(self.target.removeprefix(HUGGING_FACE))
             return (path.parent if path.suffix == ".json" and path.parent.name else path).name

@@ -33,7 +33,7 @@ _STANDS_OUT = 0.99
 """The smallest size is left out if its distance from the line of the others has a probability of 1 % or less."""
 
 _NEGLIGIBLE = 0.02
-"""As a share of a value: smaller distances from the line never exclude a size."""
+"""Smaller distances from the line, as a share of a value, never exclude a size."""
 
 
 @dataclass(frozen=True)

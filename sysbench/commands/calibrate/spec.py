@@ -62,7 +62,7 @@ class CalibrateSpec(RunSpec):
     kind: Literal["calibrate"] = "calibrate"
     part: Annotated[
         tuple[Part, ...], BeforeValidator(choices("a part", PARTS)), Option(metavar="[PART,…]", positional=True)
-    ] = Field(default=PARTS, description=f"Parts to measure: {', '.join(PARTS)}. Default: all.")
+    ] = Field(default=PARTS, description=f"Parts to measure: {', '.join(PARTS)}.")
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME")] = Field(
         default=("auto",), max_length=1, description="auto, cuda, cuda:1, mps or cpu; one at a time."
     )

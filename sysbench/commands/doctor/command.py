@@ -52,8 +52,7 @@ def doctor(
 ) -> None:
     """Show what this machine has, what works on it or why not, and how much overhead sysbench has.
 
-    Values that cannot be determined are unknown, with the reason. Exits with 1 only if nothing at all can be
-    measured.
+    Values that cannot be determined are unknown, with the reason. Exits with 1 only if nothing can be measured.
     """
     from sysbench.errors import UsageError
 

@@ -150,7 +150,7 @@ class ToolsSection(Section):
     """Directory of Python.h, which compiled launchers include."""
     matplotlib: str | None = None
     torchrun: str | None = None
-    """Its path; sysbench starts the ranks of a cell without it."""
+    """Path of torchrun; sysbench starts the ranks of a cell without it."""
     sbatch: str | None = None
     """Path of SLURM's sbatch."""
     ray: str | None = None
@@ -164,7 +164,7 @@ class AllocatorSection(Section):
     """The environment variable that sets them."""
     text: str | None = None
     problem: str | None = None
-    """What is wrong with them."""
+    """Problem with the settings."""
     not_simulated: str | None = None
     """A valid setting that cannot be simulated."""
     overridden: str | None = None

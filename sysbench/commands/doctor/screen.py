@@ -119,7 +119,7 @@ def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
 
 
 def self_cost(found: SelfCost) -> RenderableType:
-    """How much sysbench itself slows down a step."""
+    """Show how much sysbench itself slows down a step."""
     facts = [(arm.part, _cost(arm)) for arm in found.arms]
     facts += [(part, f"not measured: {why}") for part, why in found.not_measured.items()]
     took = units.duration(found.took_s)

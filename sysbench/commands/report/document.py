@@ -150,7 +150,7 @@ class ReportedRun(Generic[AnyRecord]):
     question: str = ""
     """The question that it answers, if known."""
     note: str = ""
-    """How it differs from its experiment file, if it does."""
+    """Difference from its experiment file, if any."""
     pictures: tuple[Path, ...] = ()
     """Image files drawn by the run itself."""
 

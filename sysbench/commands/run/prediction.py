@@ -78,7 +78,7 @@ def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -
 
 
 def _apart_from_device(cell: RunCell) -> str:
-    """What a cell on a device and its prediction have in common."""
+    """Return the key that a cell on a device shares with its prediction."""
     return cell.model_copy(update={"device": "auto"}).model_dump_json(exclude={"simulate"})
 
 

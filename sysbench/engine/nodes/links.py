@@ -180,7 +180,7 @@ class RemoteWorker:
         """Whether it has reported that it is ready."""
         self.pid = 0
         self.torch: str | None = None
-        """Its version of torch, once it is ready."""
+        """The worker's version of torch, once it is ready."""
         try:
             _order(connection, Launch())
         except OSError as error:

@@ -34,14 +34,14 @@ _IMPLEMENTATIONS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class OwnWorkload:
-    """What only a model of the user's has.
+    """Additional facts about a user's model.
 
-    class_name  of the model as it was built; FSDP2 gives it another
-    files    its code, as it was imported
-    inputs   where they come from
-    loss     tells how the loss was computed, once it was
-    printed  what its code has printed so far
-    import_s how long the import of the code took, the first time
+    class_name  class of the model before FSDP2 replaces it
+    files       files of its code, as they were imported
+    inputs      where the inputs come from
+    loss        returns how the loss was computed, after the first call
+    printed     output of its code so far
+    import_s    duration of the first import of its code
     """
 
     class_name: str
@@ -67,13 +67,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a step works on.
+    """The workload of a step.
 
     batches           micro-batches of one step
-    optimizer         makes the optimizer of the model's parameters
-    tokens            in one micro-batch; None if the inputs are not tokens
-    attention_kernel  the operator that computes attention; None if that is the model's own matter
-    attending         makes the context in which the model is called
+    optimizer         creates the optimizer for the model's parameters
+    tokens            number of tokens in one micro-batch; None if the inputs are not tokens
+    attention_kernel  the operator that computes attention; None if the model decides
+    attending         creates the context in which the model is called
     own               None for the built-in Transformer
     """
 
