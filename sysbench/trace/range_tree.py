@@ -15,8 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from sysbench.trace.grouping import distinct, grouped
-from sysbench.trace.intervals import Nesting, depths
+from sysbench.trace.columns import Nesting, depths, distinct, grouped
 from sysbench.trace.recording import NONE, Integers, Ranges
 
 PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")

@@ -66,8 +66,8 @@ def show(path: Path, options: MemoryOptions) -> None:
 
 def _show_snapshot(path: Path, options: MemoryOptions) -> None:
     from sysbench.commands.memory.snapshot_tables import sheet
+    from sysbench.snapshot.categories import from_snapshot
     from sysbench.snapshot.snapshot import read
-    from sysbench.snapshot.timeline_sources import from_snapshot
 
     if options.snapshot is not None:
         raise UsageError(f"--snapshot would only copy {path}")
@@ -148,8 +148,8 @@ class Files:
                 continue
             figure, page = self.figures.get(cell.key), self.pages.get(cell.key)
             if figure is not None or page is not None:
+                from sysbench.snapshot.categories import from_snapshot
                 from sysbench.snapshot.snapshot import read
-                from sysbench.snapshot.timeline_sources import from_snapshot
 
                 yield from draw(from_snapshot(read(path)), _title(cell), figure, page)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sysbench.commands import running
 from sysbench.commands.predicting import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
-from sysbench.commands.profile.ranks.files import compared, numbered
+from sysbench.commands.profile.files import compared, numbered
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log import storage

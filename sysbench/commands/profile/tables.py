@@ -8,7 +8,7 @@ from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.profile import breakdowns
+from sysbench.commands.profile import breakdowns, entries
 from sysbench.commands.profile.profiles import NS, Profile, Profiles, Ranks, range_of
 from sysbench.commands.profile.ranks import tables as of_ranks
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
@@ -116,14 +116,14 @@ TABLES: Final[dict[str, DeclaredTable]] = {
         breakdowns.TREE,
         breakdowns.PHASE_TABLE,
         breakdowns.CLASSES,
-        breakdowns.ATTENTION,
-        breakdowns.RATES,
-        breakdowns.OPERATORS,
-        breakdowns.OPERATOR_SHAPES,
-        breakdowns.COPIES,
-        breakdowns.DEVICE,
-        breakdowns.PRECISION,
-        breakdowns.CHECKS,
+        entries.ATTENTION,
+        entries.RATES,
+        entries.OPERATORS,
+        entries.OPERATOR_SHAPES,
+        entries.COPIES,
+        entries.DEVICE,
+        entries.PRECISION,
+        entries.CHECKS,
         breakdowns.RANKS,
         of_ranks.COMMUNICATION,
         of_ranks.COMMUNICATION_STEPS,

@@ -14,14 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.attribution import Attribution
-from sysbench.trace.grouping import distinct, grouped, summed
-from sysbench.trace.kernels.classes import classified, precision
-from sysbench.trace.kernels.names import shortened
-from sysbench.trace.packed import Table
+from sysbench.trace.attribution import ROWS, Attribution, Launched, Slice
+from sysbench.trace.columns import distinct, grouped, summed
+from sysbench.trace.kernels.names import classified, precision, shortened
 from sysbench.trace.range_tree import PHASES, RangeTree
-from sysbench.trace.recording import NONE, Integers
-from sysbench.trace.slices import ROWS, Launched, Slice
+from sysbench.trace.recording import NONE, Integers, Table
 from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelName, KernelTimeColumns
 
 WORK_PHASES = (NO_PHASE, *PHASES)

@@ -11,16 +11,16 @@ from typing import Final, Literal
 import numpy as np
 
 from sysbench.trace import range_tree
-from sysbench.trace.intervals import Stretches, union
-from sysbench.trace.kernels.classes import classified
-from sysbench.trace.packed import START, Recording
-from sysbench.trace.ranks.kinds import Kind, kind_of, message_bytes
+from sysbench.trace.columns import Stretches, union
+from sysbench.trace.kernels.names import classified
+from sysbench.trace.ranks.summary import Kind, kind_of, message_bytes
 from sysbench.trace.recording import (
     CALLED,
     HOST_RAN,
     KERNEL,
     KERNEL_RAN,
     NONE,
+    START,
     Collectives,
     DeviceWork,
     Integers,
@@ -28,6 +28,7 @@ from sysbench.trace.recording import (
     Operators,
     ProcessGroup,
     Ranges,
+    Recording,
     place,
 )
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from sysbench import units
 from sysbench.statistics.student import t_quantile
-from sysbench.trace.intervals import Stretches, union
-from sysbench.trace.ranks.kinds import Kind
+from sysbench.trace.columns import Stretches, union
 from sysbench.trace.ranks.matching import Alignment, Matched, Waits, align, match, waits, windows
 from sysbench.trace.ranks.reading import Breakdown, Collective, Group, RankReading
 from sysbench.trace.ranks.summary import (
@@ -24,6 +23,7 @@ from sysbench.trace.ranks.summary import (
     Clock,
     CollectiveCall,
     CollectiveStatistics,
+    Kind,
     RanksSummary,
     RankStep,
     Straggler,

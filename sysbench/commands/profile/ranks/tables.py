@@ -10,8 +10,7 @@ from sysbench import units
 from sysbench.commands.profile.profiles import NS, Profiles, Ranks
 from sysbench.render.declared import DeclaredTable, Field, Leading, leading
 from sysbench.render.table import Measure, Remark
-from sysbench.trace.ranks.kinds import bus_factor
-from sysbench.trace.ranks.summary import Arrivals, CollectiveCall, CollectiveStatistics, RankStep
+from sysbench.trace.ranks.summary import Arrivals, CollectiveCall, CollectiveStatistics, RankStep, bus_factor
 
 _RUN: Final = Leading(
     columns=lambda profiles: profiles.columns if profiles.record is not None else (),
