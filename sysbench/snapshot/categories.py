@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,19 @@ HOPPER_WORKSPACE_BYTES = 33_554_432
 MOST_WORKSPACES = 2
 """One for each thread that multiplies matrices: that of forward, and autograd's."""
 
-_CODE = {name: code for code, name in enumerate(CATEGORIES)}
+_CODE: Final[Mapping[str, int]] = {name: code for code, name in enumerate(CATEGORIES)}
+_RECORDED_CODE: Final[Mapping[str, int]] = {
+    **_CODE,
+    # torch.profiler's names (torch/profiler/_memory_profiler.py, `Category`), as _memory_viz writes them.
+    "parameter": _CODE["parameters"],
+    "gradient": _CODE["gradients"],
+    "optimizer_state": _CODE["optimizer state"],
+    "activation": _CODE["activations"],
+    "input": _CODE["inputs"],
+    "temporary": _CODE["temporaries"],
+    "autograd_detail": _CODE["temporaries"],
+}
+"""Codes of the names that snapshots record."""
 
 
 class _Trait(IntFlag):
@@ -51,13 +63,119 @@ _SHORTEST_RUN = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Inference:
-    """Inferred category and module of each allocation, and the phases."""
+class Origins:
+    """Category and module of each allocation, and the phases: recorded or inferred."""
 
     category: npt.NDArray[np.uint8]
     module: npt.NDArray[np.int32]
     modules: tuple[tuple[str, ...], ...]
     phases: tuple[Phase, ...]
+
+
+def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
+    """Build the timeline of one device, by default the one with the most activity.
+
+    Categories that the snapshot records are used as they are; otherwise they are inferred, and the timeline is marked
+    accordingly. Raises UsageError for a device that the snapshot does not contain.
+    """
+    if device is None:
+        device = max(snapshot.devices, key=lambda device: _activity(snapshot, device), default=0)
+    if device not in snapshot.devices:
+        held = ", ".join(map(str, snapshot.devices)) or "none"
+        raise UsageError(f"the snapshot has nothing about device {device} (it has: {held})")
+    lives = lifetimes(snapshot, device)
+    trace, blocks = snapshot.trace, snapshot.blocks
+    requested = _picked(lives, trace.size_bytes, blocks.requested_bytes)
+    rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
+    size = np.where(lives.block == NONE, rounded, np.append(blocks.size_bytes, 0)[lives.block])
+    stack = _picked_or_none(lives, trace.stack, blocks.stack).astype(np.int32)
+    freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
+    recorded = _recorded(snapshot, lives)
+    found = recorded or infer(snapshot, lives, stack, freed_stack, rounded)
+    name = snapshot.metadata.get("device_name")
+    return Timeline(
+        allocations=Allocations(
+            size_bytes=size,
+            requested_bytes=requested,
+            born=lives.born,
+            died=lives.died,
+            category=found.category,
+            module=found.module,
+            stack=stack,
+            freed_stack=freed_stack,
+            address=_picked(lives, trace.address, blocks.address).astype(np.uint64),
+            stream=_picked(lives, trace.stream, snapshot.segments.stream[blocks.segment]),
+        ),
+        states=lives.states,
+        phases=found.phases,
+        modules=found.modules,
+        stacks=snapshot.stacks,
+        reserved=lives.reserved if snapshot.has_allocator else None,
+        time_us=lives.time_us if snapshot.has_allocator else None,
+        source=snapshot.source,
+        inferred=recorded is None,
+        device=device,
+        device_name=name if isinstance(name, str) else None,
+        failures=lives.failures,
+    )
+
+
+def _activity(snapshot: Snapshot, device: int) -> tuple[int, int]:
+    """Number of trace entries of a device, and the bytes that it holds."""
+    held = snapshot.segments.total_bytes[snapshot.segments.device == device]
+    return int((snapshot.trace.device == device).sum()), int(held.sum())
+
+
+def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
+    """A value for each allocation: from its trace entry, or from its block if it predates the trace.
+
+    Allocations that predate the trace and were released in it have only the value of the release.
+    """
+    row = np.where(lives.row == NONE, lives.freed_row, lives.row)
+    from_block = np.append(of_blocks, of_blocks.dtype.type(0))[lives.block]
+    from_trace = np.append(of_trace, of_trace.dtype.type(0))[row]
+    return np.where(row == NONE, from_block, from_trace)
+
+
+def _recorded(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
+    """Return recorded categories, modules and phases; None for a snapshot without categories."""
+    codes = np.array([*(_RECORDED_CODE.get(name, UNKNOWN) for name in snapshot.categories), UNKNOWN], np.uint8)
+    named = _picked_or_none(lives, snapshot.trace.category, snapshot.blocks.category)
+    category = codes[named]
+    if (category == UNKNOWN).all():
+        return None
+    module = _picked_or_none(lives, snapshot.trace.label, snapshot.blocks.label).astype(np.int32)
+    modules = tuple(tuple(part for part in label.split(".") if part) for label in snapshot.labels)
+    return Origins(category, module, modules, tuple(_marked_phases(snapshot.annotations, lives)))
+
+
+def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
+    """Like `_picked`, for positions, but ignores releases, which tell nothing about where and for what it was made."""
+    from_block = np.append(of_blocks, NONE)[lives.block]
+    return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
+
+
+def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
+    """Phases between a START and the next END of the same name; names of other ranges are ignored."""
+    if lives.time_us is None:
+        return
+    # State 0 precedes the first event, and has no time of its own.
+    times = lives.time_us[1:]
+    started: dict[str, int] = {}
+    for mark in sorted(annotations, key=lambda mark: mark.time_us):
+        if mark.name not in PHASES:
+            continue
+        state = int(np.searchsorted(times, mark.time_us, side="left"))
+        if mark.stage == "START":
+            started[mark.name] = state
+        elif mark.name in started:
+            yield Phase(mark.name, started.pop(mark.name), state + 1)
+    for name, state in started.items():
+        # Out of memory in the middle of a phase.
+        yield Phase(name, state, lives.states)
+
+
+# --- inference
 
 
 def infer(
@@ -66,21 +184,24 @@ def infer(
     stack: npt.NDArray[np.int32],
     freed_stack: npt.NDArray[np.int32],
     size_bytes: Column,
-) -> Inference:
+) -> Origins:
     """Infer from stacks and lifetimes.
 
     stack, freed_stack  where each allocation was made and released: positions in `snapshot.stacks`, or NONE
     size_bytes          as requested, rounded up to whole blocks: the allocator may hand out more
     """
-    # The extra entry, at NONE, is for allocations without a stack: they have no traits.
-    traits = np.append(_traits_of_stacks(snapshot.stacks), 0)
+    stacks = snapshot.stacks
+    of_frame = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
+    # A stack has the traits of all its frames. The extra entry, at NONE, is for allocations without a stack.
+    of_stack = np.bitwise_or.reduceat(of_frame[stacks.frame], stacks.start[:-1]) if len(stacks) else of_frame[:0]
+    traits = np.append(of_stack, 0)
     in_trace = np.flatnonzero(lives.born > 0)
     order = in_trace[np.argsort(lives.born[in_trace], kind="stable")]
     label = _labels(traits[stack[order]], stack[order] != NONE)
     phases = _phases(label, lives.born[order], lives.states)
     category = _categories(lives, traits[stack], traits[freed_stack], size_bytes, phases)
-    module, modules = _modules(snapshot.stacks, stack)
-    return Inference(category, module, modules, phases)
+    module, modules = _modules(stacks, stack)
+    return Origins(category, module, modules, phases)
 
 
 # --- stacks
@@ -107,14 +228,6 @@ def _trait_of(frame: Frame) -> int:
     if "Workspace" in name or "CUDABlasHandle" in name:
         trait |= _Trait.WORKSPACE
     return trait
-
-
-def _traits_of_stacks(stacks: Stacks) -> npt.NDArray[np.uint8]:
-    """The union of the traits of all frames of each stack."""
-    of_frame = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
-    if not len(stacks):
-        return np.zeros(0, np.uint8)
-    return np.bitwise_or.reduceat(of_frame[stacks.frame], stacks.start[:-1])
 
 
 def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
@@ -359,127 +472,3 @@ def _copies(size_bytes: Column, trains: bool) -> int:
     # Threes first: zero_grad has released gradients since torch 2.0.
     candidates = (3, 4, 2) if trains else (3, 4)
     return next((copies for copies in candidates if len(counts) and not (counts % copies).any()), 1)
-
-
-_CATEGORY_CODE: Final[Mapping[str, int]] = {
-    **{name: code for code, name in enumerate(CATEGORIES)},
-    # torch.profiler's names (torch/profiler/_memory_profiler.py, `Category`), as _memory_viz writes them.
-    "parameter": CATEGORIES.index("parameters"),
-    "gradient": CATEGORIES.index("gradients"),
-    "optimizer_state": CATEGORIES.index("optimizer state"),
-    "activation": CATEGORIES.index("activations"),
-    "input": CATEGORIES.index("inputs"),
-    "temporary": CATEGORIES.index("temporaries"),
-    "autograd_detail": CATEGORIES.index("temporaries"),
-}
-
-
-def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
-    """Build the timeline of one device, by default the one with the most activity.
-
-    Categories that the snapshot records are used as they are; otherwise they are inferred, and the timeline is marked
-    accordingly. Raises UsageError for a device that the snapshot does not contain.
-    """
-    if device is None:
-        device = max(snapshot.devices, key=lambda device: _activity(snapshot, device), default=0)
-    if device not in snapshot.devices:
-        held = ", ".join(map(str, snapshot.devices)) or "none"
-        raise UsageError(f"the snapshot has nothing about device {device} (it has: {held})")
-    lives = lifetimes(snapshot, device)
-    trace, blocks = snapshot.trace, snapshot.blocks
-    requested = _picked(lives, trace.size_bytes, blocks.requested_bytes)
-    rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
-    size = np.where(lives.block == NONE, rounded, np.append(blocks.size_bytes, 0)[lives.block])
-    stack = _picked_or_none(lives, trace.stack, blocks.stack).astype(np.int32)
-    freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
-    found = _recorded(snapshot, lives) or infer(snapshot, lives, stack, freed_stack, rounded)
-    name = snapshot.metadata.get("device_name")
-    return Timeline(
-        allocations=Allocations(
-            size_bytes=size,
-            requested_bytes=requested,
-            born=lives.born,
-            died=lives.died,
-            category=found.category,
-            module=found.module,
-            stack=stack,
-            freed_stack=freed_stack,
-            address=_picked(lives, trace.address, blocks.address).astype(np.uint64),
-            stream=_picked(lives, trace.stream, snapshot.segments.stream[blocks.segment]),
-        ),
-        states=lives.states,
-        phases=found.phases,
-        modules=found.modules,
-        stacks=snapshot.stacks,
-        reserved=lives.reserved if snapshot.has_allocator else None,
-        time_us=lives.time_us if snapshot.has_allocator else None,
-        source=snapshot.source,
-        inferred=isinstance(found, Inference),
-        device=device,
-        device_name=name if isinstance(name, str) else None,
-        failures=lives.failures,
-    )
-
-
-def _activity(snapshot: Snapshot, device: int) -> tuple[int, int]:
-    """Number of trace entries of a device, and the bytes that it holds."""
-    held = snapshot.segments.total_bytes[snapshot.segments.device == device]
-    return int((snapshot.trace.device == device).sum()), int(held.sum())
-
-
-def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
-    """A value for each allocation: from its trace entry, or from its block if it predates the trace.
-
-    Allocations that predate the trace and were released in it have only the value of the release.
-    """
-    row = np.where(lives.row == NONE, lives.freed_row, lives.row)
-    from_block = np.append(of_blocks, of_blocks.dtype.type(0))[lives.block]
-    from_trace = np.append(of_trace, of_trace.dtype.type(0))[row]
-    return np.where(row == NONE, from_block, from_trace)
-
-
-class _Recorded(NamedTuple):
-    """Categories, modules and phases that the snapshot records; the counterpart of an Inference."""
-
-    category: npt.NDArray[np.uint8]
-    module: npt.NDArray[np.int32]
-    modules: tuple[tuple[str, ...], ...]
-    phases: tuple[Phase, ...]
-
-
-def _recorded(snapshot: Snapshot, lives: Lifetimes) -> _Recorded | None:
-    """Return recorded categories, modules and phases; None for a snapshot without categories."""
-    codes = np.array([*(_CATEGORY_CODE.get(name, UNKNOWN) for name in snapshot.categories), UNKNOWN], np.uint8)
-    named = _picked_or_none(lives, snapshot.trace.category, snapshot.blocks.category)
-    category = codes[named]
-    if (category == UNKNOWN).all():
-        return None
-    module = _picked_or_none(lives, snapshot.trace.label, snapshot.blocks.label).astype(np.int32)
-    modules = tuple(tuple(part for part in label.split(".") if part) for label in snapshot.labels)
-    return _Recorded(category, module, modules, tuple(_marked_phases(snapshot.annotations, lives)))
-
-
-def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
-    """Like `_picked`, for positions, but ignores releases, which tell nothing about where and for what it was made."""
-    from_block = np.append(of_blocks, NONE)[lives.block]
-    return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
-
-
-def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
-    """Phases between a START and the next END of the same name; names of other ranges are ignored."""
-    if lives.time_us is None:
-        return
-    # State 0 precedes the first event, and has no time of its own.
-    times = lives.time_us[1:]
-    started: dict[str, int] = {}
-    for mark in sorted(annotations, key=lambda mark: mark.time_us):
-        if mark.name not in PHASES:
-            continue
-        state = int(np.searchsorted(times, mark.time_us, side="left"))
-        if mark.stage == "START":
-            started[mark.name] = state
-        elif mark.name in started:
-            yield Phase(mark.name, started.pop(mark.name), state + 1)
-    for name, state in started.items():
-        # Out of memory in the middle of a phase.
-        yield Phase(name, state, lives.states)

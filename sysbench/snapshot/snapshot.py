@@ -54,6 +54,13 @@ _FOREIGN = {
 }
 """First bytes of other kinds of files."""
 
+METADATA_KEY: Final = "sysbench"
+"""Key of what sysbench adds to a snapshot."""
+
+_BATCH_ROWS: Final = 1 << 11
+_PICKLED_TOGETHER: Final = 1000
+"""pickle fills lists in batches of this size (`_BATCHSIZE` in Lib/pickle.py): after a full batch, more may follow."""
+
 
 def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
     """Read a snapshot from a file, plain or gzipped.
@@ -146,11 +153,7 @@ def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
     return {**snapshot, "device_traces": marked}
 
 
-METADATA_KEY: Final = "sysbench"
-
-_BATCH_ROWS: Final = 1 << 11
-_PICKLED_TOGETHER: Final = 1000
-"""pickle fills lists in batches of this size (`_BATCHSIZE` in Lib/pickle.py): after a full batch, more may follow."""
+# --- from dicts to columns
 
 
 class _Names(dict[object, int]):
@@ -330,9 +333,13 @@ class SnapshotCollector:
         }
 
     def _block_columns(self, blocks: list[dict[object, Any]]) -> dict[str, Column]:
-        # In the layout of 2022, the latest use of a block holds the fields that newer layouts store in the block
-        # itself.
-        used = [{"real_size": block["size"], **_first(block.get("history"))} for block in blocks]
+        # In the layout of 2022, the latest use of a block, the first in its history, holds the fields that newer
+        # layouts store in the block itself.
+        used: list[dict[object, Any]] = []
+        for block in blocks:
+            history = block.get("history")
+            latest = history[0] if isinstance(history, list) and history else None
+            used.append({"real_size": block["size"], **(latest if isinstance(latest, dict) else {})})
         both = list(zip(blocks, used, strict=True))
         return {
             "address": _numbers([block.get("address") for block in blocks], np.uint64),
@@ -406,12 +413,6 @@ def _with_addresses(blocks: Blocks, segments: Segments) -> Blocks:
 
 def _starts(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
-
-def _first(history: object) -> Mapping[object, object]:
-    """Return the latest use of a block, in the layout of 2022."""
-    first = history[0] if isinstance(history, list) and history else None
-    return first if isinstance(first, dict) else {}
 
 
 def _listed(value: object) -> list[Any]:

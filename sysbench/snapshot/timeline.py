@@ -144,6 +144,61 @@ class OutOfMemory:
     device_free_bytes: int
 
 
+Ranges = list[tuple[int, int]]
+"""Addresses (start, end)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reserved:
+    """Reserved bytes in every state, and their addresses."""
+
+    bytes: Column
+    """int64, one per state."""
+    history: SegmentHistory | None = None
+    """None without addresses."""
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentHistory:
+    """Address ranges that are reserved at the end, and the earlier changes."""
+
+    final: Ranges
+    state: Column
+    """int64, the state that each change leads to, ascending."""
+    grows: Column
+    """bool, whether memory is added or returned."""
+    address: Column
+    """uint64"""
+    size_bytes: Column
+    """int64"""
+    joins: bool
+    """Adjacent ranges count as one (expandable segments); otherwise an allocation never spans two."""
+
+    def ranges_at(self, state: int) -> Ranges:
+        """Return the reserved ranges in a state, by undoing all later changes to the final ones."""
+        ranges = list(self.final)
+        for change in range(len(self.state) - 1, -1, -1):
+            if self.state[change] <= state:
+                break
+            start = int(self.address[change])
+            changed = (start, start + int(self.size_bytes[change]))
+            ranges = _without(ranges, changed) if self.grows[change] else [*ranges, changed]
+        return _joined(ranges) if self.joins else sorted(ranges)
+
+    def largest_gap(self, state: int, address: npt.NDArray[np.uint64], size_bytes: npt.NDArray[np.int64]) -> int:
+        """Return the largest reserved gap between the given allocations."""
+        order = np.argsort(address)
+        starts = address[order].astype(np.int64)
+        ends = starts + size_bytes[order]
+        largest = 0
+        for start, end in self.ranges_at(state):
+            inside = slice(np.searchsorted(starts, start), np.searchsorted(starts, end))
+            # Gaps lie between the end of one allocation and the start of the next, and at both ends of the range.
+            gaps = np.concatenate([starts[inside], [end]]) - np.concatenate([[start], ends[inside]])
+            largest = max(largest, int(gaps.max()))
+        return largest
+
+
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """The memory of one device over time."""
@@ -279,61 +334,6 @@ class Timeline:
             allocated_bytes=int(self.allocated_bytes[state]),
             largest_free_bytes=history.largest_gap(state, *taken) if history else None,
         )
-
-
-Ranges = list[tuple[int, int]]
-"""Addresses (start, end)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Reserved:
-    """Reserved bytes in every state, and their addresses."""
-
-    bytes: Column
-    """int64, one per state."""
-    history: SegmentHistory | None = None
-    """None without addresses."""
-
-
-@dataclass(frozen=True, eq=False)
-class SegmentHistory:
-    """Address ranges that are reserved at the end, and the earlier changes."""
-
-    final: Ranges
-    state: Column
-    """int64, the state that each change leads to, ascending."""
-    grows: Column
-    """bool, whether memory is added or returned."""
-    address: Column
-    """uint64"""
-    size_bytes: Column
-    """int64"""
-    joins: bool
-    """Adjacent ranges count as one (expandable segments); otherwise an allocation never spans two."""
-
-    def ranges_at(self, state: int) -> Ranges:
-        """Return the reserved ranges in a state, by undoing all later changes to the final ones."""
-        ranges = list(self.final)
-        for change in range(len(self.state) - 1, -1, -1):
-            if self.state[change] <= state:
-                break
-            start = int(self.address[change])
-            changed = (start, start + int(self.size_bytes[change]))
-            ranges = _without(ranges, changed) if self.grows[change] else [*ranges, changed]
-        return _joined(ranges) if self.joins else sorted(ranges)
-
-    def largest_gap(self, state: int, address: npt.NDArray[np.uint64], size_bytes: npt.NDArray[np.int64]) -> int:
-        """Return the largest reserved gap between the given allocations."""
-        order = np.argsort(address)
-        starts = address[order].astype(np.int64)
-        ends = starts + size_bytes[order]
-        largest = 0
-        for start, end in self.ranges_at(state):
-            inside = slice(np.searchsorted(starts, start), np.searchsorted(starts, end))
-            # Gaps lie between the end of one allocation and the start of the next, and at both ends of the range.
-            gaps = np.concatenate([starts[inside], [end]]) - np.concatenate([[start], ends[inside]])
-            largest = max(largest, int(gaps.max()))
-        return largest
 
 
 def _without(ranges: Ranges, taken: tuple[int, int]) -> Ranges:
