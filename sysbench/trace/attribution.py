@@ -48,252 +48,20 @@ from sysbench.trace.recording import (
 )
 from sysbench.trace.summary import ProfileSource
 
-
-@dataclass(frozen=True)
-class Attribution:
-    """Work and its causes, in columns with one row for each piece of work."""
-
-    source: ProfileSource
-    work: Launched
-    """Device work; in a CPU-only trace the operators, each as if it had launched itself."""
-    operators: Nesting
-    operator: Integers
-    """Innermost operator around the launch; NONE if there is none."""
-    step: Integers
-    phase: Integers
-    """Position in `range_tree.PHASES`; NONE if unknown."""
-    module: Integers
-    """Position in `RangeTree.modules` of the innermost module."""
-
-
-def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attribution:
-    """Attribute every piece of work in a slice."""
-    operators = Nesting.of(part.operators.thread, part.operators.start_ns, part.operators.duration_ns)
-    if part.work is None:
-        work = _host_work(part.operators, operators)
-        operator = np.arange(len(work.name), dtype=np.int64)
-    else:
-        work = part.work
-        operator = np.full(len(work.name), NONE, np.int64)
-    launched = work.thread != NONE
-    if part.work is not None:
-        operator[launched] = operators.innermost(work.thread[launched], work.at_ns[launched])
-    around = np.full(len(work.name), NONE, np.int64)
-    around[launched] = ranges.at(work.thread[launched], work.at_ns[launched])
-    gradients = _Gradients(part, operators, names, ranges)
-    step, phase = _looked_up(ranges.step, around), _looked_up(ranges.phase, around)
-    module = np.maximum(_looked_up(ranges.module, around), 0)
-    elsewhere = ranges.milestone_at(work.at_ns)
-    step = np.where(step == NONE, _looked_up(ranges.step, elsewhere), step)
-    in_backward, inherited = gradients.of(operator, around)
-    # The phase comes from the most reliable evidence: autograd's engine, ranges on the thread, ranges on other threads,
-    # a recorded graph.
-    phase = np.where(phase == NONE, _looked_up(ranges.phase, elsewhere), phase)
-    phase = np.where(in_backward, BACKWARD, phase)
-    phase = np.where((phase == NONE) & gradients.recording(operator) & launched, FORWARD, phase)
-    return Attribution(
-        source="cpu" if part.work is None else "device",
-        work=work,
-        operators=operators,
-        operator=operator,
-        step=step,
-        phase=phase,
-        module=np.where(inherited == NONE, module, inherited),
-    )
-
-
-def _host_work(operators: Operators, nesting: Nesting) -> Launched:
-    count = len(operators.name)
-    unknown = np.full(count, NONE, np.int64)
-    return Launched(
-        start_ns=operators.start_ns,
-        duration_ns=self_time_ns(nesting, operators.duration_ns),
-        name=operators.name,
-        kind=np.full(count, KERNEL, np.int64),
-        device=np.zeros(count, np.int64),
-        stream=unknown,
-        correlation=unknown,
-        launch_shape=unknown,
-        bytes=unknown,
-        launch=unknown,
-        thread=operators.thread,
-        at_ns=operators.start_ns,
-        launch_ns=np.zeros(count, np.int64),
-    )
-
-
-def _looked_up(column: Integers, index: Integers) -> Integers:
-    """Return the column's value at each index; NONE where the index is NONE."""
-    if not len(column):
-        return np.full(len(index), NONE, np.int64)
-    return np.where(index == NONE, NONE, column[index])
-
-
-class _Gradients:
-    """Backward operators, and the modules whose gradients they compute."""
-
-    def __init__(self, part: Slice, nesting: Nesting, names: Sequence[str], ranges: RangeTree) -> None:
-        operators = part.operators
-        backward = is_backward(operators.name, names)
-        self._start_ns = operators.start_ns
-        self._range_start_ns = ranges.start_ns
-        self._module = part.gradient_of
-        self._parents = nesting.parents
-        self._backward = _nearest(backward, self._parents)
-        """Innermost backward operator around each operator, itself included; NONE if there is none."""
-        self._linked = _nearest(part.gradient_of != NONE, self._parents)
-        self._recorded = (operators.sequence != NONE) & ~backward
-
-    def of(self, operator: Integers, around: Integers) -> tuple[NDArray[np.bool_], Integers]:
-        """Return whether each piece of work belongs to backward, and the module whose gradient it computes, or NONE.
-
-        A range that was entered after the backward operator began takes precedence: a forward pass that is recomputed
-        within backward has its own module ranges.
-        """
-        in_backward = _looked_up(self._backward, operator) != NONE
-        linked = _looked_up(self._linked, operator)
-        entered_since = (around != NONE) & (
-            _looked_up(self._range_start_ns, around) >= _looked_up(self._start_ns, linked)
-        )
-        return in_backward, np.where(entered_since, NONE, _looked_up(self._module, linked))
-
-    def recording(self, operator: Integers) -> NDArray[np.bool_]:
-        """Return whether each piece of work belongs to an operator that autograd recorded."""
-        taken = _nearest(self._recorded, self._parents)
-        return np.asarray(_looked_up(taken, operator) != NONE)
-
-
-def _nearest(wanted: NDArray[np.bool_], parents: Integers) -> Integers:
-    """For each operator, the innermost `wanted` operator around it, itself included; NONE if there is none."""
-    found = np.where(wanted, np.arange(len(parents)), parents)
-    looking = np.flatnonzero((found != NONE) & ~wanted)
-    while len(looking):
-        looking = looking[(found[looking] != NONE) & ~wanted[found[looking]]]
-        found[looking] = found[found[looking]]
-        looking = looking[found[looking] != NONE]
-    return found
-
-
-_BACKWARD_OPERATOR: Final = re.compile(r"autograd::engine::evaluate_function: .*|.*Backward\d*(, .*)?", re.DOTALL)
-_SEQUENCE: Final = place(Operators, "sequence")
-AT_A_TIME: Final = 400_000
-"""Number of operators that are processed together."""
-
-
-def is_backward(name: Integers, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which operators autograd's engine runs, by their names."""
-    different, which = grouped(name)
-    known = np.array([_BACKWARD_OPERATOR.fullmatch(names[each]) is not None for each in different.tolist()], bool)
-    return known[which] if len(known) else np.zeros(0, bool)
-
-
-def add_modules(operators: Table, names: Sequence[str], ranges: RangeTree) -> None:
-    """Append a column to a table of operators: the module whose gradient each computes, or NONE."""
-    module = np.full(len(operators), NONE, np.int32)
-    first, last = operators.bounds(_SEQUENCE) or (NONE, NONE)
-    step = (last - first) // -(-len(operators) // AT_A_TIME) + 1 if last != NONE else 1
-    for number in range(first, last + 1, step) if last != NONE else ():
-        rows, columns = operators.between(_SEQUENCE, number, number + step)
-        found = Operators(*columns)
-        forward = _forward_of(found, is_backward(found.name, names))
-        linked = np.flatnonzero(forward != NONE)
-        made = forward[linked]
-        module[rows[linked]] = ranges.module_at(found.thread[made], found.start_ns[made])
-    operators.append(1, lambda rows: [module[rows].astype(np.int64)])
-
-
-def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
-    """Return, for each backward operator, the forward operator with the same sequence number; NONE for all others.
-
-    Operators that call others have the number of the next node in the graph, and so do all operators before that node
-    is created: its creator is the last of them (torch/csrc/autograd/function.h, `sequence_number`). Every thread counts
-    separately.
-    """
-    forward = np.full(len(operators.name), NONE, np.int64)
-    backward = np.flatnonzero(backward_ & (operators.sequence != NONE))
-    makers = np.flatnonzero(~backward_ & (operators.sequence != NONE))
-    by_thread = operators.forward_thread[backward] != NONE
-    for asked, threads in ((backward[by_thread], True), (backward[~by_thread], False)):
-        forward[asked] = _last_maker(operators, makers, asked, threads)
-    return forward
-
-
-def _last_maker(operators: Operators, makers: Integers, asked: Integers, threads: bool) -> Integers:
-    """Return the last earlier creator of the same number, in the forward thread or, if unknown, in any thread."""
-    if not len(makers) or not len(asked):
-        return np.full(len(asked), NONE, np.int64)
-    none = np.zeros(len(makers), np.int64)
-    thread = operators.thread[makers] if threads else none
-    sequence, start = operators.sequence[makers], operators.start_ns[makers]
-    wanted_thread = operators.forward_thread[asked] if threads else np.zeros(len(asked), np.int64)
-    # Creators and backward operators are sorted together; each backward operator then looks back to the last creator.
-    order = np.lexsort(
-        (
-            np.concatenate([start, operators.start_ns[asked]]),
-            np.concatenate([sequence, operators.sequence[asked]]),
-            np.concatenate([thread, wanted_thread]),
-        )
-    )
-    is_maker = order < len(makers)
-    last = np.maximum.accumulate(np.where(is_maker, np.arange(len(order)), NONE))
-    candidate = np.where(last == NONE, NONE, order[np.maximum(last, 0)])
-    found = np.full(len(asked), NONE, np.int64)
-    found[order[~is_maker] - len(makers)] = candidate[~is_maker]
-    known = found != NONE
-    same = np.zeros(len(asked), bool)
-    same[known] = (sequence[found[known]] == operators.sequence[asked[known]]) & (
-        thread[found[known]] == wanted_thread[known]
-    )
-    return np.where(same, makers[np.maximum(found, 0)], NONE)
-
-
-_THREAD, _FORWARD_THREAD = place(Operators, "thread"), place(Operators, "forward_thread")
-
-
-def resolve_forward_threads(operators: Table) -> None:
-    """Replace torch's number of the forward thread (0 and less for none) by the trace's index of that thread.
-
-    The result is NONE if there is none, if no thread shares a sequence number with it, and if two fit equally well.
-    """
-    made: dict[int, list[Integers]] = defaultdict(list)
-    asked: dict[int, list[Integers]] = defaultdict(list)
-    for thread, sequence, counted in operators.stretches(_THREAD, _SEQUENCE, _FORWARD_THREAD):
-        numbered, backward = sequence != NONE, counted > 0
-        for each in distinct(thread[~backward]).tolist():
-            made[each].append(distinct(sequence[numbered & ~backward & (thread == each)]))
-        for each in distinct(counted[backward]).tolist():
-            asked[each].append(distinct(sequence[numbered & (counted == each)]))
-    by_thread = {thread: distinct(np.concatenate(parts)) for thread, parts in made.items()}
-    forward = {count: _best_fit(distinct(np.concatenate(parts)), by_thread) for count, parts in asked.items()}
-    counts = np.array([*sorted(forward)], np.int64)
-    threads = np.array([forward[each] for each in counts.tolist()], np.int64)
-
-    def replaced(counted: Integers) -> Integers:
-        found = np.full(len(counted), NONE, np.int64)
-        backward = counted > 0
-        found[backward] = threads[np.searchsorted(counts, counted[backward])]
-        return found
-
-    operators.replace(_FORWARD_THREAD, replaced, _FORWARD_THREAD)
-
-
-def _best_fit(asked: Integers, made: dict[int, Integers]) -> int:
-    """Return the thread that shares most numbers with `asked`, as a share of the numbers of both; NONE if none does."""
-    fits = []
-    for thread, numbers in made.items():
-        common = len(np.intersect1d(asked, numbers, assume_unique=True))
-        fits.append((common / (len(asked) + len(numbers) - common) if common else 0.0, thread))
-    fits.sort(reverse=True)
-    if not fits or fits[0][0] == 0 or (len(fits) > 1 and fits[0][0] == fits[1][0]):
-        return NONE
-    return fits[0][1]
-
-
 ROWS: Final = 400_000
 """Operators and pieces of work that are attributed at a time: tens of megabytes."""
 _CANDIDATES: Final = 8192
 """Number of moments that are examined as ends of slices."""
 _ALWAYS: Final = (-(2**63), 2**63 - 1)
+
+_BACKWARD_OPERATOR: Final = re.compile(r"autograd::engine::evaluate_function: .*|.*Backward\d*(, .*)?", re.DOTALL)
+_SEQUENCE: Final = place(Operators, "sequence")
+AT_A_TIME: Final = 400_000
+"""Number of operators that are processed together."""
+_THREAD, _FORWARD_THREAD = place(Operators, "thread"), place(Operators, "forward_thread")
+
+
+# --- slices
 
 
 @dataclass(frozen=True)
@@ -408,3 +176,238 @@ def _cuts(operators: Table, work: Table) -> list[int]:
         chosen.append(int(moments[next_]))
         done = int(rows_before[next_])
     return chosen
+
+
+# --- from backward operators to their forward operators
+
+
+def is_backward(name: Integers, names: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which operators autograd's engine runs, by their names."""
+    different, which = grouped(name)
+    known = np.array([_BACKWARD_OPERATOR.fullmatch(names[each]) is not None for each in different.tolist()], bool)
+    return known[which] if len(known) else np.zeros(0, bool)
+
+
+def add_modules(operators: Table, names: Sequence[str], ranges: RangeTree) -> None:
+    """Append a column to a table of operators: the module whose gradient each computes, or NONE."""
+    module = np.full(len(operators), NONE, np.int32)
+    first, last = operators.bounds(_SEQUENCE) or (NONE, NONE)
+    step = (last - first) // -(-len(operators) // AT_A_TIME) + 1 if last != NONE else 1
+    for number in range(first, last + 1, step) if last != NONE else ():
+        rows, columns = operators.between(_SEQUENCE, number, number + step)
+        found = Operators(*columns)
+        forward = _forward_of(found, is_backward(found.name, names))
+        linked = np.flatnonzero(forward != NONE)
+        made = forward[linked]
+        module[rows[linked]] = ranges.module_at(found.thread[made], found.start_ns[made])
+    operators.append(1, lambda rows: [module[rows].astype(np.int64)])
+
+
+def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
+    """Return, for each backward operator, the forward operator with the same sequence number; NONE for all others.
+
+    Operators that call others have the number of the next node in the graph, and so do all operators before that node
+    is created: its creator is the last of them (torch/csrc/autograd/function.h, `sequence_number`). Every thread counts
+    separately.
+    """
+    forward = np.full(len(operators.name), NONE, np.int64)
+    backward = np.flatnonzero(backward_ & (operators.sequence != NONE))
+    makers = np.flatnonzero(~backward_ & (operators.sequence != NONE))
+    by_thread = operators.forward_thread[backward] != NONE
+    for asked, threads in ((backward[by_thread], True), (backward[~by_thread], False)):
+        forward[asked] = _last_maker(operators, makers, asked, threads)
+    return forward
+
+
+def _last_maker(operators: Operators, makers: Integers, asked: Integers, threads: bool) -> Integers:
+    """Return the last earlier creator of the same number, in the forward thread or, if unknown, in any thread."""
+    if not len(makers) or not len(asked):
+        return np.full(len(asked), NONE, np.int64)
+    none = np.zeros(len(makers), np.int64)
+    thread = operators.thread[makers] if threads else none
+    sequence, start = operators.sequence[makers], operators.start_ns[makers]
+    wanted_thread = operators.forward_thread[asked] if threads else np.zeros(len(asked), np.int64)
+    # Creators and backward operators are sorted together; each backward operator then looks back to the last creator.
+    order = np.lexsort(
+        (
+            np.concatenate([start, operators.start_ns[asked]]),
+            np.concatenate([sequence, operators.sequence[asked]]),
+            np.concatenate([thread, wanted_thread]),
+        )
+    )
+    is_maker = order < len(makers)
+    last = np.maximum.accumulate(np.where(is_maker, np.arange(len(order)), NONE))
+    candidate = np.where(last == NONE, NONE, order[np.maximum(last, 0)])
+    found = np.full(len(asked), NONE, np.int64)
+    found[order[~is_maker] - len(makers)] = candidate[~is_maker]
+    known = found != NONE
+    same = np.zeros(len(asked), bool)
+    same[known] = (sequence[found[known]] == operators.sequence[asked[known]]) & (
+        thread[found[known]] == wanted_thread[known]
+    )
+    return np.where(same, makers[np.maximum(found, 0)], NONE)
+
+
+def resolve_forward_threads(operators: Table) -> None:
+    """Replace torch's number of the forward thread (0 and less for none) by the trace's index of that thread.
+
+    The result is NONE if there is none, if no thread shares a sequence number with it, and if two fit equally well.
+    """
+    made: dict[int, list[Integers]] = defaultdict(list)
+    asked: dict[int, list[Integers]] = defaultdict(list)
+    for thread, sequence, counted in operators.stretches(_THREAD, _SEQUENCE, _FORWARD_THREAD):
+        numbered, backward = sequence != NONE, counted > 0
+        for each in distinct(thread[~backward]).tolist():
+            made[each].append(distinct(sequence[numbered & ~backward & (thread == each)]))
+        for each in distinct(counted[backward]).tolist():
+            asked[each].append(distinct(sequence[numbered & (counted == each)]))
+    by_thread = {thread: distinct(np.concatenate(parts)) for thread, parts in made.items()}
+    forward = {count: _best_fit(distinct(np.concatenate(parts)), by_thread) for count, parts in asked.items()}
+    counts = np.array([*sorted(forward)], np.int64)
+    threads = np.array([forward[each] for each in counts.tolist()], np.int64)
+
+    def replaced(counted: Integers) -> Integers:
+        found = np.full(len(counted), NONE, np.int64)
+        backward = counted > 0
+        found[backward] = threads[np.searchsorted(counts, counted[backward])]
+        return found
+
+    operators.replace(_FORWARD_THREAD, replaced, _FORWARD_THREAD)
+
+
+def _best_fit(asked: Integers, made: dict[int, Integers]) -> int:
+    """Return the thread that shares most numbers with `asked`, as a share of the numbers of both; NONE if none does."""
+    fits = []
+    for thread, numbers in made.items():
+        common = len(np.intersect1d(asked, numbers, assume_unique=True))
+        fits.append((common / (len(asked) + len(numbers) - common) if common else 0.0, thread))
+    fits.sort(reverse=True)
+    if not fits or fits[0][0] == 0 or (len(fits) > 1 and fits[0][0] == fits[1][0]):
+        return NONE
+    return fits[0][1]
+
+
+# --- attribution of one slice
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Work and its causes, in columns with one row for each piece of work."""
+
+    source: ProfileSource
+    work: Launched
+    """Device work; in a CPU-only trace the operators, each as if it had launched itself."""
+    operators: Nesting
+    operator: Integers
+    """Innermost operator around the launch; NONE if there is none."""
+    step: Integers
+    phase: Integers
+    """Position in `summary.PHASES`; NONE if unknown."""
+    module: Integers
+    """Position in `RangeTree.modules` of the innermost module."""
+
+
+def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attribution:
+    """Attribute every piece of work in a slice."""
+    operators = Nesting.of(part.operators.thread, part.operators.start_ns, part.operators.duration_ns)
+    work = part.work if part.work is not None else _host_work(part.operators, operators)
+    launched = work.thread != NONE
+    if part.work is None:
+        operator = np.arange(len(work.name), dtype=np.int64)
+    else:
+        operator = np.full(len(work.name), NONE, np.int64)
+        operator[launched] = operators.innermost(work.thread[launched], work.at_ns[launched])
+    around = np.full(len(work.name), NONE, np.int64)
+    around[launched] = ranges.at(work.thread[launched], work.at_ns[launched])
+    gradients = _Gradients(part, operators, names, ranges)
+    step, phase = _looked_up(ranges.step, around), _looked_up(ranges.phase, around)
+    module = np.maximum(_looked_up(ranges.module, around), 0)
+    elsewhere = ranges.milestone_at(work.at_ns)
+    step = np.where(step == NONE, _looked_up(ranges.step, elsewhere), step)
+    in_backward, inherited = gradients.of(operator, around)
+    # The phase comes from the most reliable evidence: autograd's engine, ranges on the thread, ranges on other threads,
+    # a recorded graph.
+    phase = np.where(phase == NONE, _looked_up(ranges.phase, elsewhere), phase)
+    phase = np.where(in_backward, BACKWARD, phase)
+    phase = np.where((phase == NONE) & gradients.recording(operator) & launched, FORWARD, phase)
+    return Attribution(
+        source="cpu" if part.work is None else "device",
+        work=work,
+        operators=operators,
+        operator=operator,
+        step=step,
+        phase=phase,
+        module=np.where(inherited == NONE, module, inherited),
+    )
+
+
+def _host_work(operators: Operators, nesting: Nesting) -> Launched:
+    count = len(operators.name)
+    unknown = np.full(count, NONE, np.int64)
+    return Launched(
+        start_ns=operators.start_ns,
+        duration_ns=self_time_ns(nesting, operators.duration_ns),
+        name=operators.name,
+        kind=np.full(count, KERNEL, np.int64),
+        device=np.zeros(count, np.int64),
+        stream=unknown,
+        correlation=unknown,
+        launch_shape=unknown,
+        bytes=unknown,
+        launch=unknown,
+        thread=operators.thread,
+        at_ns=operators.start_ns,
+        launch_ns=np.zeros(count, np.int64),
+    )
+
+
+def _looked_up(column: Integers, index: Integers) -> Integers:
+    """Return the column's value at each index; NONE where the index is NONE."""
+    if not len(column):
+        return np.full(len(index), NONE, np.int64)
+    return np.where(index == NONE, NONE, column[index])
+
+
+class _Gradients:
+    """Backward operators, and the modules whose gradients they compute."""
+
+    def __init__(self, part: Slice, nesting: Nesting, names: Sequence[str], ranges: RangeTree) -> None:
+        operators = part.operators
+        backward = is_backward(operators.name, names)
+        self._start_ns = operators.start_ns
+        self._range_start_ns = ranges.start_ns
+        self._module = part.gradient_of
+        self._parents = nesting.parents
+        self._backward = _nearest(backward, self._parents)
+        """Innermost backward operator around each operator, itself included; NONE if there is none."""
+        self._linked = _nearest(part.gradient_of != NONE, self._parents)
+        self._recorded = (operators.sequence != NONE) & ~backward
+
+    def of(self, operator: Integers, around: Integers) -> tuple[NDArray[np.bool_], Integers]:
+        """Return whether each piece of work belongs to backward, and the module whose gradient it computes, or NONE.
+
+        A range that was entered after the backward operator began takes precedence: a forward pass that is recomputed
+        within backward has its own module ranges.
+        """
+        in_backward = _looked_up(self._backward, operator) != NONE
+        linked = _looked_up(self._linked, operator)
+        entered_since = (around != NONE) & (
+            _looked_up(self._range_start_ns, around) >= _looked_up(self._start_ns, linked)
+        )
+        return in_backward, np.where(entered_since, NONE, _looked_up(self._module, linked))
+
+    def recording(self, operator: Integers) -> NDArray[np.bool_]:
+        """Return whether each piece of work belongs to an operator that autograd recorded."""
+        taken = _nearest(self._recorded, self._parents)
+        return np.asarray(_looked_up(taken, operator) != NONE)
+
+
+def _nearest(wanted: NDArray[np.bool_], parents: Integers) -> Integers:
+    """For each operator, the innermost `wanted` operator around it, itself included; NONE if there is none."""
+    found = np.where(wanted, np.arange(len(parents)), parents)
+    looking = np.flatnonzero((found != NONE) & ~wanted)
+    while len(looking):
+        looking = looking[(found[looking] != NONE) & ~wanted[found[looking]]]
+        found[looking] = found[found[looking]]
+        looking = looking[found[looking] != NONE]
+    return found

@@ -103,8 +103,13 @@ class Nesting:
 
     def innermost(self, thread: Integers, at_ns: Integers) -> Integers:
         """For each time on a thread, the open interval that started last; NONE if none is open."""
-        found = self._open_from(self._last_started(thread, at_ns), at_ns)
-        return self._given(found)
+        last_started = np.full(len(at_ns), NONE, np.int64)
+        for each in distinct(thread):
+            first, beyond = np.searchsorted(self.thread, [each, each + 1])
+            asked = np.flatnonzero(thread == each)
+            place = first + np.searchsorted(self.start_ns[first:beyond], at_ns[asked], side="right") - 1
+            last_started[asked] = np.where(place >= first, place, NONE)
+        return self._given(self._open_from(last_started, at_ns))
 
     @cached_property
     def parents(self) -> Integers:
@@ -113,16 +118,6 @@ class Nesting:
         # An interval of zero length must not count as enclosed by one that ends at its start.
         parents[self.order] = self._given(self._open_from(self.around, self.start_ns))
         return parents
-
-    def _last_started(self, thread: Integers, at_ns: Integers) -> Integers:
-        """Positions in `order` of the last interval of a thread that starts at or before a time; NONE if none does."""
-        found = np.full(len(at_ns), NONE, np.int64)
-        for each in distinct(thread):
-            first, beyond = np.searchsorted(self.thread, [each, each + 1])
-            asked = np.flatnonzero(thread == each)
-            place = first + np.searchsorted(self.start_ns[first:beyond], at_ns[asked], side="right") - 1
-            found[asked] = np.where(place >= first, place, NONE)
-        return found
 
     def _open_from(self, place: Integers, at_ns: Integers) -> Integers:
         """From each position outwards, the first interval that ends after the given time."""
@@ -136,6 +131,7 @@ class Nesting:
         return place
 
     def _given(self, place: Integers) -> Integers:
+        """Return positions among the intervals as given, from those in `order`."""
         return np.asarray(np.where(place == NONE, NONE, self.order[place]) if len(self.order) else place, np.int64)
 
 

@@ -2,7 +2,7 @@
 
 `sysbench.lab.ranges` lists the ranges of sysbench's own workload. Ranges of other programs are recognised by name:
 `ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` the optimizer, and any other range is a module below the range
-around it. Parts of written-out attention are also recognised by name.
+around it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ import numpy as np
 
 from sysbench.trace.columns import Nesting, depths, distinct, grouped
 from sysbench.trace.recording import NONE, Integers, Ranges
-
-PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
-"""Columns hold positions in this tuple; see `sysbench.spec.model.Phase`."""
+from sysbench.trace.summary import PHASES
 
 BACKWARD: Final = PHASES.index("backward")
 FORWARD: Final = PHASES.index("forward")
@@ -197,27 +195,3 @@ def module_path(outer: str, name: str) -> str:
     if not outer or text.startswith(f"{outer}."):
         return text
     return f"{outer}.{text}" if outer.count(".") < _DEEPEST_PATH else outer
-
-
-PARTS: Final = ("scores", "mask", "softmax", "output")
-"""q·kᵀ, hiding later positions, softmax, and weights·v, in this order."""
-
-_OURS: Final = re.compile(r"(?:.*\.)?attend\.(scores|mask|softmax|output)(?:\..*)?")
-_OTHERS: Final = (
-    ("scores", re.compile(r"(comput\w+ |calculat\w+ )?(attention|attn)[ _-](scores|logits)( matmul)?", re.IGNORECASE)),
-    ("mask", re.compile(r"(causal |attention |apply\w* )?mask(ing)?", re.IGNORECASE)),
-    ("softmax", re.compile(r"(comput\w+ |attention |attn[ _])?softmax", re.IGNORECASE)),
-    ("output", re.compile(r"final matmul|attention (output|values)|weighted sum|attn[ _]output", re.IGNORECASE)),
-)
-"""Common names of these parts in other programs."""
-
-
-def part_of(module: str) -> str | None:
-    """Return the part of attention that a module's path names, or None."""
-    ours = _OURS.fullmatch(module)
-    if ours is not None:
-        return ours[1]
-    last = module.rpartition(".")[2]
-    if last == module or last == "softmax" or " " in last or "_" in last:
-        return next((part for part, name in _OTHERS if name.fullmatch(last)), None)
-    return None

@@ -11,7 +11,7 @@ kernels. Categories and arguments have Kineto's names, so that tools for torch's
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -47,6 +47,28 @@ Truths = NDArray[np.bool_]
 
 _WORK_CORRELATION: Final = place(DeviceWork, "correlation")
 _LAUNCH_CORRELATION: Final = place(Launches, "correlation")
+
+_Part = Ranges | Operators | Launches | DeviceWork
+
+LARGEST_BYTES: Final = 100_000_000
+"""Size before compression; Chrome's own viewer fails at 500 to 800 MB, and is slow long before that."""
+
+_SMALLEST_BYTES: Final = 80
+"""Lower bound of the size of an event."""
+
+MOST_ROWS: Final = LARGEST_BYTES // _SMALLEST_BYTES
+"""Largest number of rows in a slice."""
+
+_END: Final = b"\n]}\n"
+_AT_A_TIME: Final = 65_536
+_ENCODER: Final = msgspec.json.Encoder()
+
+_HOST = 0
+_LONGEST_NAME = 10_000
+"""Names of template kernels may have thousands of characters, and differ in the last ones."""
+
+_CATEGORIES: dict[type, str] = {Ranges: "user_annotation", Operators: "cpu_op", Launches: "cuda_runtime"}
+_KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset"}
 
 
 @dataclass(frozen=True)
@@ -160,46 +182,19 @@ def _first(rows: int, recording: Recording) -> Recording:
     """Keep the first `rows` rows of all tables together, including ties with the last of them."""
     if sum(map(len, recording.tables)) <= rows:
         return recording
-    latest_ns = _start_of(rows, recording.tables)
+    # The earliest starts, sorted out while they are collected, so that never all of them are in memory.
+    earliest: list[Integers] = []
+    for (start_ns,) in chain.from_iterable(table.stretches(START) for table in recording.tables):
+        earliest.append(start_ns)
+        if sum(map(len, earliest)) > 2 * rows:
+            earliest = [np.partition(np.concatenate(earliest), rows)[:rows]]
+    latest_ns = int(np.partition(np.concatenate(earliest), rows - 1)[rows - 1])
 
     def early(start_ns: Integers) -> Truths:
         return start_ns <= latest_ns
 
     work, launches, operators, ranges = (table.where(early, START) for table in recording.tables)
     return replace(recording, work=work, launches=launches, operators=operators, ranges=ranges)
-
-
-def _start_of(row: int, tables: Iterable[Table]) -> int:
-    """Return the start of the `row`-th row of all tables in order of time, without loading all rows at once."""
-    first: list[Integers] = []
-    for (start_ns,) in chain.from_iterable(table.stretches(START) for table in tables):
-        first.append(start_ns)
-        if sum(map(len, first)) > 2 * row:
-            first = [np.partition(np.concatenate(first), row)[:row]]
-    return int(np.partition(np.concatenate(first), row - 1)[row - 1])
-
-
-_Part = Ranges | Operators | Launches | DeviceWork
-
-LARGEST_BYTES: Final = 100_000_000
-"""Size before compression; Chrome's own viewer fails at 500 to 800 MB, and is slow long before that."""
-
-_SMALLEST_BYTES: Final = 80
-"""Lower bound of the size of an event."""
-
-MOST_ROWS: Final = LARGEST_BYTES // _SMALLEST_BYTES
-"""Largest number of rows in a slice."""
-
-_END: Final = b"\n]}\n"
-_AT_A_TIME: Final = 65_536
-_ENCODER: Final = msgspec.json.Encoder()
-
-_HOST = 0
-_LONGEST_NAME = 10_000
-"""Names of template kernels may have thousands of characters, and differ in the last ones."""
-
-_CATEGORIES: dict[type, str] = {Ranges: "user_annotation", Operators: "cpu_op", Launches: "cuda_runtime"}
-_KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset"}
 
 
 @dataclass(frozen=True)
@@ -222,12 +217,12 @@ def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
         header["source"] = "predicted"
     if recorded.rank is not None:
         header["distributedInfo"] = {"rank": recorded.rank}
-    beginning = _encode(header)[:-1] + b',"traceEvents":[\n'
+    beginning = _ENCODER.encode(header)[:-1] + b',"traceEvents":[\n'
     events, size_bytes = 0, len(beginning) + len(_END)
     with gzip.open(path, "wb", compresslevel=4) if path.suffix.lower() == ".gz" else path.open("wb") as file:
         file.write(beginning)
         for start_ns, event in _events(cut):
-            line = (b",\n" if events else b"") + _encode(event)
+            line = (b",\n" if events else b"") + _ENCODER.encode(event)
             size_bytes += len(line)
             if size_bytes > largest_bytes:
                 file.write(_END)
@@ -236,10 +231,6 @@ def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
             events += 1
         file.write(_END)
     return Written(events, None)
-
-
-def _encode(content: dict[str, object]) -> bytes:
-    return _ENCODER.encode(content)
 
 
 def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
@@ -272,8 +263,15 @@ def _on_host(
 ) -> Iterator[dict[str, object]]:
     event = _complete(trace, part.name, part.start_ns, part.duration_ns, row)
     event |= {"cat": _CATEGORIES[type(part)], "pid": _HOST, "tid": int(part.thread[row])}
-    event["args"] = _arguments(trace, part, row)
-    yield event
+    arguments: dict[str, object] = {}
+    if isinstance(part, Launches):
+        arguments = _known(correlation=part.correlation[row])
+    elif isinstance(part, Operators):
+        # Kineto counts threads from 1; 0 stands for none.
+        arguments = _known(**{"Sequence number": part.sequence[row], "Fwd thread id": part.forward_thread[row] + 1})
+        if part.shapes[row] != NONE:
+            arguments["Input Dims"] = _shapes(trace.names[part.shapes[row]])
+    yield event | {"args": arguments}
     if isinstance(part, Launches) and leads[row]:
         yield {**_arrow(event, int(part.correlation[row])), "ph": "s"}
 
@@ -290,18 +288,6 @@ def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
     yield event
     if work.correlation[row] != NONE:
         yield {**_arrow(event, int(work.correlation[row])), "ph": "f", "bp": "e"}
-
-
-def _arguments(trace: Trace, part: Ranges | Operators | Launches, row: int) -> dict[str, object]:
-    if isinstance(part, Launches):
-        return _known(correlation=part.correlation[row])
-    if not isinstance(part, Operators):
-        return {}
-    # Kineto counts threads from 1; 0 stands for none.
-    arguments = _known(**{"Sequence number": part.sequence[row], "Fwd thread id": part.forward_thread[row] + 1})
-    if part.shapes[row] != NONE:
-        arguments["Input Dims"] = _shapes(trace.names[part.shapes[row]])
-    return arguments
 
 
 @lru_cache(maxsize=65_536)

@@ -15,9 +15,10 @@ from sysbench.trace import recording as trace_recording
 from sysbench.trace.attribution import attribute
 from sysbench.trace.kernels import statistics as kernel_statistics
 from sysbench.trace.kernels import time as kernel_time
-from sysbench.trace.range_tree import PHASES, module_path, part_of
+from sysbench.trace.range_tree import module_path
 from sysbench.trace.recording import NONE, Trace
 from sysbench.trace.summarise import summarise
+from sysbench.trace.summary import PHASES, part_of
 from tests.trace.reference_attribution import Reference
 from tests.trace.synthetic_traces import AUTOGRAD, GEMM, MAIN, Builder, any_traces, recording, training
 

@@ -17,7 +17,7 @@ import torch
 from sysbench.commands.profile.tables import sheet_of
 from sysbench.errors import LogError
 from sysbench.trace import traces
-from sysbench.trace.readers import kineto
+from sysbench.trace.readers import kineto, kineto_events
 from sysbench.trace.recording import COPY, KERNEL, NONE
 from sysbench.trace.summarise import summarise
 from tests.trace import kineto_files
@@ -252,8 +252,9 @@ def test_damage_costs_no_event_before_it_and_its_place_is_said(
 ) -> None:
     monkeypatch.setattr(kineto, "PIECE_BYTES", piece_bytes)
     slow_passes: list[int] = []
-    walked = kineto.walked
-    monkeypatch.setattr(kineto, "walked", lambda *given: slow_passes.append(1) or walked(*given))
+    walked = kineto_events.walked
+    for module in (kineto, kineto_events):
+        monkeypatch.setattr(module, "walked", lambda *given: slow_passes.append(1) or walked(*given))
     events = [json.dumps(event, default=float).encode() for event in kineto_files.events(40)]
     at = [number for number, event in enumerate(events) if b"cpu_op" in event][operator]
     before = HEADER.encode() + b",".join(events[:at])

@@ -15,8 +15,16 @@ from sysbench.errors import UsageError
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading
 from sysbench.render.table import NOTHING, Cell, Measure
 from sysbench.spec.run import Sort
-from sysbench.trace.range_tree import PHASES, part_of
-from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelClass, KernelStatistics, ancestry, folded
+from sysbench.trace.summary import (
+    EVERYWHERE,
+    NO_PHASE,
+    PHASES,
+    KernelClass,
+    KernelStatistics,
+    ancestry,
+    folded,
+    part_of,
+)
 
 PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _: lambda row: row.profile.leading)
 """Leading columns that tell profiles apart."""

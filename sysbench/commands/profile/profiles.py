@@ -16,9 +16,8 @@ from sysbench.commands.profile.record import Link, ProfileRecord
 from sysbench.errors import UsageError, unknown
 from sysbench.render.table import Cell, Column, Measure
 from sysbench.spec.run import Selection
-from sysbench.trace.range_tree import PHASES
 from sysbench.trace.ranks.summary import RanksSummary
-from sysbench.trace.summary import STEP, KernelClass, KernelName, ProfileSummary, ancestry, folded
+from sysbench.trace.summary import PHASES, STEP, KernelClass, KernelName, ProfileSummary, ancestry, folded
 
 NS: Final = 1e-9
 """Seconds in a nanosecond."""

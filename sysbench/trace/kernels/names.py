@@ -105,19 +105,15 @@ def _function(text: str, depth: int) -> str:
     base = head.rstrip(":& *").rpartition("::")[2].strip() or head.strip()
     if depth >= _DEEPEST or not inside:
         return base
-    shown = _told(inside, depth)
+    # Functors are the informative arguments; without any, types are.
+    arguments = [argument for argument in _arguments(inside) if argument and not _LITERAL.fullmatch(argument)]
+    functors = [argument for argument in arguments if not _TYPE.fullmatch(argument)]
+    told = [_function(argument, depth + 1) for argument in functors or arguments]
+    named = [each for each in told if each and re.split(r"[<( ]", each)[0] not in _PLUMBING]
+    shown = list(dict.fromkeys(named))[:_SHOWN_ARGUMENTS]
     if base in _WRAPPERS and shown:
         return shown[0]
     return f"{base}<{', '.join(shown)}>" if shown else base
-
-
-def _told(inside: str, depth: int) -> list[str]:
-    """Return the informative template arguments: functors if there are any, otherwise types."""
-    arguments = [argument for argument in _arguments(inside) if argument and not _LITERAL.fullmatch(argument)]
-    functors = [argument for argument in arguments if not _TYPE.fullmatch(argument)]
-    shown = [_function(argument, depth + 1) for argument in functors or arguments]
-    named = [each for each in shown if each and re.split(r"[<( ]", each)[0] not in _PLUMBING]
-    return list(dict.fromkeys(named))[:_SHOWN_ARGUMENTS]
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -144,9 +140,6 @@ def _arguments(inside: str) -> list[str]:
             begin = position + 1
     return [*found, inside[begin:].strip()]
 
-
-_CLASS_READ: Final = 4000
-"""Number of characters of a name that are examined."""
 
 # --- words
 
@@ -479,7 +472,7 @@ mean TF32 if no 16-bit format is named. cuDNN's generated kernels use `f16` for 
 @lru_cache(maxsize=65_536)
 def classified(name: str) -> KernelClass | None:
     """Return the class of a kernel or operator by its name; None if nothing in it matches."""
-    text = name[:_CLASS_READ]
+    text = name[:_READ]
     if text.startswith(("aten::", "prims::")):
         bare = text.rpartition("::")[2].split(".")[0]
         known = _BY_OPERATOR.get(bare) or _BY_OPERATOR.get(bare.rstrip("_"))
@@ -500,4 +493,4 @@ def classified(name: str) -> KernelClass | None:
 @lru_cache(maxsize=65_536)
 def precision(name: str) -> str | None:
     """Return the input format of a matrix product according to its name; None if the name does not contain it."""
-    return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_CLASS_READ])), None)
+    return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_READ])), None)

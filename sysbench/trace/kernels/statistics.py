@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace.columns import Stretches, depths, distinct, firsts, grouped, self_time_ns, summed, union
-from sysbench.trace.columns import distinct as different
 from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, Kinds, StepWork, phases_present
 from sysbench.trace.recording import NONE, Integers
 from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics, ancestry, folded
@@ -101,7 +100,7 @@ def kernel_statistics(
     chosen = np.flatnonzero(wanted.any(axis=0))
     # Kernels are processed in groups, so that the number of their calls stays limited.
     batch = np.cumsum(summed(time.calls, time.kernel, len(time.kernels))[chosen]) // _CALLS
-    for part in different(batch).tolist():
+    for part in distinct(batch).tolist():
         kernels = chosen[batch == part]
         named = np.zeros(names, bool)
         named[time.kernels[kernels]] = True
@@ -128,9 +127,8 @@ class _Ordered:
     def within(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
         """Yield statistics of the wanted kernels within a range."""
         picked = np.flatnonzero(range_.holds(self._module, self._phase) & wanted[self._kernel])
-        return self._rows(range_.name, picked) if len(picked) else iter(())
-
-    def _rows(self, range_name: str, picked: Integers) -> Iterator[KernelStatistics]:
+        if not len(picked):
+            return
         kernels, durations = self._kernel[picked], self._duration_ns[picked]
         first = np.flatnonzero(np.diff(kernels, prepend=kernels[0] - 1))
         calls = np.diff(first, append=len(kernels))
@@ -140,11 +138,11 @@ class _Ordered:
         deviations = np.sqrt(squares / np.maximum(calls - 1, 1))
         last = first + calls - 1
         medians = (durations[first + (calls - 1) // 2] + durations[first + calls // 2]) / 2
-        shapes, distinct = self._shapes_of(picked, first)
+        shapes, kinds = self._shapes_of(picked, first)
         for number in range(len(first)):
-            shape = shapes[number] if distinct[number] == 1 else None
+            shape = shapes[number] if kinds[number] == 1 else None
             yield KernelStatistics(
-                range=range_name,
+                range=range_.name,
                 kernel=int(kernels[first[number]]),
                 total_ns=int(totals[number]),
                 calls=int(calls[number]),
@@ -155,7 +153,7 @@ class _Ordered:
                 std_ns=float(deviations[number]),
                 grid=(int(shape[0]), int(shape[1]), int(shape[2])) if shape is not None else None,
                 block=(int(shape[3]), int(shape[4]), int(shape[5])) if shape is not None else None,
-                launch_shapes=int(distinct[number]),
+                launch_shapes=int(kinds[number]),
             )
 
     def _shapes_of(self, picked: Integers, first: Integers) -> tuple[Integers, Integers]:
@@ -164,12 +162,12 @@ class _Ordered:
         group = np.zeros(len(picked), np.int64)
         group[first[1:]] = 1
         width = len(self._shapes) + 1
-        group, number = np.divmod(different(np.cumsum(group) * width + shape - NONE), width)
+        group, number = np.divmod(distinct(np.cumsum(group) * width + shape - NONE), width)
         known = number + NONE != NONE
-        distinct = np.bincount(group[known], minlength=len(first))
+        kinds = np.bincount(group[known], minlength=len(first))
         one = np.zeros(len(first), np.int64)
         one[group[known]] = number[known] + NONE
-        return (self._shapes[one] if len(self._shapes) else np.zeros((len(first), 6), np.int64)), distinct
+        return (self._shapes[one] if len(self._shapes) else np.zeros((len(first), 6), np.int64)), kinds
 
 
 # --- operators

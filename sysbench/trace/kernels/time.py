@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from sysbench.trace.attribution import ROWS, Attribution, Launched, Slice
 from sysbench.trace.columns import distinct, grouped, summed
 from sysbench.trace.kernels.names import classified, precision, shortened
-from sysbench.trace.range_tree import PHASES, RangeTree
+from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.recording import NONE, Integers, Table
-from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelName, KernelTimeColumns
+from sysbench.trace.summary import EVERYWHERE, NO_PHASE, PHASES, KernelName, KernelTimeColumns
 
 WORK_PHASES = (NO_PHASE, *PHASES)
 """Values of `StepWork.phase` are positions in this tuple."""

@@ -24,9 +24,8 @@ from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
 from sysbench.spec.ranks import layout
 from sysbench.trace.columns import distinct, firsts, grouped
 from sysbench.trace.kernels.time import WORK_PHASES, Kernels, KernelTime, StepWork
-from sysbench.trace.range_tree import PARTS, part_of
 from sysbench.trace.recording import NONE
-from sysbench.trace.summary import Check, KernelClass, KernelName, ProfileSource, Rate
+from sysbench.trace.summary import PARTS, Check, KernelClass, KernelName, ProfileSource, Rate, part_of
 
 ITEM_BYTES: Final[Mapping[Precision, int]] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 """Bytes per number that matrix products read and write."""
@@ -42,6 +41,20 @@ ADAMW_FLOPS: Final = 14
 
 WRITTEN_OUT: Final[tuple[Attention, ...]] = ("naive",)
 """Attention implementations whose intermediates are tensors in memory."""
+
+BACKWARD_PRODUCTS: Final = 2
+"""Backward has one product for the gradient of each operand of a product."""
+
+_ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
+
+PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
+"""ATen operators that are one matrix product each."""
+
+CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", "addbmm", "chain_matmul"})
+"""Operators that delegate the product to one of those."""
+
+_SPLIT_K_REDUCTION: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
+"""A kernel that adds up the partial results of several blocks for one product."""
 
 
 @dataclass(frozen=True)
@@ -139,10 +152,6 @@ def _split(cell: ModelCell) -> int:
     return cell.ranks if cell.strategy == "tp" else 1
 
 
-BACKWARD_PRODUCTS: Final = 2
-"""Backward has one product for the gradient of each operand of a product."""
-
-
 def products_expected(cell: ModelCell) -> dict[str, int]:
     """Matrix products per step by phase: 9 in every layer, and the output head; empty if compiled or fused.
 
@@ -154,9 +163,6 @@ def products_expected(cell: ModelCell) -> dict[str, int]:
     forward = 9 * cell.shape.layers + 1
     expected = {"forward": forward, "backward": BACKWARD_PRODUCTS * forward}
     return {phase: cell.occurrences(phase) * count for phase, count in expected.items() if phase in cell.phases}
-
-
-_ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
 
 
 def rates(
@@ -209,13 +215,6 @@ def _rates(
             peak_bytes_per_s=hardware.memory_bandwidth_bytes_per_s if hardware else None,
             basis="model" if cell is not None and cell.shape is not None else "shapes",
         )
-
-
-PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
-"""ATen operators that are one matrix product each."""
-
-CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", "addbmm", "chain_matmul"})
-"""Operators that delegate the product to one of those."""
 
 
 class ProductShapes:
@@ -272,7 +271,11 @@ def product_flops(operator: str, shapes: str) -> int | None:
         read = json.loads(shapes)
     except ValueError:
         return None
-    sizes = [each for each in read if _is_size(each)] if isinstance(read, list) else []
+    sizes = [
+        size
+        for size in (read if isinstance(read, list) else [])
+        if isinstance(size, list) and size and all(isinstance(each, int) and each >= 0 for each in size)
+    ]
     operands = sizes[1:3] if bare in ("addmm", "baddbmm") else sizes[:2]
     if len(operands) < 2 or operands[0][-1] != operands[1][-2 if len(operands[1]) > 1 else -1]:
         return None
@@ -280,14 +283,6 @@ def product_flops(operator: str, shapes: str) -> int | None:
     for size in operands[0]:
         flops *= size
     return flops * (operands[1][-1] if len(operands[1]) > 1 else 1)
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(each, int) and each >= 0 for each in value)
-
-
-_SPLIT_K_REDUCTION: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
-"""A kernel that adds up the partial results of several blocks for one product."""
 
 
 class ProductCounts:

@@ -6,7 +6,7 @@ Also one step of all ranks on that clock: when each computes, and when its colle
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,12 +56,6 @@ class Waits:
     """Waiting of each of its ranks."""
     last: int
     """The rank that arrives last."""
-
-    def intervals(self) -> Iterator[tuple[int, int, int]]:
-        """Yield for each rank that waits its number, and from when until when it waits, by its own clock."""
-        for rank, event, waiting_ns in zip(self.matched.ranks, self.matched.events, self.waiting_ns, strict=True):
-            if waiting_ns:
-                yield rank, event.start_ns, event.start_ns + int(waiting_ns)
 
 
 Key = tuple[Group, str, int]
@@ -133,7 +127,9 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Al
         first, *others = each.ranks
         difference_ns = each.end_ns[1:] - each.end_ns[0]
         for rank, by_ns in zip(others, difference_ns.tolist(), strict=True):
-            by_ns = 0 if _one_clock(readings[first], readings[rank]) else by_ns
+            one, other = readings[first], readings[rank]
+            if one.source == other.source == "cpu" and one.host is not None and one.host == other.host:
+                by_ns = 0
             ahead[first][rank].append(by_ns)
             ahead[rank][first].append(-by_ns)
     offset_ns: dict[int, int] = {}
@@ -158,10 +154,6 @@ def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment
         start_ns, end_ns = reading.windows_ns[reading.steps.index(step)]
         found[rank] = (start_ns - alignment.offset_ns[rank], end_ns - alignment.offset_ns[rank])
     return found
-
-
-def _one_clock(one: RankReading, other: RankReading) -> bool:
-    return one.source == other.source == "cpu" and one.host is not None and one.host == other.host
 
 
 def waits(matched: Sequence[Matched], alignment: Alignment) -> list[Waits]:

@@ -15,7 +15,6 @@ from pydantic import Field
 
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share, Signed
-from sysbench.trace.recording import NONE
 from sysbench.trace.summary import ProfileSource
 
 
@@ -189,37 +188,6 @@ def kind_of(name: str) -> Kind:
     """Return the kind that a name contains, in any spelling: `_allgather_base`, `ncclDevKernel_AllGather_RING_LL`."""
     letters = re.sub(r"[^a-z]", "", name.lower())
     return next((kind for phrase, kind in _PHRASES if phrase in letters), "other")
-
-
-_BYTES: Final = (
-    (re.compile(r"float8\w*|byte|char|bool|(unsigned|signed) char|u?int8(_t)?", re.IGNORECASE), 1),
-    (re.compile(r"(c10::)?(half|bfloat16)|u?short( int)?|float16|u?int16(_t)?", re.IGNORECASE), 2),
-    (re.compile(r"float|float32|(unsigned )?int|u?int32(_t)?", re.IGNORECASE), 4),
-    (re.compile(r"double|float64|(unsigned )?long( int)?|u?int64(_t)?", re.IGNORECASE), 8),
-    (re.compile(r"complexfloat|c10::complex<float>", re.IGNORECASE), 8),
-    (re.compile(r"complexdouble|c10::complex<double>", re.IGNORECASE), 16),
-)
-"""Types as Kineto writes them in arguments of collectives (`BFloat16`) and in those of operators (`c10::BFloat16`)."""
-
-
-@lru_cache(maxsize=256)
-def element_bytes(dtype: str) -> int | None:
-    """Return the size of one element (`BFloat16`, `float`, `Long`); None for an unknown type."""
-    return next((size for pattern, size in _BYTES if pattern.fullmatch(dtype)), None)
-
-
-def message_bytes(kind: Kind, elements: tuple[int, int], dtype: str, group_size: int | None) -> int | None:
-    """Return the size that nccl-tests counts: the larger of input and output.
-
-    `elements` are those of input and output, NONE if not recorded. If only the input is known, the output of an
-    all-gather follows from the size of the group. None if the size is unknown.
-    """
-    size, given, made = element_bytes(dtype), *elements
-    if kind in ("all_gather", "gather") and made == NONE:
-        made = given * group_size if group_size and given != NONE else NONE
-        given = made
-    largest = max(given, made)
-    return None if size is None or largest == NONE else largest * size
 
 
 _BUS_FACTORS: Final[Mapping[Kind, Callable[[int], float]]] = {

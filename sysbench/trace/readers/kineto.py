@@ -21,18 +21,18 @@ import re
 import sys
 import zlib
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from decimal import Decimal
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, cast
+from typing import IO, Any, Final
 
 import msgspec
 
 from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import collection_paused
-from sysbench.trace.readers.kineto_columns import Arguments, Columns, Event, ExactEvent, Found, InexactError
+from sysbench.trace.readers.kineto_columns import Columns, Found, InexactError
+from sysbench.trace.readers.kineto_events import LONE_SURROGATE, Split, split, walked
 from sysbench.trace.readers.reading import Progress, in_silence, process, processors, tell, told
 from sysbench.trace.recording import Recording, Stretch
 
@@ -41,6 +41,21 @@ _HEADER_BYTES: Final = 16 * 1024**2
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE: Final = re.compile(rb"\s*\[(?=\s*(\{|\]|$))")
 """Chrome's other form: a plain list of events."""
+GZIP: Final = b"\x1f\x8b"
+PIECE_BYTES: Final = 512 * 1024
+"""Small enough for the events to stay in a processor's cache until they are columns."""
+
+_BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
+"""Boundary between two events; Kineto has no lists of objects inside events, but other writers may."""
+
+PART_BYTES: Final = 64 * 1024**2
+"""Smallest part that is worth a separate process."""
+OWN_HEAD_BYTES: Final = 32 * 1024**2
+"""Bytes that the first process reads while the others start."""
+MOST_PARTS: Final = 4
+"""Largest number of processes: each needs 80 MB of memory in addition to its results."""
+_THIS: Final = "sysbench.trace.readers.kineto"
+"""The module that each of them runs."""
 
 
 def is_kineto(beginning: bytes) -> bool:
@@ -52,31 +67,27 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
     """Read a file; raises LogError if it is not a trace, or an empty one."""
     try:
         with path.open("rb") as file, collection_paused():
-            return _read(path, file, progress)
+            blocks = Blocks(file)
+            before, buffer = _header(path, blocks)
+            position = file.tell()
+            in_parts = None if blocks.is_packed else read_in_parts(path, file, len(before), progress)
+            if in_parts is not None:
+                columns, remarks = in_parts
+            else:
+                columns = Columns()
+                file.seek(position)
+                pieces = Pieces(blocks, columns, buffer, len(before), progress)
+                pieces.to_the_end()
+                remarks = pieces.remarks
+            if columns.is_empty:
+                why = f": {'; '.join(remarks)}" if remarks else ""
+                raise LogError(f"{path} holds no events that last{why}")
+            header, defects = _decoded_header(before)
+            return columns.recording(path.name, header, [*defects, *remarks])
     except FileNotFoundError:
         raise LogError(f"cannot read {path}: no such file") from None
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _read(path: Path, file: IO[bytes], progress: Progress) -> Recording:
-    blocks = Blocks(file)
-    before, buffer = _header(path, blocks)
-    position = file.tell()
-    in_parts = None if blocks.is_packed else read_in_parts(path, file, len(before), progress)
-    if in_parts is not None:
-        columns, remarks = in_parts
-    else:
-        columns = Columns()
-        file.seek(position)
-        pieces = Pieces(blocks, columns, buffer, len(before), progress)
-        pieces.to_the_end()
-        remarks = pieces.remarks
-    if columns.is_empty:
-        why = f": {'; '.join(remarks)}" if remarks else ""
-        raise LogError(f"{path} holds no events that last{why}")
-    header, defects = _decoded_header(before)
-    return columns.recording(path.name, header, [*defects, *remarks])
 
 
 def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
@@ -110,17 +121,6 @@ def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
         return {}, []
 
 
-PART_BYTES: Final = 64 * 1024**2
-"""Smallest part that is worth a separate process."""
-OWN_HEAD_BYTES: Final = 32 * 1024**2
-"""Bytes that the first process reads while the others start."""
-MOST_PARTS: Final = 4
-"""Largest number of processes: each needs 80 MB of memory in addition to its results."""
-
-
-_THIS: Final = "sysbench.trace.readers.kineto"
-
-
 class Part(msgspec.Struct):
     """The result of one process."""
 
@@ -135,33 +135,29 @@ def read_in_parts(
 ) -> tuple[Columns, list[str]] | None:
     """Read the events from a byte on; None if the file is too small for parts, or if the parts do not match."""
     cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
+    if not cuts:
+        return None
+    columns = Columns()
+    ends = [*([str(end)] for end, _ in cuts[1:]), []]
     try:
-        return _read_with(path, file, begin, cuts, progress) if cuts else None
+        with ExitStack() as stack:
+            running = [
+                stack.enter_context(process(_THIS, str(path.absolute()), str(first), *end))
+                for (_, first), end in zip(cuts, ends, strict=True)
+            ]
+            own = Pieces(Blocks(file, begin, cuts[0][0]), columns, taken_bytes=begin, progress=progress)
+            if not own.to_the_cut():
+                return None
+            for number, started in enumerate(running, 1):
+                messages = told(started)
+                part = msgspec.msgpack.decode(next(messages, b""), type=Part)
+                rows = (msgspec.msgpack.decode(message, type=tuple[str, Stretch]) for message in messages)
+                if not (part.whole or number == len(running)) or not columns.join(part.found, rows):
+                    return None
+                remarks = part.remarks
     except (OSError, EOFError, msgspec.MsgspecError):
         # A process failed, or could not be started. If the file is at fault, sequential reading will report it.
         return None
-
-
-def _read_with(
-    path: Path, file: IO[bytes], begin: int, cuts: list[tuple[int, int]], progress: Progress
-) -> tuple[Columns, list[str]] | None:
-    columns = Columns()
-    with ExitStack() as stack:
-        ends = [*([str(end)] for end, _ in cuts[1:]), []]
-        running = [
-            stack.enter_context(process(_THIS, str(path.absolute()), str(first), *end))
-            for (_, first), end in zip(cuts, ends, strict=True)
-        ]
-        own = Pieces(Blocks(file, begin, cuts[0][0]), columns, taken_bytes=begin, progress=progress)
-        if not own.to_the_cut():
-            return None
-        for number, started in enumerate(running, 1):
-            messages = told(started)
-            part = msgspec.msgpack.decode(next(messages, b""), type=Part)
-            rows = (msgspec.msgpack.decode(message, type=tuple[str, Stretch]) for message in messages)
-            if not (part.whole or number == len(running)) or not columns.join(part.found, rows):
-                return None
-            remarks = part.remarks
     return columns, remarks
 
 
@@ -187,20 +183,6 @@ def _main(path: str, begin: str, end: str | None = None) -> None:
     tell(msgspec.msgpack.encode(Part(columns.found(), whole, pieces.remarks)))
     for rows in columns.rows():
         tell(msgspec.msgpack.encode(rows))
-
-
-GZIP: Final = b"\x1f\x8b"
-PIECE_BYTES: Final = 512 * 1024
-"""Small enough for the events to stay in a processor's cache until they are columns."""
-
-_BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
-"""Boundary between two events; Kineto has no lists of objects inside events, but other writers may."""
-_ALL_BUT_THE_LAST: Final = re.compile(rb"[\s,]*((?s:.*)\})\s*,(?=\s*\{)")
-_TOKEN: Final = re.compile(r"[^ \t\r\n,]")
-_LONGEST_TOKEN: Final = len(r"\ud83e\uddee")
-"""An error of Python's decoder that is closer to the end of a text may be due to the text's being cut there."""
-LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-"""Half a character: invalid as an escape, and what stands for a byte that is no UTF-8."""
 
 
 class Blocks:
@@ -265,18 +247,6 @@ def _up_to_damage(unpack: Any, packed: bytes, size_bytes: int) -> bytes:
         except zlib.error:
             unpack = before
     return found
-
-
-class Split(NamedTuple):
-    """The whole events at the beginning of a buffer, and what comes after them."""
-
-    events: list[Any]
-    size_bytes: int
-    """Size of the events, the comma after the last one included."""
-    at_end: bool = False
-    """Whether the list of events ends here."""
-    damaged_byte: int | None = None
-    """First byte that is no JSON; None if the buffer is valid as far as it goes."""
 
 
 class Pieces:
@@ -351,80 +321,6 @@ def boundary(file: IO[bytes], near: int) -> tuple[int, int] | None:
         if events and all(event.ph for event in events):
             return near + end.start() + 1, near + end.end()
     return None
-
-
-_FAST: Final = msgspec.json.Decoder(list[Event])
-_EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
-
-
-def split(buffer: bytes, exact: bool) -> Split:
-    """Decode the whole events of a buffer; the last one is left if all others are valid."""
-    events = _ALL_BUT_THE_LAST.match(buffer)
-    if events is not None:
-        # What looks like a boundary may lie within an event, and values may be invalid UTF-8 or have the wrong type.
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = (_EXACT if exact else _FAST).decode(b"[" + events[1] + b"]")
-            return Split(cast(list[Any], found), events.end(1))
-    return walked(buffer, exact)
-
-
-def walked(buffer: bytes, exact: bool) -> Split:
-    """Decode events one by one, slowly, up to the first that is not whole; invalid arguments are left out."""
-    text = buffer.decode("utf-8", "surrogateescape")  # reversible, so that bytes can be counted
-
-    def size_bytes(characters: int) -> int:
-        return len(text[:characters].encode("utf-8", "surrogateescape"))
-
-    # JSON does not define NaN and infinity, but there are writers of them.
-    scan = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_float=Decimal if exact else None)
-    kind = ExactEvent if exact else Event
-    events: list[Any] = []
-    end = 0
-    while (token := _TOKEN.search(text, end)) is not None:
-        at = token.start()
-        if token[0] == "]":
-            return Split(events, size_bytes(at), at_end=True)
-        try:
-            if token[0] != "{":
-                raise json.JSONDecodeError("Expecting an event", text, at)
-            event, end = scan.raw_decode(text, at)
-        except (ValueError, RecursionError) as error:
-            damaged = getattr(error, "pos", at)
-            is_cut = str(error).startswith("Unterminated string") or len(text) - damaged < _LONGEST_TOKEN
-            return Split(events, size_bytes(end), damaged_byte=None if is_cut else size_bytes(damaged))
-        with suppress(msgspec.ValidationError, TypeError, ValueError, ArithmeticError):
-            events.append(msgspec.convert(_sane(event), kind, strict=False))
-    return Split(events, size_bytes(end))
-
-
-def _sane(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the event without invalid characters and arguments."""
-    arguments = event.get("args")
-    known = arguments if isinstance(arguments, dict) else {}
-    texts = {key: LONE_SURROGATE.sub("\ufffd", value) for key, value in event.items() if isinstance(value, str)}
-    sane = {key: _as_decoded(key, value) for key, value in known.items() if _is_sane(key, value)}
-    return {**event, **texts, "args": sane}
-
-
-_TRIPLES: Final = frozenset({"grid", "block"})
-_NUMBERS: Final = frozenset({"device", "stream", "correlation", "bytes", "Sequence number", "Fwd thread id"})
-_UNDECODED: Final = frozenset(
-    {each.encode_name for each in msgspec.structs.fields(Arguments) if each.type is msgspec.Raw}
-)
-
-
-def _is_sane(key: str, value: Any) -> bool:
-    if key in _TRIPLES:
-        return isinstance(value, list) and len(value) == 3 and all(isinstance(each, int) for each in value)
-    if key in _NUMBERS:
-        return isinstance(value, int | float | Decimal) and -(2**63) < value < 2**63 and value == int(value)
-    return True
-
-
-def _as_decoded(key: str, value: Any) -> Any:
-    if key in _UNDECODED:
-        return msgspec.Raw(json.dumps(value, default=str).encode())
-    return int(value) if key in _NUMBERS else value
 
 
 if __name__ == "__main__":

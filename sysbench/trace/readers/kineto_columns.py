@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from sysbench.trace.attribution import resolve_forward_threads
 from sysbench.trace.kernels.names import classified
+from sysbench.trace.readers.kineto_events import Event, ExactEvent
 from sysbench.trace.recording import (
     CALLED,
     COPY,
@@ -46,63 +47,6 @@ from sysbench.trace.recording import (
     since_the_first,
 )
 
-_NONE_RECORDED: Final = msgspec.Raw(b"")
-
-
-class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """The arguments of an event that are used, in the order in which Kineto writes them; others are not decoded."""
-
-    device: int | None = NONE
-    stream: int | None = NONE
-    correlation: int | None = NONE
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    bytes: int | None = NONE
-    sequence: int | None = msgspec.field(default=NONE, name="Sequence number")
-    forward_thread: int | None = msgspec.field(default=NONE, name="Fwd thread id")
-    shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
-    types: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input type")
-    engine: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="HW event name")
-    """Engine of an event on an HPU device."""
-    collective: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Collective name")
-    in_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="In msg nelems")
-    out_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Out msg nelems")
-    group_size: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Group size")
-    dtype: msgspec.Raw = _NONE_RECORDED
-    group: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Process Group Name")
-    ranks: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Process Group Ranks")
-    collective_sequence: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Seq")
-
-
-_NO_ARGUMENTS: Final = Arguments()
-
-
-class Event(msgspec.Struct, gc=False):
-    """One event, with times as floats."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: float = 0.0
-    dur: float | None = None
-    args: Arguments = _NO_ARGUMENTS
-
-
-class ExactEvent(msgspec.Struct, gc=False):
-    """One event, with times that floats cannot represent to the nanosecond."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: Decimal = Decimal(0)
-    dur: Decimal | None = None
-    args: Arguments = _NO_ARGUMENTS
-
-
 _WORK: Final = (
     (KERNEL, re.compile(r"(\w+_)?kernel|mtia_ccp_events|hpu_op")),
     (COPY, re.compile(r"(\w+_)?memcpy")),
@@ -126,6 +70,17 @@ _EXACT_MICROSECONDS: Final = 2**53 / 1000
 """Beyond this many microseconds, floats do not represent every nanosecond."""
 _NANOSECONDS_SINCE_1973: Final = 10**17
 """Larger times are nanoseconds: as microseconds they would be in the year 5138."""
+
+_CALL: Final = re.compile(r"c10d::\w+|record_param_comms")
+_ON_HOST: Final = re.compile(r"(gloo|mpi|ucc):\w+")
+"""Ranges of other backends (`nccl:all_reduce`) only last as long as the launch."""
+
+_KINDS: Final[dict[str, tuple[int, Callable[[str], bool]]]] = {
+    "work": (KERNEL_RAN, lambda name: classified(name) == "communication"),
+    "operators": (CALLED, lambda name: _CALL.fullmatch(name) is not None),
+    "ranges": (HOST_RAN, lambda name: _ON_HOST.fullmatch(name) is not None),
+}
+_UNSEEN: Final = -1
 
 
 class _Numbers(dict[Any, int]):
@@ -152,7 +107,10 @@ class _Shapes(dict[bytes, int]):
         self._names = names
 
     def __missing__(self, written: bytes) -> int:
-        number = self[written] = self._names[_spaced(written.decode("utf-8", "replace"))]
+        text = written.decode("utf-8", "replace")
+        with suppress(ValueError, RecursionError):
+            text = json.dumps(json.loads(text))  # as torch writes lists, so that other spellings are the same shapes
+        number = self[written] = self._names[text]
         return number
 
 
@@ -283,10 +241,19 @@ class Columns:
     def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
         """Return their columns except times, in the order of `trace.recording`."""
         names, threads, shapes = self._names, self._threads, self._shapes
+        kinds, launch_shapes = self._kinds, self._launch_shapes
         name = np.array([names[event.name] for event in events], np.int32)
         arguments = [event.args for event in events]
         if which == "work":
-            return (name, *self._of_work(events, arguments))
+            return (
+                name,
+                np.array([kinds[event.cat] for event in events], np.int8),
+                _numbers([each.device for each in arguments]),
+                _numbers([each.stream for each in arguments]),
+                _numbers([each.correlation for each in arguments]),
+                np.array([launch_shapes[each.grid, each.block] for each in arguments], np.int32),
+                _numbers([each.bytes for each in arguments]),
+            )
         thread = np.array([threads[event.pid, event.tid] for event in events], np.int32)
         if which == "launches":
             return (name, thread, _numbers([each.correlation for each in arguments]))
@@ -298,17 +265,6 @@ class Columns:
             _numbers([each.sequence for each in arguments]),
             _numbers([each.forward_thread for each in arguments]),
             np.array([shapes[bytes(each.shapes)] for each in arguments], np.int32),
-        )
-
-    def _of_work(self, events: list[Any], arguments: list[Arguments]) -> tuple[NDArray[Any], ...]:
-        kinds, shapes = self._kinds, self._launch_shapes
-        return (
-            np.array([kinds[event.cat] for event in events], np.int8),
-            _numbers([each.device for each in arguments]),
-            _numbers([each.stream for each in arguments]),
-            _numbers([each.correlation for each in arguments]),
-            np.array([shapes[each.grid, each.block] for each in arguments], np.int32),
-            _numbers([each.bytes for each in arguments]),
         )
 
     def found(self) -> Found:
@@ -427,32 +383,11 @@ def _room_of(category: str) -> str | None:
     return "launches" if _LAUNCHES.fullmatch(lower) else None
 
 
-def _spaced(written: str) -> str:
-    """Format lists as torch does, so that other spellings denote the same shapes."""
-    with suppress(ValueError, RecursionError):
-        return json.dumps(json.loads(written))
-    return written
-
-
 def _numbers(values: list[int | None]) -> Integers:
     try:
         return np.array(values, np.int64)
     except (OverflowError, TypeError):
         return np.array([NONE if value is None or abs(value) >= 2**63 else value for value in values], np.int64)
-
-
-_CALL: Final = re.compile(r"c10d::\w+|record_param_comms")
-_ON_HOST: Final = re.compile(r"(gloo|mpi|ucc):\w+")
-"""Ranges of other backends (`nccl:all_reduce`) only last as long as the launch."""
-
-_KINDS: Final[dict[str, tuple[int, Callable[[str], bool]]]] = {
-    "work": (KERNEL_RAN, lambda name: classified(name) == "communication"),
-    "operators": (CALLED, lambda name: _CALL.fullmatch(name) is not None),
-    "ranges": (HOST_RAN, lambda name: _ON_HOST.fullmatch(name) is not None),
-}
-
-
-_UNSEEN: Final = -1
 
 
 class CollectiveRows:
@@ -526,12 +461,12 @@ def _inputs(shapes: Any, types: Any) -> tuple[int, str]:
     """Return the number of elements of all input tensors, NONE if not recorded, and the type of the first."""
     if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
         return NONE, ""
-    tensors = [(shape, dtype) for shape, dtype in zip(shapes, types, strict=True) if dtype and _is_shape(shape)]
+    tensors = [
+        (shape, dtype)
+        for shape, dtype in zip(shapes, types, strict=True)
+        if dtype and isinstance(shape, list) and all(isinstance(each, int) and each >= 0 for each in shape)
+    ]
     if not tensors:
         return NONE, ""
     elements = sum(math.prod(shape) for shape, _ in tensors)
     return elements if elements < 2**50 else NONE, str(tensors[0][1])
-
-
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, int) and each >= 0 for each in value)
