@@ -5,7 +5,6 @@ Also the colours of kernel classes and phases, which the flame graph shares.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,8 +32,7 @@ from sysbench.render.plots import (
     printable,
     subject,
 )
-from sysbench.render.plots import subject as subject_of
-from sysbench.trace.summary import KernelClass, Rate
+from sysbench.trace.summary import KernelClass
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,6 +90,9 @@ def ink_on(colour: str) -> str:
 MOST_CELLS: Final = 10
 """The largest number of cells in a figure; each has up to three bars."""
 
+MOST_ROOFLINES: Final = 4
+"""The largest number of cells in a figure of rooflines; each has a panel."""
+
 _WRITTEN: Final = 0.06
 """Parts with a smaller share of a bar have no room for their number."""
 
@@ -103,6 +104,14 @@ _GAP_IN: Final = 0.12
 _ABOVE_IN: Final = 0.58
 _BELOW_IN: Final = 0.34
 _LINE_IN: Final = 0.19
+
+MARKERS: Final = {"forward": "o", "backward": "^", "optimizer": "s"}
+
+_POINT_COLOURS: Final = {
+    "matmul": "#4477aa", "scores": "#228833", "mask": "#ccbb44", "softmax": "#ee6677", "output": "#66ccee",
+    "attention": "#aa3377", "optimizer": "#cc8844",
+}  # fmt: skip
+"""Paul Tol's bright scheme, with an orange."""
 
 _SHORT: Final = {"forward": "forward", "forward and backward": "fwd + bwd", "the step": "step"}
 
@@ -116,8 +125,13 @@ class Bar:
     parts: Mapping[str, float]
 
 
-def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
+def of_run(record: ProfileRecord) -> Iterator[Drawn]:
     """All figures of a run."""
+    return figures(record.cells)
+
+
+def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
+    """All figures of some cells."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
     about = subject(cells)
     mark = ", ".join(dict.fromkeys(cell.prediction.gpu for cell in profiled if cell.prediction))
@@ -138,7 +152,7 @@ def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
             rest = f"The first {MOST_CELLS} of {len(groups)} profiles." if len(groups) > MOST_CELLS else ""
             heading = Heading(title, " · ".join(about), mark, mark="PREDICTED")
             yield Drawn(name, captioned(what, about, rest), partial(draw_bars, shown, colours, heading))
-    yield from drawn(profiled, namer(cells), mark)
+    yield from _drawn_rooflines(profiled, namer(cells), mark)
 
 
 def _class_bars(cells: Sequence[ProfileCellRecord], name: Callable[[ProfileCellRecord], str]) -> list[Bar]:
@@ -237,22 +251,7 @@ def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> li
     return boxes
 
 
-def of_run(record: ProfileRecord) -> Iterator[Drawn]:
-    """All figures of a run."""
-    return figures(record.cells)
-
-
-MOST_POINTS: Final = 4
-
-_TRAILING: Final = re.compile(r"\.0+(?= )")
-
-MARKERS: Final = {"forward": "o", "backward": "^", "optimizer": "s"}
-
-_COLOURS: Final = {
-    "matmul": "#4477aa", "scores": "#228833", "mask": "#ccbb44", "softmax": "#ee6677", "output": "#66ccee",
-    "attention": "#aa3377", "optimizer": "#cc8844",
-}  # fmt: skip
-"""Paul Tol's bright scheme, with an orange."""
+# --- roofline
 
 
 @dataclass(frozen=True)
@@ -280,47 +279,42 @@ def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofl
     for cell in cells:
         if cell.summary is None:
             continue
-        known = [each for each in cell.summary.rates if _is_known(each)]
-        bandwidths = {each.peak_bytes_per_s for each in known} - {None}
-        peaks = sorted({each.peak_flops_per_s for each in known if each.peak_flops_per_s is not None})
-        if bandwidths and peaks:
-            points = tuple(_point(each, cell.summary.steps) for each in known)
-            yield Roofline(name(cell), points, next(each for each in bandwidths if each), tuple(peaks))
+        points, bandwidths, peaks = [], [], set()
+        for rate in cell.summary.rates:
+            if rate.flops and rate.bytes and rate.total_ns and rate.peak_bytes_per_s:
+                flops_per_s = rate.flops * cell.summary.steps / (rate.total_ns * 1e-9)
+                points.append(Point(rate.part, rate.phase, rate.flops / rate.bytes, flops_per_s))
+                bandwidths.append(rate.peak_bytes_per_s)
+                peaks.add(rate.peak_flops_per_s)
+        known_peaks = sorted(peak for peak in peaks if peak is not None)
+        if known_peaks:
+            yield Roofline(name(cell), tuple(points), bandwidths[0], tuple(known_peaks))
 
 
-def _is_known(rate: Rate) -> bool:
-    return bool(rate.flops and rate.bytes and rate.total_ns and rate.peak_bytes_per_s)
-
-
-def _point(rate: Rate, steps: int) -> Point:
-    flops, moved_bytes = rate.flops or 0, rate.bytes or 1
-    return Point(rate.part, rate.phase, flops / moved_bytes, flops * steps / (rate.total_ns * 1e-9))
-
-
-def drawn(cells: Sequence[ProfileCellRecord], name: Namer, mark: str = "") -> Iterator[Drawn]:
+def _drawn_rooflines(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[Drawn]:
     """The picture of a run, if there is anything in it; `mark` names GPUs that were not there."""
-    found = list(rooflines(cells, name))[:MOST_POINTS]
+    found = list(rooflines(cells, name))[:MOST_ROOFLINES]
     if not found:
         return
-    about = subject_of(cells)
+    about = subject(cells)
     what = "Rate of attention's parts and of classes of kernels over the least bytes that they must move, below the "
     heading = Heading("roofline", " · ".join(about), mark, mark="PREDICTED")
     yield Drawn(
         "roofline",
         captioned(f"{'Predicted: ' if mark else ''}{what}data sheet's roofs", about),
-        partial(draw, found, heading),
+        partial(draw_rooflines, found, heading),
         tuple(cells),
     )
 
 
-def draw(found: Sequence[Roofline], heading: Heading) -> Figure:
+def draw_rooflines(found: Sequence[Roofline], heading: Heading) -> Figure:
     """A panel for each profile, both axes logarithmic."""
     from matplotlib.lines import Line2D
 
     parts = list(dict.fromkeys(point.part for each in found for point in each.points))
     phases = [phase for phase in MARKERS if any(point.phase == phase for each in found for point in each.points)]
     handles: list[Any] = [
-        Line2D([], [], color=_COLOURS.get(part, QUIET), linestyle="none", marker="o", markersize=6, label=part)
+        Line2D([], [], color=_POINT_COLOURS.get(part, QUIET), linestyle="none", marker="o", markersize=6, label=part)
         for part in parts
     ]
     shapes: list[Any] = [
@@ -331,12 +325,12 @@ def draw(found: Sequence[Roofline], heading: Heading) -> Figure:
     frame = Frame(columns=2 if len(found) > 1 else 1, height_in=2.6, left_in=0.95, legend_lines=len(rows))
     figure, axes = panels(frame, len(found), heading)
     for each, panel in zip(found, axes, strict=True):
-        _draw(panel, each, each.name if len(found) > 1 else "")
+        _draw_roofline(panel, each, each.name if len(found) > 1 else "")
     legend(figure, *rows)
     return figure
 
 
-def _draw(axes: Axes, each: Roofline, title: str) -> None:
+def _draw_roofline(axes: Axes, each: Roofline, title: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     intensities = [point.intensity for point in each.points]
@@ -356,7 +350,7 @@ def _draw(axes: Axes, each: Roofline, title: str) -> None:
     )  # fmt: skip
     for point in each.points:
         axes.plot(
-            point.intensity, point.flops_per_s, color=_COLOURS.get(point.part, QUIET),
+            point.intensity, point.flops_per_s, color=_POINT_COLOURS.get(point.part, QUIET),
             marker=MARKERS.get(point.phase, "o"), markersize=6.5, markeredgecolor="white", linestyle="none", zorder=3,
         )  # fmt: skip
     axes.set_xlim(left, right)
