@@ -20,6 +20,9 @@ from sysbench.trace.recording import NONE, Integers
 FEWEST: Final = 2
 """A collective of fewer ranks has nothing to compare."""
 
+RESOLUTION: Final = 2000
+"""Number of pauses that a timeline can show in a step."""
+
 
 @dataclass(frozen=True)
 class Matched:
@@ -211,10 +214,10 @@ class Timeline:
     """By rank."""
 
 
-def timeline(readings: Mapping[int, RankReading], resolution: int = 2000) -> Timeline | None:
+def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
     """Return the last step that all ranks have, or None if they have none in common.
 
-    Readings must have been made with `compute`. Pauses shorter than the step over `resolution` are closed, so that the
+    Readings must have been made with `compute`. Pauses shorter than the step over RESOLUTION are closed, so that the
     result is bounded, whatever the trace.
     """
     first, *others = (reading.steps for reading in readings.values())
@@ -233,16 +236,14 @@ def timeline(readings: Mapping[int, RankReading], resolution: int = 2000) -> Tim
         offset_ns = began_ns + alignment.offset_ns[rank]
         start_ns, end_ns = (each + alignment.offset_ns[rank] for each in of_step[rank])
         inside = _clipped(computing, start_ns, end_ns)
-        shortest_ns = (ended_ns - began_ns) // resolution
-        compute[rank] = _spans(_closed(inside, shortest_ns), offset_ns)
+        shortest_ns = (ended_ns - began_ns) // RESOLUTION
+        compute[rank] = _spans(inside, shortest_ns, offset_ns)
         lanes: dict[Lane, list[Bar]] = {}
-        launched = Counter[Lane]()
         for each in reading.collectives:
             if each.step == NONE or reading.steps[each.step] != step:
                 continue
-            lane = Lane(each.kind, each.group)
-            launched[lane] += 1
-            lanes.setdefault(lane, []).append(_bar(launched[lane], each, computing, shortest_ns, offset_ns))
+            bars = lanes.setdefault(Lane(each.kind, each.group), [])
+            bars.append(_bar(len(bars) + 1, each, computing, shortest_ns, offset_ns))
         collectives[rank] = {lane: tuple(bars) for lane, bars in lanes.items()}
     return Timeline(step, (ended_ns - began_ns) / 1e9, compute, collectives)
 
@@ -252,24 +253,18 @@ def _bar(number: int, each: Collective, computing: Stretches, shortest_ns: int, 
     edges = np.concatenate([[each.start_ns], np.ravel([inside.start_ns, inside.end_ns], order="F"), [each.end_ns]])
     exposed = union(edges[::2], edges[1::2])
     span = ((each.start_ns - offset_ns) / 1e9, (each.end_ns - each.start_ns) / 1e9)
-    return Bar(number, each.bytes, span, _spans(_closed(exposed, shortest_ns), offset_ns))
+    return Bar(number, each.bytes, span, _spans(exposed, shortest_ns, offset_ns))
 
 
 def _clipped(stretches: Stretches, start_ns: int, end_ns: int) -> Stretches:
     return union(np.clip(stretches.start_ns, start_ns, end_ns), np.clip(stretches.end_ns, start_ns, end_ns))
 
 
-def _closed(stretches: Stretches, shortest_ns: int) -> Stretches:
-    """Close pauses that are shorter than this."""
+def _spans(stretches: Stretches, shortest_ns: int, offset_ns: int) -> tuple[Span, ...]:
+    """Return the stretches as spans, without pauses of at most `shortest_ns`."""
     if not len(stretches.start_ns):
-        return stretches
+        return ()
     apart = stretches.start_ns[1:] - stretches.end_ns[:-1] > shortest_ns
-    first = np.concatenate([[True], apart])
-    last = np.concatenate([apart, [True]])
-    return union(stretches.start_ns[first], stretches.end_ns[last])
-
-
-def _spans(stretches: Stretches, offset_ns: int) -> tuple[Span, ...]:
-    start_s = (stretches.start_ns - offset_ns) / 1e9
-    duration_s = (stretches.end_ns - stretches.start_ns) / 1e9
-    return tuple(zip(start_s.tolist(), duration_s.tolist(), strict=True))
+    start_ns = stretches.start_ns[np.concatenate([[True], apart])]
+    end_ns = stretches.end_ns[np.concatenate([apart, [True]])]
+    return tuple(zip(((start_ns - offset_ns) / 1e9).tolist(), ((end_ns - start_ns) / 1e9).tolist(), strict=True))

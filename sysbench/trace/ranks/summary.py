@@ -17,6 +17,38 @@ from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share, Signed
 from sysbench.trace.summary import ProfileSource
 
+Kind = Literal[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+    "send_recv",
+    "other",
+]
+"""Collectives of torch.distributed. `send_recv` stands for all point-to-point messages."""
+
+ENDS_TOGETHER: Final[frozenset[Kind]] = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
+)
+"""Collectives that no rank can leave before every rank has entered them."""
+
+_PHRASES: Final[tuple[tuple[str, Kind], ...]] = (
+    *((kind.replace("_", ""), kind) for kind in get_args(Kind)[:5]),
+    ("sendrecv", "send_recv"),
+    ("barrier", "barrier"),
+    ("reduce", "reduce"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("send", "send_recv"),
+    ("recv", "send_recv"),
+)
+"""The first that a name contains counts: `reduce` is also a part of `allreduce`."""
+
 
 class RankStep(Frozen):
     """One step on one rank: window = compute + exposed + other + idle."""
@@ -148,39 +180,6 @@ MOST_CALLS: Final = 2000
 
 STRAGGLER_SHARE: Share = 0.8
 """A rank is a straggler only if at least this share of all waiting is for it, and of its lost time has one cause."""
-
-
-Kind = Literal[
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "barrier",
-    "send_recv",
-    "other",
-]
-"""Collectives of torch.distributed. `send_recv` stands for all point-to-point messages."""
-
-ENDS_TOGETHER: Final[frozenset[Kind]] = frozenset(
-    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
-)
-"""Collectives that no rank can leave before every rank has entered them."""
-
-_PHRASES: Final[tuple[tuple[str, Kind], ...]] = (
-    *((kind.replace("_", ""), kind) for kind in get_args(Kind)[:5]),
-    ("sendrecv", "send_recv"),
-    ("barrier", "barrier"),
-    ("reduce", "reduce"),
-    ("gather", "gather"),
-    ("scatter", "scatter"),
-    ("send", "send_recv"),
-    ("recv", "send_recv"),
-)
-"""The first that a name contains counts: `reduce` is also a part of `allreduce`."""
 
 
 @lru_cache(maxsize=4096)

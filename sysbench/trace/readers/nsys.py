@@ -53,6 +53,18 @@ _DEVICES: Final = "TARGET_INFO_GPU"
 _PUSH_POP, _START_END = 59, 60
 _EXPORT_TIMEOUT_S: Final = 1800.0
 
+_TIMES: Final = ("start", "end")
+_PLACE: Final = ("deviceId", "streamId", "correlationId")
+_GRID: Final = ("gridX", "gridY", "gridZ")
+_BLOCK: Final = ("blockX", "blockY", "blockZ")
+_WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
+
+_KERNEL_NAME: Final = "demangledName"
+_INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
+"""Columns that replace one that is missing or empty."""
+_ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
+"""SQL condition that selects ranges and excludes marks."""
+
 _EMITTED: Final = re.compile(
     r"(?P<name>.*?), seq = (?P<sequence>\d{1,18})(?:, op_id = \d+)?(?P<shapes>, sizes = .*)?", re.DOTALL
 )
@@ -63,6 +75,16 @@ _DIGITS: Final = 18
 _UNNAMED: Final = "(unnamed)"
 _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """CUpti_ActivityMemcpyKind."""
+
+ROWS: Final = 65_536
+"""Number of rows that are read at a time."""
+_MOST_PARTS: Final = 4096
+"""If row ids have gaps, stretches of ids are longer."""
+_MOST_THREADS: Final = 4
+_BETWEEN: Final = "\x1e"
+"""ASCII's record separator, between texts."""
+
+Answer = TypeVar("Answer")
 
 
 def read(path: Path, progress: Progress = in_silence) -> Recording:
@@ -243,19 +265,6 @@ class _Reader:
         return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
 
 
-_TIMES: Final = ("start", "end")
-_PLACE: Final = ("deviceId", "streamId", "correlationId")
-_GRID: Final = ("gridX", "gridY", "gridZ")
-_BLOCK: Final = ("blockX", "blockY", "blockZ")
-_WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
-
-_KERNEL_NAME: Final = "demangledName"
-_INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
-"""Columns that replace one that is missing or empty."""
-_ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
-"""SQL condition that selects ranges and excludes marks."""
-
-
 def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Integers, moved: Integers) -> list[Integers]:
     """Return the columns of `DeviceWork`."""
     place = [rows[each] for each in _PLACE]
@@ -275,15 +284,7 @@ def is_export(beginning: bytes) -> bool:
     return beginning.startswith(SQLITE)
 
 
-ROWS: Final = 65_536
-"""Number of rows that are read at a time."""
-_MOST_PARTS: Final = 4096
-"""If row ids have gaps, stretches of ids are longer."""
-_MOST_THREADS: Final = 4
-_BETWEEN: Final = "\x1e"
-"""ASCII's record separator, between texts."""
-
-Answer = TypeVar("Answer")
+# --- queries
 
 
 class NoNumberError(Exception):
@@ -371,9 +372,15 @@ class Numbers:
     def _answers(
         self, question: Question, answer: Callable[[sqlite3.Connection, Question, str], Answer]
     ) -> Iterator[Answer]:
+        """Yield the answers for all parts of the table in order; threads work ahead, but not far."""
+
+        def answered(part: str) -> Answer:
+            with self._connection() as database:
+                return answer(database, question, part)
+
         waiting: deque[Future[Answer]] = deque()
         for part in self._parts(question.table):
-            waiting.append(self._threads.submit(self._answer, answer, question, part))
+            waiting.append(self._threads.submit(answered, part))
             if len(waiting) > 2 * self._count:
                 yield waiting.popleft().result()
         while waiting:
@@ -390,12 +397,6 @@ class Numbers:
         step = max(ROWS, (last - first) // _MOST_PARTS + 1)
         for number in range(first, last + 1, step):
             yield f"rowid BETWEEN {number} AND {min(number + step - 1, last)}"
-
-    def _answer(
-        self, answer: Callable[[sqlite3.Connection, Question, str], Answer], question: Question, part: str
-    ) -> Answer:
-        with self._connection() as database:
-            return answer(database, question, part)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
