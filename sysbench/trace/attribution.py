@@ -309,35 +309,45 @@ class Attribution:
 
 def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attribution:
     """Attribute every piece of work in a slice."""
-    operators = Nesting.of(part.operators.thread, part.operators.start_ns, part.operators.duration_ns)
-    work = part.work if part.work is not None else _host_work(part.operators, operators)
+    called = part.operators
+    operators = Nesting.of(called.thread, called.start_ns, called.duration_ns)
+    work = part.work if part.work is not None else _host_work(called, operators)
     launched = work.thread != NONE
+    operator, around = np.full((2, len(work.name)), NONE, np.int64)
     if part.work is None:
         operator = np.arange(len(work.name), dtype=np.int64)
     else:
-        operator = np.full(len(work.name), NONE, np.int64)
         operator[launched] = operators.innermost(work.thread[launched], work.at_ns[launched])
-    around = np.full(len(work.name), NONE, np.int64)
     around[launched] = ranges.at(work.thread[launched], work.at_ns[launched])
-    gradients = _Gradients(part, operators, names, ranges)
-    step, phase = _looked_up(ranges.step, around), _looked_up(ranges.phase, around)
-    module = np.maximum(_looked_up(ranges.module, around), 0)
     elsewhere = ranges.milestone_at(work.at_ns)
-    step = np.where(step == NONE, _looked_up(ranges.step, elsewhere), step)
-    in_backward, inherited = gradients.of(operator, around)
+    step = _looked_up(ranges.step, around)
+
+    # Around each piece of work: whether an operator of autograd's engine, or one that autograd recorded; and the
+    # innermost that computes the gradient of a module.
+    backward = is_backward(called.name, names)
+    in_backward = _looked_up(_nearest(backward, operators.parents), operator) != NONE
+    recorded = _looked_up(_nearest((called.sequence != NONE) & ~backward, operators.parents), operator) != NONE
+    linked = _looked_up(_nearest(part.gradient_of != NONE, operators.parents), operator)
+
     # The phase comes from the most reliable evidence: autograd's engine, ranges on the thread, ranges on other threads,
     # a recorded graph.
+    phase = _looked_up(ranges.phase, around)
     phase = np.where(phase == NONE, _looked_up(ranges.phase, elsewhere), phase)
     phase = np.where(in_backward, BACKWARD, phase)
-    phase = np.where((phase == NONE) & gradients.recording(operator) & launched, FORWARD, phase)
+    phase = np.where((phase == NONE) & recorded & launched, FORWARD, phase)
+
+    # A gradient belongs to its module, but a range that was entered after the backward operator began takes precedence:
+    # a forward pass that is recomputed within backward has its own module ranges.
+    entered_since = _looked_up(ranges.start_ns, around) >= _looked_up(called.start_ns, linked)
+    module = np.where((around != NONE) & entered_since, NONE, _looked_up(part.gradient_of, linked))
     return Attribution(
         source="cpu" if part.work is None else "device",
         work=work,
         operators=operators,
         operator=operator,
-        step=step,
+        step=np.where(step == NONE, _looked_up(ranges.step, elsewhere), step),
         phase=phase,
-        module=np.where(inherited == NONE, module, inherited),
+        module=np.where(module == NONE, np.maximum(_looked_up(ranges.module, around), 0), module),
     )
 
 
@@ -366,40 +376,6 @@ def _looked_up(column: Integers, index: Integers) -> Integers:
     if not len(column):
         return np.full(len(index), NONE, np.int64)
     return np.where(index == NONE, NONE, column[index])
-
-
-class _Gradients:
-    """Backward operators, and the modules whose gradients they compute."""
-
-    def __init__(self, part: Slice, nesting: Nesting, names: Sequence[str], ranges: RangeTree) -> None:
-        operators = part.operators
-        backward = is_backward(operators.name, names)
-        self._start_ns = operators.start_ns
-        self._range_start_ns = ranges.start_ns
-        self._module = part.gradient_of
-        self._parents = nesting.parents
-        self._backward = _nearest(backward, self._parents)
-        """Innermost backward operator around each operator, itself included; NONE if there is none."""
-        self._linked = _nearest(part.gradient_of != NONE, self._parents)
-        self._recorded = (operators.sequence != NONE) & ~backward
-
-    def of(self, operator: Integers, around: Integers) -> tuple[NDArray[np.bool_], Integers]:
-        """Return whether each piece of work belongs to backward, and the module whose gradient it computes, or NONE.
-
-        A range that was entered after the backward operator began takes precedence: a forward pass that is recomputed
-        within backward has its own module ranges.
-        """
-        in_backward = _looked_up(self._backward, operator) != NONE
-        linked = _looked_up(self._linked, operator)
-        entered_since = (around != NONE) & (
-            _looked_up(self._range_start_ns, around) >= _looked_up(self._start_ns, linked)
-        )
-        return in_backward, np.where(entered_since, NONE, _looked_up(self._module, linked))
-
-    def recording(self, operator: Integers) -> NDArray[np.bool_]:
-        """Return whether each piece of work belongs to an operator that autograd recorded."""
-        taken = _nearest(self._recorded, self._parents)
-        return np.asarray(_looked_up(taken, operator) != NONE)
 
 
 def _nearest(wanted: NDArray[np.bool_], parents: Integers) -> Integers:
