@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace import range_tree
-from sysbench.trace.columns import Nesting, distinct, grouped, self_time_ns
+from sysbench.trace.columns import Nesting, distinct, grouped, looked_up, self_time_ns
 from sysbench.trace.range_tree import BACKWARD, FORWARD, RangeTree
 from sysbench.trace.recording import (
     DURATION,
@@ -320,34 +320,34 @@ def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attributi
         operator[launched] = operators.innermost(work.thread[launched], work.at_ns[launched])
     around[launched] = ranges.at(work.thread[launched], work.at_ns[launched])
     elsewhere = ranges.milestone_at(work.at_ns)
-    step = _looked_up(ranges.step, around)
+    step = looked_up(ranges.step, around)
 
     # Around each piece of work: whether an operator of autograd's engine, or one that autograd recorded; and the
     # innermost that computes the gradient of a module.
     backward = is_backward(called.name, names)
-    in_backward = _looked_up(_nearest(backward, operators.parents), operator) != NONE
-    recorded = _looked_up(_nearest((called.sequence != NONE) & ~backward, operators.parents), operator) != NONE
-    linked = _looked_up(_nearest(part.gradient_of != NONE, operators.parents), operator)
+    in_backward = looked_up(_nearest(backward, operators.parents), operator) != NONE
+    recorded = looked_up(_nearest((called.sequence != NONE) & ~backward, operators.parents), operator) != NONE
+    linked = looked_up(_nearest(part.gradient_of != NONE, operators.parents), operator)
 
     # The phase comes from the most reliable evidence: autograd's engine, ranges on the thread, ranges on other threads,
     # a recorded graph.
-    phase = _looked_up(ranges.phase, around)
-    phase = np.where(phase == NONE, _looked_up(ranges.phase, elsewhere), phase)
+    phase = looked_up(ranges.phase, around)
+    phase = np.where(phase == NONE, looked_up(ranges.phase, elsewhere), phase)
     phase = np.where(in_backward, BACKWARD, phase)
     phase = np.where((phase == NONE) & recorded & launched, FORWARD, phase)
 
     # A gradient belongs to its module, but a range that was entered after the backward operator began takes precedence:
     # a forward pass that is recomputed within backward has its own module ranges.
-    entered_since = _looked_up(ranges.start_ns, around) >= _looked_up(called.start_ns, linked)
-    module = np.where((around != NONE) & entered_since, NONE, _looked_up(part.gradient_of, linked))
+    entered_since = looked_up(ranges.start_ns, around) >= looked_up(called.start_ns, linked)
+    module = np.where((around != NONE) & entered_since, NONE, looked_up(part.gradient_of, linked))
     return Attribution(
         source="cpu" if part.work is None else "device",
         work=work,
         operators=operators,
         operator=operator,
-        step=np.where(step == NONE, _looked_up(ranges.step, elsewhere), step),
+        step=np.where(step == NONE, looked_up(ranges.step, elsewhere), step),
         phase=phase,
-        module=np.where(module == NONE, np.maximum(_looked_up(ranges.module, around), 0), module),
+        module=np.where(module == NONE, np.maximum(looked_up(ranges.module, around), 0), module),
     )
 
 
@@ -369,13 +369,6 @@ def _host_work(operators: Operators, nesting: Nesting) -> Launched:
         at_ns=operators.start_ns,
         launch_ns=np.zeros(count, np.int64),
     )
-
-
-def _looked_up(column: Integers, index: Integers) -> Integers:
-    """Return the column's value at each index; NONE where the index is NONE."""
-    if not len(column):
-        return np.full(len(index), NONE, np.int64)
-    return np.where(index == NONE, NONE, column[index])
 
 
 def _nearest(wanted: NDArray[np.bool_], parents: Integers) -> Integers:

@@ -60,6 +60,19 @@ def summed(values: Integers, which: Integers, groups: int) -> Integers:
     return total
 
 
+def looked_up(column: Integers, index: Integers) -> Integers:
+    """Return the column's value at each index; NONE where the index is NONE."""
+    if not len(column):
+        return np.full(len(index), NONE, np.int64)
+    return np.where(index == NONE, NONE, column[index])
+
+
+def added_up(keys: Integers, *columns: Integers) -> list[Integers]:
+    """Return the distinct keys in order, and the exact sum of each column for each key."""
+    groups, which = grouped(keys)
+    return [groups, *(summed(column, which, len(groups)) for column in columns)]
+
+
 def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
     """Distinct rows (shapes, 6) of six columns, a grid and a block, and each row's index; NONE if a value is NONE."""
     complete = np.logical_and.reduce([column != NONE for column in shapes])

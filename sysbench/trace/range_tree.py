@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from sysbench.trace.columns import Nesting, depths, distinct, grouped
+from sysbench.trace.columns import Nesting, depths, distinct, grouped, looked_up
 from sysbench.trace.recording import NONE, Integers, Ranges
 from sysbench.trace.summary import PHASES
 
@@ -77,13 +77,12 @@ class RangeTree:
 
     def module_at(self, thread: Integers, at_ns: Integers) -> Integers:
         """Position in `modules` of the module at each time on a thread."""
-        found = self.at(thread, at_ns)
-        return np.where(found == NONE, 0, self.module[found]) if len(self.module) else np.zeros(len(found), np.int64)
+        return np.maximum(looked_up(self.module, self.at(thread, at_ns)), 0)
 
     def milestone_at(self, at_ns: Integers) -> Integers:
         """Innermost step or phase at each time, on any thread; NONE if there is none."""
         found = self.milestones.innermost(np.zeros(len(at_ns), np.int64), at_ns)
-        return np.where(found == NONE, NONE, self.milestone[found]) if len(self.milestone) else found
+        return looked_up(self.milestone, found)
 
 
 _STEP: Final = len(PHASES)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.columns import Stretches, depths, distinct, firsts, grouped, self_time_ns, summed, union
+from sysbench.trace.columns import Stretches, added_up, depths, distinct, firsts, grouped, self_time_ns, summed, union
 from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, Kinds, StepWork, phases_present
 from sysbench.trace.recording import NONE, Integers
 from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics, ancestry, folded
@@ -204,9 +204,9 @@ class OperatorSums:
         chosen = np.flatnonzero(part.operators_counted)
         shaped = np.flatnonzero(part.operators_counted & (operators.shapes != NONE))
         nothing = operators.name[chosen] * self._width
-        self._by_name.append(_added_up(nothing, [column[chosen] for column in columns]))
+        self._by_name.append(added_up(nothing, *(column[chosen] for column in columns)))
         keys = operators.name[shaped] * self._width + operators.shapes[shaped] - NONE
-        self._by_shapes.append(_added_up(keys, [column[shaped] for column in columns]))
+        self._by_shapes.append(added_up(keys, *(column[shaped] for column in columns)))
 
     def statistics(self) -> list[OperatorStatistics]:
         """Return operators by name, then by name and input shapes."""
@@ -215,7 +215,7 @@ class OperatorSums:
     def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:
         """Return one row for each name with given shapes, longest total time first."""
         keys, *columns = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
-        groups, calls, self_host, total_host, self_device, total_device = _added_up(keys, columns)
+        groups, calls, self_host, total_host, self_device, total_device = added_up(keys, *columns)
         order = np.lexsort((-self_host, -self_device))[:MOST_OPERATORS].tolist()
         return [
             OperatorStatistics(
@@ -229,12 +229,6 @@ class OperatorSums:
             )
             for row in order
         ]
-
-
-def _added_up(keys: Integers, columns: Sequence[Integers]) -> list[Integers]:
-    """Return the distinct keys in order, and the sum of each column for each key."""
-    groups, which = grouped(keys)
-    return [groups, *(summed(column, which, len(groups)) for column in columns)]
 
 
 def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> Integers:
