@@ -78,13 +78,18 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     Categories that the snapshot records are used as they are; otherwise they are inferred, and the timeline is marked
     accordingly. Raises UsageError for a device that the snapshot does not contain.
     """
+    trace, blocks, segments = snapshot.trace, snapshot.blocks, snapshot.segments
     if device is None:
-        device = max(snapshot.devices, key=lambda device: _activity(snapshot, device), default=0)
+        # By trace entries, then by the bytes that it holds.
+        activity = {
+            each: (int((trace.device == each).sum()), int(segments.total_bytes[segments.device == each].sum()))
+            for each in snapshot.devices
+        }
+        device = max(activity, key=activity.__getitem__, default=0)
     if device not in snapshot.devices:
         held = ", ".join(map(str, snapshot.devices)) or "none"
         raise UsageError(f"the snapshot has nothing about device {device} (it has: {held})")
     lives = lifetimes(snapshot, device)
-    trace, blocks = snapshot.trace, snapshot.blocks
     requested = _picked(lives, trace.size_bytes, blocks.requested_bytes)
     rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
     size = np.where(lives.block == NONE, rounded, np.append(blocks.size_bytes, 0)[lives.block])
@@ -104,7 +109,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
             stack=stack,
             freed_stack=freed_stack,
             address=_picked(lives, trace.address, blocks.address).astype(np.uint64),
-            stream=_picked(lives, trace.stream, snapshot.segments.stream[blocks.segment]),
+            stream=_picked(lives, trace.stream, segments.stream[blocks.segment]),
         ),
         states=lives.states,
         phases=found.phases,
@@ -118,12 +123,6 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
         device_name=name if isinstance(name, str) else None,
         failures=lives.failures,
     )
-
-
-def _activity(snapshot: Snapshot, device: int) -> tuple[int, int]:
-    """Number of trace entries of a device, and the bytes that it holds."""
-    held = snapshot.segments.total_bytes[snapshot.segments.device == device]
-    return int((snapshot.trace.device == device).sum()), int(held.sum())
 
 
 def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
@@ -197,8 +196,7 @@ def infer(
     traits = np.append(of_stack, 0)
     in_trace = np.flatnonzero(lives.born > 0)
     order = in_trace[np.argsort(lives.born[in_trace], kind="stable")]
-    label = _labels(traits[stack[order]], stack[order] != NONE)
-    phases = _phases(label, lives.born[order], lives.states)
+    phases = _phases(traits[stack[order]], stack[order] != NONE, lives.born[order], lives.states)
     category = _categories(lives, traits[stack], traits[freed_stack], size_bytes, phases)
     module, modules = _modules(stacks, stack)
     return Origins(category, module, modules, phases)
@@ -232,7 +230,12 @@ def _trait_of(frame: Frame) -> int:
 
 def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
     """Calls that lead to an allocation, outermost first, without library calls: `model.py:88 forward`."""
-    step = [_call(frame) for frame in stacks.frames]
+    step: list[str | None] = []
+    for frame in stacks.frames:
+        filename = frame.filename.replace("\\", "/")
+        library = "/torch/" in filename or "site-packages/" in filename or "/lib/python" in filename
+        own = filename.endswith(".py") and not library and frame.name != "<module>"
+        step.append(f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}" if own else None)
     positions: dict[tuple[str, ...], int] = {}
     of_stack = np.full(len(stacks) + 1, NONE, np.int32)
     for index in np.unique(stack[stack != NONE]):
@@ -243,31 +246,7 @@ def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[
     return of_stack[stack], tuple(positions)
 
 
-def _call(frame: Frame) -> str | None:
-    filename = frame.filename.replace("\\", "/")
-    library = "/torch/" in filename or "site-packages/" in filename or "/lib/python" in filename
-    if library or not filename.endswith(".py") or frame.name == "<module>":
-        return None
-    return f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}"
-
-
 # --- phases
-
-
-def _labels(trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """The phase that each allocation of the trace belongs to, in order."""
-    # On CUDA, autograd runs on its own threads without Python code: these allocations have no stack, others have one.
-    stackless = ~has_stack & has_stack.any()
-    return np.select(
-        [
-            (trait & _Trait.OPTIMIZER) > 0,
-            (trait & _Trait.BACKWARD) > 0,
-            (trait & _Trait.FORWARD) > 0,
-            stackless,
-        ],
-        [_OPTIMIZER, _BACKWARD, _FORWARD, _BACKWARD],
-        _OUTSIDE,
-    ).astype(np.uint8)
 
 
 def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
@@ -279,9 +258,18 @@ def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
     return [(int(label[start]), int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
 
 
-def _phases(label: npt.NDArray[np.uint8], born: npt.NDArray[np.int64], states: int) -> tuple[Phase, ...]:
-    smooth = label.copy()
-    runs = _runs(label)
+def _phases(
+    trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_], born: npt.NDArray[np.int64], states: int
+) -> tuple[Phase, ...]:
+    """The phases of the trace, from the traits of its allocations in order."""
+    # On CUDA, autograd runs on its own threads without Python code: these allocations have no stack, others have one.
+    stackless = ~has_stack & has_stack.any()
+    smooth = np.select(
+        [(trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0, (trait & _Trait.FORWARD) > 0, stackless],
+        [_OPTIMIZER, _BACKWARD, _FORWARD, _BACKWARD],
+        _OUTSIDE,
+    ).astype(np.uint8)
+    runs = _runs(smooth)
     for before, (_, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
         if before[0] == after[0] and end - first < _SHORTEST_RUN:
             smooth[first:end] = before[0]
