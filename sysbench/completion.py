@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from sysbench.command import commands, kinds, measuring, runnable
 from sysbench.errors import SysbenchError
-from sysbench.spec.commands import keys_of
+from sysbench.spec.command_options import keys_of
 from sysbench.spec.validation import literals, option_of
 
 _RUNS = ("FILE", "FILE,…", "LOG", "LOG|DIR…", "A", "B")

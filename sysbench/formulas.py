@@ -1,17 +1,23 @@
-"""The cost of a Transformer and of attention, computed from dimensions alone: parameters, FLOPs, bytes.
+"""The cost of a Transformer and of attention, computed from dimensions alone: parameters, FLOPs, bytes, memory.
 
 One multiply-add is two operations. The Transformer is `sysbench.lab.transformer`; tests compare the formulas with it.
 For attention alone, R = batch × heads attentions have N queries and N keys, each of d numbers of s bytes.
+
+The memory of a training step is predicted moment by moment: tensors, in bytes. In the comments N is the number of
+tokens, d, f and V the widths of the model, of its feed-forward blocks and of its vocabulary, T the context, and
+S = batch · heads · T² the elements of one layer's attention scores. "Narrow" tensors have autocast's type, or fp32
+without autocast. Each term names the tensors it counts in `sysbench.lab.transformer` and `.attention`; tests compare
+the sums with the live bytes of real steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from sysbench.footprint import MemoryPrediction, moments
 from sysbench.spec.cell import RunCell
-from sysbench.spec.model import PHASES_OF, Mode, ModelCell, ModelShape, Phase, Precision
+from sysbench.spec.model import PHASES_OF, Attention, Mode, ModelCell, ModelShape, Phase, Precision
 
 if TYPE_CHECKING:
     from sysbench.commands.attention.spec import AttentionCell
@@ -130,3 +136,254 @@ def naive_saved_bytes(cell: AttentionCell) -> int:
 def fused_saved_bytes(cell: AttentionCell) -> int:
     """Memory that a fused kernel keeps besides inputs and output: one fp32 number for every query, 4RN bytes."""
     return _STATISTIC_BYTES * cell.rows * cell.seq
+
+
+FULL_BYTES = 4
+HALF_BYTES = 2
+
+_MATERIALISED: frozenset[Attention] = frozenset({"naive", "math"})
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """Bytes that a step needs at one moment, by category."""
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything together."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One part of the model: the tensors it keeps from forward to backward, and its other live tensors."""
+
+    weights: int
+    """Size of its parameters, in fp32."""
+    saved: int
+    """Saved for backward, including the weights' copies in autocast's type."""
+    forward: int
+    """Additional peak in forward with a graph."""
+    backward: int
+    """Additional peak in backward."""
+    alone: int
+    """Peak in forward without a graph, in place of all the others."""
+    cached: int = 0
+    """Copies of its weights that autocast creates without a graph and keeps until the end of forward."""
+
+
+def moments(
+    cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
+) -> Iterator[MemoryPrediction]:
+    """Yield the moments at which a step of `cell` can reach its peak, in order.
+
+    `phases` are the first phases of its mode that run; by default all of them. In the `first` step, the optimizer has
+    no state before it runs. Of several micro-batches, the moments are those of a later one: all gradients exist, and
+    each new one is added to its parameter's.
+    """
+    phases = cell.phases if phases is None else phases
+    sizes = _Sizes(cell)
+    attention, feed_forward, head = sizes.attention(), sizes.feed_forward(), sizes.head()
+    layers = sizes.shape.layers
+    layer_saved, layer_weights = attention.saved + feed_forward.saved, attention.weights + feed_forward.weights
+    parameters = sizes.embedding_weights + layers * layer_weights + head.weights
+    state = 2 * parameters if "optimizer" in phases else 0  # AdamW's two moments
+    before = 0 if first else state
+
+    adds = cell.grad_accum > 1
+    held = parameters if adds else 0
+
+    def moment(activations: int, gradients: int = 0, optimizer: int = before) -> MemoryPrediction:
+        return MemoryPrediction(parameters, held + gradients, optimizer, activations + sizes.constants)
+
+    if cell.mode == "inference":
+        behind = (layers - 1) * (attention.cached + feed_forward.cached)
+        for part in (attention, feed_forward, head):  # in the last layer, when most weights have been cast
+            behind += part.cached
+            yield moment(behind + part.alone)
+        return
+
+    before_head = layers * layer_saved
+    yield moment(before_head - feed_forward.saved + attention.forward)
+    yield moment(before_head + feed_forward.forward)
+    yield moment(before_head + head.saved + head.forward)
+    if "backward" not in phases:
+        if "loss" in phases:
+            yield moment(before_head + head.saved + sizes.logits + sizes.loss)
+        return
+
+    # Logits, their log-softmax, and the gradients of both: the peak of cross-entropy.
+    yield moment(before_head + head.saved + sizes.logits + 3 * sizes.full_logits)
+    yield moment(before_head + head.saved + head.backward, gradients=head.weights)
+    # In backward, activations are freed as gradients are allocated: the peak is at the last layer or the first one.
+    for behind in dict.fromkeys((0, layers - 1)):
+        left = before_head - behind * layer_saved + sizes.logits
+        gradients = (0 if adds else head.weights + behind * layer_weights) + feed_forward.weights
+        yield moment(left + feed_forward.backward, gradients)
+        yield moment(left - feed_forward.saved + attention.backward, gradients + attention.weights)
+    yield moment(sizes.logits + 2 * sizes.stream, gradients=sizes.embedding_weights if adds else parameters)
+    if "optimizer" in phases:
+        yield moment(sizes.logits, parameters - held, state + sizes.optimizer_temporaries(parameters))
+
+
+class _Sizes:
+    """Tensor sizes of one cell, in bytes."""
+
+    def __init__(self, cell: ModelCell) -> None:
+        assert cell.shape is not None, "a formula knows the built-in Transformer alone"
+        shape = self.shape = cell.shape
+        self._cell = cell
+        self._autocast = cell.precision in ("bf16", "fp16")
+        self._compiled = cell.execution == "compiled"
+        self._keeps_copies = not self._compiled and (cell.simulated is not None or cell.device != "cpu")
+        self._narrow_bytes = HALF_BYTES if self._autocast else FULL_BYTES
+        self._scores = cell.batch * shape.heads * cell.ctx**2  # S, in elements
+        self._narrow = cell.tokens * shape.d_model * self._narrow_bytes
+        self._wide = cell.tokens * shape.d_ff * self._narrow_bytes
+        self.stream = cell.tokens * shape.d_model * FULL_BYTES
+        self.logits = cell.tokens * shape.vocab * self._narrow_bytes
+        self.full_logits = cell.tokens * shape.vocab * FULL_BYTES
+        self.embedding_weights = shape.vocab * shape.d_model * FULL_BYTES
+
+    @property
+    def loss(self) -> int:
+        """The log-softmax of the logits and, while it is computed, autocast's copy of the logits."""
+        return self.full_logits * (2 if self._autocast else 1)
+
+    @property
+    def constants(self) -> int:
+        """Token ids and targets, the rotary tables, and the attention mask: bools or numbers, depending on the kind."""
+        cell = self._cell
+        mask = cell.ctx**2 * {"naive": 1, "math": FULL_BYTES}.get(cell.attention, 0)
+        return 2 * 8 * cell.grad_accum * cell.tokens + cell.ctx * self.shape.d_head * FULL_BYTES + mask
+
+    def optimizer_temporaries(self, parameters: int) -> int:
+        """Denominators of AdamW: for all parameters at once, for one at a time, or none.
+
+        torch/optim/adam.py: `_multi_tensor_adam` has one list of square roots; `_single_tensor_adam` a square root and
+        its quotient, while the quotient of the previous parameter is still live.
+        """
+        shape = self.shape
+        largest = max(shape.vocab, shape.d_ff, shape.d_model) * shape.d_model * FULL_BYTES
+        return {"foreach": parameters, "for-loop": 3 * largest, "fused": 0}[self._cell.optimizer]
+
+    def attention(self) -> _Part:
+        """Norm, projections, attention, output projection, residual sum."""
+        d = self.shape.d_model
+        products = 4 * d * d
+        kernel = self._kernel()
+        return _Part(
+            weights=(products + d) * FULL_BYTES,
+            saved=self._norm_saved(consumers=3) + kernel.saved + self._weight_copies(products),
+            forward=kernel.forward,
+            backward=kernel.backward + 4 * self.stream + d * d * FULL_BYTES,
+            alone=2 * self.stream + kernel.alone + self._copy_at_work(d * d),
+            cached=self._cached_copies(products),
+        )
+
+    def _kernel(self) -> _Part:
+        """From the outputs of the projections to the input of the output projection, including rotary positions."""
+        return self._materialised() if self._cell.attention in _MATERIALISED else self._fused()
+
+    def _materialised(self) -> _Part:
+        full_scores, narrow_scores = self._scores * FULL_BYTES, self._scores * self._narrow_bytes
+        if self._cell.attention == "math":
+            # Scaled q and k, and v in fp32, and the result of the softmax: aten computes this kind entirely in fp32.
+            casts = 3 * self.stream if self._autocast else 0
+            return _Part(
+                weights=0,
+                saved=3 * self.stream + self._narrow + full_scores,
+                forward=3 * self._narrow + casts + full_scores,
+                backward=2 * full_scores,
+                alone=5 * self._narrow + casts + 2 * self.stream + 2 * full_scores,
+            )
+        rows = full_scores // self._cell.ctx
+        if self._compiled:  # the softmax is one kernel, which reads and writes the type of the products
+            return _Part(
+                weights=0,
+                saved=4 * self._narrow + 2 * narrow_scores + rows,
+                forward=4 * self._narrow + narrow_scores,
+                backward=2 * narrow_scores,
+                alone=5 * self._narrow + 2 * narrow_scores + rows,
+            )
+        cast = full_scores if self._autocast else 0
+        return _Part(
+            weights=0,
+            # Rotated q and k, v and the output, each in the layout of its product; exponentials, their sums, weights.
+            saved=4 * self._narrow + full_scores + rows + narrow_scores,
+            # Projections before rotation and layout; masked scores, and weights before they are cast.
+            forward=4 * self._narrow + narrow_scores + cast,
+            # The quotient's two gradients need five tensors besides the exponentials; the weights have been freed by
+            # then.
+            backward=5 * full_scores - narrow_scores,
+            alone=5 * self._narrow + narrow_scores + full_scores + rows + full_scores,
+        )
+
+    def _fused(self) -> _Part:
+        rows = self._cell.batch * self.shape.heads * self._cell.ctx * FULL_BYTES
+        return _Part(
+            weights=0,
+            saved=5 * self._narrow + rows,  # q, k, v, the output, the output in token layout; log-sums
+            forward=2 * self._narrow,
+            backward=4 * self._narrow + self.stream,  # gradients of all four; FlashAttention accumulates dq in fp32
+            alone=6 * self._narrow + rows,
+        )
+
+    def feed_forward(self) -> _Part:
+        """Norm, SwiGLU, residual sum."""
+        d, f = self.shape.d_model, self.shape.d_ff
+        activations = 3 if self._compiled else 4
+        return _Part(
+            weights=(3 * d * f + d) * FULL_BYTES,
+            # w1·x for silu, silu (recomputed if compiled) and w3·x for the product, the product for w2.
+            saved=self._norm_saved(consumers=2) + activations * self._wide + self._weight_copies(3 * d * f),
+            forward=2 * self.stream,
+            backward=2 * self._wide + 2 * self.stream + d * f * FULL_BYTES,
+            alone=3 * self.stream + 3 * self._wide + self._copy_at_work(d * f),
+            cached=self._cached_copies(3 * d * f),
+        )
+
+    def head(self) -> _Part:
+        """Final norm and projection to logits."""
+        d, vocab = self.shape.d_model, self.shape.vocab
+        return _Part(
+            weights=(vocab * d + d) * FULL_BYTES,
+            saved=self._norm_saved(consumers=1) + self._weight_copies(vocab * d),
+            forward=self.logits + (self.stream if self._autocast else 0),
+            # The weight's gradient exists twice: as the product's result, and in the layout of the weight.
+            backward=self.logits + self.full_logits + vocab * d * FULL_BYTES - self._weight_copies(vocab * d),
+            alone=2 * self.stream + self.logits + self._copy_at_work(vocab * d),
+            cached=self._cached_copies(vocab * d),
+        )
+
+    def _norm_saved(self, consumers: int) -> int:
+        """The residual stream, its normalised form, and the output: in fp32 once, under autocast once per consumer.
+
+        Compiled code recomputes the normalised form in backward, and casts the output once.
+        """
+        rows = self.stream // self.shape.d_model
+        if self._compiled:
+            return self.stream + rows + self._narrow
+        return 2 * self.stream + rows + (consumers * self._narrow if self._autocast else self.stream)
+
+    def _weight_copies(self, elements: int) -> int:
+        """Autocast's copies of weights, which the products keep for backward."""
+        return elements * HALF_BYTES if self._autocast else 0
+
+    def _cached_copies(self, elements: int) -> int:
+        """Copies of weights without a graph: autocast casts each weight once and keeps it; compiled code casts on use.
+
+        aten/src/ATen/autocast_mode.cpp: `cached_cast`, whose cache is cleared when autocast exits. It keeps copies of
+        leaves only. On CUDA, where `einsum` itself is cast, weights are leaves; on a CPU the product inside it is cast,
+        and its argument is a view.
+        """
+        return self._weight_copies(elements) if self._keeps_copies else 0
+
+    def _copy_at_work(self, elements: int) -> int:
+        """Copy of the one weight in use, where copies are not kept."""
+        return 0 if self._keeps_copies else self._weight_copies(elements)

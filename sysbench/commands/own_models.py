@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from sysbench.errors import SysbenchError
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.workload.facts import facts_of
+from sysbench.lab.workload.workload import facts_of
 from sysbench.log.events import OwnModelBuilt, OwnModelFacts
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, StepRecording, record

@@ -22,8 +22,7 @@ from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
 from sysbench.lab.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.workload.facts import facts_of, flops
-from sysbench.lab.workload.workload import Workload
+from sysbench.lab.workload.workload import Workload, facts_of, flops
 from sysbench.log.events import OwnModelFacts
 from sysbench.simulate.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.composites import Composites, composed_of, composites_on

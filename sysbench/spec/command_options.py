@@ -2,20 +2,28 @@
 
 Default, help text and validation of a field stay in the spec; the command line only spells them. A command is a
 function of finished specs: `@command_options(TimeSpec, RunOptions)` on `def time(spec, options)`.
+Experiments name the same options by their long names: `d-model`, `bf16`, `heat-map`. From a finished spec follows the
+command line that repeats a run.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from sysbench.command import Kind, measuring
 from sysbench.errors import UsageError, nearest
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.options import CALLED_ELSEWHERE, Option, flag_of
 from sysbench.spec.validation import Given, option_name, option_of, validated
 
@@ -163,3 +171,90 @@ def _help(field: FieldInfo) -> str:
         else default
     )
     return f"{field.description} Default: {shown}."
+
+
+OF_THE_WHOLE = frozenset(
+    {"out", "json_path", "format", "no_live", "quiet", "debug", "plan", "resume", "source", "timeout_s"}
+)
+"""Fields of options that apply to a whole experiment, or have no use in one."""
+
+_PLANS_ONLY = frozenset({("time", "simulate")})
+"""Options that have an effect only with --plan."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """The meaning of one long name."""
+
+    field: str
+    """Whether it belongs to the spec, or otherwise to the options."""
+    model: type[BaseModel]
+    """The spec or options class that has the field."""
+    info: FieldInfo
+    stands_for: str | None = None
+    """The value that a shorthand stands for: `bf16` is `precision` bf16."""
+
+    @property
+    def switch(self) -> bool:
+        """Whether it is a switch without a value."""
+        return self.stands_for is not None or self.info.annotation is bool
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it names a file that the command writes."""
+        return Path in get_args(self.info.annotation)
+
+
+@cache
+def keys_of(kind: Kind) -> Mapping[str, Key]:
+    """Return all options of this command in an experiment, those of the spec first."""
+    command = measuring(kind)
+    keys: dict[str, Key] = {}
+    for model in (command.spec_class, command.options_class):
+        for field, info in model.model_fields.items():
+            if not any(isinstance(mark, Option) for mark in info.metadata):
+                continue
+            if model is command.options_class and (field in OF_THE_WHOLE or (kind, field) in _PLANS_ONLY):
+                continue
+            keys[long_name(model, field)] = Key(field, model, info)
+            for flag, value in option_of(info).shorthands:
+                keys[flag.removeprefix("--")] = Key(field, model, info, value)
+    return keys
+
+
+def long_name(model: type[BaseModel], field: str) -> str:
+    """Name of an option without leading dashes; for a positional argument, the name of its field."""
+    if option_of(model.model_fields[field]).positional:
+        return field
+    return option_name(model, field).removeprefix("--")
+
+
+def command_line(spec: RunSpec) -> str:
+    """Return the shortest command line with the same cells: defaults are omitted. A program has its call instead."""
+    return spec.called or shlex.join(["sysbench", spec.kind, *_words(spec)])
+
+
+def _words(spec: BaseModel) -> Iterator[str]:
+    model = type(spec)
+    for name, field in model.model_fields.items():
+        value = getattr(spec, name)
+        marked = any(isinstance(mark, Option) for mark in field.metadata)
+        if not marked or value == field.get_default(call_default_factory=True) or value is False or value is None:
+            continue
+        option = option_of(field)
+        for each in _entries(value) if option.repeated else (value,):
+            if not option.positional:
+                yield option_name(model, name)
+            if each is not True:
+                yield _word(each)
+
+
+def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]:
+    """What a repeated option is given one after the other."""
+    return [f"{name}={_word(each)}" for name, each in value.items()] if isinstance(value, Mapping) else value
+
+
+def _word(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_word, value))
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

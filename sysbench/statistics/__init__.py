@@ -6,10 +6,6 @@ return None if they find none. Each detector raises a false alarm on at most one
 differences below 0.1 %. Input that is empty or not finite raises ValueError.
 """
 
-from sysbench.statistics.comparison import Ratio, ratio
-from sysbench.statistics.crossover import Crossover, crossovers, direction
-from sysbench.statistics.fence import Outliers, outliers
-from sysbench.statistics.interval import TooFew, enough, median_interval, relative_width, settled, too_few
 from sysbench.statistics.modes import Modes, two_modes
 from sysbench.statistics.order import (
     Autocorrelation,
@@ -20,10 +16,19 @@ from sysbench.statistics.order import (
     warmup_unfinished,
 )
 from sysbench.statistics.pooling import Effect, Pooled, effect, pooled
-from sysbench.statistics.power_law import NoPowerLaw, PowerLaw, Slope, power_law
-from sysbench.statistics.rank_sum import rank_sum
-from sysbench.statistics.samples import Series, Stream, series
-from sysbench.statistics.summary import Summary, summarize
+from sysbench.statistics.power_law import Crossover, NoPowerLaw, PowerLaw, Slope, crossovers, direction, power_law
+from sysbench.statistics.samples import Outliers, Series, Stream, outliers, series
+from sysbench.statistics.summary import (
+    Summary,
+    TooFew,
+    enough,
+    median_interval,
+    relative_width,
+    settled,
+    summarize,
+    too_few,
+)
+from sysbench.statistics.verdict import Ratio, rank_sum, ratio
 
 __all__ = [
     "Autocorrelation",

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Final
 
-from sysbench.statistics.comparison import Ratio, ratio
-from sysbench.statistics.rank_sum import rank_sum
 from sysbench.statistics.samples import Stream, series
+from sysbench.statistics.verdict import Ratio, rank_sum, ratio
 
 FALSE_CLAIM: Final = 0.01
 """Largest probability that data without any effect show one, over all questions asked together."""

@@ -23,8 +23,7 @@ def main() -> None:
     import torch  # noqa: F401  Imported here, and before all that needs it, so that the time it takes can be told.
 
     import_s = time.perf_counter() - began_s
-    from sysbench.worker.channel import Channel
-    from sysbench.worker.service import serve
+    from sysbench.worker.service import Channel, serve
 
     gc.freeze()  # objects from imports live until exit: traversing them took every collection a sixth of a second
     gc.enable()

@@ -1,4 +1,7 @@
-"""Carries out the engine's commands, and classifies errors."""
+"""The worker: it is connected to the engine, carries out its commands, and classifies errors.
+
+Before a cell starts, it checks whether the cell will fit in the device's memory.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,25 @@ import gc
 import os
 import time
 import traceback
+from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from multiprocessing.connection import Client, Connection
 
 import torch
 
+from sysbench import meeting
 from sysbench.command import of_package
 from sysbench.engine import protocol
 from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
 from sysbench.lab import allocator, ceiling, strategies
 from sysbench.lab import devices as device
-from sysbench.log.events import CeilingFailed, CellFinished, Event, MemoryForeseen, WorkerReady
+from sysbench.log.events import CeilingFailed, CellFinished, DeviceInfo, Event, MemoryForeseen, WorkerReady, encode
 from sysbench.log.outcomes import Outcome
-from sysbench.worker.channel import Channel, EngineGoneError
+from sysbench.simulate.allocator.settings import AllocatorSettings
+from sysbench.simulate.gpu import Gpu
+from sysbench.simulate.memory import simulate
+from sysbench.spec.cell import RunCell
 
 DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
@@ -104,9 +113,9 @@ def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
 
 def _foresee(request: protocol.Foresee) -> MemoryForeseen:
     try:
-        from sysbench.worker import preflight  # few runs need a simulation
+        # gone  # few runs need a simulation
 
-        return preflight.foresee(request.cell, request.device, request.free_bytes)
+        return foresee(request.cell, request.device, request.free_bytes)
     except Exception as error:  # noqa: BLE001  What cannot be foreseen is measured without.
         return MemoryForeseen(
             at_s=time.time(), cell=request.cell.key, free_bytes=request.free_bytes, fits=None, detail=_line(error)
@@ -132,3 +141,68 @@ def _line(error: Exception) -> str:
 
 def _trace(error: Exception) -> str:
     return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+
+
+def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
+    """Simulate the cell's steps on a GPU like `device` with `free_bytes` free before the CUDA context is created.
+
+    A mode of `time` has a protocol of the same name in `memory`; that of `forward` also computes a loss, which needs
+    slightly more memory. Raises UnavailableError if the cell cannot be simulated.
+    """
+    settings = AllocatorSettings.from_environment(os.environ)
+    step = cell.step
+    if step is None:
+        raise UnavailableError("what is not a training step is not simulated beforehand")
+    result = simulate(step, step.mode, Gpu.like(device, free_bytes), settings, origins=False)
+    verdict = result.verdict
+    where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
+    return MemoryForeseen(
+        at_s=time.time(),
+        cell=cell.key,
+        free_bytes=free_bytes,
+        fits=verdict.fits,
+        lacking_bytes=None if verdict.fits else -verdict.margin_bytes,
+        detail=None if verdict.fits else f"memory would run out {where}",
+    )
+
+
+class EngineGoneError(Exception):
+    """The engine has closed its end, so further results have no recipient."""
+
+
+class Channel:
+    """Receives commands and sends events; messages are JSON, never pickles."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def connect(cls, environment: MutableMapping[str, str] = os.environ) -> Channel:
+        """Connect to the engine that `environment` names, and remove its address from there; no child may inherit it.
+
+        Raises KeyError if no engine is named, and OSError or multiprocessing.AuthenticationError if it cannot be
+        reached.
+        """
+        address = environment.pop(meeting.ADDRESS_VARIABLE)
+        key = bytes.fromhex(environment.pop(meeting.KEY_VARIABLE))
+        return cls(Client(address, authkey=key))
+
+    def send(self, event: Event) -> None:
+        """Send one event; raises EngineGoneError. Call it between timed phases, never inside one."""
+        try:
+            self._connection.send_bytes(encode(event))
+        except OSError as error:
+            raise EngineGoneError from error
+
+    def commands(self) -> Iterator[protocol.Command]:
+        """Yield commands from the engine as they arrive; ends when the engine is gone."""
+        while True:
+            try:
+                message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
+            except (EOFError, OSError):
+                return
+            yield protocol.decode(message)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

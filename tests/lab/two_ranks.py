@@ -20,7 +20,7 @@ import torch.distributed.tensor.parallel
 from sysbench.commands.time.spec import TimeCell
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import mesh_of
-from sysbench.lab.workload.facts import facts_of
+from sysbench.lab.workload.workload import facts_of
 
 RANKS = 2
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sysbench import formulas
-from sysbench.footprint import moments
+from sysbench.formulas import moments
 from sysbench.lab.step import TrainingStep
 from sysbench.spec.model import SIZES, AdamW, Mode, ModelCell, ModelShape
 

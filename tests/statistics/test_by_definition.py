@@ -13,9 +13,8 @@ from statistics import NormalDist
 import pytest
 
 from sysbench import statistics
-from sysbench.statistics.dip import dip
-from sysbench.statistics.student import t_quantile
-from sysbench.statistics.summary import summarize
+from sysbench.statistics.modes import dip
+from sysbench.statistics.summary import summarize, t_quantile
 from sysbench.statistics.verdict import over_rounds, over_runs, within_processes
 
 KINDS = ("even", "trend", "wander", "slow start", "two levels", "spikes", "ticks")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.statistics import NoPowerLaw, PowerLaw, Ratio, crossovers, direction, power_law, ratio
-from sysbench.statistics.student import t_quantile
+from sysbench.statistics.summary import t_quantile
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench import statistics
-from sysbench.statistics.dip import dip
+from sysbench.statistics.modes import dip
 
 Sampler = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 

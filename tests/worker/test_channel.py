@@ -15,7 +15,7 @@ import pytest
 from sysbench import meeting
 from sysbench.engine import protocol
 from sysbench.log.events import DeviceInfo, RunFinished, encode
-from sysbench.worker.channel import Channel, EngineGoneError
+from sysbench.worker.service import Channel, EngineGoneError
 from tests.engine.fakes import spec_of
 
 EVENT = RunFinished(at_s=1.5, status="complete")
@@ -58,7 +58,7 @@ def test_the_meeting_point_is_not_passed_on_to_what_the_worker_starts(tmp_path: 
     # In a process of its own: connecting blocks until the other end has answered the challenge.
     address, key = tmp_path / "engine", os.urandom(16)
     program = (
-        "import os; from sysbench.worker.channel import Channel; channel = Channel.connect()\n"
+        "import os; from sysbench.worker.service import Channel; channel = Channel.connect()\n"
         "print([name for name in os.environ if name.startswith('SYSBENCH_')])"
     )
     environment = {**os.environ, meeting.ADDRESS_VARIABLE: str(address), meeting.KEY_VARIABLE: key.hex()}

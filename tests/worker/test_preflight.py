@@ -8,7 +8,7 @@ from sysbench.log.events import DeviceInfo
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.spec.model import Mode
-from sysbench.worker.preflight import foresee
+from sysbench.worker.service import foresee
 from tests.simulate.simulated_cells import cell
 
 A100 = DeviceInfo(name="NVIDIA A100", type="cuda", memory_bytes=80 * 2**30, compute_capability="8.0")

@@ -34,8 +34,7 @@ from sysbench.log.events import (
     decode,
 )
 from sysbench.spec.run import RunOptions
-from sysbench.worker.channel import Channel
-from sysbench.worker.service import serve
+from sysbench.worker.service import Channel, serve
 from tests.engine.fakes import FakeSampler, of_kind, spec_of
 
 CPU = DeviceInfo(name="Made-up CPU", type="cpu")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from sysbench.commands.accum.record import DtypeSeen, DtypesMeasured
 from sysbench.commands.accum.spec import AccumCell
+from sysbench.commands.accum.toy import Supervised, supervised
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import TORCH_DTYPES
-from sysbench.lab.toy import Supervised, supervised
 from sysbench.log.events import DeviceInfo, Event, Source
 from sysbench.rounding import FormatName
 from sysbench.simulate.autocast import cuda_autocast

@@ -11,9 +11,9 @@ from torch.amp.grad_scaler import GradScaler
 
 from sysbench.commands.accum.record import GradientsMeasured, ScaledBackward
 from sysbench.commands.accum.spec import AccumCell
+from sysbench.commands.accum.toy import Supervised, supervised
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import TORCH_DTYPES, matmul_precision
-from sysbench.lab.toy import Supervised, supervised
 from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName
 

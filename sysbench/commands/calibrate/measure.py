@@ -1,34 +1,375 @@
-"""Times the work that determines rates; each cell is one part of a calibration."""
+"""Times the work that determines rates, over and over until the device's clocks have settled.
+
+Each cell is one part of a calibration: FLOP/s of matrix products and of fused attention by precision; kernels that move
+data (elementwise ones, reductions, broadcasts, transposing copies); the fixed cost of a kernel, of kernels that do next
+to nothing; and the host's time per operator, as the time that twelve more layers of a narrow model add to a step. That
+model is narrow so that the device has next to nothing to do; with two depths the fixed cost of a step cancels.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
-from sysbench.commands.calibrate import bandwidth, host, launches, products
-from sysbench.commands.calibrate.record import RatesKnown, WorkTimed
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.profiler import ProfilerActivity, profile
+
+from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateCell, Part
-from sysbench.commands.calibrate.timing import Bench, Timed
 from sysbench.errors import UnavailableError, UsageError
 from sysbench.garbage import collection_paused
 from sysbench.lab import allocator
-from sysbench.lab.devices import torch_device
+from sysbench.lab.clocks import clock_for
+from sysbench.lab.devices import synchronize, torch_device
+from sysbench.lab.precision import compute_dtype, matmul_precision
+from sysbench.lab.step import TrainingStep
 from sysbench.log import runs
 from sysbench.log.events import DeviceInfo, Event, StageEntered
 from sysbench.predict.fitting import TimedStep, fitted
 from sysbench.predict.rates import GpuRates, host_of
+from sysbench.predict.trace import HOST_WORK, PhaseTrace
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
-from sysbench.spec.model import ModelCell
+from sysbench.spec.cell import DeviceType
+from sysbench.spec.model import ModelCell, ModelShape, Phase, Precision
+
+SAMPLES = 7
+"""Samples kept: the last ones, which have settled."""
+
+SETTLED_SHARE = 0.02
+"""Samples within this share of their median have settled."""
+
+BLOCK_S = {"cuda": 0.005, "mps": 0.01, "cpu": 0.01}
+"""Approximate length of a sample: far longer than reading a clock or waiting for a device."""
+
+MOST_CALLS = 500
+"""Most calls in one sample: CUDA's queue holds 1,024 launches, and the device must not run out of them."""
+
+
+class Timed(NamedTuple):
+    """A piece of work and its samples."""
+
+    rate: RateName
+    case: str
+    counts: bool
+    work: float
+    samples_s: list[float]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A device, and the time budget for all measurements on it."""
+
+    info: DeviceInfo
+    device: torch.device
+    budget_s: float
+
+    def seconds(self, call: Callable[[], object], share: float) -> list[float]:
+        """Time a call until its samples settle or `share` of the budget is used up; return the last samples in seconds.
+
+        On CUDA this is the device's time, without launches; elsewhere the host's.
+        """
+        clock = clock_for(self.device, without_launches=True)
+        call()  # the first call loads libraries and chooses kernels
+
+        def sample(calls: int) -> float:
+            def block() -> None:
+                for _ in range(calls):
+                    call()
+
+            step = clock.measure([("work", block)], "phase").step
+            return float(step.device_s if step.device_s is not None else step.wall_s or 0.0) / calls
+
+        until_s = time.perf_counter() + share * self.budget_s
+        one_s = max(min(sample(1), sample(1)), 1e-9)
+        calls = max(1, min(MOST_CALLS, round(BLOCK_S[self.device.type] / one_s)))
+        taken_s: list[float] = []
+        while not _settled(taken_s) and (len(taken_s) < 2 or time.perf_counter() < until_s):
+            taken_s.append(sample(calls))
+        return taken_s[-SAMPLES:]
+
+
+def _settled(samples_s: Sequence[float]) -> bool:
+    last = sorted(samples_s[-SAMPLES:])
+    return len(last) == SAMPLES and last[-1] - last[0] <= SETTLED_SHARE * last[SAMPLES // 2]
+
+
+SIDES: Mapping[DeviceType, int] = {"cuda": 9216, "mps": 4096, "cpu": 2048}
+"""Sides of square fp32 tensors. On a GPU three take 1 GB, far more than its L2; on a CPU, where a model's tensors are
+as large as its caches, each takes 16 MiB."""
+
+SMALL_SIDE = 256
+"""Side of a tensor of 256 KiB, which fits into caches."""
+
+MEMORY_SHARE = 1 / 8
+"""Share of the device's memory that the tensors may take together."""
+
+ITEM_BYTES = 4
+
+
+def memory(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
+    """Time kernels that allocate their results, as a model does; on a CPU, allocating costs as much as filling."""
+    side = SIDES[bench.info.type]
+    while bench.info.memory_bytes and 4 * ITEM_BYTES * side * side > MEMORY_SHARE * bench.info.memory_bytes:
+        side //= 2
+    one, other = (torch.rand(side, side, device=bench.device) for _ in range(2))
+    row = torch.rand(side, device=bench.device)
+    small, other_small = (torch.rand(SMALL_SIDE, SMALL_SIDE, device=bench.device) for _ in range(2))
+    elements, small_elements = float(side * side), float(SMALL_SIDE * SMALL_SIDE)
+    shape, small_shape = f"{side} × {side}", f"{SMALL_SIDE} × {SMALL_SIDE}"
+    cases: tuple[tuple[RateName, str, bool, float, Callable[[], object]], ...] = (
+        ("stream", f"add {shape}", True, 3 * ITEM_BYTES * elements, lambda: torch.add(one, other)),
+        ("stream", f"copy {shape}", True, 2 * ITEM_BYTES * elements, lambda: one.clone()),
+        ("stream", f"add {small_shape}", False, 3 * ITEM_BYTES * small_elements, lambda: small + other_small),
+        ("reduce", f"sum of rows {shape}", True, ITEM_BYTES * elements, lambda: one.sum(-1)),
+        ("reduce", f"softmax of rows {shape}", True, 2 * ITEM_BYTES * elements, lambda: one.softmax(-1)),
+        ("indexed", f"times a row {shape}", True, elements, lambda: one * row),
+        ("transpose", f"transposing copy {shape}", True, elements, lambda: one.t().contiguous()),
+    )
+    for rate, case, counts, work, call in cases:
+        yield Timed(rate, case, counts, work, bench.seconds(call, 1 / len(cases)))
+
+
+KERNELS = 200
+"""Kernels launched in a row: few enough for a queue of 1,024."""
+
+REPEATS = 7
+
+
+def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
+    """Time a kernel, the gap to the next and the host's launch on CUDA; elsewhere whatever can be told apart."""
+    one = torch.zeros(1, device=bench.device)
+    steps = [torch.zeros(()) for _ in range(KERNELS)]
+    yield Timed("scalar", "adding 1 to a number", True, KERNELS, _host_s(bench, lambda: torch._foreach_add_(steps, 1)))
+    if bench.device.type == "cpu":
+        return
+    here = torch.zeros(1)
+    waiting_s = _host_s(bench, lambda: synchronize(bench.device))
+    yield Timed("synchronize", "waiting for an idle device", True, 1, waiting_s)
+    # An operator costs the host the same on any device; what is left is its launch.
+    issued_s = _host_s(bench, lambda: [one.add_(1) for _ in range(KERNELS)])
+    without_s = min(_host_s(bench, lambda: [here.add_(1) for _ in range(KERNELS)]))
+    launches_s = [max(each - without_s, 1e-9 * KERNELS) for each in issued_s]
+    yield Timed("launch", f"{KERNELS} × add to one element", True, KERNELS, launches_s)
+    if bench.device.type == "cuda":
+        kernels_s = _kernels_s(lambda: [one.add_(1) for _ in range(KERNELS)])
+        if kernels_s:
+            yield Timed("kernel_s", "add to one element", True, 1, kernels_s)
+            both_s = bench.seconds(lambda: one.add_(1), 0.3)
+            gaps_s = [max(each - min(kernels_s), 1e-9) for each in both_s]
+            yield Timed("gap_s", "between adds to one element", True, 1, gaps_s)
+
+
+def _host_s(bench: Bench, call: Callable[[], object]) -> list[float]:
+    """Measure the seconds until a call returns, each time from an idle device."""
+    taken_s = []
+    for _ in range(REPEATS + 1):
+        synchronize(bench.device)
+        began_s = time.perf_counter()
+        call()
+        taken_s.append(time.perf_counter() - began_s)
+    synchronize(bench.device)
+    return taken_s[1:]
+
+
+def _kernels_s(call: Callable[[], object]) -> list[float]:
+    """Return the profiler's durations of the last kernels that a call launches, in seconds."""
+    call()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        call()
+        torch.cuda.synchronize()
+    events = [event for event in profiled.events() or () if str(event.device_type).endswith("CUDA")]
+    return [event.time_range.elapsed_us() / 1e6 for event in events][-REPEATS:]
+
+
+PRECISIONS: Mapping[DeviceType, tuple[Precision, ...]] = {
+    "cuda": ("fp32", "tf32", "bf16", "fp16"),
+    "mps": ("fp32", "bf16", "fp16"),
+    "cpu": ("fp32", "bf16"),
+}
+
+TENSOR_CORES_FOR_TF32_AND_BF16 = (8, 0)
+"""First compute capability with units for both."""
+
+RATE_OF: Mapping[Precision, RateName] = {
+    "fp32": "matmul_fp32",
+    "tf32": "matmul_tf32",
+    "bf16": "matmul_half",
+    "fp16": "matmul_half",
+}
+
+LAYOUTS: Mapping[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "TN": lambda left, right: (left, right.t()),
+    "NN": lambda left, right: (left, right),
+    "NT": lambda left, right: (left.t(), right),
+}
+"""cuBLAS's names of layouts, weights first: TN is a linear layer's forward, NN the gradient of its input, NT that of
+its weights. The operands are square, so that any of them can be transposed."""
+
+SIZES: Mapping[DeviceType, int] = {"cuda": 4096, "mps": 2048, "cpu": 1024}
+"""Side of a large product, which keeps the device busy for milliseconds."""
+
+SMALL = (512, 256, 256)
+"""m, n, k of a product of a narrow model."""
+
+BATCHED = (64, 256, 256, 64)
+"""batch, m, n, k of attention's scores: 64 heads, 256 positions, heads 64 wide."""
+
+
+def available(device: DeviceInfo) -> tuple[Precision, ...]:
+    """Return the precisions of a device, without emulated ones if there are others."""
+    found = PRECISIONS[device.type]
+    if device.type == "cuda":
+        major, _, minor = (device.compute_capability or "8.0").partition(".")
+        if (int(major), int(minor)) < TENSOR_CORES_FOR_TF32_AND_BF16:
+            return tuple(each for each in found if each in ("fp32", "fp16"))
+    return found
+
+
+def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
+    """Time large products in three layouts, which set the rate, and a small and a batched one for comparison."""
+    precisions = cell.precisions or available(bench.info)
+    generator = torch.Generator().manual_seed(cell.seed)
+    size = SIZES[bench.info.type]
+    share = 1 / (len(precisions) * (len(LAYOUTS) + 2))
+    for precision in precisions:
+        rate, dtype = RATE_OF[precision], compute_dtype(precision)
+
+        def random(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+            return torch.rand(shape, generator=generator).sub_(0.5).to(bench.device, dtype)
+
+        with matmul_precision(precision):
+            left, right = random(size, size), random(size, size)
+            for name, laid_out in LAYOUTS.items():
+                operands = laid_out(left, right)
+                samples_s = bench.seconds(partial(torch.mm, *operands), share)
+                yield Timed(rate, f"{precision} {name} {size} × {size} × {size}", True, 2.0 * size**3, samples_s)
+            m, n, k = SMALL
+            operands = random(m, k), random(n, k).t()
+            samples_s = bench.seconds(partial(torch.mm, *operands), share)
+            yield Timed(rate, f"{precision} TN {m} × {n} × {k}", False, 2.0 * m * n * k, samples_s)
+            batch, m, n, k = BATCHED
+            operands = random(batch, m, k), random(batch, n, k).mT
+            samples_s = bench.seconds(partial(torch.bmm, *operands), share)
+            yield Timed(rate, f"{precision} TN {batch} of {m} × {n} × {k}", False, 2.0 * batch * m * n * k, samples_s)
+        allocator.release(bench.device)
+
+
+ATTENTION: Mapping[DeviceType, tuple[int, int, int, int]] = {
+    "cuda": (4, 16, 4096, 128),
+    "mps": (2, 8, 1024, 128),
+    "cpu": (1, 4, 1024, 128),
+}
+"""batch, heads, positions, width of a head."""
+
+
+def attention(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
+    """Time the fused attention that PyTorch chooses, not causal, on 16-bit inputs: forward with graph, and backward."""
+    shape = ATTENTION[bench.info.type]
+    batch, heads, ctx, width = shape
+    dtype = torch.bfloat16 if "bf16" in available(bench.info) else torch.float16
+    q, k, v = (torch.rand(shape, device=bench.device, dtype=dtype).requires_grad_() for _ in "qkv")
+    gradient = torch.rand(shape, device=bench.device, dtype=dtype)
+    output = scaled_dot_product_attention(q, k, v)
+
+    def backward() -> None:
+        torch.autograd.grad(output, (q, k, v), gradient, retain_graph=True)
+
+    # Forward has two products; backward repeats the first of them and has two more for each.
+    forward_flops = 2 * 2.0 * batch * heads * ctx * ctx * width
+    name = "bf16" if dtype == torch.bfloat16 else "fp16"
+    case = f"{name} {batch} × {heads} × {ctx} × {width}"
+    forward_s = bench.seconds(lambda: scaled_dot_product_attention(q, k, v), 0.4)
+    yield Timed("attention_forward", case, True, forward_flops, forward_s)
+    yield Timed("attention_backward", case, True, 2.5 * forward_flops, bench.seconds(backward, 0.6))
+
+
+DEPTHS = (2, 14)
+
+VIEW_SHARE = 0.2
+"""Cost of a view relative to an operator: 1.6 of 8.0 µs forward, 1.3 of 6.5 µs backward on an Emerald Rapids Xeon."""
+
+LAUNCH_S = 4.5e-6
+"""Time that launching a kernel adds on CUDA, if it is not measured: 4 to 5 µs."""
+
+STEPS = 7
+LEAST_STEPS, MOST_STEPS = 9, 60
+
+RATES: Mapping[Phase, tuple[RateName, RateName]] = {
+    "forward": ("operator", "view"),
+    "backward": ("operator_backward", "view_backward"),
+}
+
+
+def host(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
+    """Time operators and views, separately for forward and backward, with the clock of the thread that issues them."""
+    shallow, deep = (_narrow(layers, cell.seed, bench.device.type) for layers in DEPTHS)
+    taken_s = [_phases_s(each, bench) for each in (shallow, deep)]
+    gpu = Gpu("", 1 << 40, (8, 0))
+    counted = [{phase.name: phase for phase in trace(each, gpu)[0].phases} for each in (shallow, deep)]
+    for phase, (operator, view) in RATES.items():
+        operators, views = (
+            _count(counted[1][phase], work) - _count(counted[0][phase], work) for work in ("operator", "view")
+        )
+        launched = len(counted[1][phase].kernels) - len(counted[0][phase].kernels)
+        launching_s = launched * LAUNCH_S if bench.device.type == "cuda" else 0.0
+        base_s = median(taken_s[0][phase])
+        added_s = [max(each - base_s - launching_s, 1e-6) for each in taken_s[1][phase]]
+        parts = operators + VIEW_SHARE * views
+        case = f"{operators} operators, {views} views in {DEPTHS[1] - DEPTHS[0]} layers"
+        yield Timed(operator, f"{phase}: {case}", True, parts, added_s)
+        yield Timed(view, f"{phase}: {case}", True, parts / VIEW_SHARE, added_s)
+
+
+def _count(phase: PhaseTrace, work: str) -> int:
+    return int((phase.host == HOST_WORK.index(work)).sum())
+
+
+def _narrow(layers: int, seed: int, device: str) -> ModelCell:
+    return ModelCell(
+        size="narrow",
+        model=ModelShape(d_model=32, d_ff=64, layers=layers, heads=2, vocab=64),
+        ctx=8,
+        batch=1,
+        precision="fp32",
+        device=device,
+        attention="naive",
+        execution="eager",
+        optimizer="foreach",
+        seed=seed,
+        mode="forward-backward",
+    )
+
+
+def _phases_s(cell: ModelCell, bench: Bench) -> dict[str, list[float]]:
+    """Measure the seconds until the host has issued each phase, for the last of the steps that fit into the budget."""
+    step, clock = TrainingStep(cell, bench.device), clock_for(bench.device)
+    until_s = time.perf_counter() + bench.budget_s / len(DEPTHS)
+    taken_s: dict[str, list[float]] = {}
+    for number in range(MOST_STEPS):
+        if number >= LEAST_STEPS and time.perf_counter() > until_s:
+            break
+        step.forget()
+        for name, sample in clock.measure(step.phases, "phase").phases.items():
+            seconds = sample.wall_s if sample.enqueue_s is None else sample.enqueue_s
+            taken_s.setdefault(name, []).append(seconds or 0.0)
+    return {name: each[-STEPS:] for name, each in taken_s.items()}
+
 
 PARTS: Mapping[Part, Callable[[CalibrateCell, Bench], Iterator[Timed]]] = {
-    "matmul": products.matmul,
-    "attention": products.attention,
-    "memory": bandwidth.memory,
-    "launch": launches.launch,
-    "host": host.host,
+    "matmul": matmul,
+    "attention": attention,
+    "memory": memory,
+    "launch": launch,
+    "host": host,
 }
 
 

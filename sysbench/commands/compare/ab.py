@@ -1,22 +1,42 @@
-"""`sysbench compare --ab`: parses two specs, measures both in alternating rounds, and shows the verdicts."""
+"""`sysbench compare --ab`: parses two specs, measures both in alternating rounds, and shows the verdicts.
+
+Every round runs each arm once, in a fresh process with its own log, in alternating order (A B, B A, A B, …), so that
+drift affects both arms equally. The logs of finished rounds remain if the comparison is aborted. Progress is a line for
+every round, and on a terminal a line that shows the current cell.
+"""
 
 from __future__ import annotations
 
+import math
 import shlex
+import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench import stderr
+from rich.console import Console
+
+from sysbench import stderr, units
 from sysbench.command import kinds, measuring
+from sysbench.commands.compare.comparison import Comparison
 from sysbench.commands.compare.spec import CompareOptions
+from sysbench.engine import session
+from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.launchers import Launcher
 from sysbench.errors import SysbenchError, UsageError, unknown
-from sysbench.log.round_logs import ARMS, Arm
+from sysbench.log.events import CellStarted, Event, RunFinished, RunStarted, WorkerReady
+from sysbench.log.runs import ARMS, Arm, log_name
+from sysbench.log.storage import cannot_write, make_directory
+from sysbench.render import theme
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import given, validated
+from sysbench.spec.run import RunOptions
+from sysbench.statistics.verdict import over_rounds
 
 if TYPE_CHECKING:
     from sysbench.commands.compare.comparison import Comparison
@@ -66,23 +86,23 @@ Logs = dict[Arm, dict[int, Path]]
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
     """Measure both arms in alternating rounds, show the comparison, and return the exit code; raises SysbenchError."""
     specs = arms_of(texts)
-    from sysbench.commands.compare import match as compare_match
+    from sysbench.commands.compare import cells
     from sysbench.commands.compare.cells import flattened
     from sysbench.engine.plan import refuse_impossible
 
     a, b = ([flattened(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
-    compare_match.match(a, b, options.across)
+    cells.match(a, b, options.across)
     for spec in specs.values():
         refuse_impossible(list(spec.cells()))
     if options.plan:
         _show_plan(specs, options)
         return 0
-    from sysbench.commands.compare import rounds
+    # gone
     from sysbench.log.storage import refuse_unwritable
 
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(str(options.json_path)))
-    directory = rounds.new_directory(options.out)
+    directory = new_directory(options.out)
     logs: Logs = {"A": {}, "B": {}}
     try:
         interrupted = _measure(specs, options, directory, logs)
@@ -104,8 +124,8 @@ def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: P
 
     from rich.console import Console
 
-    from sysbench.commands.compare import rounds
-    from sysbench.commands.compare.live import RoundLines
+    # gone
+    # gone
     from sysbench.render.dashboard.live import can_draw_on
     from sysbench.spec.run import RunOptions
 
@@ -116,7 +136,7 @@ def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: P
     each = RunOptions(
         timeout_s=options.timeout_s, ceilings=False
     )  # A and B are compared with each other, not with ceilings
-    turns = rounds.carry_out(specs, options.rounds, directory, each, lines.show)
+    turns = carry_out(specs, options.rounds, directory, each, lines.show)
     done = 0
     for turn in turns:
         if turn.interrupted:
@@ -200,3 +220,156 @@ def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
 def _plan(arm: Arm, spec: RunSpec) -> Table:
     table: Table = measuring(spec.kind).part("plan")(list(spec.cells())).tables[0]
     return replace(table, title=f"{arm}: {table.title}" if table.title else arm)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of one arm."""
+
+    round: int
+    """From 1."""
+    arm: Arm
+    log: Path
+    interrupted: bool = False
+    """Whether the user interrupted it, and with it the whole comparison."""
+
+    @property
+    def closes_round(self) -> bool:
+        """Whether this is the second turn of its round."""
+        return self.arm == order(self.round)[1]
+
+
+def order(number: int) -> tuple[Arm, Arm]:
+    """The order of the arms in a round."""
+    return ("A", "B") if number % 2 else ("B", "A")
+
+
+def new_directory(out: Path) -> Path:
+    """Create a directory for a comparison that starts now; raises OutputError."""
+    make_directory(out)
+    stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-compare"
+    for number in count(1):
+        path = out / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        return path
+    raise AssertionError("there is always a next number")
+
+
+def carry_out(
+    specs: Mapping[Arm, RunSpec],
+    rounds: int,
+    directory: Path,
+    options: RunOptions,
+    show: Callable[[int, Arm, Event], None],
+    launcher: Launcher | None = None,
+) -> Iterator[Turn]:
+    """Run all rounds; yields each turn when its log is complete. The last turn may be interrupted.
+
+    `show` receives every event. Signals that stop a program end the rounds in an orderly way. Raises UsageError if this
+    machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError if a file is not writable.
+    """
+    with catch_interrupts() as interrupts:
+        for number in range(1, rounds + 1):
+            for arm in order(number):
+                if interrupts.requested:
+                    return
+                turn = _turn(specs[arm], number, arm, directory, options, show, launcher)
+                yield turn
+                if turn.interrupted:
+                    return
+
+
+def _turn(
+    spec: RunSpec,
+    number: int,
+    arm: Arm,
+    directory: Path,
+    options: RunOptions,
+    show: Callable[[int, Arm, Event], None],
+    launcher: Launcher | None,
+) -> Turn:
+    one = options.model_copy(update={"out": directory / arm, "log_name": log_name(number)})
+    with session.run(spec, one, launcher=launcher) as running:
+        turn = Turn(number, arm, running.log_path)
+        for event in running:
+            show(number, arm, event)
+            if isinstance(event, RunFinished) and event.status == "interrupted":
+                turn = replace(turn, interrupted=True)
+    return turn
+
+
+_CLEARED = "\r\x1b[2K"
+
+
+class RoundLines:
+    """Writes progress lines; a stream that fails (closed pipe, full disk) ends the progress, not the measurement."""
+
+    def __init__(self, console: Console, rounds: int, titles: Mapping[str, str], *, live: bool) -> None:
+        """`titles` are cell titles by key; `live` allows a line that is overwritten."""
+        self._file, self._encoding = console.file, console.encoding
+        self._width = console.width
+        self._rounds = rounds
+        self._titles = titles
+        self._live = live
+        self._lost = False
+        self._device: str | None = None
+        self._ratios: list[float] = []
+
+    def show(self, number: int, arm: str, event: Event) -> None:
+        """Update the overwritten line, if there is one."""
+        turn = f"round {number} of {self._rounds}, {arm}"
+        match event:
+            case RunStarted():
+                self._here(f"{turn}: starting a fresh process")
+            case WorkerReady() if self._device is None and event.devices:
+                self._device = f"{event.devices[0].name} · torch {event.torch.torch}"
+                self.say(self._device)
+            case CellStarted():
+                self._here(f"{turn}: {self._titles.get(event.cell, event.cell)}")
+            case RunFinished():
+                self._here("")
+            case _:
+                pass
+
+    def round(self, number: int, found: Comparison, elapsed_s: float) -> None:
+        """Print the result of a round, the result so far, and the remaining time."""
+        times = [time for cell in found.cells for time in cell.times if time.headline]
+        words = [f"round {number:>{len(str(self._rounds))}} of {self._rounds}"]
+        if times:
+            ratio = math.exp(statistics.fmean(math.log(time.ratio) for time in times))
+            self._ratios.append(ratio)
+            if len(times) == 1:
+                words.append(f"{times[0].quantity} A {units.seconds(times[0].a_s)}, B {units.seconds(times[0].b_s)}")
+            words += [f"B / A {units.ratio(ratio)}"]
+            if len(self._ratios) > 1:
+                all_ = over_rounds([1.0] * len(self._ratios), self._ratios)
+                interval = (
+                    f" ({all_.low:.3f}–{all_.high:.3f})" if all_.low is not None and all_.high is not None else ""
+                )
+                words.append(f"so far {all_.ratio:.3f}{interval}")
+        words += [f"{cell.a_outcome} in A, {cell.b_outcome} in B" for cell in found.cells if not cell.times][:1]
+        if number < self._rounds:
+            words.append(f"{units.duration(elapsed_s / number * (self._rounds - number))} left")
+        self.say("  ".join(word for word in words if word))
+
+    def say(self, text: str) -> None:
+        """Print a permanent line."""
+        self._write((_CLEARED if self._live else "") + theme.fitted(text, self._encoding) + "\n")
+
+    def _here(self, text: str) -> None:
+        if self._live:
+            self._write(_CLEARED + theme.elided(theme.fitted(text, self._encoding), self._width - 1))
+
+    def _write(self, text: str) -> None:
+        if self._lost:
+            return
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError:
+            self._lost = True

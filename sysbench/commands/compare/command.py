@@ -37,7 +37,7 @@ def compare(given: Given) -> None:
                 raise UsageError(f"--{name} judges runs; a {artefacts[0].kind} was seen once, and has no verdict")
         show_sheet(sheet(*artefacts, options.tables), options)
         return
-    from sysbench.commands.compare.match import refuse_unknown
+    from sysbench.commands.compare.cells import refuse_unknown
 
     refuse_unknown(options.across)
     if options.tables:
@@ -73,18 +73,18 @@ def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
 
 def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     """Load both sides; also returns whether they are the two arms of one --ab. Raises LogError."""
-    from sysbench.log import round_logs, runs
+    from sysbench.log import runs
 
     assert options.a is not None
     first = runs.find(options.a, options.runs)
     if options.b is None:
-        arms = round_logs.parts_of(first)
+        arms = runs.parts_of(first)
         if len(arms) != 2:
             raise LogError(f"{options.a} is one side of a comparison: name the other one as well")
         (name_a, name_b) = (f"{options.a} {arm}" for arm in arms)
         return side_of(name_a, arms["A"].files), side_of(name_b, arms["B"].files), True
     second = runs.find(options.b, options.runs)
-    one, other = round_logs.part_of(first), round_logs.part_of(second)
+    one, other = runs.part_of(first), runs.part_of(second)
     if one and other and one.directory == other.directory and one.arm != other.arm:
         return side_of(options.a, one.files), side_of(options.b, other.files), True
     a, b = (dict(enumerate(files)) for files in (first, second))

@@ -12,10 +12,18 @@ from pydantic import Field
 
 from sysbench import __version__, units
 from sysbench.command import Kind, measuring
-from sysbench.commands.compare import match as compare_match
-from sysbench.commands.compare.cells import SAMPLED, Side, SideCell, labels, predictions_of, times_of
+from sysbench.commands.compare import cells
+from sysbench.commands.compare.cells import (
+    SAMPLED,
+    Matching,
+    NothingInCommonError,
+    Side,
+    SideCell,
+    labels,
+    predictions_of,
+    times_of,
+)
 from sysbench.commands.compare.differences import Difference, differences, refuse_other_machines, warnings
-from sysbench.commands.compare.match import Matching, NothingInCommonError
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import SCHEMA_VERSION
 from sysbench.log.outcomes import Outcome
@@ -214,7 +222,7 @@ def _matchings(a: Side, b: Side, kinds: Sequence[Kind], across: Sequence[str]) -
     for kind in kinds:
         there, here = a.of_kind(kind), b.of_kind(kind)
         try:
-            found[kind] = compare_match.match([cell.axes for cell in there], [cell.axes for cell in here], across)
+            found[kind] = cells.match([cell.axes for cell in there], [cell.axes for cell in here], across)
         except NothingInCommonError as error:
             apart = error
             found[kind] = Matching((), tuple(range(len(there))), tuple(range(len(here))), ())

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sysbench import units
-from sysbench.commands.compare.cells import Side
-from sysbench.commands.compare.match import MACHINE, text
+from sysbench.commands.compare.cells import MACHINE, Side, text
 from sysbench.errors import UsageError
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.frozen import Frozen

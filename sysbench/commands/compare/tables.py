@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
-from sysbench.commands.compare.cells import Axes, labels, sets_apart
+from sysbench.commands.compare.cells import Axes, labels, sets_apart, text
 from sysbench.commands.compare.comparison import (
     CellComparison,
     Comparison,
@@ -15,7 +15,6 @@ from sysbench.commands.compare.comparison import (
     SideRecord,
     TimeComparison,
 )
-from sysbench.commands.compare.match import text
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK, PredictedTime
 from sysbench.render.declared import filled

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from sysbench.commands.doctor import tools
+from sysbench.commands.doctor import children
 from sysbench.commands.doctor.children import Child, NoAnswerError
 from sysbench.engine import launchers as own_python
 
@@ -44,7 +44,7 @@ class Examination:
             resources.callback(self._torch.close)
             self._nvml = Child(own_python.command("sysbench.commands.doctor.gpu_survey"), NVML_LIMIT_S, environment)
             resources.callback(self._nvml.close)
-            self._tools = tools.questions()
+            self._tools = children.questions()
             for question in self._tools.values():
                 resources.callback(question.close)
             self._resources = resources.pop_all()
@@ -83,12 +83,12 @@ class Examination:
         questions = Questions()
         found = ToolsSection(
             **{name: Tool(**question.answer()) for name, question in self._tools.items()},
-            python_headers=questions.ask("python_headers", tools.python_headers),
-            matplotlib=questions.ask("matplotlib", partial(tools.installed, "matplotlib")),
+            python_headers=questions.ask("python_headers", children.python_headers),
+            matplotlib=questions.ask("matplotlib", partial(children.installed, "matplotlib")),
             torchrun=shutil.which("torchrun"),
             sbatch=shutil.which("sbatch"),
-            ray=questions.ask("ray", partial(tools.installed, "ray")),
-            submitit=questions.ask("submitit", partial(tools.installed, "submitit")),
+            ray=questions.ask("ray", partial(children.installed, "ray")),
+            submitit=questions.ask("submitit", partial(children.installed, "submitit")),
         )
         return found.model_copy(update={"unknown": questions.unknown})
 

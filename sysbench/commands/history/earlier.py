@@ -17,8 +17,8 @@ from pydantic_core import from_json
 
 from sysbench.command import spec_of
 from sysbench.errors import LogError, OutputError
-from sysbench.log import manifest, round_logs, runs
-from sysbench.spec.command_line import command_line
+from sysbench.log import manifest, runs
+from sysbench.spec.command_options import command_line
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
         kind, what = "run", ""
         with suppress(LogError):
             what = Path(manifest.read(home).experiment).stem
-    elif round_logs.parts_of(paths) and all(path.absolute().parent.parent == home.absolute() for path in paths):
+    elif runs.parts_of(paths) and all(path.absolute().parent.parent == home.absolute() for path in paths):
         kind, what = "compare", f"two arms, {what}"
     ended = "complete" if all(each.status == "complete" for each in every) else "incomplete"
     cells = sum((each.cells for each in every), Counter[str]())

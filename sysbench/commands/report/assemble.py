@@ -37,7 +37,7 @@ from sysbench.log.records import RunRecord
 from sysbench.render import output as sheets
 from sysbench.render.plots import DOTS_PER_INCH
 from sysbench.render.table import Remark, Sheet, Table
-from sysbench.spec.command_line import command_line
+from sysbench.spec.command_options import command_line
 from sysbench.spec.run import Selection
 
 if TYPE_CHECKING:

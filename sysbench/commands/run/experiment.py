@@ -16,7 +16,7 @@ from sysbench.errors import OptionError, UsageError
 from sysbench.log.manifest import Here, RunEntry
 from sysbench.spec import hardware
 from sysbench.spec.cell import DeviceType, RunSpec
-from sysbench.spec.commands import keys_of, long_name
+from sysbench.spec.command_options import keys_of, long_name
 from sysbench.spec.validation import Given, validated
 
 MOST_RUNS = 500

@@ -14,6 +14,8 @@ keep = ["warmup"]                 # options that cannot be overridden, because t
 
 [run.on_cpu]                      # options that replace them if the run takes place on a CPU
 size = "tiny"                     # or skip = "why it is left out there"
+
+Errors name the line of a key, which the TOML parser does not report.
 """
 
 from __future__ import annotations
@@ -28,11 +30,10 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, ValidationError
 
 from sysbench.command import Kind, runnable
-from sysbench.commands.run.toml_lines import line_of
 from sysbench.errors import UsageError, unknown
 from sysbench.spec import hardware as shipped
 from sysbench.spec.cell import DeviceType
-from sysbench.spec.commands import Key, keys_of
+from sysbench.spec.command_options import Key, keys_of
 from sysbench.spec.frozen import Frozen
 
 ENDING = ".toml"
@@ -341,3 +342,34 @@ def _word(name: str, value: object, place: Place, key: Key) -> Word:
             raise place.complaint(f"{name} is written to the directory of the experiment: give it a name, not a path")
         return Word(str(value), place)
     raise place.complaint(f"{name} takes text, a number, true, false, or a list of texts or numbers")
+
+
+def line_of(text: str, path: Sequence[str | int]) -> int:
+    """Return the first line, counted from 1, of the statement that sets the value at `path`; `text` must be TOML.
+
+    `("run", 2, "size")` is the key `size` of the third `[[run]]`. If the path does not exist, the line of its longest
+    existing part is returned.
+    """
+    lines, whole = text.split("\n"), tomllib.loads(text)
+    path = next(path[:end] for end in range(len(path), -1, -1) if _holds(whole, path[:end]))
+    # Parse the file line by line: a value that appears was set by the lines since the last valid prefix. This is slow,
+    # but errors are rare and files are short, and it needs no second parser that knows about quotes and nesting.
+    begun = 1
+    for end in range(1, len(lines) + 1):
+        try:
+            so_far = tomllib.loads("\n".join(lines[:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        if _holds(so_far, path):
+            break
+        begun = end + 1
+    return begun
+
+
+def _holds(document: Any, path: Sequence[str | int]) -> bool:
+    for step in path:
+        try:
+            document = document[step]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True

@@ -14,7 +14,7 @@ from sysbench import __version__
 from sysbench.command import Kind, measuring
 from sysbench.commands import running, saved
 from sysbench.commands.run import directory as experiment_directory
-from sysbench.commands.run import eta, experiment_file
+from sysbench.commands.run import experiment_file, prediction
 from sysbench.commands.run import tables as experiment_tables
 from sysbench.commands.run.directory import ExperimentDirectory
 from sysbench.commands.run.experiment import PlannedRun
@@ -36,7 +36,7 @@ from sysbench.render.dashboard.overall import Overall
 from sysbench.render.output import results
 from sysbench.render.table import Sheet
 from sysbench.spec import hardware
-from sysbench.spec.commands import keys_of
+from sysbench.spec.command_options import keys_of
 from sysbench.spec.run import RunOptions
 
 INTERRUPTED = 130
@@ -142,7 +142,7 @@ def _carry_out(
     directory: ExperimentDirectory, planned: Sequence[PlannedRun], options: ExperimentOptions, earlier: Durations
 ) -> int:
     ended: list[Ended] = []
-    overall = eta.begun(planned, earlier)
+    overall = prediction.begun(planned, earlier)
     try:
         with catch_interrupts() as interrupts:
             for number, each in enumerate(planned, start=1):

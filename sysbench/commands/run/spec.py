@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, create_model
 
 from sysbench.command import Kind, measuring, runnable
 from sysbench.spec.axes import Scalar
-from sysbench.spec.commands import keys_of
+from sysbench.spec.command_options import keys_of
 from sysbench.spec.options import Option
 from sysbench.spec.run import EXECUTION, OUTPUT, JsonPath, RunOptions
 from sysbench.spec.validation import Given, option_of

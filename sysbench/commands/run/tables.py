@@ -8,7 +8,7 @@ from typing import Any
 
 from sysbench import formulas, units
 from sysbench.command import measuring
-from sysbench.commands.run import eta, prediction
+from sysbench.commands.run import prediction
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.log.durations import Durations
@@ -53,7 +53,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
     """
 
     def takes(each: PlannedRun) -> Measure | None:
-        run_s = eta.run_s(each, earlier)
+        run_s = prediction.run_s(each, earlier)
         mark = "PREDICTED " if any(cell.key not in earlier.cells_s for cell in each.spec.cells()) else ""
         return Measure(run_s, text=f"{mark}{units.duration(run_s)}") if run_s is not None else None
 
@@ -99,7 +99,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
         Remark("note", f"{each.entry.name}: {each.entry.why}") for each in planned if each.entry.here != "as written"
     )
     subject = (title, f"planned for {gpu.title}") if gpu else (title,)
-    total_time = Remark("note", eta.total(planned, earlier))
+    total_time = Remark("note", prediction.total(planned, earlier))
     return Sheet(subject, (Table("runs", count, columns, rows, 2), *details), (total_time, *whys))
 
 

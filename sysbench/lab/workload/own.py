@@ -1,11 +1,16 @@
-"""The workload of a model that the user names."""
+"""The workload of a model that the user names: code of their own, or a config file of the package transformers.
+
+Models of transformers are built offline, and without trained weights.
+"""
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,14 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 
-from sysbench.errors import UnavailableError
+from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.attention import BACKENDS, KINDS
-from sysbench.lab.workload import hugging_face
 from sysbench.lab.workload.imports import Loaded, Printed, arguments_for, code_file, import_s, loaded, users
 from sysbench.lab.workload.inputs import inputs_of
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload, adamw
-from sysbench.spec.model import BUILT_IN_ATTENTION, ModelCell, ModelShape
+from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
 from sysbench.spec.own_model import HUGGING_FACE, OwnModel
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -108,7 +112,7 @@ def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
 def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
     if own.sized:
         raise UnavailableError(f"--model {own.target} has its dimensions in its config: change them with --model-arg")
-    return hugging_face.built(own.config, own.arguments, cell.attention)
+    return built(own.config, own.arguments, cell.attention)
 
 
 def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
@@ -165,3 +169,54 @@ def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
     if not isinstance(made, torch.optim.Optimizer):
         raise UnavailableError(f"--optimizer {name} returned {type(made).__name__}, which is no torch.optim.Optimizer")
     return made
+
+
+_IMPLEMENTATIONS: Mapping[Attention, str] = {
+    "naive": "eager",
+    "sdpa": "sdpa",
+    "flash": "sdpa",
+    "efficient": "sdpa",
+    "cudnn": "sdpa",
+    "math": "sdpa",
+    "flex": "flex_attention",
+}
+"""Names of attention implementations in transformers; the kernel of `sdpa` is chosen where it is called."""
+
+DTYPE = "dtype"
+
+
+def built(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Module:
+    """Build the model of a config on torch's default device, with `fields` of the config replaced.
+
+    Parameters are fp32, whatever the config says of trained weights, unless `fields` has a `dtype`; the cache for
+    generating text is off. Raises UnavailableError for an unknown field or model, or if transformers is not installed.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        import transformers
+    except ImportError:
+        raise UnavailableError("--model hf:… needs the package transformers: pip install 'sysbench[hf]'") from None
+    with users(f"reading {path}"):
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    for name, value in fields.items():
+        if name == DTYPE:
+            continue
+        if not hasattr(config, name):
+            meant = nearest(name, config.to_dict())
+            question = f" Did you mean {meant}?" if meant else ""
+            raise UnavailableError(f"--model-arg {name}: the config has no such field.{question}")
+        setattr(config, name, value)
+    config.use_cache = fields.get("use_cache", False)
+    dtype = getattr(torch, str(fields.get(DTYPE, "float32")), None)
+    if not isinstance(dtype, torch.dtype):
+        raise UnavailableError(f"--model-arg dtype={fields[DTYPE]}: allowed are float32, bfloat16 and float16")
+    options: dict[str, Any] = {DTYPE: dtype}
+    if attention != "own":
+        options["attn_implementation"] = _IMPLEMENTATIONS[attention]
+    named = (config.architectures or [None])[0]
+    with users(f"building {named or config.model_type}"):
+        if named is not None and hasattr(transformers, named):
+            model: nn.Module = getattr(transformers, named)._from_config(config, **options)
+        else:
+            model = transformers.AutoModelForCausalLM.from_config(config, **options)
+    return model

@@ -11,7 +11,7 @@ from typing import Final, get_args
 import numpy as np
 
 from sysbench import units
-from sysbench.statistics.student import t_quantile
+from sysbench.statistics.summary import t_quantile
 from sysbench.trace.columns import Stretches, union
 from sysbench.trace.ranks.matching import Alignment, Matched, Waits, align, match, waits, windows
 from sysbench.trace.ranks.reading import Breakdown, Collective, Group, RankReading

@@ -12,16 +12,13 @@ import pytest
 from rich.console import Console
 
 from sysbench.commands.attention.spec import AttentionSpec
-from sysbench.commands.compare.ab import arms_of, spec_of_words
+from sysbench.commands.compare.ab import RoundLines, Turn, arms_of, carry_out, new_directory, order, spec_of_words
 from sysbench.commands.compare.cells import side
 from sysbench.commands.compare.comparison import Rules, compare
-from sysbench.commands.compare.live import RoundLines
-from sysbench.commands.compare.rounds import Turn, carry_out, new_directory, order
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, StepMeasured, WorkerReady
-from sysbench.log.round_logs import Arm, part_of, parts_of
-from sysbench.log.runs import find, load
+from sysbench.log.runs import Arm, find, load, part_of, parts_of
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import RunOptions
 from tests.engine.fakes import ScriptedLauncher, spec_of

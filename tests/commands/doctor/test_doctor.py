@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.doctor import host_survey, tools
+from sysbench.commands.doctor import children, host_survey
 from sysbench.commands.doctor import questions as allocator_check
 from sysbench.commands.doctor.children import Child, NoAnswerError
 from sysbench.commands.doctor.questions import Questions
@@ -184,7 +184,7 @@ def test_a_machine_without_proc_is_surveyed_all_the_same(tmp_path: Path) -> None
 
 
 def asked(environment: dict[str, str]) -> dict[str, dict[str, str | None]]:
-    questions = tools.questions(environment)
+    questions = children.questions(environment)
     try:
         return {name: question.answer() for name, question in questions.items()}
     finally:
@@ -211,7 +211,7 @@ def test_an_nsys_that_fails_or_hangs_is_of_no_use(tmp_path: Path, monkeypatch: p
         asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]["problem"]
         == "nsys exited with 1: the importer is missing"
     )
-    monkeypatch.setattr(tools, "LIMIT_S", 0.3)
+    monkeypatch.setattr(children, "LIMIT_S", 0.3)
     program(tmp_path, "nsys", "sleep 60")
     assert asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]["problem"] == "no answer within 0.3 s"
 

@@ -19,7 +19,7 @@ from sysbench.errors import LogError
 from sysbench.log import manifest
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.render import plots as picture_file
-from sysbench.spec.command_line import command_line
+from sysbench.spec.command_options import command_line
 from tests import fixtures_timing
 from tests.fixtures_runs import KINDS, record, stream, write_log, write_record
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysbench.commands.run.toml_lines import line_of
+from sysbench.commands.run.experiment_file import line_of
 
 EVERYTHING = '''\
 top = 1
