@@ -39,7 +39,7 @@ from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, filled, leading
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
@@ -107,7 +107,7 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
     machines = [f"simulated for {gpu.title}{f' ({gpu.settings})' if gpu.settings else ''}" for gpu in simulated]
     measured = [each for each in record.cells if each.source == "measured"]
     words += dict.fromkeys([*machines, *(each.device.name for each in measured if each.device)])
-    words += [f"torch {record.environment.torch.torch}"] if record.environment.torch else []
+    words += record.environment.software
     words += [f"{axes.phrase('warmup', cell['warmup'])}, {cell['repeats']} repeats"] if measured else []
     words += ["cold caches"] if cell["cold"] else []
     return tuple(words)
@@ -149,10 +149,7 @@ def _along(
 
 
 def _time(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
-    found: Samples | None = getattr(cell, phase)
-    if found is None:
-        return _predicted(cell, phase)
-    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None)
+    return mean_of(getattr(cell, phase)) or _predicted(cell, phase)
 
 
 def _predicted(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
@@ -220,12 +217,6 @@ _PEAK_RESERVED = Field(
 
 
 # --- the tables
-
-
-def _known_axes(record: AttentionRecord) -> Sequence[str]:
-    """Every axis; the number of threads only if it was chosen."""
-    known = axes.known(axes.axes_of(record.cells))
-    return [axis for axis in AXES if axis in known or not record.cells]
 
 
 SWEEP = DeclaredTable(
@@ -337,8 +328,6 @@ def _of_cell(declared: Field, importance: int) -> Field:
     return replace(declared, importance=importance, optional=True, get=lambda row: declared.get(row.cell))
 
 
-_STATISTIC = Fill(("median", "predicted"), lambda part: "predicted" if _is_predicted(part.cells) else "median")
-
 COMPARISON = DeclaredTable(
     "comparison",
     lambda part: part.title,
@@ -426,7 +415,9 @@ COMPARISON = DeclaredTable(
     parts=lambda record: (_Comparison(record.cells),),
     instead=lambda row: status(row.cell) if row.cell.outcome != "ok" else None,
     notes=lambda part: _clock(part.cells),
-    words={"statistic": _STATISTIC},
+    words={
+        "statistic": Fill(("median", "predicted"), lambda part: "predicted" if _is_predicted(part.cells) else "median")
+    },
 )
 """Implementations on the same input: times, rates, share of the limit, memory, error."""
 
@@ -562,12 +553,6 @@ CROSSOVERS = DeclaredTable(
 """Sequence lengths at which one implementation overtakes another, with the measured sizes on both sides."""
 
 
-def _largest(row: Frontier) -> Cell:
-    if row.fits is None:
-        return Word("none", "bad")
-    return f"{row.fits.cell.seq}{' or more' if row.untried else ''}"
-
-
 def _beyond(row: Frontier) -> tuple[Cell, str]:
     """The shortest sequence that does not fit, and how this is known."""
     if row.beyond is None:
@@ -576,16 +561,17 @@ def _beyond(row: Frontier) -> tuple[Cell, str]:
     return str(row.beyond.cell.seq), "simulation" if row.beyond.cell.simulated else ran
 
 
-def _frontier_axes(record: AttentionRecord) -> Sequence[str]:
-    last = ("implementation", "dim")
-    return [*(axis for axis in varying(record.cells) if axis not in (*last, "seq")), *last]
-
-
 FRONTIER = DeclaredTable(
     "frontier",
     lambda record: _marked("where memory runs out", record.cells),
     (
-        Field("fits", "largest N that fits", get=_largest),
+        Field(
+            "fits",
+            "largest N that fits",
+            get=lambda row: (
+                f"{row.fits.cell.seq}{' or more' if row.untried else ''}" if row.fits else Word("none", "bad")
+            ),
+        ),
         Field(
             "before_backward",
             "memory before backward",
@@ -606,7 +592,14 @@ FRONTIER = DeclaredTable(
         Field("how", "known by", importance=3, get=lambda row: _beyond(row)[1]),
     ),
     rows=lambda record: frontier(record.cells),
-    leading=_along(_frontier_axes, lambda row: row.cells[0]),
+    leading=_along(
+        lambda record: [
+            *(axis for axis in varying(record.cells) if axis not in ("implementation", "dim", "seq")),
+            "implementation",
+            "dim",
+        ],
+        lambda row: row.cells[0],
+    ),
 )
 """The longest sequence that fits, and the memory that the next one would need."""
 
@@ -725,7 +718,9 @@ CELLS = DeclaredTable(
         Field("error", unit="number", get=lambda cell: _error(cell, "output")),
         Field("status", get=lambda cell: cell.outcome),
     ),
-    leading=_along(_known_axes),
+    leading=_along(
+        lambda record: [axis for axis in AXES if axis in axes.known(axes.axes_of(record.cells)) or not record.cells]
+    ),
     empty=True,
 )
 """All values in one long table, a row per cell, for data frames."""
