@@ -19,7 +19,6 @@ from sysbench.commands.attention.findings import (
     QUANTITIES,
     Quantity,
     dims,
-    exponent,
     frontier,
     growth,
     implementations,
@@ -33,7 +32,7 @@ from sysbench.commands.attention.findings import (
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.tables import status, subject
 from sysbench.render import plots
-from sysbench.render.findings import listed
+from sysbench.render.findings import exponent, listed
 from sysbench.render.plots import (
     INK,
     LIMIT,
@@ -367,7 +366,7 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
         scale = figure.add_axes((place, bottom, 0.1 / width, one_high / height))
         bar = figure.colorbar(ScalarMappable(norm, _MAP), cax=scale)
         scale.minorticks_off()
-        bar.set_ticks([low, high], labels=[_short(same[0].unit, end) for end in (low, high)])
+        bar.set_ticks([low, high], labels=[units.short(same[0].unit, end) for end in (low, high)])
         bar.outline.set_visible(False)
         scale.tick_params(length=0, labelsize=7.5, colors=QUIET)
     _draw_caption(figure, caption, width, height)
@@ -388,7 +387,7 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
                 known = each.values[dim, n]
                 red, green, blue, _ = image.cmap(norm(known))
                 dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-                colour, text = "white" if dark else INK, _short(each.unit, known)
+                colour, text = "white" if dark else INK, units.short(each.unit, known)
             else:
                 colour, text = QUIET, each.words.get((dim, n), "")
                 corner = (column - 0.5, row - 0.5)
@@ -426,13 +425,6 @@ def _draw_frontier(axes: Axes, each: HeatMap) -> None:
                     axes.plot([x, x + 1], [edge, edge], color=LIMIT, linewidth=2, zorder=5)
     axes.set_xlim(-0.5, len(each.lengths) - 0.5)
     axes.set_ylim(-0.5, len(each.dims) - 0.5)
-
-
-def _short(unit: Unit, value: float) -> str:
-    """At most three digits and the unit."""
-    number, _, symbol = units.quantity(unit, value).partition(" ")
-    digits = number if len(number) <= 4 else number[:4].rstrip(".")
-    return f"{digits} {symbol}"
 
 
 TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}

@@ -25,7 +25,7 @@ from sysbench.log.predictions import PredictedPhase
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
-from sysbench.render.dashboard.lines import fitted, pieces_that_fit
+from sysbench.render.dashboard.lines import coarse, fitted, left, pieces_that_fit
 from sysbench.render.dashboard.live import Picture, share_while_timed
 from sysbench.render.dashboard.run_state import RunState, in_cell
 from sysbench.units import Unit
@@ -180,7 +180,7 @@ class AttentionScreen:
         position = min(state.done + (now is None or now.outcome is None), count)
         remaining = left_s(state, self.now_s)
         ending = f"cell {position} of {count}" if count > 1 else ""
-        ending += f"{' · ' if ending else ''}{_left(remaining)}" if remaining else ""
+        ending += f"{' · ' if ending else ''}{left(coarse(remaining))}" if remaining else ""
         shown = now or (state.cells[0][1] if state.cells else None)
         pieces = [("attention", theme.ACCENT)]
         if shown is not None:
@@ -353,10 +353,8 @@ def _shown(
 
 
 def _short(unit: Unit, value: float) -> str:
-    """`12.3 ms`, never longer than seven characters."""
-    number, _, symbol = units.quantity(unit, value).partition(" ")
-    digits = number if len(number) <= 4 else number[:4].rstrip(".")
-    return f"{digits} {symbol.replace('iB', '')}" if unit == "bytes" else f"{digits} {symbol}"
+    """`12.3 ms`, `64.0 M`: never longer than seven characters."""
+    return units.short(unit, value).replace("iB", "")
 
 
 def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
@@ -412,11 +410,6 @@ def _beside(grids: Sequence[list[Text]]) -> list[Text]:
             line.append_text(grid[number] if number < len(grid) else Text())
         lines.append(line)
     return lines
-
-
-def _left(seconds: float) -> str:
-    coarse = seconds if seconds < 20 else round(seconds / 10) * 10
-    return f"{units.duration(coarse)} left" if coarse >= 1 else "under 1 s left"
 
 
 def result(cell: CellState) -> str:

@@ -288,7 +288,7 @@ def _copies(inputs: Inputs) -> Inputs:
 
 
 def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Call forward and backward once, which compiles them if necessary, and check the results."""
+    """Call forward and backward once, which compiles them if necessary, check the results, and name the operator."""
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
         yield entered(cell.key, "compiling")
@@ -309,7 +309,12 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
         if made.fell_back:
             raise UnavailableError(f"dynamo fell back to eager execution{f': {made.detail}' if made.detail else ''}")
     calls.forget()
-    yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
+    kernel = {"compiled": "compiled by inductor", "flex": "flex_attention"}.get(cell.implementation)
+    if kernel is None:
+        with OperatorLog() as operators:
+            calls.attend()
+        kernel = next((name for name in operators.names if "scaled_dot_product" in name), "aten::bmm")
+    yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=kernel)
     calls.forget()
 
 
@@ -328,17 +333,6 @@ def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
         )
     if not torch.isfinite(output).all():
         raise UnavailableError(f"{cell.implementation} returned numbers that are not finite")
-
-
-def _kernel(cell: AttentionCell, calls: _Calls) -> str:
-    """The operator that the implementation runs."""
-    if cell.implementation == "compiled":
-        return "compiled by inductor"
-    if cell.implementation == "flex":
-        return "flex_attention"
-    with OperatorLog() as operators:
-        calls.attend()
-    return next((name for name in operators.names if "scaled_dot_product" in name), "aten::bmm")
 
 
 def _memory_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from operator import itemgetter
 from typing import Any, Literal
@@ -206,13 +207,13 @@ def _clock(cells: Cells) -> tuple[str, ...]:
 
 
 _MEDIAN = Field("{phase}_median", "median {phase}", "s", wide_range=True, offered=True, get=_median)
-_BEFORE_BACKWARD = Field(
-    "memory_before_backward", "before backward", "bytes", wide_range=True, get=lambda cell: cell.before_backward_bytes
-)
-_SAVED = Field("saved", "kept for backward", "bytes", wide_range=True, get=lambda cell: cell.saved_bytes)
-_PEAK = Field("peak", "allocated", "bytes", "peak", 4, wide_range=True, get=lambda cell: cell.peak_allocated_bytes)
-_PEAK_RESERVED = Field(
-    "peak_reserved", "reserved", "bytes", "peak", 5, wide_range=True, get=lambda cell: cell.peak_reserved_bytes
+_bytes = partial(Field, unit="bytes", wide_range=True)
+
+_BEFORE_BACKWARD = _bytes("memory_before_backward", "before backward", get=lambda cell: cell.before_backward_bytes)
+_SAVED = _bytes("saved", "kept for backward", get=lambda cell: cell.saved_bytes)
+_PEAK = _bytes("peak", "allocated", group="peak", importance=4, get=lambda cell: cell.peak_allocated_bytes)
+_PEAK_RESERVED = _bytes(
+    "peak_reserved", "reserved", group="peak", importance=5, get=lambda cell: cell.peak_reserved_bytes
 )
 
 
@@ -318,9 +319,11 @@ def _flops_note(part: _Comparison, phase: str) -> str:
     return f"FLOPs counted: {counted}, twice that backward"
 
 
-def _ranked(importance: int) -> Callable[[_Comparison, str], int]:
-    """Columns of backward are one step less important than those of forward."""
-    return lambda part, phase: importance + (phase == "backward")
+def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declared: Any) -> Field:
+    """A column below the name of each phase; those of backward are one step less important than those of forward."""
+    return Field(
+        key, title, unit, "{phase}", lambda part, phase: importance + (phase == "backward"), optional=True, **declared
+    )
 
 
 def _of_cell(declared: Field, importance: int) -> Field:
@@ -335,52 +338,29 @@ COMPARISON = DeclaredTable(
         Each(
             "phase",
             (
-                Field(
-                    "{phase}",
-                    "{statistic}",
-                    "s",
-                    "{phase}",
-                    _ranked(0),
-                    wide_range=True,
-                    optional=True,
-                    get=lambda row, phase: row.median(phase),
-                ),
-                Field(
-                    "{phase}_to_best",
-                    "time / best",
-                    "ratio",
-                    "{phase}",
-                    _ranked(1),
-                    optional=True,
-                    get=lambda row, phase: row.over_best(phase),
-                ),
-                Field(
+                _of_phase(0, "{phase}", "{statistic}", "s", wide_range=True, get=lambda row, phase: row.median(phase)),
+                _of_phase(1, "{phase}_to_best", "time / best", "ratio", get=lambda row, phase: row.over_best(phase)),
+                _of_phase(
+                    3,
                     "{phase}_rate",
                     "rate",
                     "flops_per_s",
-                    "{phase}",
-                    _ranked(3),
-                    optional=True,
                     note=_flops_note,
                     get=lambda row, phase: _per_second(row.cell, phase, "flops", "median") or NOTHING,
                 ),
-                Field(
+                _of_phase(
+                    6,
                     "{phase}_moved",
                     "moved",
                     "bytes_per_s",
-                    "{phase}",
-                    _ranked(6),
-                    optional=True,
                     note="moved: at least q, k, v and output once each; backward twice that",
                     get=lambda row, phase: _per_second(row.cell, phase, "bytes_moved", "median") or NOTHING,
                 ),
-                Field(
+                _of_phase(
+                    4,
                     "{phase}_limit",
                     "of limit",
                     "share",
-                    "{phase}",
-                    _ranked(4),
-                    optional=True,
                     note="of limit: lower bound of the time, from FLOPs and bytes at the data sheet's rates, over the "
                     "median",
                     get=lambda row, phase: _per_second(row.cell, phase, "limit_s", "median") or NOTHING,
@@ -572,23 +552,15 @@ FRONTIER = DeclaredTable(
                 f"{row.fits.cell.seq}{' or more' if row.untried else ''}" if row.fits else Word("none", "bad")
             ),
         ),
-        Field(
+        _bytes(
             "before_backward",
             "memory before backward",
-            "bytes",
             importance=1,
-            wide_range=True,
             get=lambda row: row.fits.before_backward_bytes if row.fits else None,
         ),
         Field("beyond", "does not fit", get=lambda row: _beyond(row)[0]),
-        Field("needs", unit="bytes", wide_range=True, get=lambda row: row.beyond.needed_bytes if row.beyond else None),
-        Field(
-            "available",
-            unit="bytes",
-            importance=2,
-            wide_range=True,
-            get=lambda row: row.beyond.available_bytes if row.beyond else None,
-        ),
+        _bytes("needs", get=lambda row: row.beyond.needed_bytes if row.beyond else None),
+        _bytes("available", importance=2, get=lambda row: row.beyond.available_bytes if row.beyond else None),
         Field("how", "known by", importance=3, get=lambda row: _beyond(row)[1]),
     ),
     rows=lambda record: frontier(record.cells),
@@ -630,7 +602,7 @@ ACCOUNTING = DeclaredTable(
         Field("shape", get=itemgetter(1)),
         Field("dtype", "type", get=itemgetter(2)),
         Field("phase", "made in", importance=1, get=itemgetter(3)),
-        Field("size", unit="bytes", wide_range=True, get=itemgetter(4)),
+        _bytes("size", get=itemgetter(4)),
     ),
     rows=_accounted,
     leading=leading(Field("tensor", get=itemgetter(0))),
@@ -649,14 +621,7 @@ MEMORY = DeclaredTable(
     (
         _BEFORE_BACKWARD,
         _SAVED,
-        Field(
-            "naive",
-            "two N × N tensors",
-            "bytes",
-            importance=1,
-            wide_range=True,
-            get=lambda cell: cell.naive_saved_bytes,
-        ),
+        _bytes("naive", "two N × N tensors", importance=1, get=lambda cell: cell.naive_saved_bytes),
         Field(
             "saved_of_naive",
             "of these",
@@ -664,14 +629,7 @@ MEMORY = DeclaredTable(
             importance=2,
             get=lambda cell: cell.saved_bytes / cell.naive_saved_bytes if cell.saved_bytes is not None else None,
         ),
-        Field(
-            "fused",
-            "one number per query",
-            "bytes",
-            importance=3,
-            wide_range=True,
-            get=lambda cell: cell.fused_saved_bytes,
-        ),
+        _bytes("fused", "one number per query", importance=3, get=lambda cell: cell.fused_saved_bytes),
         _PEAK,
         _PEAK_RESERVED,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -66,20 +67,26 @@ PHASES = DeclaredTable(
 """One row per phase, and one for the whole step."""
 
 
+_peak = partial(Field, unit="bytes", optional=True)
+
 MEMORY = DeclaredTable(
     "memory",
     "peak memory of the measured steps",
     leading=along(lambda record: ("name",)),
     columns=(
-        Field("allocated_peak", "allocated", "bytes", get=lambda cell: cell.memory.allocated_peak_bytes, optional=True),
-        Field("reserved_peak", "reserved", "bytes", get=lambda cell: cell.memory.reserved_peak_bytes, optional=True),
-        Field("device_used_peak", "whole device", "bytes", get=lambda cell: cell.memory.device_used_peak_bytes,
-              optional=True, importance=2),
-        Field("host_rss_peak", "process", "bytes", get=lambda cell: cell.memory.host_rss_peak_bytes, optional=True,
-              importance=1, note="process: highest resident set size of the process since it started"),
+        _peak("allocated_peak", "allocated", get=attrgetter("memory.allocated_peak_bytes")),
+        _peak("reserved_peak", "reserved", get=attrgetter("memory.reserved_peak_bytes")),
+        _peak("device_used_peak", "whole device", get=attrgetter("memory.device_used_peak_bytes"), importance=2),
+        _peak(
+            "host_rss_peak",
+            "process",
+            get=attrgetter("memory.host_rss_peak_bytes"),
+            importance=1,
+            note="process: highest resident set size of the process since it started",
+        ),
     ),
     when=lambda record: any(any(cell.memory.model_dump().values()) for cell in record.cells),
-)  # fmt: skip
+)
 """Peaks of the loop."""
 
 _STATISTICS = ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")

@@ -26,6 +26,7 @@ from sysbench.render.findings import (
     Said,
     counted,
     doubts,
+    exponent,
     left_out,
     listed,
     loosely,
@@ -443,8 +444,16 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
         found = _flat(group)
         if not found:
             continue
-        shown = [_flat_words(row, work, group) for row, work in found[:MOST_ROWS]]
-        more = [f"{len(found) - MOST_ROWS} more rows"] if len(found) > MOST_ROWS else []
+        name, words = namer(group, ("ctx",)), []
+        for row, work in found[:MOST_ROWS]:
+            ends = [timed.median_s if (timed := cell.samples("forward")) else 0.0 for cell in (row[0], row[-1])]
+            scale = units.time_scale(ends[0])
+            first, last = (scale.digits(median_s, 1) for median_s in ends)
+            words.append(
+                f"{name(row[0])} at ctx {row[0].cell.ctx} and {row[-1].cell.ctx} "
+                f"({first} and {last} {scale.symbol}, {units.ratio(work)} the FLOPs)"
+            )
+        words += [f"{len(found) - MOST_ROWS} more rows"] if len(found) > MOST_ROWS else []
         rests = tuple(cell for row, _ in found for cell in row)
         if all(map(launch_bound, rests)):
             pace = ": launching kernels sets the pace there"
@@ -452,17 +461,7 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
             device = rests[0].device
             likely = ", launching kernels most likely does" if device is not None and device.type != "cpu" else ""
             pace = f"; arithmetic does not set the pace there{likely}"
-        yield Said(f"{where}forward takes hardly longer for more work: {listed([*shown, *more])}{pace}.", rests)
-
-
-def _flat_words(row: Cells, work: float, group: Cells) -> str:
-    """`medium at ctx 128 and 256 (66.6 and 65.9 ms, 2.01× the FLOPs)`."""
-    medians_s = [found.median_s if (found := cell.samples("forward")) else 0.0 for cell in (row[0], row[-1])]
-    scale = units.time_scale(medians_s[0])
-    first, last = (scale.digits(median_s, 1) for median_s in medians_s)
-    contexts = f"ctx {row[0].cell.ctx} and {row[-1].cell.ctx}"
-    name = namer(group, ("ctx",))(row[0])
-    return f"{name} at {contexts} ({first} and {last} {scale.symbol}, {units.ratio(work)} the FLOPs)"
+        yield Said(f"{where}forward takes hardly longer for more work: {listed(words)}{pace}.", rests)
 
 
 # --- growth
@@ -506,7 +505,7 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
     name = namer(group, (axis,))
     if len(laws) > MOST_ROWS:
         ordered = sorted(laws, key=lambda each: each[0].exponent)
-        ends = " to ".join(f"{_power(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
+        ends = " to ".join(f"{exponent(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
         return f"as {ends}, of {len(laws)} rows"
     alone = len(axes.alike(group, axis)) == 1
     words = []
@@ -515,12 +514,8 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
             units.count(size) if axis == "size" else f"{size:.0f}" for size in (law.sizes[0], law.sizes[-1])
         )
         at = "" if alone else f" at {name(row[0])}"
-        words.append(f"as {_power(law, symbol)}{at} ({ends}, {len(law.sizes)} sizes)")
+        words.append(f"as {exponent(law, symbol)}{at} ({ends}, {len(law.sizes)} sizes)")
     return ", ".join(words)
-
-
-def _power(law: PowerLaw, symbol: str) -> str:
-    return f"{symbol}^{law.exponent:.2f} ± {law.half_width:.2f}"
 
 
 # --- rates

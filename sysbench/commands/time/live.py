@@ -29,7 +29,7 @@ from sysbench.log.predictions import MARK
 from sysbench.render import theme
 from sysbench.render.dashboard.cell_lines import CellLines, label
 from sysbench.render.dashboard.cell_screen import ALWAYS
-from sysbench.render.dashboard.lines import Block, Lines, beside
+from sysbench.render.dashboard.lines import Block, Lines, beside, coarse, left
 from sysbench.render.dashboard.live import Picture, share_while_timed
 from sysbench.render.dashboard.run_state import mean_and_deviation
 
@@ -96,7 +96,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
     return (
         f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
         f"The first step took {units.seconds(now.steps[0].total_s)}, "
-        f"so this needs about {units.duration(_coarse(whole_s))}.",
+        f"so this needs about {units.duration(coarse(whole_s))}.",
         f"{quick} for a quick look, or --plan --simulate a100-80gb for memory on a GPU you do not have",
     )
 
@@ -157,13 +157,13 @@ class _Layout:
         """Return two columns: the running cell, and the board with the cells that finished last."""
         heading = [*self.lines("title", width), *self.lines("hardware", width), []][: max(0, height - 2)]
         room, right_width = height - len(heading), width - LEFT_WIDTH - GAP
-        left = {name: self.lines(name, LEFT_WIDTH) for name in _FIXED if name not in _GROUPS[0]}
-        left["steps"] = self.lines("steps", LEFT_WIDTH, rows=STEPS)
-        right = {"board": self.lines("board", right_width, rows=max(1, room // 2 - _HEADS["board"]))}
-        spare = room - len(right["board"]) - 1 - _HEADS["finished"]
-        right["finished"] = self.lines("finished", right_width, rows=spare) if spare > 0 else []
+        running = {name: self.lines(name, LEFT_WIDTH) for name in _FIXED if name not in _GROUPS[0]}
+        running["steps"] = self.lines("steps", LEFT_WIDTH, rows=STEPS)
+        every = {"board": self.lines("board", right_width, rows=max(1, room // 2 - _HEADS["board"]))}
+        spare = room - len(every["board"]) - 1 - _HEADS["finished"]
+        every["finished"] = self.lines("finished", right_width, rows=spare) if spare > 0 else []
         columns = []
-        for parts in (left, right):
+        for parts in (running, every):
             heights = {name: len(lines) for name, lines in parts.items()}
             columns.append(_stacked(parts, set(_chosen(heights, room)), room))
         return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
@@ -176,10 +176,10 @@ class _Layout:
     def title(self, width: int, rows: int) -> Block:
         state = self.state
         left_s = run_left_s(state) if len(state.planned) > 1 else None
-        left = _left(_coarse(left_s)) if left_s else ""
+        remaining = left(coarse(left_s)) if left_s else ""
         index = list(state.planned).index(state.current) if state.current else len(state.ended)
         count = len(state.planned)
-        return blocks.title(state.now, min(index + 1, count), count, left, width, self.encoding)
+        return blocks.title(state.now, min(index + 1, count), count, remaining, width, self.encoding)
 
     def hardware(self, width: int, rows: int) -> Block:
         state = self.state
@@ -207,7 +207,7 @@ class _Layout:
         texts = [
             (f"{completed}/{total}", ""),
             (_estimate(now), "bold"),
-            (_left(left_s) if left_s is not None else "", theme.QUIET),
+            (left(left_s) if left_s is not None else "", theme.QUIET),
             (f"until {units.share(now.cell.until)}" if now.cell.until and not warming_up else "", theme.QUIET),
         ]
         return blocks.progress(str(now.stage).replace("-", " "), completed, total, texts, width, self.encoding)
@@ -263,15 +263,6 @@ def _estimate(now: TimedCell) -> str:
     if len(now.measured) > 1:
         return units.seconds_with_deviation(*mean_and_deviation([step.total_s for step in now.measured]))
     return units.seconds(now.steps[-1].total_s) if now.steps else ""
-
-
-def _left(left_s: float) -> str:
-    return f"{units.duration(left_s)} left" if left_s >= 1 else "under 1 s left"
-
-
-def _coarse(value_s: float) -> float:
-    """Round a forecast, so that it does not change with every step."""
-    return value_s if value_s < 20 else round(value_s / 10) * 10
 
 
 def _chosen(heights: dict[str, int], height: int) -> list[str]:

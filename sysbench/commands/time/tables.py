@@ -187,6 +187,8 @@ _RANKS_NOTE = (
 )
 
 
+_peak = partial(Field, unit="bytes", optional=True)
+
 RANKS = DeclaredTable(
     "ranks",
     "ranks, mean ± standard deviation",
@@ -210,30 +212,14 @@ RANKS = DeclaredTable(
             get=lambda row: f"{row[1].loss:.4f}" if row[1].loss is not None else None,
             optional=True,
         ),
-        Field(
-            "allocated_peak",
-            "allocated peak",
-            "bytes",
-            importance=5,
-            get=lambda row: row[1].allocated_peak_bytes,
-            optional=True,
-        ),
-        Field(
-            "reserved_peak",
-            "reserved peak",
-            "bytes",
-            importance=8,
-            get=lambda row: row[1].reserved_peak_bytes,
-            optional=True,
-        ),
-        Field(
+        _peak("allocated_peak", "allocated peak", importance=5, get=lambda row: row[1].allocated_peak_bytes),
+        _peak("reserved_peak", "reserved peak", importance=8, get=lambda row: row[1].reserved_peak_bytes),
+        _peak(
             "host_rss_peak",
             "host memory",
-            "bytes",
             importance=6,
             note="host memory: highest resident memory of the rank's process so far",
             get=lambda row: row[1].host_rss_peak_bytes,
-            optional=True,
         ),
     ),
     rows=lambda record: [(cell, each) for cell in record.cells if cell.outcome in MEASURED for each in cell.ranks],
@@ -299,7 +285,7 @@ SUMMARY = DeclaredTable(
             optional=True,
         ),
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
-        Field("peak_memory", "peak memory", "bytes", importance=8, get=_peak_bytes, optional=True),
+        _peak("peak_memory", "peak memory", importance=8, get=_peak_bytes),
         Field("compile", "compile", "s", importance=9, get=attrgetter("compile_s"), optional=True),
         *_OFFERED,
     ),
@@ -310,8 +296,6 @@ SUMMARY = DeclaredTable(
 )
 """One row per cell: its phases as mean ± std, achieved rates, and shares of the machine's limits."""
 
-
-_peak = partial(Field, unit="bytes", optional=True)
 
 MEMORY = DeclaredTable(
     "memory",
