@@ -357,23 +357,18 @@ def _backward(cells: Cells) -> Iterator[Said]:
             text = f"backward takes {multiple(common)} forward in {counted(len(found.each))}{all_three}"
         elif found.differ:
             ends = f"{loosely(low, name(least))} to {loosely(high, name(most))}"
-            text = f"backward takes {ends} as long as forward{_where_work_decides(found, group)}"
+            text = f"backward takes {ends} as long as forward"
+            waiting = {cell.key for cell in paced_by_launches(group)}
+            working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
+            if waiting and 2 <= len(working.each) < len(found.each):
+                shortest, longest = working.each[0][0].value, working.each[-1][0].value
+                much = multiple(working.common) if working.common else f"{shortest:.2f} to {units.ratio(longest)}"
+                there = together_named(working.cells, group)
+                text += f"; where work, not launching kernels, sets the pace it is {much} ({there})"
         else:
             ends = f"{low.value:.2f} to {units.ratio(high.value)}"
             text = f"backward takes {ends} as long as forward; the cells cannot be told apart"
         yield Said(f"{where}{text}.", found.cells)
-
-
-def _where_work_decides(found: _Parts, group: Cells) -> str:
-    """State the ratio in the cells that kernel launches do not limit."""
-    waiting = {cell.key for cell in paced_by_launches(group)}
-    working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
-    if not waiting or not 2 <= len(working.each) < len(found.each):
-        return ""
-    low, high = working.each[0][0].value, working.each[-1][0].value
-    much = multiple(working.common) if working.common else f"{low:.2f} to {units.ratio(high)}"
-    where = together_named(working.cells, group)
-    return f"; where work, not launching kernels, sets the pace it is {much} ({where})"
 
 
 def _optimizer(cells: Cells) -> Iterator[Said]:
