@@ -97,7 +97,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
         f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
         f"The first step took {units.seconds(now.steps[0].total_s)}, "
         f"so this needs about {units.duration(coarse(whole_s))}.",
-        f"{quick} for a quick look, or --plan --simulate a100-80gb for memory on a GPU you do not have",
+        f"{quick} for a quick look, or --simulate a100-80gb to predict times on a GPU you do not have",
     )
 
 

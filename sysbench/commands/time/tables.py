@@ -86,7 +86,7 @@ Value = Callable[[TimeCellRecord], float | None]
 
 
 def _rate(name: str) -> Value:
-    return lambda cell: getattr(cell.rates, name) if cell.rates else None
+    return lambda cell: getattr(cell.rates or cell.prediction, name, None)
 
 
 def _energy(name: str) -> Value:
@@ -762,12 +762,34 @@ Phase = tuple[TimeCellRecord, str | None, PhaseRecord]
 
 
 def _phases(record: TimeRecord) -> Iterator[Phase]:
-    """Yield a row for each phase of each cell; a cell without samples has one row, without numbers."""
+    """Yield a row for each measured or predicted phase of each cell; a cell without any has one row without numbers."""
     nothing = PhaseRecord(wall=None, device=None, enqueue_median_s=None)
     for cell in record.cells:
         yield from ((cell, phase, found) for phase, found in cell.phases.items())
-        if not cell.phases:
+        found = cell.prediction
+        if found and found.step:
+            yield from ((cell, name, nothing) for name in (*(phase.name for phase in found.phases), "step"))
+        elif not cell.phases:
             yield cell, None, nothing
+
+
+def _predicted(row: Phase, name: str) -> float | None:
+    cell, phase, _ = row
+    found = cell.prediction
+    time = (found.step if phase == "step" else found.phase(phase or "")) if found else None
+    return getattr(time, name, None)
+
+
+def _device_name(row: Phase) -> str | None:
+    """Return the name of the device that the row is about: the GPU, if it was predicted."""
+    cell = row[0]
+    if cell.prediction:
+        return cell.prediction.gpu
+    return cell.device.name if cell.device else None
+
+
+def _peak_of(cell: TimeCellRecord, name: str) -> int | None:
+    return getattr(cell.prediction or cell.memory, f"{name}_bytes", None)
 
 
 def _ci95(row: Phase) -> tuple[float | None, float | None]:
@@ -784,10 +806,21 @@ CELLS = DeclaredTable(
     "all cells and phases",
     (
         Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.shape, name, None)),), _DIMENSIONS),
-        Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
+        Field("device_name", "device name", get=_device_name),
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
         Field("outcome", get=lambda row: row[0].outcome),
         Field("phase", get=lambda row: row[1]),
+        Each(
+            "prediction",
+            (
+                Field("source", get=lambda row, _: "predicted"),
+                Field("predicted", "predicted", "s", get=lambda row, _: _predicted(row, "point_s")),
+                Field("predicted_low", "predicted 90 % low", "s", get=lambda row, _: _predicted(row, "low_s")),
+                Field("predicted_high", "predicted 90 % high", "s", get=lambda row, _: _predicted(row, "high_s")),
+            ),
+            values=lambda record: ["prediction"] if predicted.is_predicted(record) else [],
+            ahead=("prediction",),
+        ),
         Field("samples", get=lambda row: len(found.samples_s) if (found := row[2].wall or row[2].device) else 0),
         Each(
             "clock",
@@ -817,7 +850,7 @@ CELLS = DeclaredTable(
         Field("matmul_ceiling", "of matmul", "share", get=_of_step(_rate("ceiling_share"))),
         Each(
             "peak",
-            (Field("{peak}", unit="bytes", get=lambda row, name: _of_step(attrgetter(f"memory.{name}_bytes"))(row)),),
+            (Field("{peak}", unit="bytes", get=lambda row, name: _of_step(lambda cell: _peak_of(cell, name))(row)),),
             ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak"),
             said=lambda name: name.replace("_", " "),
         ),
