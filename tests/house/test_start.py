@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import psutil
@@ -171,6 +172,8 @@ def test_one_that_dies_after_it_was_asked_is_replaced(tmp_path: Path) -> None:
         (asked,) = forked.children()
         devices_here(launcher)
         asked.kill()
+        while asked.status() != psutil.STATUS_ZOMBIE:
+            sleep(0.01)
         events = carry_out(spec, tmp_path, launcher)
     assert outcomes(spec, events) == {16: "ok"}
 
