@@ -330,8 +330,8 @@ def read_snapshot(path: str | Path) -> Snapshot:
 
     Nothing in the file is executed. Raises SysbenchError for other files.
     """
+    from sysbench.snapshot.categories import from_snapshot
     from sysbench.snapshot.snapshot import read
-    from sysbench.snapshot.timeline_sources import from_snapshot
 
     return Snapshot(from_snapshot(read(Path(path))), Path(path).name)
 

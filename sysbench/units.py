@@ -200,6 +200,13 @@ def quantity(unit: Unit, value: float | None) -> str:
     return f"{scale.digits(value, 0 if whole else _decimals(value / scale.factor))} {scale.symbol}".rstrip()
 
 
+def short(unit: Unit, value: float) -> str:
+    """`12.3 ms`: a quantity with at most four characters of digits."""
+    number, _, symbol = quantity(unit, value).partition(" ")
+    digits = number if len(number) <= 4 else number[:4].rstrip(".")
+    return f"{digits} {symbol}"
+
+
 def _decimals(shown: float) -> int:
     """Return the decimals for three significant digits, and at least one below a thousand."""
     magnitude = abs(shown)

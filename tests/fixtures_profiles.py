@@ -9,8 +9,7 @@ from typing import Any
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.log.outcomes import Caution
-from sysbench.trace.kernels.classes import classified
-from sysbench.trace.kernels.names import shortened
+from sysbench.trace.kernels.names import classified, shortened
 from sysbench.trace.summary import DeviceUse, KernelName, KernelTimeColumns, ProfileSource, ProfileSummary, Rate
 from tests.fixtures_timing import A100
 

@@ -69,7 +69,7 @@ def read(path: Path) -> Artefact | None:
     if name.endswith(SNAPSHOTS):
         from sysbench.commands.memory.snapshot_tables import sheet
         from sysbench.snapshot import snapshot
-        from sysbench.snapshot.timeline_sources import from_snapshot
+        from sysbench.snapshot.categories import from_snapshot
 
         return TablesArtefact(path.name, sheet(from_snapshot(snapshot.read(path)), path.name), "snapshot")
     if not name.endswith(TRACES):

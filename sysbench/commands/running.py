@@ -188,6 +188,14 @@ def _refuse_unwritable(kind: Kind, options: RunOptions) -> None:
         command.part("refuse_files")(options)
 
 
+def refuse_wrong_figure(path: Path | None) -> None:
+    """Raise UsageError for a file of `--figure` whose name does not end in a format of pictures."""
+    from sysbench.render.plots import FORMATS
+
+    if path is not None and path.suffix.lower().removeprefix(".") not in FORMATS:
+        raise UsageError(f"--figure {path} must end in {', '.join(f'.{name}' for name in FORMATS)}")
+
+
 def refuse_wrong_results(spec: RunSpec, options: RunOptions) -> None:
     """Raise UsageError or OutputError for tables, columns and files that a run of this spec cannot have."""
     refuse_unknown_tables(spec.kind, options)

@@ -15,7 +15,7 @@ from sysbench.engine.conversation import GOODBYE_S, START_S, Conversation, LostW
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
-from sysbench.engine.process import WorkerProcess, launched
+from sysbench.engine.process import WorkerProcess, launched, set_aside
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Team, Worker
@@ -25,6 +25,7 @@ from sysbench.log.events import (
     CeilingMeasured,
     CellFinished,
     CellStarted,
+    DeviceInfo,
     Event,
     MemoryForeseen,
     Reading,
@@ -91,6 +92,16 @@ class Supervisor:
             else:
                 yield from self._attend(placed)
         yield from self._say_goodbye()
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """Ask a worker for the devices, and set it aside for the first run; raises as `run`."""
+        for event in self._start_worker(self._launcher):
+            worker = self._worker
+            if isinstance(event, WorkerReady) and isinstance(worker, WorkerProcess):
+                self._worker = None
+                set_aside(worker)
+                return event.devices
+        raise AssertionError("a worker becomes ready, or that raises")
 
     def stop(self) -> list[WorkerExited]:
         """End the worker, if there is one, at once."""
@@ -220,6 +231,10 @@ class Supervisor:
         if ranks > 1 and isinstance(worker, WorkerProcess):
             self._worker = worker = Team(worker, launcher, ranks, self._timeout_s, self._links)
         self._sampler.watch(*worker.pids)
+        if isinstance(worker, WorkerProcess) and worker.ready is not None:
+            ready = worker.ready.model_copy(update={"at_s": time.time()})
+            yield ready
+            return worker, ready
         try:
             ready = yield from self._conversation.until(worker, WorkerReady, at_least_s=START_S)
             return worker, ready

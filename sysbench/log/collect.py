@@ -68,6 +68,17 @@ class CellEvents:
         every = self.all(kind)
         return every[-1] if every else None
 
+    @property
+    def warmup_s(self) -> list[float]:
+        """Wall time of the warm-up steps, in order."""
+        return [each.step.wall_s for each in self.warmup if each.step.wall_s is not None]
+
+    @property
+    def device_used_peak_bytes(self) -> int | None:
+        """Highest reading of the memory in use on the whole device; None without one."""
+        used = [reading.device_used_bytes for reading in self.readings if reading.device_used_bytes is not None]
+        return max(used, default=None)
+
     def add(self, event: Event) -> None:
         """Add an event of this cell."""
         if type(event) is StepMeasured:

@@ -141,6 +141,11 @@ class EnvironmentRecord(Frozen):
     devices: list[DeviceInfo]
     driver: str | None
 
+    @property
+    def software(self) -> tuple[str, ...]:
+        """`torch 2.13.0`, as headings name it; nothing if no worker was ready."""
+        return (f"torch {self.torch.torch}",) if self.torch else ()
+
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 

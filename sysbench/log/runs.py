@@ -153,7 +153,7 @@ def _named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path
     ]
     if not entries:
         runs = f"runs of `sysbench {kind}`" if kind else "runs"
-        raise LogError(f"{name} is neither a file nor a directory, and there are no {runs} in {directory}")
+        raise LogError(f"{rest or name} is neither a file nor a directory, and there are no {runs} in {directory}")
     return list(_meant(name, rest, entries, directory).paths)
 
 

@@ -20,8 +20,8 @@ from sysbench.errors import LogError
 from sysbench.predict.kernels import limit, rate_of_product, seconds
 from sysbench.predict.rates import GPU_RATES, HOST_RATES, GpuRate, GpuRates, HostRate
 from sysbench.predict.trace import Dtype, Kernel
-from sysbench.trace.intervals import Nesting
-from sysbench.trace.kernels.products import PRODUCTS
+from sysbench.trace.columns import Nesting
+from sysbench.trace.kernels.work import PRODUCTS
 from sysbench.trace.recording import KERNEL, NONE, Integers, Trace
 
 LEAST_PRODUCT_S: Final = 30e-6

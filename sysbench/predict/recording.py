@@ -12,8 +12,7 @@ import numpy as np
 from sysbench.predict.kernels import Floats
 from sysbench.predict.step import StepPrediction
 from sysbench.predict.trace import Kernel, Kind, PhaseTrace, Trace
-from sysbench.trace.packed import Recording, Table
-from sysbench.trace.recording import KERNEL, NONE, Integers
+from sysbench.trace.recording import KERNEL, NONE, Integers, Recording, Table
 from sysbench.trace.summary import STEP, ancestry
 
 STREAM = 7

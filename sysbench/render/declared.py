@@ -174,7 +174,7 @@ class DeclaredTable:
     parts: Callable[[Any], Iterable[Any]] = lambda record: (record,)
     when: Callable[[Any], bool] = lambda part: True
     instead: Callable[[Any], Word | None] = lambda row: None
-    notes: Sequence[str] | Callable[[Any], Sequence[str]] = ()
+    notes: Sequence[str] | Callable[[Any], Iterable[str]] = ()
     words: Mapping[str, Fill] = field(default_factory=dict)
     name_of: Callable[[Any], str] | None = None
     empty: bool = False

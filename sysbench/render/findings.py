@@ -11,7 +11,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord
-from sysbench.statistics import Pooled, Ratio
+from sysbench.statistics import Pooled, PowerLaw, Ratio
 
 NAMED: Final = 3
 """Largest number of cells named in a sentence; the others are counted."""
@@ -152,6 +152,11 @@ def percentage(found: Pooled) -> str:
     reach = found.reach * 100
     decimals = min(2, max(0, math.ceil(-math.log10(reach)))) if reach > 0 else 1
     return f"{found.value * 100:.{decimals}f} ± {_up(reach, decimals):.{decimals}f} %"
+
+
+def exponent(law: PowerLaw, symbol: str) -> str:
+    """`N^1.97 ± 0.03`."""
+    return f"{symbol}^{law.exponent:.2f} ± {law.half_width:.2f}"
 
 
 def _up(value: float, decimals: int) -> float:

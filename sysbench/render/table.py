@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from sysbench.units import Unit
+
+if TYPE_CHECKING:
+    from sysbench.log.records import Samples
 
 _WORD: Final = re.compile(r"[a-z]+(?=[,;:.)]?(?:\s|$))")
 """A word of letters only: one with digits, hyphens or underscores (`bf16`, `sdpa-math`, `d_model`) is a name."""
@@ -50,6 +53,11 @@ class Measure:
     tone: Tone = "plain"
     aside: bool = False
     text: str | None = None
+
+
+def mean_of(times: Samples | None) -> Measure | None:
+    """Return the mean, with the standard deviation of several samples; None without samples."""
+    return Measure(times.mean_s, times.std_s if len(times.samples_s) > 1 else None) if times else None
 
 
 @dataclass(frozen=True)

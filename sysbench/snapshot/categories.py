@@ -1,4 +1,4 @@
-"""Inference of memory categories, for snapshots that do not record them.
+"""Timelines from memory snapshots, with the category of every allocation, inferred where the snapshot has none.
 
 Three facts are known about every allocation: the stack that made it, the stack that released it, and its lifetime.
 Together they explain nearly all of a training step: what torch.optim allocates and keeps is optimizer state; what
@@ -10,16 +10,19 @@ remains unknown.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntFlag
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from sysbench.errors import UsageError
 from sysbench.snapshot import CATEGORIES
-from sysbench.snapshot.layout import NONE, Column, Frame, Snapshot, Stacks
-from sysbench.snapshot.lifetimes import Lifetimes
-from sysbench.snapshot.timeline import UNKNOWN, Phase
+from sysbench.snapshot.layout import NONE, Annotation, Column, Frame, Snapshot, Stacks
+from sysbench.snapshot.lifetimes import ROUNDING_BYTES, Lifetimes, lifetimes
+from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680
 """cuBLAS's default workspace per handle and stream (getChosenWorkspaceSize in CublasHandlePool.cpp of ATen/cuda)."""
@@ -28,7 +31,19 @@ HOPPER_WORKSPACE_BYTES = 33_554_432
 MOST_WORKSPACES = 2
 """One for each thread that multiplies matrices: that of forward, and autograd's."""
 
-_CODE = {name: code for code, name in enumerate(CATEGORIES)}
+_CODE: Final[Mapping[str, int]] = {name: code for code, name in enumerate(CATEGORIES)}
+_RECORDED_CODE: Final[Mapping[str, int]] = {
+    **_CODE,
+    # torch.profiler's names (torch/profiler/_memory_profiler.py, `Category`), as _memory_viz writes them.
+    "parameter": _CODE["parameters"],
+    "gradient": _CODE["gradients"],
+    "optimizer_state": _CODE["optimizer state"],
+    "activation": _CODE["activations"],
+    "input": _CODE["inputs"],
+    "temporary": _CODE["temporaries"],
+    "autograd_detail": _CODE["temporaries"],
+}
+"""Codes of the names that snapshots record."""
 
 
 class _Trait(IntFlag):
@@ -48,13 +63,118 @@ _SHORTEST_RUN = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Inference:
-    """Inferred category and module of each allocation, and the phases."""
+class Origins:
+    """Category and module of each allocation, and the phases: recorded or inferred."""
 
     category: npt.NDArray[np.uint8]
     module: npt.NDArray[np.int32]
     modules: tuple[tuple[str, ...], ...]
     phases: tuple[Phase, ...]
+
+
+def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
+    """Build the timeline of one device, by default the one with the most activity.
+
+    Categories that the snapshot records are used as they are; otherwise they are inferred, and the timeline is marked
+    accordingly. Raises UsageError for a device that the snapshot does not contain.
+    """
+    trace, blocks, segments = snapshot.trace, snapshot.blocks, snapshot.segments
+    if device is None:
+        # By trace entries, then by the bytes that it holds.
+        activity = {
+            each: (int((trace.device == each).sum()), int(segments.total_bytes[segments.device == each].sum()))
+            for each in snapshot.devices
+        }
+        device = max(activity, key=activity.__getitem__, default=0)
+    if device not in snapshot.devices:
+        held = ", ".join(map(str, snapshot.devices)) or "none"
+        raise UsageError(f"the snapshot has nothing about device {device} (it has: {held})")
+    lives = lifetimes(snapshot, device)
+    requested = _picked(lives, trace.size_bytes, blocks.requested_bytes)
+    rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
+    size = np.where(lives.block == NONE, rounded, np.append(blocks.size_bytes, 0)[lives.block])
+    stack = _picked_or_none(lives, trace.stack, blocks.stack).astype(np.int32)
+    freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
+    recorded = _recorded(snapshot, lives)
+    found = recorded or infer(snapshot, lives, stack, freed_stack, rounded)
+    name = snapshot.metadata.get("device_name")
+    return Timeline(
+        allocations=Allocations(
+            size_bytes=size,
+            requested_bytes=requested,
+            born=lives.born,
+            died=lives.died,
+            category=found.category,
+            module=found.module,
+            stack=stack,
+            freed_stack=freed_stack,
+            address=_picked(lives, trace.address, blocks.address).astype(np.uint64),
+            stream=_picked(lives, trace.stream, segments.stream[blocks.segment]),
+        ),
+        states=lives.states,
+        phases=found.phases,
+        modules=found.modules,
+        stacks=snapshot.stacks,
+        reserved=lives.reserved if snapshot.has_allocator else None,
+        time_us=lives.time_us if snapshot.has_allocator else None,
+        source=snapshot.source,
+        inferred=recorded is None,
+        device=device,
+        device_name=name if isinstance(name, str) else None,
+        failures=lives.failures,
+    )
+
+
+def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
+    """A value for each allocation: from its trace entry, or from its block if it predates the trace.
+
+    Allocations that predate the trace and were released in it have only the value of the release.
+    """
+    row = np.where(lives.row == NONE, lives.freed_row, lives.row)
+    from_block = np.append(of_blocks, of_blocks.dtype.type(0))[lives.block]
+    from_trace = np.append(of_trace, of_trace.dtype.type(0))[row]
+    return np.where(row == NONE, from_block, from_trace)
+
+
+def _recorded(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
+    """Return recorded categories, modules and phases; None for a snapshot without categories."""
+    codes = np.array([*(_RECORDED_CODE.get(name, UNKNOWN) for name in snapshot.categories), UNKNOWN], np.uint8)
+    named = _picked_or_none(lives, snapshot.trace.category, snapshot.blocks.category)
+    category = codes[named]
+    if (category == UNKNOWN).all():
+        return None
+    module = _picked_or_none(lives, snapshot.trace.label, snapshot.blocks.label).astype(np.int32)
+    modules = tuple(tuple(part for part in label.split(".") if part) for label in snapshot.labels)
+    return Origins(category, module, modules, tuple(_marked_phases(snapshot.annotations, lives)))
+
+
+def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
+    """Like `_picked`, for positions, but ignores releases, which tell nothing about where and for what it was made."""
+    from_block = np.append(of_blocks, NONE)[lives.block]
+    return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
+
+
+def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
+    """Phases between a START and the next END of the same name; names of other ranges are ignored."""
+    if lives.time_us is None:
+        return
+    # State 0 precedes the first event, and has no time of its own.
+    times = lives.time_us[1:]
+    started: dict[str, int] = {}
+    for mark in sorted(annotations, key=lambda mark: mark.time_us):
+        if mark.name not in PHASES:
+            continue
+        state = int(np.searchsorted(times, mark.time_us, side="left"))
+        if mark.stage == "START":
+            started[mark.name] = state
+        elif mark.name in started:
+            yield Phase(mark.name, started.pop(mark.name), state + 1)
+    for name, state in started.items():
+        # Out of memory in the middle of a phase.
+        yield Phase(name, state, lives.states)
+
+
+# --- inference
 
 
 def infer(
@@ -63,21 +183,23 @@ def infer(
     stack: npt.NDArray[np.int32],
     freed_stack: npt.NDArray[np.int32],
     size_bytes: Column,
-) -> Inference:
+) -> Origins:
     """Infer from stacks and lifetimes.
 
     stack, freed_stack  where each allocation was made and released: positions in `snapshot.stacks`, or NONE
     size_bytes          as requested, rounded up to whole blocks: the allocator may hand out more
     """
-    # The extra entry, at NONE, is for allocations without a stack: they have no traits.
-    traits = np.append(_traits_of_stacks(snapshot.stacks), 0)
+    stacks = snapshot.stacks
+    of_frame = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
+    # A stack has the traits of all its frames. The extra entry, at NONE, is for allocations without a stack.
+    of_stack = np.bitwise_or.reduceat(of_frame[stacks.frame], stacks.start[:-1]) if len(stacks) else of_frame[:0]
+    traits = np.append(of_stack, 0)
     in_trace = np.flatnonzero(lives.born > 0)
     order = in_trace[np.argsort(lives.born[in_trace], kind="stable")]
-    label = _labels(traits[stack[order]], stack[order] != NONE)
-    phases = _phases(label, lives.born[order], lives.states)
+    phases = _phases(traits[stack[order]], stack[order] != NONE, lives.born[order], lives.states)
     category = _categories(lives, traits[stack], traits[freed_stack], size_bytes, phases)
-    module, modules = _modules(snapshot.stacks, stack)
-    return Inference(category, module, modules, phases)
+    module, modules = _modules(stacks, stack)
+    return Origins(category, module, modules, phases)
 
 
 # --- stacks
@@ -106,17 +228,14 @@ def _trait_of(frame: Frame) -> int:
     return trait
 
 
-def _traits_of_stacks(stacks: Stacks) -> npt.NDArray[np.uint8]:
-    """The union of the traits of all frames of each stack."""
-    of_frame = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
-    if not len(stacks):
-        return np.zeros(0, np.uint8)
-    return np.bitwise_or.reduceat(of_frame[stacks.frame], stacks.start[:-1])
-
-
 def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
     """Calls that lead to an allocation, outermost first, without library calls: `model.py:88 forward`."""
-    step = [_call(frame) for frame in stacks.frames]
+    step: list[str | None] = []
+    for frame in stacks.frames:
+        filename = frame.filename.replace("\\", "/")
+        library = "/torch/" in filename or "site-packages/" in filename or "/lib/python" in filename
+        own = filename.endswith(".py") and not library and frame.name != "<module>"
+        step.append(f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}" if own else None)
     positions: dict[tuple[str, ...], int] = {}
     of_stack = np.full(len(stacks) + 1, NONE, np.int32)
     for index in np.unique(stack[stack != NONE]):
@@ -127,31 +246,7 @@ def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[
     return of_stack[stack], tuple(positions)
 
 
-def _call(frame: Frame) -> str | None:
-    filename = frame.filename.replace("\\", "/")
-    library = "/torch/" in filename or "site-packages/" in filename or "/lib/python" in filename
-    if library or not filename.endswith(".py") or frame.name == "<module>":
-        return None
-    return f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}"
-
-
 # --- phases
-
-
-def _labels(trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
-    """The phase that each allocation of the trace belongs to, in order."""
-    # On CUDA, autograd runs on its own threads without Python code: these allocations have no stack, others have one.
-    stackless = ~has_stack & has_stack.any()
-    return np.select(
-        [
-            (trait & _Trait.OPTIMIZER) > 0,
-            (trait & _Trait.BACKWARD) > 0,
-            (trait & _Trait.FORWARD) > 0,
-            stackless,
-        ],
-        [_OPTIMIZER, _BACKWARD, _FORWARD, _BACKWARD],
-        _OUTSIDE,
-    ).astype(np.uint8)
 
 
 def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
@@ -163,9 +258,18 @@ def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
     return [(int(label[start]), int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
 
 
-def _phases(label: npt.NDArray[np.uint8], born: npt.NDArray[np.int64], states: int) -> tuple[Phase, ...]:
-    smooth = label.copy()
-    runs = _runs(label)
+def _phases(
+    trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_], born: npt.NDArray[np.int64], states: int
+) -> tuple[Phase, ...]:
+    """The phases of the trace, from the traits of its allocations in order."""
+    # On CUDA, autograd runs on its own threads without Python code: these allocations have no stack, others have one.
+    stackless = ~has_stack & has_stack.any()
+    smooth = np.select(
+        [(trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0, (trait & _Trait.FORWARD) > 0, stackless],
+        [_OPTIMIZER, _BACKWARD, _FORWARD, _BACKWARD],
+        _OUTSIDE,
+    ).astype(np.uint8)
+    runs = _runs(smooth)
     for before, (_, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
         if before[0] == after[0] and end - first < _SHORTEST_RUN:
             smooth[first:end] = before[0]

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Snapshot
-from sysbench.snapshot.reserved import Reserved, SegmentHistory
-from sysbench.snapshot.timeline import OutOfMemory
+from sysbench.snapshot.timeline import OutOfMemory, Reserved, SegmentHistory
 
 ROUNDING_BYTES = 512
 """Block sizes in the allocator are multiples of this (kMinBlockSize in c10/cuda/CUDACachingAllocator.cpp)."""

@@ -1,9 +1,10 @@
 """Memory snapshots as `torch.cuda.memory._dump_snapshot` writes them: safe reading, and writing for viewers.
 
 A snapshot is returned as columns: one row per trace entry, per segment and per block, with a table of distinct stacks.
-Layouts since 2022 are supported: without `allocator_settings`, without addresses of blocks, with `history` in place of
-`frames`, without traces, and a bare list of segments. Sources of the layout: torch/cuda/memory.py (`_snapshot`),
-torch/csrc/cuda/Module.cpp and memory_snapshot.cpp, torch/utils/viz/MemoryViz.js.
+Its dicts become columns while the file is still being read. Layouts since 2022 are supported: without
+`allocator_settings`, without addresses of blocks, with `history` in place of `frames`, without traces, and a bare list
+of segments. Sources of the layout: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/Module.cpp and
+memory_snapshot.cpp, torch/utils/viz/MemoryViz.js.
 
 sysbench's own snapshots contain more, in keys that viewers ignore: a trace entry or a block may have `category` and, in
 `user_metadata`, the path of its module; `external_annotations` mark phases by entries with `name`, `stage` (START or
@@ -17,13 +18,32 @@ import gzip
 import io
 import pickle
 import zlib
-from collections.abc import Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, repeat, takewhile
+from operator import is_, itemgetter
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from sysbench.errors import LogError, OutputError
-from sysbench.snapshot.collector import SnapshotCollector
-from sysbench.snapshot.layout import Snapshot
+from sysbench.snapshot.layout import (
+    ACTION_CODE,
+    NONE,
+    STATES,
+    Annotation,
+    Blocks,
+    Column,
+    Frame,
+    Segments,
+    Snapshot,
+    Stacks,
+    Trace,
+)
 from sysbench.snapshot.plain_pickle import DEFAULT_BUDGET_BYTES, ByteStream, UnreadableError, load
 
 _FOREIGN = {
@@ -33,6 +53,13 @@ _FOREIGN = {
     b"SQLi": "is an SQLite database, not a memory snapshot",
 }
 """First bytes of other kinds of files."""
+
+METADATA_KEY: Final = "sysbench"
+"""Key of what sysbench adds to a snapshot."""
+
+_BATCH_ROWS: Final = 1 << 11
+_PICKLED_TOGETHER: Final = 1000
+"""pickle fills lists in batches of this size (`_BATCHSIZE` in Lib/pickle.py): after a full batch, more may follow."""
 
 
 def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
@@ -124,3 +151,299 @@ def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
     mark = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": "unknown"}
     marked = [[*trace, mark] if position == index else trace for position, trace in enumerate(traces)]
     return {**snapshot, "device_traces": marked}
+
+
+# --- from dicts to columns
+
+
+class _Names(dict[object, int]):
+    """Assigns positions to distinct texts in order of appearance; a missing text is NONE."""
+
+    def __init__(self) -> None:
+        super().__init__({None: NONE, "": NONE})
+        self.texts: list[str] = []
+
+    def __missing__(self, text: object) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r:.40} is not a text")
+        position = self[text] = len(self.texts)
+        self.texts.append(text)
+        return position
+
+
+class _Codes(dict[object, int]):
+    """Codes of names; 0 for an unknown name."""
+
+    def __missing__(self, name: object) -> int:
+        return 0
+
+
+_ACTION_CODES: Final = _Codes(ACTION_CODE)
+_STATE_CODES: Final = _Codes({name: code for code, name in enumerate(STATES)})
+# The documentation's name for active_pending_free in the code.
+_STATE_CODES["active_awaiting_free"] = _STATE_CODES["active_pending_free"]
+
+
+class _Stack(int):
+    """Position of a stack in the table; replaces the stack's frames in a list."""
+
+
+_FRAME: Final = object()
+"""The only key of a dict that has replaced a frame; its value is the frame's position in the table."""
+
+
+class _StackTable:
+    """Table of distinct frames and stacks.
+
+    A pickle may refer to any frame and any list of frames again, so both are replaced in place.
+    """
+
+    def __init__(self) -> None:
+        self._frames: dict[Frame, int] = {}
+        self._stacks: dict[bytes, _Stack] = {}
+
+    def add(self, items: list[Any]) -> None:
+        """Add a list of frames to the table and replace its content; other lists remain unchanged."""
+        for record in items:
+            if type(record) is dict and "filename" in record:
+                filename, line, name = record["filename"], record.get("line"), record.get("name")
+                frame = Frame(
+                    filename if isinstance(filename, str) else "",
+                    line if isinstance(line, int) else 0,
+                    name if isinstance(name, str) else "",
+                )
+                record.clear()
+                record[_FRAME] = self._frames.setdefault(frame, len(self._frames))
+        try:
+            key = array("I", map(itemgetter(_FRAME), items)).tobytes()
+        except (KeyError, TypeError):
+            return
+        items[:] = [self._stacks.setdefault(key, _Stack(len(self._stacks)))]
+
+    def position(self, frames: Any) -> int:
+        """Return the position of a stack, or NONE for no frames. Raises TypeError for anything else."""
+        if not frames:
+            return NONE
+        if type(frames) is list:
+            if type(frames[0]) is not _Stack:
+                self.add(frames)
+            if len(frames) == 1 and type(frames[0]) is _Stack:
+                return frames[0]
+        raise TypeError("the frames are malformed")
+
+    def columns(self) -> Stacks:
+        """Return the whole table."""
+        frame = np.frombuffer(b"".join(self._stacks), dtype=np.uint32)
+        lengths = np.array([len(key) // frame.itemsize for key in self._stacks], dtype=np.int64)
+        return Stacks(frames=tuple(self._frames), frame=frame, start=_starts(lengths))
+
+
+class _Rows:
+    """Converts dicts of one kind to rows, a batch at a time; in its list, each dict is replaced by this object."""
+
+    def __init__(self, kind: str, columns_of: Callable[[list[dict[object, Any]]], dict[str, Column]]) -> None:
+        self.kind = kind
+        self.count = 0
+        self._columns_of = columns_of
+        self._waiting: list[dict[object, Any]] = []
+        self._batches: list[dict[str, Column]] = []
+
+    def add(self, records: list[dict[object, Any]]) -> None:
+        """Add rows and empty the dicts. Raises UnreadableError."""
+        self.count += len(records)
+        self._waiting += records
+        if len(self._waiting) >= _BATCH_ROWS:
+            self.pack()
+
+    def columns(self) -> dict[str, Column]:
+        """Return all rows and remove them from here. Raises UnreadableError."""
+        self.pack()
+        # Column by column, so that at most one column exists twice at any time.
+        return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
+
+    def pack(self) -> None:
+        """Convert the rows so far to columns. Raises UnreadableError."""
+        if self._batches and not self._waiting:
+            return
+        records, self._waiting = self._waiting, []
+        try:
+            self._batches.append(self._columns_of(records))
+        except (KeyError, OverflowError, TypeError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise UnreadableError(f"is not a memory snapshot: in a {self.kind}, {reason}") from None
+        for record in records:
+            record.clear()
+
+
+def _coded(codes: Mapping[object, int], values: Iterable[object], kind: type[np.generic]) -> Column:
+    return np.fromiter(map(codes.__getitem__, values), kind)
+
+
+def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column:
+    """Convert whole numbers to a column; None counts as 0. Raises TypeError and OverflowError."""
+    if not set(map(type, values)) <= {int, NoneType}:
+        wrong = next(value for value in values if type(value) not in (int, NoneType))
+        raise TypeError(f"{wrong!r:.40} is not a whole number")
+    return np.fromiter((value or 0 for value in values), kind, len(values))
+
+
+class SnapshotCollector:
+    """Receives the lists of a snapshot as they are filled, and keeps their content as columns."""
+
+    def __init__(self) -> None:
+        self._stacks = _StackTable()
+        self._categories = _Names()
+        self._labels = _Names()
+        self._entries = _Rows("trace entry", self._entry_columns)
+        self._blocks = _Rows("block", self._block_columns)
+        self._segments = _Rows("segment", self._segment_columns)
+        self._kinds = {"action": self._entries, "state": self._blocks, "total_size": self._segments}
+
+    def finish(self, items: list[Any]) -> None:
+        """Convert the dicts in a list to rows if they are of one kind, or the list to a stack if it holds frames."""
+        fresh = list(takewhile(lambda item: type(item) is dict, reversed(items)))[::-1]
+        if not fresh:
+            return
+        for key, rows in self._kinds.items():
+            if key in fresh[0] and all(key in record for record in fresh):
+                for other in self._kinds.values():
+                    if other is not rows:
+                        # Names are numbered in the order of packing, which is that of the file.
+                        other.pack()
+                rows.add(fresh)
+                items[len(items) - len(fresh) :] = [rows] * len(fresh)
+                return
+        if len(items) % _PICKLED_TOGETHER:
+            self._stacks.add(items)
+
+    def _entry_columns(self, entries: list[dict[object, Any]]) -> dict[str, Column]:
+        sizes = _numbers([entry.get("size") for entry in entries])
+        if (sizes < 0).any():
+            raise TypeError("the size is below zero")
+        return {
+            "action": _coded(_ACTION_CODES, (entry["action"] for entry in entries), np.uint8),
+            # An `oom` entry has device_free in place of an address.
+            "address": _numbers([entry.get("addr") or entry.get("device_free") for entry in entries], np.uint64),
+            "size_bytes": sizes,
+            "stream": _numbers([entry.get("stream") for entry in entries]),
+            "time_us": _numbers([entry.get("time_us") for entry in entries]),
+            "stack": np.array([self._stacks.position(entry.get("frames")) for entry in entries], np.int32),
+            "category": _coded(self._categories, (entry.get("category") for entry in entries), np.int32),
+            "label": _coded(self._labels, (entry.get("user_metadata") for entry in entries), np.int32),
+        }
+
+    def _block_columns(self, blocks: list[dict[object, Any]]) -> dict[str, Column]:
+        # In the layout of 2022, the latest use of a block, the first in its history, holds the fields that newer
+        # layouts store in the block itself.
+        used: list[dict[object, Any]] = []
+        for block in blocks:
+            history = block.get("history")
+            latest = history[0] if isinstance(history, list) and history else None
+            used.append({"real_size": block["size"], **(latest if isinstance(latest, dict) else {})})
+        both = list(zip(blocks, used, strict=True))
+        return {
+            "address": _numbers([block.get("address") for block in blocks], np.uint64),
+            "size_bytes": _numbers([block["size"] for block in blocks]),
+            "requested_bytes": _numbers([block.get("requested_size", use["real_size"]) for block, use in both]),
+            "state": _coded(_STATE_CODES, (block["state"] for block in blocks), np.uint8),
+            "stack": np.array(
+                [self._stacks.position(block.get("frames", use.get("frames"))) for block, use in both], np.int32
+            ),
+            "category": _coded(self._categories, (block.get("category") for block in blocks), np.int32),
+            "label": _coded(self._labels, (block.get("user_metadata") for block in blocks), np.int32),
+        }
+
+    def _segment_columns(self, segments: list[dict[object, Any]]) -> dict[str, Column]:
+        for segment in segments:
+            if type(segment["blocks"]) is not list or not all(map(is_, segment["blocks"], repeat(self._blocks))):
+                raise TypeError("the blocks are malformed")
+        return {
+            "device": _numbers([segment.get("device") for segment in segments], np.int32),
+            "address": _numbers([segment["address"] for segment in segments], np.uint64),
+            "total_bytes": _numbers([segment["total_size"] for segment in segments]),
+            "allocated_bytes": _numbers([segment.get("allocated_size", NONE) for segment in segments]),
+            "active_bytes": _numbers([segment.get("active_size", NONE) for segment in segments]),
+            "stream": _numbers([segment.get("stream") for segment in segments]),
+            "expandable": np.array([bool(segment.get("is_expandable")) for segment in segments], bool),
+            "stack": np.array([self._stacks.position(segment.get("frames")) for segment in segments], np.int32),
+            "blocks": _numbers([len(segment["blocks"]) for segment in segments]),
+        }
+
+    def snapshot(self, root: object) -> Snapshot:
+        """Return the snapshot after checking its consistency. Raises UnreadableError if it is inconsistent."""
+        if isinstance(root, list) and root and root[0] is self._segments:
+            root = {"segments": root}
+        if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
+            raise UnreadableError(f"is a pickle, but not of a memory snapshot: it holds {_shown(root)}")
+        traces = _listed(root.get("device_traces"))
+        if not all(isinstance(trace, list) for trace in traces):
+            raise UnreadableError("is not a memory snapshot: its device_traces are not lists")
+        _refuse_misplaced(_listed(root.get("segments")), self._segments)
+        _refuse_misplaced(list(chain.from_iterable(traces)), self._entries)
+        segment_columns = self._segments.columns()
+        blocks_per_segment = segment_columns.pop("blocks")
+        if self._blocks.count != blocks_per_segment.sum():
+            raise UnreadableError("is not a memory snapshot: it has blocks outside its segments")
+        segments = Segments(first_block=_starts(blocks_per_segment), **segment_columns)
+        segment_of_block = np.repeat(np.arange(len(segments)), blocks_per_segment)
+        metadata, settings = root.get(METADATA_KEY), root.get("allocator_settings")
+        return Snapshot(
+            trace=Trace(
+                device=np.repeat(np.arange(len(traces), dtype=np.int32), [len(trace) for trace in traces]),
+                **self._entries.columns(),
+            ),
+            segments=segments,
+            blocks=_with_addresses(Blocks(segment=segment_of_block, **self._blocks.columns()), segments),
+            stacks=self._stacks.columns(),
+            categories=tuple(self._categories.texts),
+            labels=tuple(self._labels.texts),
+            annotations=tuple(_annotations(_listed(root.get("external_annotations")))),
+            settings=settings if isinstance(settings, dict) else {},
+            metadata=metadata if isinstance(metadata, dict) else {},
+        )
+
+
+def _with_addresses(blocks: Blocks, segments: Segments) -> Blocks:
+    """Compute missing addresses of blocks, as in old layouts: blocks fill their segment without gaps."""
+    start = _starts(blocks.size_bytes)
+    offset = start[:-1] - start[segments.first_block[:-1]][blocks.segment]
+    computed = segments.address[blocks.segment] + offset.astype(np.uint64)
+    return replace(blocks, address=np.where(blocks.address == 0, computed, blocks.address))
+
+
+def _starts(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _annotations(entries: list[Any]) -> Iterable[Annotation]:
+    for entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        name, stage, time_us = entry.get("name"), entry.get("stage"), entry.get("time_us")
+        device = entry.get("device", 0)
+        if isinstance(name, str) and isinstance(stage, str) and isinstance(time_us, int) and isinstance(device, int):
+            yield Annotation(name, stage, time_us, device)
+
+
+def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
+    """Check that everything converted to rows was in the right place."""
+    misfit = next((item for item in found if item is not rows), None)
+    if misfit is not None:
+        raise UnreadableError(f"is not a memory snapshot: {_shown(misfit)} stands where a {rows.kind} belongs")
+    if len(found) != rows.count:
+        raise UnreadableError(f"is not a memory snapshot: it has a {rows.kind} in the wrong place")
+
+
+def _shown(value: object) -> str:
+    """Describe the type of a value in a few words."""
+    if isinstance(value, dict):
+        keys = ", ".join(str(key)[:30] for key in list(value)[:6])
+        return f"a dict with {keys}{', …' if len(value) > 6 else ''}" if value else "an empty dict"
+    if isinstance(value, list | tuple):
+        kind = type(value).__name__
+        return f"a {kind} of {len(value)}" if value else f"an empty {kind}"
+    return f"a {value.kind}" if isinstance(value, _Rows) else f"a {type(value).__name__}"

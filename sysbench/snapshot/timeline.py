@@ -1,8 +1,9 @@
-"""Live bytes over time: when each allocation was made, its category, and what was live at the peak.
+"""Live and reserved bytes over time: when each allocation was made, its category, and what was live at the peak.
 
 Time is counted in states. State 0 precedes the first event; every event of the allocator (an allocation, a release,
 memory reserved or returned) leads to the next state. An allocation is live in the states `born` to `died - 1`, so sums
-over allocations are exact in every state.
+over allocations are exact in every state. Reserved memory is in segments, which the allocator takes from the device and
+returns.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy.typing as npt
 
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import NONE, Column, Stacks
-from sysbench.snapshot.reserved import Reserved
 
 UNKNOWN: Final = CATEGORIES.index("unknown")
 
@@ -142,6 +142,61 @@ class OutOfMemory:
     state: int
     requested_bytes: int
     device_free_bytes: int
+
+
+Ranges = list[tuple[int, int]]
+"""Addresses (start, end)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reserved:
+    """Reserved bytes in every state, and their addresses."""
+
+    bytes: Column
+    """int64, one per state."""
+    history: SegmentHistory | None = None
+    """None without addresses."""
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentHistory:
+    """Address ranges that are reserved at the end, and the earlier changes."""
+
+    final: Ranges
+    state: Column
+    """int64, the state that each change leads to, ascending."""
+    grows: Column
+    """bool, whether memory is added or returned."""
+    address: Column
+    """uint64"""
+    size_bytes: Column
+    """int64"""
+    joins: bool
+    """Adjacent ranges count as one (expandable segments); otherwise an allocation never spans two."""
+
+    def ranges_at(self, state: int) -> Ranges:
+        """Return the reserved ranges in a state, by undoing all later changes to the final ones."""
+        ranges = list(self.final)
+        for change in range(len(self.state) - 1, -1, -1):
+            if self.state[change] <= state:
+                break
+            start = int(self.address[change])
+            changed = (start, start + int(self.size_bytes[change]))
+            ranges = _without(ranges, changed) if self.grows[change] else [*ranges, changed]
+        return _joined(ranges) if self.joins else sorted(ranges)
+
+    def largest_gap(self, state: int, address: npt.NDArray[np.uint64], size_bytes: npt.NDArray[np.int64]) -> int:
+        """Return the largest reserved gap between the given allocations."""
+        order = np.argsort(address)
+        starts = address[order].astype(np.int64)
+        ends = starts + size_bytes[order]
+        largest = 0
+        for start, end in self.ranges_at(state):
+            inside = slice(np.searchsorted(starts, start), np.searchsorted(starts, end))
+            # Gaps lie between the end of one allocation and the start of the next, and at both ends of the range.
+            gaps = np.concatenate([starts[inside], [end]]) - np.concatenate([[start], ends[inside]])
+            largest = max(largest, int(gaps.max()))
+        return largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,3 +334,26 @@ class Timeline:
             allocated_bytes=int(self.allocated_bytes[state]),
             largest_free_bytes=history.largest_gap(state, *taken) if history else None,
         )
+
+
+def _without(ranges: Ranges, taken: tuple[int, int]) -> Ranges:
+    left: Ranges = []
+    for start, end in ranges:
+        if end <= taken[0] or taken[1] <= start:
+            left.append((start, end))
+            continue
+        if start < taken[0]:
+            left.append((start, taken[0]))
+        if taken[1] < end:
+            left.append((taken[1], end))
+    return left
+
+
+def _joined(ranges: Ranges) -> Ranges:
+    joined: Ranges = []
+    for start, end in sorted(ranges):
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined

@@ -85,14 +85,17 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(texts)]
 
 
 def share(value: object) -> object:
-    """Convert `1%` or 0.01 to 0.01; raises ValueError for anything else that is not a number."""
+    """Convert `1%` or 0.01 to 0.01; raises ValueError for anything that is no number, and for 5, which may mean 5%."""
     if not isinstance(value, str):
         return value
     text = value.strip()
     try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        found = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         raise ValueError(f"{value} is not a share: write 1% or 0.01") from None
+    if 1 <= found <= 100 and not text.endswith("%"):
+        raise ValueError(f"{text} is {text} times the whole: did you mean {text}%?")
+    return found
 
 
 def _integers_of(value: object) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,10 @@ def explained(error: Exception) -> str | None:
         return None
     typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if not isinstance(typed, str) or context is None:
-        return " ".join(str(format_message()).split())
+        message = " ".join(str(format_message()).split())
+        if extra := re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message):
+            return f"unexpected: {extra[1]}. Commas separate several values of one option: --ctx 128,256"
+        return message
     flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
     name = typed.lstrip("-").replace("_", "-")
     names = [flag.removeprefix("--") for flag in flags]
@@ -115,7 +119,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
                 bool,
                 typer.Option(
                     flag,
-                    help=f"Short for {option_name(model, name)} {value}.",
+                    help=f"Short for {option_name(model, name)} {value}; added to other values.",
                     metavar=" ",
                     show_default=False,
                     rich_help_panel=option.panel,
@@ -149,10 +153,15 @@ def _shorthand(field: str, value: str) -> str:
 
 
 def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
-    """Return the given arguments of one spec; a shorthand adds its value to its field's axis."""
+    """Return the given arguments of one spec; a shorthand adds its value to its field's axis.
+
+    Raises UsageError if an option has taken the next option for its value: `--json --plan`.
+    """
     given: Given = {}
     for name, field in model.model_fields.items():
         words = [arguments[name]] if arguments.get(name) not in (None, False, []) else []
+        if words and isinstance(words[0], str) and words[0].startswith("--"):
+            raise UsageError(f"{option_name(model, name)} needs a value, but the option {words[0]} follows it")
         words += [value for _, value in option_of(field).shorthands if arguments.get(_shorthand(name, value))]
         if words:
             given[name] = words[0] if len(words) == 1 else ",".join(words)
@@ -255,6 +264,8 @@ def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]
 
 
 def _word(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(map(str, _entries(value)))
     if isinstance(value, tuple):
         return ",".join(map(_word, value))
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

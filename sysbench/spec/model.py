@@ -224,8 +224,10 @@ class GridCell(RunCell):
     def problem(self, device: DeviceType | None) -> str | None:
         """Return the reason why this cell cannot run, in one line, or None if it can.
 
-        `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
+        `device` is the kind of device; if it is None (unknown), only problems on every device are reported. A
+        simulation is of CUDA, wherever it runs.
         """
+        device = "cuda" if self.simulated else device
         elsewhere = precision_problem(self.precision, device) if device else None
         alone = None
         if self.grad_accum > 1 and "backward" not in self.phases:
@@ -240,6 +242,7 @@ class GridCell(RunCell):
 
         Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
         """
+        device = "cuda" if self.simulated else device
         if self.attention in ("efficient", "cudnn") and device != "cuda":
             return f"--attention {self.attention} is a CUDA kernel; available on {device}: naive, sdpa, math"
         if self.attention == "flash" and device == "mps":

@@ -2,7 +2,7 @@
 
 `sysbench.lab.ranges` lists the ranges of sysbench's own workload. Ranges of other programs are recognised by name:
 `ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` the optimizer, and any other range is a module below the range
-around it. Parts of written-out attention are also recognised by name.
+around it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from sysbench.trace.grouping import distinct, grouped
-from sysbench.trace.intervals import Nesting, depths
+from sysbench.trace.columns import Nesting, depths, distinct, grouped, looked_up
 from sysbench.trace.recording import NONE, Integers, Ranges
-
-PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
-"""Columns hold positions in this tuple; see `sysbench.spec.model.Phase`."""
+from sysbench.trace.summary import PHASES
 
 BACKWARD: Final = PHASES.index("backward")
 FORWARD: Final = PHASES.index("forward")
@@ -80,13 +77,12 @@ class RangeTree:
 
     def module_at(self, thread: Integers, at_ns: Integers) -> Integers:
         """Position in `modules` of the module at each time on a thread."""
-        found = self.at(thread, at_ns)
-        return np.where(found == NONE, 0, self.module[found]) if len(self.module) else np.zeros(len(found), np.int64)
+        return np.maximum(looked_up(self.module, self.at(thread, at_ns)), 0)
 
     def milestone_at(self, at_ns: Integers) -> Integers:
         """Innermost step or phase at each time, on any thread; NONE if there is none."""
         found = self.milestones.innermost(np.zeros(len(at_ns), np.int64), at_ns)
-        return np.where(found == NONE, NONE, self.milestone[found]) if len(self.milestone) else found
+        return looked_up(self.milestone, found)
 
 
 _STEP: Final = len(PHASES)
@@ -198,27 +194,3 @@ def module_path(outer: str, name: str) -> str:
     if not outer or text.startswith(f"{outer}."):
         return text
     return f"{outer}.{text}" if outer.count(".") < _DEEPEST_PATH else outer
-
-
-PARTS: Final = ("scores", "mask", "softmax", "output")
-"""q·kᵀ, hiding later positions, softmax, and weights·v, in this order."""
-
-_OURS: Final = re.compile(r"(?:.*\.)?attend\.(scores|mask|softmax|output)(?:\..*)?")
-_OTHERS: Final = (
-    ("scores", re.compile(r"(comput\w+ |calculat\w+ )?(attention|attn)[ _-](scores|logits)( matmul)?", re.IGNORECASE)),
-    ("mask", re.compile(r"(causal |attention |apply\w* )?mask(ing)?", re.IGNORECASE)),
-    ("softmax", re.compile(r"(comput\w+ |attention |attn[ _])?softmax", re.IGNORECASE)),
-    ("output", re.compile(r"final matmul|attention (output|values)|weighted sum|attn[ _]output", re.IGNORECASE)),
-)
-"""Common names of these parts in other programs."""
-
-
-def part_of(module: str) -> str | None:
-    """Return the part of attention that a module's path names, or None."""
-    ours = _OURS.fullmatch(module)
-    if ours is not None:
-        return ours[1]
-    last = module.rpartition(".")[2]
-    if last == module or last == "softmax" or " " in last or "_" in last:
-        return next((part for part, name in _OTHERS if name.fullmatch(last)), None)
-    return None

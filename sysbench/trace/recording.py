@@ -1,15 +1,19 @@
 """A profiler's recording in columns, in one form for torch (Kineto) and Nsight Systems.
 
-Readers (`sysbench.trace.readers`) build a `Trace`; attribution, tables and figures are computed from it. Columns are
-numpy arrays, of equal length within a class; times are whole nanoseconds since the first one, so that totals are exact.
-Names are stored once, and columns hold their index.
+Columns hold whole numbers, of equal length within a table; times are whole nanoseconds since the first one, so that
+totals are exact. Names are stored once, and columns hold their index. Readers (`sysbench.trace.readers`) build a
+`Recording`, whose tables grow and are packed: a trace of several gigabytes has tens of millions of numbers, most of
+them small or close to their neighbours, so each stretch of a column stores its smallest number in full and the others
+as differences from it. A recording can be unpacked slice by slice, or completely, as a `Trace`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -167,3 +171,216 @@ class Trace(Recorded):
 def place(part: type, column: str) -> int:
     """Return the position of a column among those of a part, and of tables with the same columns."""
     return [each.name for each in fields(part)].index(column)
+
+
+_ROWS: Final = 65_536
+"""Number of rows that are packed together: a few megabytes before, a few hundred kilobytes after."""
+_TYPES: Final = ("uint8", "uint16", "uint32")
+
+
+class Packed(msgspec.Struct, frozen=True, array_like=True):
+    """A packed stretch of a column."""
+
+    length: int
+    least: int
+    largest: int
+    kind: str
+    """numpy type of the differences; empty if all numbers are equal."""
+    differences: bytes
+    """Differences from the smallest number, of type `kind`."""
+
+    @classmethod
+    def of(cls, column: Integers) -> Packed:
+        """Pack a non-empty stretch."""
+        least, largest = int(column.min()), int(column.max())
+        if least == largest:
+            return cls(len(column), least, largest, "", b"")
+        kind = next((kind for kind in _TYPES if largest - least <= np.iinfo(kind).max), None)
+        if kind is None:
+            return cls(len(column), least, largest, "int64", column.tobytes())
+        return cls(len(column), least, largest, kind, (column - least).astype(kind).tobytes())
+
+    def numbers(self) -> Integers:
+        """Unpack the numbers."""
+        if not self.kind:
+            return np.full(self.length, self.least, np.int64)
+        found = np.frombuffer(self.differences, self.kind).astype(np.int64)
+        return found if self.kind == "int64" else found + self.least
+
+    def moved(self, by: int) -> Packed:
+        """Return the numbers, each increased by `by`."""
+        if self.kind == "int64":
+            return Packed.of(self.numbers() + by)
+        return msgspec.structs.replace(self, least=self.least + by, largest=self.largest + by)
+
+
+Stretch = list[Packed]
+"""A stretch of rows, packed column by column."""
+
+
+class Table:
+    """Columns of equal length, to which rows can be added."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._waiting: list[Sequence[NDArray[Any]]] = []
+        self._waiting_rows = 0
+        self._packed: list[Stretch] = []
+
+    @classmethod
+    def of(cls, columns: Sequence[Integers]) -> Table:
+        """Create a table from these columns."""
+        table = cls(len(columns))
+        for first in range(0, len(columns[0]), _ROWS):
+            table.add([column[first : first + _ROWS] for column in columns])
+        return table
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return self._waiting_rows + sum(stretch[0].length for stretch in self._packed)
+
+    def add(self, columns: Sequence[NDArray[Any]]) -> None:
+        """Add rows, given as columns of equal length."""
+        if not len(columns[0]):
+            return
+        self._waiting.append(columns)
+        self._waiting_rows += len(columns[0])
+        if self._waiting_rows >= _ROWS:
+            self._pack()
+
+    def packed(self) -> list[Stretch]:
+        """Return all rows as packed stretches."""
+        self._pack()
+        return self._packed
+
+    def join(self, stretches: Iterable[Stretch]) -> None:
+        """Add packed rows."""
+        self._pack()
+        self._packed += stretches
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._waiting, self._waiting_rows, self._packed = [], 0, []
+
+    def _pack(self) -> None:
+        if self._waiting:
+            whole = [np.concatenate(parts).astype(np.int64, copy=False) for parts in zip(*self._waiting, strict=True)]
+            self._packed.append([Packed.of(column) for column in whole])
+        self._waiting, self._waiting_rows = [], 0
+
+    def column(self, at: int) -> Integers:
+        """Return one column, unpacked."""
+        parts = [stretch[at].numbers() for stretch in self.packed()]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def columns(self) -> list[Integers]:
+        """Return all columns, unpacked."""
+        return [self.column(at) for at in range(self.width)]
+
+    def stretches(self, *places: int) -> Iterator[list[Integers]]:
+        """Yield the given columns, or all if none is given, some ten thousand rows at a time."""
+        chosen = places or range(self.width)
+        for stretch in self.packed():
+            yield [stretch[at].numbers() for at in chosen]
+
+    def between(self, at: int, first: int, beyond: int) -> tuple[Integers, list[Integers]]:
+        """Return positions and columns of the rows with `first` ≤ column `at` < `beyond`.
+
+        Stretches without such rows are not unpacked, so rows are best added in the order in which they will be
+        requested.
+        """
+        found: list[list[Integers]] = [[np.zeros(0, np.int64) for _ in range(self.width + 1)]]
+        for rows, stretch in self._numbered():
+            numbers = stretch[at]
+            if numbers.least >= beyond or numbers.largest < first:
+                continue
+            columns = [rows, *(packed.numbers() for packed in stretch)]
+            if numbers.least < first or numbers.largest >= beyond:
+                chosen = (columns[at + 1] >= first) & (columns[at + 1] < beyond)
+                columns = [column[chosen] for column in columns]
+            found.append(columns)
+        rows, *columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return rows, columns
+
+    def where(self, holds: Callable[..., NDArray[np.bool_]], *places: int) -> Table:
+        """Return a table of the rows that satisfy `holds`, a predicate on the given columns, in batches.
+
+        Stretches with only selected rows are shared by both tables, and take memory once.
+        """
+        found = Table(self.width)
+        for stretch in self.packed():
+            chosen = holds(*(stretch[place].numbers() for place in places))
+            if chosen.all():
+                found.join([[*stretch]])
+            elif chosen.any():
+                found.add([packed.numbers()[chosen] for packed in stretch])
+        return found
+
+    def bounds(self, at: int) -> tuple[int, int] | None:
+        """Return the smallest and the largest number of a column; None without rows."""
+        stretches = self.packed()
+        if not stretches:
+            return None
+        return min(stretch[at].least for stretch in stretches), max(stretch[at].largest for stretch in stretches)
+
+    def move(self, at: int, by: int) -> None:
+        """Increase every number of a column by `by`."""
+        for stretch in self.packed():
+            stretch[at] = stretch[at].moved(by)
+
+    def replace(self, at: int, computed: Callable[..., Integers], *places: int) -> None:
+        """Replace a column by values computed from the given columns, in batches of rows."""
+        for stretch in self.packed():
+            stretch[at] = Packed.of(computed(*(stretch[place].numbers() for place in places)))
+
+    def append(self, width: int, computed: Callable[..., Sequence[Integers]], *places: int) -> None:
+        """Append `width` columns, computed in batches from the positions of rows and the given columns."""
+        for rows, stretch in self._numbered():
+            stretch += [Packed.of(column) for column in computed(rows, *(stretch[place].numbers() for place in places))]
+        self.width += width
+
+    def _numbered(self) -> Iterator[tuple[Integers, Stretch]]:
+        first = 0
+        for stretch in self.packed():
+            yield np.arange(first, first + stretch[0].length, dtype=np.int64), stretch
+            first += stretch[0].length
+
+
+START, DURATION, NAME = 0, 1, 2
+"""Positions of the columns with which every table begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording(Recorded):
+    """Tables whose columns are those of the parts of a `Trace`, in the same order."""
+
+    work: Table
+    launches: Table
+    operators: Table
+    ranges: Table
+    collectives: Table = field(default_factory=lambda: Table(len(fields(Collectives))))
+    """Rows of the other tables that are collectives, with their arguments."""
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables that together hold every event once."""
+        return (self.work, self.launches, self.operators, self.ranges)
+
+    def whole(self) -> Trace:
+        """Return the whole recording as a `Trace`, with all columns unpacked in memory."""
+        return Trace(
+            **{each.name: getattr(self, each.name) for each in fields(Recorded)},
+            work=DeviceWork(*self.work.columns()),
+            launches=Launches(*self.launches.columns()),
+            operators=Operators(*self.operators.columns()),
+            ranges=Ranges(*self.ranges.columns()),
+        )
+
+
+def since_the_first(tables: Iterable[Table]) -> int:
+    """Shift all times so that the earliest is zero; return the earliest. At least one table must have rows."""
+    known = [table for table in tables if len(table)]
+    origin = min(bounds[0] for table in known if (bounds := table.bounds(START)))
+    for table in known:
+        table.move(START, -origin)
+    return origin

@@ -9,19 +9,21 @@ import numpy as np
 
 from sysbench import units
 from sysbench.spec import hardware as known_hardware
-from sysbench.trace.attribution import attribute
-from sysbench.trace.grouping import grouped, summed
-from sysbench.trace.intervals import Stretches, union
-from sysbench.trace.kernels.device_use import LaunchSums, busy, device_use
-from sysbench.trace.kernels.products import ProductCounts, ProductShapes
-from sysbench.trace.kernels.statistics import OperatorSums, kernel_ranges, kernel_statistics
+from sysbench.trace.attribution import attribute, sliced
+from sysbench.trace.columns import Stretches, grouped, summed, union
+from sysbench.trace.kernels.statistics import (
+    LaunchSums,
+    OperatorSums,
+    busy,
+    device_use,
+    kernel_ranges,
+    kernel_statistics,
+)
 from sysbench.trace.kernels.time import WORK_PHASES, Calls, Kernels, KernelTime, KernelTimeSums, StepWork
-from sysbench.trace.kernels.work_estimate import rates
-from sysbench.trace.packed import Recording
+from sysbench.trace.kernels.work import ProductCounts, ProductShapes, rates
 from sysbench.trace.range_tree import RangeTree
 from sysbench.trace.readers.reading import Progress, in_silence
-from sysbench.trace.recording import KERNEL, NONE, Integers
-from sysbench.trace.slices import sliced
+from sysbench.trace.recording import KERNEL, NONE, Integers, Recording
 from sysbench.trace.summary import CopyStatistics, KernelName, ProfileSource, ProfileSummary
 
 if TYPE_CHECKING:

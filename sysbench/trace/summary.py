@@ -7,7 +7,7 @@ Modules and kernels are referenced by their position in `modules` and `names`.
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -35,6 +35,9 @@ sparse features and experts' tokens; `quantisation` changes number formats by sc
 ProfileSource = Literal["device", "cpu"]
 """device: kernels, as they ran on a device. cpu: operators, by their own time on the host."""
 
+PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
+"""Phases of a step, in order; see `sysbench.spec.model.Phase`."""
+
 NO_PHASE = ""
 """Phase of work that cannot be assigned to a phase."""
 
@@ -43,6 +46,18 @@ EVERYWHERE = ""
 
 STEP = "step"
 """The range of the whole step."""
+
+PARTS: Final = ("scores", "mask", "softmax", "output")
+"""q·kᵀ, hiding later positions, softmax, and weights·v, in this order."""
+
+_OUR_PARTS: Final = re.compile(r"(?:.*\.)?attend\.(scores|mask|softmax|output)(?:\..*)?")
+_OTHERS_PARTS: Final = (
+    ("scores", re.compile(r"(comput\w+ |calculat\w+ )?(attention|attn)[ _-](scores|logits)( matmul)?", re.IGNORECASE)),
+    ("mask", re.compile(r"(causal |attention |apply\w* )?mask(ing)?", re.IGNORECASE)),
+    ("softmax", re.compile(r"(comput\w+ |attention |attn[ _])?softmax", re.IGNORECASE)),
+    ("output", re.compile(r"final matmul|attention (output|values)|weighted sum|attn[ _]output", re.IGNORECASE)),
+)
+"""Common names of these parts in other programs."""
 
 _NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 
@@ -56,6 +71,17 @@ def ancestry(path: str) -> list[str]:
     """Return a module and its enclosing modules, outermost first: `layers`, `layers.3`, `layers.3.attention`."""
     parts = path.split(".") if path else []
     return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+
+def part_of(module: str) -> str | None:
+    """Return the part of attention that a module's path names, or None."""
+    ours = _OUR_PARTS.fullmatch(module)
+    if ours is not None:
+        return ours[1]
+    last = module.rpartition(".")[2]
+    if last == module or last == "softmax" or " " in last or "_" in last:
+        return next((part for part, name in _OTHERS_PARTS if name.fullmatch(last)), None)
+    return None
 
 
 class KernelName(Frozen):

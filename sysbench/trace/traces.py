@@ -16,7 +16,7 @@ from sysbench.trace.summary import ProfileSummary
 if TYPE_CHECKING:
     from sysbench.spec.hardware import Hardware
     from sysbench.spec.model import ModelCell
-    from sysbench.trace.packed import Recording
+    from sysbench.trace.recording import Recording
 
 _BEGINNING_BYTES = 64
 

@@ -27,7 +27,7 @@ READ = """
 import json, resource, sys, time
 from pathlib import Path
 from sysbench.snapshot import snapshot
-from sysbench.snapshot.timeline_sources import from_snapshot
+from sysbench.snapshot.categories import from_snapshot
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -125,7 +125,7 @@ def measure_page(directory: Path) -> None:
     """Zoom into a page of 100,000 allocations and out again."""
     from sysbench.commands.memory import page as memory_page
     from sysbench.snapshot import snapshot
-    from sysbench.snapshot.timeline_sources import from_snapshot
+    from sysbench.snapshot.categories import from_snapshot
     from tests.render.browser import browser, missing
     from tests.snapshot.synthetic_snapshots import Model, training_snapshot
 

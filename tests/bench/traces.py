@@ -41,7 +41,7 @@ print(json.dumps({{
 
 IMPORTS = """
 from pathlib import Path
-from sysbench.trace import chrome_trace, traces, window
+from sysbench.trace import traces, window
 from sysbench.trace.summarise import summarise
 """
 
@@ -54,10 +54,10 @@ SLICE = SPENT.format(
     imports=IMPORTS,
     read="""
 recording = traces.read(Path(sys.argv[1]))
-cut = window.cut(recording, window.find(recording, None), chrome_trace.MOST_ROWS)
+cut = window.cut(recording, window.find(recording, None), window.MOST_ROWS)
 summarise(recording)
 del recording
-chrome_trace.write(Path(sys.argv[1] + ".slice.json"), cut, chrome_trace.LARGEST_BYTES)
+window.write(Path(sys.argv[1] + ".slice.json"), cut, window.LARGEST_BYTES)
 """,
 )
 

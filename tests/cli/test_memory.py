@@ -11,8 +11,8 @@ import pytest
 
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import encode
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.snapshot import read
-from sysbench.snapshot.timeline_sources import from_snapshot
 from tests import fixtures_timing
 from tests.cli.running import MINUTE, Ran, answered, only, ran_once, record_in, started, sysbench, wait_until
 

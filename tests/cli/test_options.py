@@ -167,6 +167,12 @@ def test_version_is_the_packages() -> None:
             ["time", "--plan", "--simulate", "a100-80"],
             "sysbench time: --simulate a100-80 is not a known GPU, nor a memory size such as 24GiB.",
         ),
+        (["time", "--json", "--plan"], "sysbench time: --json needs a value, but the option --plan follows it"),
+        (
+            ["time", "--ctx", "128", "256"],
+            "sysbench time: unexpected: 256. Commas separate several values of one option: --ctx 128,256",
+        ),
+        (["time", "--until", "5"], "sysbench time: --until 5 is 5 times the whole: did you mean 5%?"),
         (["time", "--gpu", "h100"], "sysbench time: No such option: --gpu. Did you mean --simulate?"),
         (["time", "--n-layer", "2"], "sysbench time: No such option: --n-layer. Did you mean --layers?"),
         (["run", "quick", "--seq-len", "64"], "sysbench run: No such option: --seq-len. Did you mean --ctx?"),

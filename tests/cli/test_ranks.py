@@ -10,8 +10,8 @@ import pytest
 
 from sysbench import load
 from sysbench.commands.profile.spec import ProfileSpec
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.snapshot import read
-from sysbench.snapshot.timeline_sources import from_snapshot
 from tests.cli.running import MINUTE, Ran, answered, only, ran_once
 
 RANKS = ("--ranks", "1,2", "--strategy", "ddp,fsdp2,tp")

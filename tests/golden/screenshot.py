@@ -13,8 +13,8 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
+from sysbench.commands.time.live import Screen
 from sysbench.commands.time.live_state import folded
-from sysbench.commands.time.screen import Screen
 from sysbench.log import journal as log
 from sysbench.log.events import StepMeasured
 

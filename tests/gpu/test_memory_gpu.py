@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.snapshot import read
-from sysbench.snapshot.timeline_sources import from_snapshot
 from tests.cli.running import record_in, sysbench
 from tests.gpu.memory_accuracy import Pair, jobs, pairs, print_table, quantile
 

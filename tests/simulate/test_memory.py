@@ -27,7 +27,7 @@ from sysbench.simulate.memory import SimulatedMemory, serve, simulate
 from sysbench.simulate.recording import Platform, Recording, phases_of, record
 from sysbench.simulate.search import Largest, find_largest
 from sysbench.snapshot import snapshot as snapshots
-from sysbench.snapshot.timeline_sources import from_snapshot
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.spec.hardware import named
 from sysbench.spec.model import PHASES_OF, SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
 from tests.simulate.simulated_cells import CPU, cell

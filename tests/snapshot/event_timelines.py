@@ -10,8 +10,7 @@ import numpy as np
 
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import NONE, Frame, Stacks
-from sysbench.snapshot.reserved import Reserved
-from sysbench.snapshot.timeline import Allocations, Phase, Timeline
+from sysbench.snapshot.timeline import Allocations, Phase, Reserved, Timeline
 
 
 class Allocated(NamedTuple):

@@ -18,8 +18,8 @@ from sysbench.commands.memory.spec import PROCEDURES, Protocol
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.snapshot import snapshot
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.timeline import Timeline
-from sysbench.snapshot.timeline_sources import from_snapshot
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelShape
 from tests.simulate.simulated_cells import cell

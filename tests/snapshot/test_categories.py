@@ -10,8 +10,8 @@ import pytest
 from sysbench.commands.memory import page, snapshot_tables
 from sysbench.commands.memory.spec import Protocol
 from sysbench.snapshot import CATEGORIES, snapshot
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.layout import Frame
-from sysbench.snapshot.timeline_sources import from_snapshot
 from sysbench.trace.stack_lines import place, telling
 from tests.snapshot.strangers import KINDS, MODELS, Known, guess, known, strangers
 

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from sysbench.errors import LogError, OutputError
 from sysbench.snapshot import plain_pickle, snapshot
-from sysbench.snapshot.collector import SnapshotCollector
 from sysbench.snapshot.layout import ACTIONS, NONE, STATES, Snapshot
 from sysbench.snapshot.plain_pickle import UnreadableError
+from sysbench.snapshot.snapshot import SnapshotCollector
 from tests.snapshot.synthetic_snapshots import Model, frame, training_snapshot
 
 SMALL = Model(layers=2, d_model=64, d_ff=128, heads=2, vocab=100, ctx=32)

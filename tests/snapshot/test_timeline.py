@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sysbench.errors import UsageError
 from sysbench.snapshot import CATEGORIES, snapshot
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.layout import Frame
 from sysbench.snapshot.timeline import Timeline
-from sysbench.snapshot.timeline_sources import from_snapshot
 from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, ReservedChanged, from_events
 from tests.snapshot.synthetic_snapshots import MIB, Model, frame, training_snapshot
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from hypothesis import strategies as st
 
-from sysbench.trace.grouping import launch_shapes
-from sysbench.trace.packed import Recording, Table
+from sysbench.trace.columns import launch_shapes
 from sysbench.trace.recording import (
     COPY,
     KERNEL,
@@ -19,6 +18,8 @@ from sysbench.trace.recording import (
     Operators,
     Ranges,
     Recorded,
+    Recording,
+    Table,
     Trace,
 )
 

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysbench.trace import gradients, packed, slices
+from sysbench.trace import attribution
+from sysbench.trace import recording as trace_recording
 from sysbench.trace.attribution import attribute
 from sysbench.trace.kernels import statistics as kernel_statistics
 from sysbench.trace.kernels import time as kernel_time
-from sysbench.trace.range_tree import PHASES, module_path, part_of
+from sysbench.trace.range_tree import module_path
 from sysbench.trace.recording import NONE, Trace
 from sysbench.trace.summarise import summarise
+from sysbench.trace.summary import PHASES, part_of
 from tests.trace.reference_attribution import Reference
 from tests.trace.synthetic_traces import AUTOGRAD, GEMM, MAIN, Builder, any_traces, recording, training
 
@@ -35,7 +37,7 @@ class Attributed:
 
 def attributed(trace: Trace) -> list[Attributed]:
     """Every piece of work, slice by slice."""
-    tree, parts = slices.sliced(recording(trace))
+    tree, parts = attribution.sliced(recording(trace))
     rows = []
     for part in parts:
         found = attribute(part, tree, trace.names)
@@ -52,8 +54,8 @@ def attributed(trace: Trace) -> list[Attributed]:
 def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any_size(trace: Trace, rows: int) -> None:
     reference = Reference(trace)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices, "ROWS", rows)
-        patch.setattr(gradients, "AT_A_TIME", rows)
+        patch.setattr(attribution, "ROWS", rows)
+        patch.setattr(attribution, "AT_A_TIME", rows)
         found = attributed(trace)
     kernels, operators = trace.work, reference.operators
     if len(kernels.name):
@@ -75,11 +77,11 @@ def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any
 def test_a_summary_made_of_slices_is_that_of_the_whole(trace: Trace, rows: int) -> None:
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (slices, kernel_time):
+        for module in (attribution, kernel_time):
             patch.setattr(module, "ROWS", rows)
-        patch.setattr(gradients, "AT_A_TIME", rows)
+        patch.setattr(attribution, "AT_A_TIME", rows)
         patch.setattr(kernel_statistics, "_CALLS", rows)
-        patch.setattr(packed, "_ROWS", 3)
+        patch.setattr(trace_recording, "_ROWS", 3)
         assert summarise(recording(trace)) == whole
 
 
@@ -87,9 +89,9 @@ def test_a_training_step_is_cut_between_its_operators() -> None:
     trace = training(steps=4, layers=3).trace()
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (slices, kernel_time):
+        for module in (attribution, kernel_time):
             patch.setattr(module, "ROWS", 20)
-        assert len(list(slices.sliced(recording(trace))[1])) > 5
+        assert len(list(attribution.sliced(recording(trace))[1])) > 5
         assert summarise(recording(trace)) == whole
 
 

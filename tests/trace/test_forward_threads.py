@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sysbench.trace.gradients import resolve_forward_threads
-from sysbench.trace.packed import Table
-from sysbench.trace.recording import NONE, Integers
+from sysbench.trace.attribution import resolve_forward_threads
+from sysbench.trace.recording import NONE, Integers, Table
 
 FORWARD, OTHER, AUTOGRAD = 0, 1, 2
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysbench.trace.intervals import Nesting, Stretches, depths, self_time_ns, union
+from sysbench.trace.columns import Nesting, Stretches, depths, self_time_ns, union
 from sysbench.trace.recording import NONE
 from tests.trace.reference_attribution import Stretch, ancestry, innermost, parent
 from tests.trace.synthetic_traces import column

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.trace.kernels.classes import classified, precision
-from sysbench.trace.kernels.names import LONGEST, elided, shortened
+from sysbench.trace.kernels.names import LONGEST, classified, elided, precision, shortened
 from sysbench.trace.summary import KernelClass
 
 MATMUL: list[tuple[str, str | None]] = [

@@ -17,7 +17,7 @@ import torch
 from sysbench.commands.profile.tables import sheet_of
 from sysbench.errors import LogError
 from sysbench.trace import traces
-from sysbench.trace.readers import kineto, kineto_parts, kineto_pieces
+from sysbench.trace.readers import kineto, kineto_events
 from sysbench.trace.recording import COPY, KERNEL, NONE
 from sysbench.trace.summarise import summarise
 from tests.trace import kineto_files
@@ -29,7 +29,7 @@ EPOCH = Decimal("1712275200123456.789")
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that every event is cut in two somewhere."""
-    monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", 700)
+    monkeypatch.setattr(kineto, "PIECE_BYTES", 700)
 
 
 def held_to_the_slow_reader(path: Path) -> None:
@@ -73,9 +73,9 @@ def test_events_that_are_cut_in_two_are_whole_again(tmp_path: Path) -> None:
 
 
 def several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kineto_parts, "PART_BYTES", 20_000)
-    monkeypatch.setattr(kineto_parts, "OWN_HEAD_BYTES", 5_000)
-    monkeypatch.setattr(kineto_parts, "processors", lambda: 3)
+    monkeypatch.setattr(kineto, "PART_BYTES", 20_000)
+    monkeypatch.setattr(kineto, "OWN_HEAD_BYTES", 5_000)
+    monkeypatch.setattr(kineto, "processors", lambda: 3)
 
 
 @pytest.mark.parametrize("start_us", [Decimal("7024892345.123"), EPOCH], ids=["since-boot", "epoch"])
@@ -87,14 +87,14 @@ def test_what_several_processes_read_is_what_one_reads(
     alone = kineto.read(path).whole()
     several_parts(monkeypatch)
     with path.open("rb") as file:
-        assert kineto_parts.read(path, file, len(HEADER)) is not None
+        assert kineto.read_in_parts(path, file, len(HEADER)) is not None
     held_to_the_slow_reader(path)
     together = kineto.read(path).whole()
     assert (together.names, together.origin_ns) == (alone.names, alone.origin_ns)
     for which in ("work", "launches", "operators", "ranges"):
         for name, column in vars(getattr(alone, which)).items():
             assert column.tolist() == getattr(getattr(together, which), name).tolist()
-    monkeypatch.setattr(kineto_parts, "_THIS", "sysbench.no_such_module")
+    monkeypatch.setattr(kineto, "_THIS", "sysbench.no_such_module")
     held_to_the_slow_reader(path)
 
 
@@ -102,7 +102,7 @@ def test_what_several_processes_read_is_what_one_reads(
 def test_how_far_reading_has_come_is_told_until_all_is_read(
     tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", 5_000)
+    monkeypatch.setattr(kineto, "PIECE_BYTES", 5_000)
     path = tmp_path / f"trace{ending}"
     kineto_files.write(tmp_path / "plain", kineto_files.events(100))
     content = (tmp_path / "plain").read_bytes()
@@ -201,7 +201,7 @@ def test_a_file_that_is_cut_off_gives_what_it_has_and_says_where(
     tmp_path: Path, share: float, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small:
-        monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", 900)
+        monkeypatch.setattr(kineto, "PIECE_BYTES", 900)
     path, content = tmp_path / "cut.json", whole()
     path.write_bytes(content[: int(len(content) * share)])
     trace = kineto.read(path).whole()
@@ -250,10 +250,11 @@ def test_damage_costs_no_event_before_it_and_its_place_is_said(
     piece_bytes: int,
     packed: bool,
 ) -> None:
-    monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(kineto, "PIECE_BYTES", piece_bytes)
     slow_passes: list[int] = []
-    walked = kineto_pieces.walked
-    monkeypatch.setattr(kineto_pieces, "walked", lambda *given: slow_passes.append(1) or walked(*given))
+    walked = kineto_events.walked
+    for module in (kineto, kineto_events):
+        monkeypatch.setattr(module, "walked", lambda *given: slow_passes.append(1) or walked(*given))
     events = [json.dumps(event, default=float).encode() for event in kineto_files.events(40)]
     at = [number for number, event in enumerate(events) if b"cpu_op" in event][operator]
     before = HEADER.encode() + b",".join(events[:at])

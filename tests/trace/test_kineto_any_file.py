@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sysbench.errors import LogError
-from sysbench.trace.readers import kineto, kineto_pieces
+from sysbench.trace.readers import kineto
 from sysbench.trace.readers.kineto_columns import Columns
 from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Trace
 from tests.trace import kineto_files
@@ -180,7 +180,7 @@ def test_every_number_is_that_of_a_slow_reader_however_it_is_written(
     content = text.encode()
     path.write_bytes(gzip.compress(content, compresslevel=1) if packed else content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kineto_pieces, "PIECE_BYTES", piece_bytes)
+        patch.setattr(kineto, "PIECE_BYTES", piece_bytes)
         same(path, text)
 
 
@@ -194,7 +194,7 @@ def test_a_piece_may_end_at_any_byte(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path.write_text(text, encoding="utf-8")
     size_bytes = len(text.encode())
     for piece_bytes in (*range(1, 200), *range(200, size_bytes, 11), size_bytes):
-        monkeypatch.setattr(kineto_pieces, "PIECE_BYTES", piece_bytes)
+        monkeypatch.setattr(kineto, "PIECE_BYTES", piece_bytes)
         same(path, text)
 
 
@@ -207,7 +207,7 @@ def test_a_part_begins_with_an_event_wherever_it_is_looked_for(tmp_path: Path) -
         for near in range(begin, ends[-2]):
             # What is looked for needs another event behind it to be believed.
             end = min(each for each in ends if each > near)
-            assert kineto_pieces.boundary(file, near) == (end, end + 1)
+            assert kineto.boundary(file, near) == (end, end + 1)
 
 
 def test_no_part_begins_within_an_event(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_no_part_begins_within_an_event(tmp_path: Path) -> None:
     events = [f'{{"ph": "X", "notes": {notes}}}', '{"ph": "X", "id": 1}', '{"ph": "X", "id": 2}']
     path.write_text("[" + ",".join(events) + "]")
     with path.open("rb") as file:
-        assert kineto_pieces.boundary(file, 1) == (1 + len(events[0]), 2 + len(events[0]))
+        assert kineto.boundary(file, 1) == (1 + len(events[0]), 2 + len(events[0]))
 
 
 def test_a_part_may_end_with_an_event_only(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_part_may_end_with_an_event_only(tmp_path: Path) -> None:
     begin = content.index(b"[\n  {") + 1
     for end in range(begin, len(content)):
         with path.open("rb") as file:
-            pieces = kineto_pieces.Pieces(kineto_pieces.Blocks(file, begin, end), Columns())
+            pieces = kineto.Pieces(kineto.Blocks(file, begin, end), Columns())
             assert pieces.to_the_cut() == is_list(content[begin:end])
 
 

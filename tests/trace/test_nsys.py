@@ -11,7 +11,7 @@ import pytest
 
 from sysbench.errors import LogError
 from sysbench.trace import traces
-from sysbench.trace.readers import nsys, nsys_rows
+from sysbench.trace.readers import nsys
 from sysbench.trace.recording import COPY, KERNEL, NONE, SET
 from tests.trace import nsys_files
 
@@ -56,7 +56,7 @@ def test_every_number_is_that_of_the_database(export: Path) -> None:
 
 
 def test_how_far_reading_has_come_is_told(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys_rows, "ROWS", 100)
+    monkeypatch.setattr(nsys, "ROWS", 100)
     told: list[str] = []
     nsys.read(export, told.append)
     assert [each for each in told if each.endswith("kernels")] == ["100 kernels", "200 kernels", "300 kernels"]
@@ -70,8 +70,8 @@ def test_several_threads_read_in_parts_what_one_reads_whole(export: Path, monkey
         database.execute("CREATE INDEX kind ON NVTX_EVENTS (eventType, start DESC)")
         database.commit()
     alone = nsys.read(export).whole()
-    monkeypatch.setattr(nsys_rows, "processors", lambda: 3)
-    monkeypatch.setattr(nsys_rows, "ROWS", 17)
+    monkeypatch.setattr(nsys, "processors", lambda: 3)
+    monkeypatch.setattr(nsys, "ROWS", 17)
     together = nsys.read(export).whole()
     assert alone.names == together.names
     for which in ("work", "launches", "operators", "ranges"):

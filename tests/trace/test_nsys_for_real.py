@@ -14,7 +14,7 @@ import pytest
 from sysbench.engine import nsys
 from sysbench.engine.launchers import NsysLauncher
 from sysbench.trace import range_tree, traces
-from sysbench.trace.range_tree import PHASES
+from sysbench.trace.summary import PHASES
 
 PROGRAM = """
 import torch

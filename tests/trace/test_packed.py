@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.trace import grouping, packed
-from sysbench.trace.packed import Stretch, Table
-from sysbench.trace.recording import NONE, Integers
+from sysbench.trace import columns
+from sysbench.trace import recording as trace_recording
+from sysbench.trace.recording import NONE, Integers, Stretch, Table
 
 numbers = (
     st.integers(-3, 3)
@@ -28,7 +28,7 @@ def column(values: list[int]) -> Integers:
 @given(pieces=st.lists(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8), max_size=6), other=st.booleans())
 def test_what_is_packed_is_what_comes_out(pieces: list[list[tuple[int, int]]], other: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "_ROWS", 7)
+        patch.setattr(trace_recording, "_ROWS", 7)
         table, second = Table(2), Table(2)
         for number, piece in enumerate(pieces):
             (second if other and number > 2 else table).add([column([*each]) for each in zip(*piece, strict=True)])
@@ -45,7 +45,7 @@ def test_rows_between_two_numbers_are_found_wherever_they_are_packed(
     values: list[tuple[int, int]], first: int, beyond: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "_ROWS", 7)
+        patch.setattr(trace_recording, "_ROWS", 7)
         table = Table.of([column([row[at] for row in values]) for at in range(2)])
         rows, columns = table.between(1, first, beyond)
     expected = [(at, *row) for at, row in enumerate(values) if first <= row[1] < beyond]
@@ -59,7 +59,7 @@ def test_rows_of_which_something_holds_are_a_table_of_their_own(
     values: list[tuple[int, int]], most: int, size: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "_ROWS", size)
+        patch.setattr(trace_recording, "_ROWS", size)
         table = Table.of([column([row[at] for row in values]) for at in range(2)])
         found = table.where(lambda second: second <= most, 1)
         # What becomes of the one is nothing to the other, though they share what is the same in both.
@@ -72,7 +72,7 @@ def test_rows_of_which_something_holds_are_a_table_of_their_own(
 
 
 def test_columns_are_computed_from_others_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "_ROWS", 4)
+    monkeypatch.setattr(trace_recording, "_ROWS", 4)
     table = Table.of([column([*range(10)]), column([5] * 10)])
     table.append(2, lambda rows, first: [rows * 2, first + 1], 0)
     table.replace(1, lambda first, second: first * second, 0, 1)
@@ -89,19 +89,19 @@ def test_columns_are_computed_from_others_some_rows_at_a_time(monkeypatch: pytes
 def test_distinct_numbers_are_those_of_numpy(values: list[int], repeated: int) -> None:
     given_ = column(values * (repeated + 1))
     expected, which = np.unique(given_, return_inverse=True)
-    found, places = grouping.grouped(given_)
+    found, places = columns.grouped(given_)
     assert (found.tolist(), places.tolist()) == (expected.tolist(), which.tolist())
-    assert grouping.distinct(given_).tolist() == expected.tolist()
-    assert grouping.firsts(places, len(found)).tolist() == [[*given_].index(each) for each in expected]
+    assert columns.distinct(given_).tolist() == expected.tolist()
+    assert columns.firsts(places, len(found)).tolist() == [[*given_].index(each) for each in expected]
 
 
 def test_sums_are_exact_where_floats_are_not() -> None:
-    assert grouping.summed(column([2**53, 1, 5]), column([1, 1, 0]), 3).tolist() == [5, 2**53 + 1, 0]
+    assert columns.summed(column([2**53, 1, 5]), column([1, 1, 0]), 3).tolist() == [5, 2**53 + 1, 0]
 
 
 @given(st.lists(st.tuples(*[st.integers(-1, 2)] * 6), max_size=20))
 def test_launch_shapes_are_told_apart(rows: list[tuple[int, ...]]) -> None:
-    shapes, which = grouping.launch_shapes([column([row[at] for row in rows]) for at in range(6)])
+    shapes, which = columns.launch_shapes([column([row[at] for row in rows]) for at in range(6)])
     assert [None if each == NONE else tuple(shapes[each].tolist()) for each in which] == [
         None if NONE in row else row for row in rows
     ]

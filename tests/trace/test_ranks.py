@@ -16,12 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.trace import traces
-from sysbench.trace.ranks.kinds import bus_factor, element_bytes, kind_of, message_bytes
-from sysbench.trace.ranks.matching import align, match, waits
-from sysbench.trace.ranks.reading import RankReading, read
+from sysbench.trace.ranks.matching import align, match, timeline, waits
+from sysbench.trace.ranks.reading import RankReading, element_bytes, message_bytes, read
 from sysbench.trace.ranks.summarise import summarise
-from sysbench.trace.ranks.summary import RanksSummary
-from sysbench.trace.ranks.timeline import timeline
+from sysbench.trace.ranks.summary import RanksSummary, bus_factor, kind_of
 from sysbench.trace.recording import NONE
 from tests.trace.rank_traces import COMMUNICATION, COMPUTE, NCCL, Bucket, Run
 from tests.trace.synthetic_traces import GEMM, Builder, recording

@@ -20,13 +20,12 @@ from sysbench.commands.profile import command as profile_source
 from sysbench.commands.profile import files as profile_files
 from sysbench.commands.profile.spec import ProfileOptions
 from sysbench.errors import UsageError
-from sysbench.trace import chrome_trace, packed, traces, window
-from sysbench.trace.chrome_trace import MOST_ROWS, Written
-from sysbench.trace.packed import Recording, Table
-from sysbench.trace.recording import NONE, Trace
+from sysbench.trace import recording as trace_recording
+from sysbench.trace import traces, window
+from sysbench.trace.recording import NONE, Recording, Table, Trace
 from sysbench.trace.summarise import summarise
 from sysbench.trace.summary import ProfileSummary
-from sysbench.trace.window import Cut, Window
+from sysbench.trace.window import MOST_ROWS, Cut, Window, Written
 from tests.trace import kineto_files, nsys_files
 from tests.trace.synthetic_traces import AUTOGRAD, GEMM, Builder, any_traces, recording, training
 
@@ -47,7 +46,7 @@ def cut(trace: Trace, wanted: str | None = None) -> Cut:
 
 
 def written(path: Path, found: Cut, largest_bytes: int = UNLIMITED) -> list[Event]:
-    chrome_trace.write(path, found, largest_bytes)
+    window.write(path, found, largest_bytes)
     events: list[Event] = json.loads(path.read_text())["traceEvents"]
     return events
 
@@ -98,7 +97,7 @@ def test_a_slice_holds_what_begins_in_its_window_and_what_was_launched_in_it(
     path = tmp_path_factory.getbasetemp() / "w.json"
     chosen = Window(start_ns, start_ns + lasting_ns, "step")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "_ROWS", rows)
+        patch.setattr(trace_recording, "_ROWS", rows)
         found = window.cut(recording(trace), chosen, MOST_ROWS)
     events = written(path, found)
     assert lasting(events) == belonging(trace, chosen.start_ns, chosen.end_ns)
@@ -115,7 +114,7 @@ def test_of_more_rows_than_can_be_written_those_are_taken_out_that_begin_first(
         return sorted(start for table in found.recording.tables for (part,) in table.stretches(0) for start in part)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "_ROWS", rows)
+        patch.setattr(trace_recording, "_ROWS", rows)
         whole = window.cut(recording(trace), EVERYTHING, MOST_ROWS)
         first = window.cut(recording(trace), EVERYTHING, most)
     every = begins(whole)
@@ -179,7 +178,7 @@ def test_a_slice_of_a_whole_file_of_torch_has_the_summary_of_the_file(tmp_path: 
     read = kineto_file(tmp_path / "trace.json")
     for ending in (".json", ".json.gz"):
         path = tmp_path / f"w{ending}"
-        chrome_trace.write(path, window.cut(read(), EVERYTHING, MOST_ROWS), UNLIMITED)
+        window.write(path, window.cut(read(), EVERYTHING, MOST_ROWS), UNLIMITED)
         assert told(summarise(traces.read(path))) == told(summarise(read()))
 
 
@@ -191,8 +190,8 @@ def test_a_slice_of_any_file_of_torch_has_the_summary_of_the_file(
     if not any(map(len, recording(trace).tables)):
         return
     file, again = (tmp_path_factory.getbasetemp() / name for name in ("file.json", "again.json"))
-    chrome_trace.write(file, window.cut(recording(trace), EVERYTHING, MOST_ROWS), UNLIMITED)
-    chrome_trace.write(again, window.cut(traces.read(file), EVERYTHING, MOST_ROWS), UNLIMITED)
+    window.write(file, window.cut(recording(trace), EVERYTHING, MOST_ROWS), UNLIMITED)
+    window.write(again, window.cut(traces.read(file), EVERYTHING, MOST_ROWS), UNLIMITED)
     assert told(summarise(traces.read(again))) == told(summarise(traces.read(file)))
 
 
@@ -209,7 +208,7 @@ def test_kernels_whose_long_names_differ_in_the_end_are_different_in_a_slice(tmp
     built.range("step", 0, 100)
     for number in range(2):
         built.kernel(f"void cutlass::Kernel<{'cute::tuple<cute::C<1>>, ' * 150}{number}>", 10 * number, 5)
-    chrome_trace.write(path, cut(built.trace()), UNLIMITED)
+    window.write(path, cut(built.trace()), UNLIMITED)
     assert by_name(summarise(traces.read(path))) == by_name(summarise(recording(built.trace())))
 
 
@@ -221,7 +220,7 @@ def test_a_slice_knows_whose_gradient_is_computed_as_the_trace_does(tmp_path: Pa
             built.operator("aten::mm", 4 * place, 3, thread, number)
             built.operator(backward, 100 * (1 + thread) + 10 * place, 5 + thread, 2, number, thread)
     path = tmp_path / "w.json"
-    chrome_trace.write(path, cut(built.trace()), UNLIMITED)
+    window.write(path, cut(built.trace()), UNLIMITED)
     whole, again = by_name(summarise(recording(built.trace()))), by_name(summarise(traces.read(path)))
     assert whole == again
     assert {module for _, module, name, *_ in whole if name == backward} == {"layers.0", "layers.1"}
@@ -230,7 +229,7 @@ def test_a_slice_knows_whose_gradient_is_computed_as_the_trace_does(tmp_path: Pa
 @pytest.mark.parametrize("operators", [True, False])
 def test_a_slice_of_steps_spends_the_same_time_in_the_same_places(tmp_path: Path, operators: bool) -> None:
     trace, path = training(2, LAYERS, operators=operators, kernel_ns=1000).trace(), tmp_path / "w.json"
-    chrome_trace.write(path, window.cut(recording(trace), EVERYTHING, MOST_ROWS), UNLIMITED)
+    window.write(path, window.cut(recording(trace), EVERYTHING, MOST_ROWS), UNLIMITED)
     assert by_name(summarise(recording(trace))) == by_name(summarise(traces.read(path)))
 
 
@@ -238,7 +237,7 @@ def test_a_slice_of_steps_spends_the_same_time_in_the_same_places(tmp_path: Path
 def test_a_slice_of_what_nsight_recorded_spends_the_same_time_in_the_same_places(tmp_path: Path, new: bool) -> None:
     export, path = tmp_path / "export.sqlite", tmp_path / "w.json"
     nsys_files.write(export, new=new, kernel_count=500, range_count=100)
-    chrome_trace.write(path, window.cut(traces.read(export), EVERYTHING, MOST_ROWS), UNLIMITED)
+    window.write(path, window.cut(traces.read(export), EVERYTHING, MOST_ROWS), UNLIMITED)
     whole, again = summarise(traces.read(export)), summarise(traces.read(path))
     assert by_name(whole) == by_name(again)
     assert (whole.devices, whole.device, whole.window_ns) == (again.devices, again.device, again.window_ns)
@@ -246,7 +245,7 @@ def test_a_slice_of_what_nsight_recorded_spends_the_same_time_in_the_same_places
 
 def test_a_slice_tells_of_the_device_and_the_rank_as_the_trace_does(tmp_path: Path) -> None:
     path = tmp_path / "w.json.gz"
-    chrome_trace.write(path, cut(training_trace()), UNLIMITED)
+    window.write(path, cut(training_trace()), UNLIMITED)
     again = traces.read(path)
     assert (again.devices, again.rank) == (("NVIDIA H100 80GB HBM3",), 3)
     assert gzip.decompress(path.read_bytes()).endswith(b"]}\n")
@@ -258,7 +257,7 @@ def test_a_slice_tells_of_the_device_and_the_rank_as_the_trace_does(tmp_path: Pa
 @pytest.mark.parametrize("largest_bytes", [1000, 8000, 20_000])
 def test_a_slice_is_no_larger_than_its_limit_and_json_to_the_end(tmp_path: Path, largest_bytes: int) -> None:
     path, found = tmp_path / "w.json", cut(training_trace())
-    outcome = chrome_trace.write(path, found, largest_bytes)
+    outcome = window.write(path, found, largest_bytes)
     events = json.loads(path.read_text())["traceEvents"]
     assert path.stat().st_size <= largest_bytes < path.stat().st_size + 500
     assert len(events) == outcome.events > 0
@@ -277,10 +276,10 @@ def test_no_event_is_shorter_than_it_is_taken_for(tmp_path: Path) -> None:
     built.launches.append((0, 0, built.name(""), 0, NONE))
     built.kernel("", 0, 0)
     path = tmp_path / "w.json"
-    chrome_trace.write(path, cut(built.trace()), UNLIMITED)
+    window.write(path, cut(built.trace()), UNLIMITED)
     lines = [line for line in path.read_bytes().splitlines() if b'"ph":"X"' in line]
     assert len(lines) == 4
-    assert min(len(line) for line in lines) >= chrome_trace.LARGEST_BYTES / MOST_ROWS
+    assert min(len(line) for line in lines) >= window.LARGEST_BYTES / MOST_ROWS
 
 
 @pytest.mark.parametrize(
@@ -295,7 +294,7 @@ def test_a_user_is_told_how_much_of_the_window_is_in_a_slice(
 ) -> None:
     found, path = cut(training_trace(), wanted), tmp_path / "w.json"
     assert profile_files.write_window(path, found).remark == ""
-    monkeypatch.setattr(chrome_trace, "LARGEST_BYTES", 8000)
+    monkeypatch.setattr(window, "LARGEST_BYTES", 8000)
     file = profile_files.write_window(path, found)
     assert file.path == path
     assert re.fullmatch(said, file.remark), file.remark
@@ -353,7 +352,7 @@ def test_the_memory_of_a_slice_is_that_of_what_it_holds_and_not_of_the_trace(tmp
 
     def slice_of(wanted: str | None, most: int, largest_bytes: int) -> Written:
         found = window.cut(long, window.find(long, wanted), most)
-        return chrome_trace.write(tmp_path / "w.json", found, largest_bytes)
+        return window.write(tmp_path / "w.json", found, largest_bytes)
 
     whole = peak_bytes(long.whole)
     assert whole > rows * 21 * 8

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
-from sysbench.trace.kernels.work_estimate import attention_parts, classes, products_expected
+from sysbench.trace.kernels.work import attention_parts, classes, products_expected
 
 
 def cell_of(**fields: Any) -> ProfileCell:

@@ -26,12 +26,9 @@ def refuse_unwritable(options: AccumOptions) -> None:
     """Raise UsageError if the figure's format is unknown, OutputError if its file cannot be written."""
     if options.figure is None:
         return
-    from sysbench.errors import UsageError
     from sysbench.log import storage
-    from sysbench.render.plots import FORMATS
 
-    if options.figure.suffix.lower().removeprefix(".") not in FORMATS:
-        raise UsageError(f"--figure {options.figure} must end in {', '.join('.' + name for name in FORMATS)}")
+    running.refuse_wrong_figure(options.figure)
     storage.refuse_unwritable(options.figure)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sysbench.commands.accum.findings import finding, mixed_format, short
-from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DriftRecord
+from sysbench.commands.accum.record import AccumCellRecord, AccumRecord
 from sysbench.commands.accum.spec import Experiment
 from sysbench.log.records import RunRecord
 from sysbench.render import plots as picture_file
@@ -105,13 +105,15 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the running sums, and their relative errors."""
-    value, count = float(cell.axes["value"]), int(cell.axes["count"])
+    """Draw the running sums and their relative errors: every format by itself, the narrow one in fp32 and by Kahan."""
+    value, count, narrow = float(cell.axes["value"]), int(cell.axes["count"]), mixed_format(cell)
     _title(figure, f"s += {value:g}, {count} times")
     left, right = figure.add_axes((0.075, _FLOOR, 0.38, 0.67)), figure.add_axes((0.55, _FLOOR, 0.27, 0.67))
     left.plot([0, count], [0, value * count], color=INK, linewidth=0.8, linestyle=(0, (1, 2)), label="exactly")
-    for drift in _drawn(cell):
+    for drift in cell.drift:
         kahan, alone = drift.order == "kahan", drift.accumulator == drift.addend
+        if not (alone and drift.order == "sequential") and (drift.addend != narrow or drift.upcast):
+            continue
         name = drift.addend if alone else f"{drift.accumulator} += {drift.addend}"
         style: dict[str, Any] = {
             "color": COLOURS[drift.addend],
@@ -131,20 +133,13 @@ def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
     figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.83, 0.9), frameon=False, fontsize=8)
 
 
-def _drawn(cell: AccumCellRecord) -> Iterator[DriftRecord]:
-    """Yield the sums to draw: every format by itself, the narrow one in fp32, and its Kahan sum."""
-    narrow = mixed_format(cell)
-    for drift in cell.drift:
-        alone = drift.accumulator == drift.addend and drift.order == "sequential"
-        if alone or (drift.addend == narrow and not drift.upcast):
-            yield drift
-
-
 # --- types
 
 
 def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
     """Draw a coloured field for every type, side by side for this device and for CUDA."""
+    from matplotlib.patches import Rectangle
+
     _title(figure, f"types in {cell.cell.size} under autocast")
     here = cell.device.type if cell.device else "here"
     precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
@@ -154,8 +149,11 @@ def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
     for row, (part, name) in enumerate(places):
         for group, precision in enumerate(precisions):
             found = by_place.get((precision, part, name))
-            for column, dtype in enumerate((found.here, found.on_cuda) if found else ()):
-                _field(axes, 2 * group + column, row, short(dtype))
+            for column, dtype in enumerate((found.here, found.on_cuda) if found else (), 2 * group):
+                colour = COLOURS.get(short(dtype), QUIET)
+                axes.add_patch(Rectangle((column + 0.03, row + 0.06), 0.94, 0.88, facecolor=colour, edgecolor="none"))
+                said = printable(short(dtype))
+                axes.text(column + 0.5, row + 0.5, said, color="white", fontsize=8, ha="center", va="center")
     axes.set_xlim(0, 2 * len(precisions))
     axes.set_ylim(len(places), 0)
     axes.set_yticks([row + 0.5 for row in range(len(places))])
@@ -166,14 +164,6 @@ def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
     axes.xaxis.tick_top()
     axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
-
-
-def _field(axes: Axes, column: float, row: float, name: str) -> None:
-    from matplotlib.patches import Rectangle
-
-    colour = COLOURS.get(name, QUIET)
-    axes.add_patch(Rectangle((column + 0.03, row + 0.06), 0.94, 0.88, facecolor=colour, edgecolor="none"))
-    axes.text(column + 0.5, row + 0.5, printable(name), color="white", fontsize=8, ha="center", va="center")
 
 
 # --- layer norm

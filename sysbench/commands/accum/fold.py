@@ -31,7 +31,7 @@ from sysbench.commands.accum.spec import AccumCell
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event
-from sysbench.rounding import FORMATS, FormatName, exact, stall
+from sysbench.rounding import FORMATS, exact, stall
 
 WRONG = 0.1
 """Relative error from which outputs of layer norm are wrong: no format is that coarse."""
@@ -106,8 +106,21 @@ def _difference(found: float, expected: Fraction) -> float:
 # --- types
 
 
+Place = tuple[DtypePart, str]
+
+
 def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
-    """Yield the measured and the simulated types for each precision; parts with equal types are grouped."""
+    """Yield the measured and the simulated types for each precision.
+
+    Parts are grouped as coarsely as their types allow: all parameters, the same module of all layers, or none.
+    """
+
+    def together(place: Place) -> str:
+        return "" if place[0] in ("parameter", "gradient") else by_layer(place)
+
+    def by_layer(place: Place) -> str:
+        return _NUMBERED.sub("*", place[1])
+
     for precision in dict.fromkeys(each.precision for each in measured):
         here, cuda = (
             {
@@ -118,30 +131,15 @@ def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
             }
             for source in ("measured", "simulated")
         )
-        yield from _alike(precision, here, cuda)
-
-
-Place = tuple[DtypePart, str]
-
-
-def _alike(precision: FormatName, here: dict[Place, str], cuda: dict[Place, str]) -> Iterator[DtypeRecord]:
-    """Group the parts as coarsely as their types allow: all parameters, the same module of all layers, or none."""
-
-    def together(place: Place) -> str:
-        return "" if place[0] in ("parameter", "gradient") else by_layer(place)
-
-    def by_layer(place: Place) -> str:
-        return _NUMBERED.sub("*", place[1])
-
-    for name_of in (together, by_layer, itemgetter(1)):
-        grouped: dict[Place, list[Place]] = {}
-        for place in dict.fromkeys([*here, *cuda]):
-            grouped.setdefault((place[0], name_of(place)), []).append(place)
-        if all(len({(here.get(place), cuda.get(place)) for place in group}) == 1 for group in grouped.values()):
-            break
-    for (part, name), group in grouped.items():
-        types = {"here": here.get(group[0]), "on_cuda": cuda.get(group[0])}
-        yield DtypeRecord(precision=precision, part=part, name=name, count=len(group), **types)
+        for name_of in (together, by_layer, itemgetter(1)):
+            grouped: dict[Place, list[Place]] = {}
+            for place in dict.fromkeys([*here, *cuda]):
+                grouped.setdefault((place[0], name_of(place)), []).append(place)
+            if all(len({(here.get(place), cuda.get(place)) for place in group}) == 1 for group in grouped.values()):
+                break
+        for (part, name), group in grouped.items():
+            types = {"here": here.get(group[0]), "on_cuda": cuda.get(group[0])}
+            yield DtypeRecord(precision=precision, part=part, name=name, count=len(group), **types)
 
 
 # --- layer norm

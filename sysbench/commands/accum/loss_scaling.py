@@ -15,7 +15,6 @@ from sysbench.commands.accum.toy import Supervised, supervised
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import TORCH_DTYPES, matmul_precision
 from sysbench.log.events import DeviceInfo, Event
-from sysbench.rounding import FormatName
 
 
 class _Observer(torch.optim.Optimizer):
@@ -31,7 +30,10 @@ class _Observer(torch.optim.Optimizer):
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Compute the gradients in fp32, then under autocast in every precision for every scale of the loss."""
+    """Compute the gradients in fp32, then under autocast in every precision for every scale of the loss.
+
+    One forward pass in each precision serves all scales; a scale of 1 is backward without a scaler.
+    """
     if cell.scales is None:
         raise ValueError("a cell of loss scaling says by how much")
     where = torch_device(device)
@@ -40,8 +42,29 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
         work.loss_of(work.model(work.inputs)).backward()
         expected = _gradients(work)
         yield _distribution(cell, expected)
+        counts = expected != 0
         for precision in cell.dtypes:
-            yield from _scaled(cell, precision, where, work, expected)
+            with torch.autocast(where.type, TORCH_DTYPES[precision]):
+                loss = work.loss_of(work.model(work.inputs))
+            for scale in cell.scales:
+                scaler = GradScaler(where.type, init_scale=float(scale))
+                optimizer = _Observer(work)
+                scaler.scale(loss).backward(retain_graph=True)
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                found = _gradients(work)
+                error = torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)
+                yield ScaledBackward(
+                    at_s=time.time(),
+                    cell=cell.key,
+                    precision=precision,
+                    scale=float(scale),
+                    gradients=int(counts.sum()),
+                    lost=int(((found == 0) & counts).sum()),
+                    overflowed=int((~torch.isfinite(found) & counts).sum()),
+                    relative_error=float(error),
+                    step_kept=optimizer.asked,
+                )
 
 
 def _gradients(work: Supervised) -> Tensor:
@@ -49,34 +72,6 @@ def _gradients(work: Supervised) -> Tensor:
     found = [parameter.grad.flatten() for parameter in work.model.parameters() if parameter.grad is not None]
     work.model.zero_grad(set_to_none=True)
     return torch.cat(found)
-
-
-def _scaled(
-    cell: AccumCell, precision: FormatName, device: torch.device, work: Supervised, expected: Tensor
-) -> Iterator[ScaledBackward]:
-    """Run one forward pass, and a backward pass for each scale; a scale of 1 is backward without a scaler."""
-    with torch.autocast(device.type, TORCH_DTYPES[precision]):
-        loss = work.loss_of(work.model(work.inputs))
-    counts = expected != 0
-    for scale in cell.scales or ():
-        scaler = GradScaler(device.type, init_scale=float(scale))
-        optimizer = _Observer(work)
-        scaler.scale(loss).backward(retain_graph=True)
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        found = _gradients(work)
-        finite = torch.isfinite(found)
-        yield ScaledBackward(
-            at_s=time.time(),
-            cell=cell.key,
-            precision=precision,
-            scale=float(scale),
-            gradients=int(counts.sum()),
-            lost=int(((found == 0) & counts).sum()),
-            overflowed=int((~finite & counts).sum()),
-            relative_error=float(torch.linalg.vector_norm(found - expected) / torch.linalg.vector_norm(expected)),
-            step_kept=optimizer.asked,
-        )
 
 
 def _distribution(cell: AccumCell, gradients: Tensor) -> GradientsMeasured:

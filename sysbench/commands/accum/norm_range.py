@@ -37,12 +37,33 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     where = torch_device(device)
     inputs = scaled_inputs(cell.width, cell.seed)
     expected = normalised_exactly(inputs, cell.eps)
-    pairs = [(name, name) for name in cell.dtypes]
+    pairs: list[tuple[FormatName, FormatName]] = [(name, name) for name in cell.dtypes]
     pairs += [(name, "fp32") for name in cell.dtypes if name != "fp32"]
     for name, inside in pairs:
         rounded = inputs.to(TORCH_DTYPES[name]).to(where)
-        outputs, statistics = normalised(rounded, TORCH_DTYPES[inside], cell.eps)
-        yield _measured(cell, name, inside, statistics, _errors(outputs, expected))
+        outputs, found = normalised(rounded, TORCH_DTYPES[inside], cell.eps)
+        difference = torch.linalg.vector_norm(outputs.cpu().double() - expected, dim=-1)
+        errors = (difference / torch.linalg.vector_norm(expected, dim=-1)).tolist()
+        columns = (found.mean, found.variance, found.reciprocal_deviation, found.bare_reciprocal_deviation)
+        rows = zip(EXPONENTS, *(column.cpu().double().tolist() for column in columns), errors, strict=True)
+        yield NormMeasured(
+            at_s=time.time(),
+            cell=cell.key,
+            dtype=name,
+            statistics=inside,
+            source="device",
+            points=[
+                NormPoint(
+                    scale=2.0**exponent,
+                    mean=mean,
+                    variance=variance,
+                    reciprocal_deviation=reciprocal,
+                    bare_reciprocal_deviation=bare,
+                    relative_error=error,
+                )
+                for exponent, mean, variance, reciprocal, bare, error in rows
+            ],
+        )
 
 
 def scaled_inputs(width: int, seed: int) -> Tensor:
@@ -84,35 +105,3 @@ def normalised_exactly(inputs: Tensor, eps: float) -> Tensor:
     mean = inputs.mean(-1, keepdim=True)
     variance = ((inputs - mean) ** 2).mean(-1, keepdim=True)
     return (inputs - mean) / torch.sqrt(variance + eps)
-
-
-def _errors(outputs: Tensor, expected: Tensor) -> list[float]:
-    """Return ‖y − y64‖ / ‖y64‖ of each row."""
-    difference = torch.linalg.vector_norm(outputs.cpu().double() - expected, dim=-1)
-    errors: list[float] = (difference / torch.linalg.vector_norm(expected, dim=-1)).tolist()
-    return errors
-
-
-def _measured(
-    cell: AccumCell, name: FormatName, inside: FormatName, found: Statistics, errors: list[float]
-) -> NormMeasured:
-    columns = (found.mean, found.variance, found.reciprocal_deviation, found.bare_reciprocal_deviation)
-    rows = zip(EXPONENTS, *(column.cpu().double().tolist() for column in columns), errors, strict=True)
-    return NormMeasured(
-        at_s=time.time(),
-        cell=cell.key,
-        dtype=name,
-        statistics=inside,
-        source="device",
-        points=[
-            NormPoint(
-                scale=2.0**exponent,
-                mean=mean,
-                variance=variance,
-                reciprocal_deviation=reciprocal,
-                bare_reciprocal_deviation=bare,
-                relative_error=error,
-            )
-            for exponent, mean, variance, reciprocal, bare, error in rows
-        ],
-    )

@@ -49,7 +49,35 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     wanted = list(summations(cell))
     _refuse_longer(cell, wanted, count, block, where)
     for summation in wanted:
-        yield _measured(cell, summation, value, count, block, where)
+        narrow, wide = Arithmetic.of(summation.addend, where), Arithmetic.of(summation.accumulator, where)
+        addend = narrow.number(value)
+        rounded_addend = narrow.value(addend)
+        if summation.upcast or narrow.source != wide.source:
+            addend = wide.number(rounded_addend)
+        drift: list[tuple[int, float]] = []
+        match summation.order:
+            case "sequential":
+                drift = sequential(wide, addend, count)
+                result = drift[-1][1]
+            case "kahan":
+                drift = compensated(wide, addend, count)
+                result = drift[-1][1]
+            case "pairwise":
+                result = pairwise(wide, addend, count)
+            case "blocked":
+                result = blocked(wide, addend, count, block)
+        yield SumMeasured(
+            at_s=time.time(),
+            cell=cell.key,
+            accumulator=summation.accumulator,
+            addend=summation.addend,
+            upcast=summation.upcast,
+            order=summation.order,
+            source="rounded" if "rounded" in (narrow.source, wide.source) else "device",
+            rounded_addend=rounded_addend,
+            result=result,
+            drift=drift,
+        )
 
 
 def summations(cell: AccumCell) -> Iterator[Summation]:
@@ -60,41 +88,6 @@ def summations(cell: AccumCell) -> Iterator[Summation]:
         if name != "fp32":
             yield Summation("fp32", name)
             yield Summation("fp32", name, upcast=True)
-
-
-def _measured(
-    cell: AccumCell, summation: Summation, value: float, count: int, block: int, device: torch.device
-) -> SumMeasured:
-    narrow = Arithmetic.of(summation.addend, device)
-    wide = Arithmetic.of(summation.accumulator, device)
-    addend = narrow.number(value)
-    rounded_addend = narrow.value(addend)
-    if summation.upcast or narrow.source != wide.source:
-        addend = wide.number(rounded_addend)
-    drift: list[tuple[int, float]] = []
-    match summation.order:
-        case "sequential":
-            drift = sequential(wide, addend, count)
-            result = drift[-1][1]
-        case "kahan":
-            drift = compensated(wide, addend, count)
-            result = drift[-1][1]
-        case "pairwise":
-            result = pairwise(wide, addend, count)
-        case "blocked":
-            result = blocked(wide, addend, count, block)
-    return SumMeasured(
-        at_s=time.time(),
-        cell=cell.key,
-        accumulator=summation.accumulator,
-        addend=summation.addend,
-        upcast=summation.upcast,
-        order=summation.order,
-        source="rounded" if "rounded" in (narrow.source, wide.source) else "device",
-        rounded_addend=rounded_addend,
-        result=result,
-        drift=drift,
-    )
 
 
 def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:

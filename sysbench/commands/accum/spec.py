@@ -82,8 +82,7 @@ def _summand(value: object) -> float:
 
 
 def _share(value: object) -> float:
-    number = _number(value)
-    if not 0 <= number <= 1:
+    if not 0 <= (number := _number(value)) <= 1:
         raise ValueError(f"{value} is out of range: allowed is 0 to 1")
     return number
 

@@ -23,7 +23,6 @@ LONGEST_DETAIL = 240
 
 def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return the complete output for a record; raises UsageError for an unknown table, and for an empty one."""
-    torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device)
     remarks = []
     for cell in record.cells:
@@ -32,7 +31,7 @@ def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection |
             remarks.append(Remark("outcome", f"{_title(cell)}: {cell.outcome}" + (f": {detail}" if detail else "")))
     remarks += [Remark("finding", said) for cell in record.cells if (said := finding(cell))]
     return Sheet(
-        subject=(*dict.fromkeys(map(_title, record.cells)), *devices, *torch),
+        subject=(*dict.fromkeys(map(_title, record.cells)), *devices, *record.environment.software),
         tables=tuple(tables_for(record, names)),
         remarks=tuple(remarks),
     )
@@ -103,11 +102,6 @@ def _sums_title(cell: AccumCellRecord) -> str:
     return f"s += x, {_spaced(count)} times {value:g}: exactly {count * value:.10g}"
 
 
-def _sums_notes(cell: AccumCellRecord) -> tuple[str, ...]:
-    times = _spaced(cell.cell.count or 0)
-    return (f"x: {cell.cell.value:g} in its format; error of x: {times} times its rounding; adding: the rest",)
-
-
 SUMS = DeclaredTable(
     "sums",
     _sums_title,
@@ -122,7 +116,10 @@ SUMS = DeclaredTable(
     leading=leading(Field("accumulator", "s", get=attrgetter("accumulator")), Field("addend", "+= x", get=_added)),
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.sums),
-    notes=_sums_notes,
+    notes=lambda cell: (
+        f"x: {cell.cell.value:g} in its format; error of x: {_spaced(cell.cell.count or 0)} times its rounding; "
+        "adding: the rest",
+    ),
 )
 """The four sums: fp32, a narrow format, and the narrow one added to fp32 in both ways."""
 
@@ -168,13 +165,14 @@ def _orders(cell: AccumCellRecord) -> list[str]:
     return [order for order in ORDERS if any(each.order == order for each in cell.sums)]
 
 
-def _formats_notes(cell: AccumCellRecord) -> tuple[str, ...]:
+def _formats_notes(cell: AccumCellRecord) -> Iterator[str]:
     orders = _orders(cell)
     methods = ["Kahan: what a step loses goes into the next"] if "kahan" in orders else []
     methods += [f"blocked: {cell.cell.block} each, then their sums"] if "blocked" in orders else []
+    if methods:
+        yield "; ".join(methods)
     rounded = any(each.source == "rounded" for each in cell.sums)
-    stalls = "tf32, fp8: fp64, every result rounded; " * rounded + "stalls at: s no longer changes then"
-    return (*(["; ".join(methods)] if methods else []), stalls)
+    yield "tf32, fp8: fp64, every result rounded; " * rounded + "stalls at: s no longer changes then"
 
 
 FORMATS = DeclaredTable(
@@ -203,11 +201,6 @@ FORMATS = DeclaredTable(
 # --- types
 
 
-def _here(cell: AccumCellRecord) -> str:
-    device = cell.device.type if cell.device else "here"
-    return "this cuda" if device == "cuda" else device
-
-
 def _by_place(cell: AccumCellRecord) -> list[dict[str, DtypeRecord]]:
     """Return the types by precision for each part of the model."""
     found: dict[tuple[str, str], dict[str, DtypeRecord]] = {}
@@ -219,10 +212,6 @@ def _by_place(cell: AccumCellRecord) -> list[dict[str, DtypeRecord]]:
 def _what(types: Mapping[str, DtypeRecord]) -> str:
     known = next(iter(types.values()))
     return place(known) if known.name or known.count == 1 else f"{place(known)}, all {known.count}"
-
-
-def _type_here(types: Mapping[str, DtypeRecord], precision: str) -> Cell:
-    return Word(short(types[precision].here)) if precision in types else None
 
 
 def _type_on_cuda(types: Mapping[str, DtypeRecord], precision: str) -> Cell:
@@ -240,7 +229,12 @@ AUTOCAST = DeclaredTable(
         Each(
             "precision",
             (
-                Field("{precision}_here", "{here}", group="under {precision}", get=_type_here),
+                Field(
+                    "{precision}_here",
+                    "{here}",
+                    group="under {precision}",
+                    get=lambda types, precision: Word(short(types[precision].here)) if precision in types else None,
+                ),
                 Field("{precision}_cuda", "CUDA, simulated", group="under {precision}", get=_type_on_cuda),
             ),
             values=lambda cell: list(dict.fromkeys(each.precision for each in cell.dtypes)),
@@ -251,7 +245,12 @@ AUTOCAST = DeclaredTable(
     leading=leading(Field("what", get=_what)),
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.dtypes),
-    words={"here": Fill(("cpu", "mps", "this cuda", "here"), _here)},
+    words={
+        "here": Fill(
+            ("cpu", "mps", "this cuda", "here"),
+            lambda cell: cell.device.type.replace("cuda", "this cuda") if cell.device else "here",
+        )
+    },
     notes=("modules: what they put out; CUDA, simulated: by its rules, without data; ≠: differs",),
 )
 """Types of parameters, module outputs, logits, loss and gradients, on this device and on CUDA."""
@@ -268,14 +267,6 @@ def _scale(key: str, title: str, group: str, importance: int = 0) -> Field:
         return Word("never", "quiet") if scale is None else _exactly(scale, power)
 
     return Field(key, title, "number", group, importance, get=get)
-
-
-def _norm_notes(cell: AccumCellRecord) -> tuple[str, ...]:
-    return (
-        f"scales of {cell.cell.width} inputs of mean 1 and deviation 1, in powers of two; eps {cell.cell.eps:g}",
-        "inside: the format of mean, variance and rsqrt, each operation rounded; rsqrt: of the variance without eps",
-        f"output wrong: ‖y − y64‖ / ‖y64‖ is {WRONG_SHARE} or more; error at 1: the same at scale 1",
-    )
 
 
 NORM = DeclaredTable(
@@ -296,7 +287,11 @@ NORM = DeclaredTable(
     ),
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.norms),
-    notes=_norm_notes,
+    notes=lambda cell: (
+        f"scales of {cell.cell.width} inputs of mean 1 and deviation 1, in powers of two; eps {cell.cell.eps:g}",
+        "inside: the format of mean, variance and rsqrt, each operation rounded; rsqrt: of the variance without eps",
+        f"output wrong: ‖y − y64‖ / ‖y64‖ is {WRONG_SHARE} or more; error at 1: the same at scale 1",
+    ),
 )
 """The scales of the inputs at which steps of layer norm leave the range of each format."""
 
@@ -335,7 +330,7 @@ SCALING = DeclaredTable(
     ),
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.scaled),
-    notes=lambda cell: tuple(_scaling_notes(cell)),
+    notes=_scaling_notes,
 )
 """The gradients that are lost or overflow at each scale of the loss."""
 
@@ -416,7 +411,7 @@ def _products(name: str, title: str, error: str, said: str) -> DeclaredTable:
         leading=leading(Field("k", get=itemgetter(0))),
         parts=attrgetter("cells"),
         when=lambda cell: bool(cell.products),
-        notes=lambda cell: tuple(_ways_notes(cell, said)),
+        notes=lambda cell: _ways_notes(cell, said),
     )
 
 

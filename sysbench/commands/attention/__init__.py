@@ -17,6 +17,5 @@ COMMAND = Command(
     compared=("forward", "backward"),
     in_turns=True,
     findings="findings:findings",
-    figures="pictures:figures",
     usual_tables="tables:usual",
 )

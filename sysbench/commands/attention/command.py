@@ -34,11 +34,13 @@ def refuse_unwritable(options: AttentionOptions) -> None:
     paths = [path for path in (options.figure, options.heat_map) if path is not None]
     if not paths:
         return
-    from sysbench.commands.attention import pictures
+    from sysbench.errors import UsageError
     from sysbench.log import storage
+    from sysbench.render.plots import FORMATS
 
-    pictures.refuse_other_formats(*paths)
     for path in paths:
+        if path.suffix.lower().removeprefix(".") not in FORMATS:
+            raise UsageError(f"{path} is not a picture's name: it must end in .png, .svg or .pdf")
         storage.refuse_unwritable(path)
 
 
@@ -46,7 +48,7 @@ def draw(record: AttentionRecord, options: AttentionOptions) -> tuple[Path, ...]
     """Draw the figures that the options ask for, and return their paths."""
     if options.figure is None and options.heat_map is None:
         return ()
-    from sysbench.commands.attention import pictures
+    from sysbench.commands.attention import figures
 
-    written = pictures.write(record, options.figure, options.heat_map)
+    written = figures.write(record, options.figure, options.heat_map)
     return running.said_to_be_saved(map(running.Saved, written), options)

@@ -1,23 +1,44 @@
-"""Figures of an attention sweep, drawn from plain data: curves over the sequence length, and heat maps.
+"""Figures of an attention sweep: curves over the sequence length, and heat maps.
 
-Both show where memory runs out. Every implementation has the same colour, marker and dashes in all figures.
+Both show where memory runs out. Every implementation has the same colour, marker and dashes in all figures. The plain
+data (`Panel`, `HeatMap`) come from a record: curves over N at one head dimension, and heat maps over d and N.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from sysbench import units
+from sysbench.commands.attention.findings import (
+    QUANTITIES,
+    Quantity,
+    dims,
+    frontier,
+    growth,
+    implementations,
+    over_memory,
+    predicted,
+    samples,
+    settings,
+    usual_dim,
+    value,
+)
+from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
+from sysbench.commands.attention.tables import status, subject
+from sysbench.render import plots
+from sysbench.render.findings import exponent, listed
 from sysbench.render.plots import (
     INK,
     LIMIT,
     QUIET,
     SIMULATED,
+    Drawn,
     Heading,
     Look,
     Point,
@@ -26,6 +47,7 @@ from sysbench.render.plots import (
     dressed,
     printable,
 )
+from sysbench.statistics import PowerLaw
 from sysbench.units import Unit
 
 if TYPE_CHECKING:
@@ -144,6 +166,8 @@ def draw_curves(panels: Sequence[Panel], caption: Heading) -> Figure:
 
 
 def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
+    from matplotlib.ticker import LogLocator
+
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     for curve in panel.curves:
@@ -176,7 +200,14 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     if len(lengths) > _MOST_LEVEL:
         axes.tick_params(axis="x", labelrotation=45)
     axes.yaxis.set_major_formatter(lambda value, _: _tick(panel.unit, value))
-    _even_ticks(axes, panel.unit)
+    # Ticks are at round numbers: for bytes at powers of 2 and multiples, for times at powers of 10.
+    if panel.unit == "bytes":
+        bottom, top = axes.get_ylim()
+        steps = math.log2(top / bottom)
+        base = next(base for base in (2, 4, 16, 64, 1024) if steps / math.log2(base) <= 9 or base == 1024)
+        axes.yaxis.set_major_locator(LogLocator(base=base, numticks=40))
+    else:
+        axes.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
 
 
 def _all_lengths(panel: Panel) -> list[int]:
@@ -236,19 +267,6 @@ def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) ->
             ha="left",
             va="top",
         )
-
-
-def _even_ticks(axes: Axes, unit: Unit) -> None:
-    """Set ticks at round numbers: for bytes at powers of 2 and multiples, for times at powers of 10."""
-    from matplotlib.ticker import LogLocator
-
-    low, high = axes.get_ylim()
-    if unit != "bytes":
-        axes.yaxis.set_major_locator(LogLocator(base=10, numticks=12))
-        return
-    steps = math.log2(high / low)
-    base = next(base for base in (2, 4, 16, 64, 1024) if steps / math.log2(base) <= 9 or base == 1024)
-    axes.yaxis.set_major_locator(LogLocator(base=base, numticks=40))
 
 
 def _tick(unit: Unit, value: float) -> str:
@@ -316,6 +334,7 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], 
 
 def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
     """Draw a row of maps per quantity, a column per implementation, and a colour scale per quantity."""
+    from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
@@ -326,16 +345,17 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
     lines = [(quantity, band) for quantity in quantities for band in range(bands)]
     columns = max(len(each.lengths) for each in maps)
     one_wide, one_high = max(1.9, 0.62 * columns), 0.36 * max(len(each.dims) for each in maps)
-    left, top, gap_x, gap_y, bar = 0.75, 0.75, 0.3, 0.78, 0.95
+    left, top, gap_x, gap_y, right = 0.75, 0.75, 0.3, 0.78, 0.95
     # The title needs this width even if the maps are small.
-    width = max(_NARROWEST_IN, left + across * (one_wide + gap_x) + bar)
+    width = max(_NARROWEST_IN, left + across * (one_wide + gap_x) + right)
     height = top + len(lines) * (one_high + gap_y)
     figure = Figure(figsize=(width, height), facecolor="white")
     for row, (quantity, band) in enumerate(lines):
         same = [each for each in maps if each.quantity == quantity]
         values = [value for each in same for value in each.values.values()]
         low, high = (min(values), max(values)) if values else (1.0, 2.0)
-        norm = LogNorm(low, high if high > low else low * 2)
+        high = high if high > low else low * 2
+        norm = LogNorm(low, high)
         bottom = (height - top - (row + 1) * one_high - row * gap_y - 0.3) / height
         shown = same[band * across : (band + 1) * across]
         for column, each in enumerate(shown):
@@ -343,7 +363,12 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
             axes = figure.add_axes((place, bottom, one_wide / width, one_high / height))
             _draw_map(axes, each, norm, labelled=column == 0)
         place = (left + len(shown) * (one_wide + gap_x) - gap_x + 0.12) / width
-        _draw_scale(figure, (place, bottom, 0.1 / width, one_high / height), norm, same[0].unit)
+        scale = figure.add_axes((place, bottom, 0.1 / width, one_high / height))
+        bar = figure.colorbar(ScalarMappable(norm, _MAP), cax=scale)
+        scale.minorticks_off()
+        bar.set_ticks([low, high], labels=[units.short(same[0].unit, end) for end in (low, high)])
+        bar.outline.set_visible(False)
+        scale.tick_params(length=0, labelsize=7.5, colors=QUIET)
     _draw_caption(figure, caption, width, height)
     return figure
 
@@ -352,17 +377,17 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
     from matplotlib.patches import Rectangle
 
     grid = np.full((len(each.dims), len(each.lengths)), np.nan)
-    for (dim, n), value in each.values.items():
-        grid[each.dims.index(dim), each.lengths.index(n)] = value
+    for (dim, n), known in each.values.items():
+        grid[each.dims.index(dim), each.lengths.index(n)] = known
     axes.set_facecolor(_MISSING)
     image = axes.imshow(np.ma.masked_invalid(grid), cmap=_MAP, norm=norm, aspect="auto", origin="lower")
     for row, dim in enumerate(each.dims):
         for column, n in enumerate(each.lengths):
             if (dim, n) in each.values:
-                value = each.values[dim, n]
-                red, green, blue, _ = image.cmap(norm(value))
+                known = each.values[dim, n]
+                red, green, blue, _ = image.cmap(norm(known))
                 dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-                colour, text = "white" if dark else INK, _short(each.unit, value)
+                colour, text = "white" if dark else INK, units.short(each.unit, known)
             else:
                 colour, text = QUIET, each.words.get((dim, n), "")
                 corner = (column - 0.5, row - 0.5)
@@ -402,19 +427,149 @@ def _draw_frontier(axes: Axes, each: HeatMap) -> None:
     axes.set_ylim(-0.5, len(each.dims) - 0.5)
 
 
-def _draw_scale(figure: Figure, place: tuple[float, float, float, float], norm: Any, unit: Unit) -> None:
-    from matplotlib.cm import ScalarMappable
-
-    axes = figure.add_axes(place)
-    bar = figure.colorbar(ScalarMappable(norm, _MAP), cax=axes)
-    bar.ax.minorticks_off()
-    bar.set_ticks([norm.vmin, norm.vmax], labels=[_short(unit, norm.vmin), _short(unit, norm.vmax)])
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=7.5, colors=QUIET)
+TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 
 
-def _short(unit: Unit, value: float) -> str:
-    """At most three digits and the unit."""
-    number, _, symbol = units.quantity(unit, value).partition(" ")
-    digits = number if len(number) <= 4 else number[:4].rstrip(".")
-    return f"{digits} {symbol}"
+def of_run(record: AttentionRecord) -> Iterator[Drawn]:
+    """Curves and heat maps of every setting, without those that add nothing to the others."""
+    groups = settings(record.cells)
+    for number, cells in enumerate(groups, 1):
+        part = record.model_copy(update={"cells": cells})
+        maps = _heat_maps(part) if len(dims(cells)) > 1 else None
+        for name, found in (("curves", _curves(part)), ("heat-maps", maps)):
+            if found is not None:
+                yield replace(found, name=f"{name}-{number}" if len(groups) > 1 else name)
+
+
+def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | None = None) -> Iterator[Path]:
+    """Draw the requested figures, a file for each setting; yields every file that is written.
+
+    With several settings (batches, precisions, devices), file names contain the number of the setting. Settings without
+    results have no files. Raises UsageError and OutputError.
+    """
+    groups = settings(record.cells)
+    for number, cells in enumerate(groups, 1):
+        part = record.model_copy(update={"cells": cells})
+        for path, found in ((curves, _curves), (heat_map, _heat_maps)):
+            drawn = path.with_stem(f"{path.stem}-{number}") if path is not None and len(groups) > 1 else path
+            drawable = found(part) if drawn is not None else None
+            if drawn is not None and drawable is not None:
+                plots.write(drawn, drawable.draw)
+                yield drawn
+
+
+def _curves(record: AttentionRecord) -> Drawn | None:
+    dim = usual_dim(record.cells)
+    cells = [cell for cell in record.cells if cell.cell.dim == dim]
+    panels = [found for quantity in QUANTITIES if (found := panel(cells, quantity)) is not None]
+    if not panels:
+        return None
+    caption = _caption(record, f"d {dim}", "medians, bars: 95 % interval")
+    shown = listed([each.title for each in panels])
+    text = f"Attention over the sequence length: {shown}. {_whole(caption)}."
+    return Drawn("curves", text, lambda: draw_curves(panels, caption), tuple(cells))
+
+
+def _heat_maps(record: AttentionRecord) -> Drawn | None:
+    maps = [
+        found
+        for quantity in QUANTITIES
+        if any(value(cell, quantity) is not None for cell in record.cells)
+        for name in implementations(record.cells)
+        if (found := heat_map(record.cells, name, quantity)) is not None
+    ]
+    if not maps:
+        return None
+    caption = _caption(record, "", "medians")
+    shown = listed(list(dict.fromkeys(each.quantity for each in maps)))
+    text = f"Attention over head dimension and sequence length: {shown}. {_whole(caption)}."
+    return Drawn("heat-maps", text, lambda: draw_heat_maps(maps, caption), tuple(record.cells))
+
+
+def _whole(caption: Heading) -> str:
+    simulated = f"{caption.mark.lower()} for {caption.simulated}" if caption.simulated else ""
+    return " · ".join(part for part in (caption.title, caption.subtitle, simulated) if part)
+
+
+def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
+    kind, *rest = subject(record)
+    # Inputs come first, then hardware and method.
+    machine = next((cell.device.name for cell in record.cells if cell.device and cell.source == "measured"), None)
+    inputs = [
+        word for word in rest if word.split()[0] in ("batch", "causal", "not", "no", "fp32", "tf32", "bf16", "fp16")
+    ]
+    inputs += [word for word in rest if word.endswith(" heads") and word not in inputs]
+    effort = [word for word in rest if "repeats" in word or word.startswith("torch ") or word == "cold caches"]
+    modelled = any(cell.source == "predicted" for cell in record.cells)
+    timed = [values] if any(cell.forward for cell in record.cells) else []
+    timed += ["bars: 90 % interval"] if modelled and "bars" in values else []
+    said = [*([machine] if machine else []), *effort, *timed]
+    simulated = {cell.gpu.title for cell in record.cells if cell.gpu}
+    all_simulated = all(cell.cell.simulated for cell in record.cells)
+    return Heading(
+        title=" · ".join([kind, *([where] if where else []), *inputs]),
+        subtitle=" · ".join(said),
+        simulated=", ".join(sorted(simulated)) if all_simulated else "",
+        mark="PREDICTED" if modelled else "SIMULATED",
+    )
+
+
+def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | None:
+    """Curves of one quantity for cells of one setting and head dimension; None without values."""
+    curves = tuple(curve for name in implementations(cells) if (curve := _curve(cells, name, quantity)) is not None)
+    if not any(curve.points for curve in curves):
+        return None
+    unit: Unit = "bytes" if quantity == "saved" else "s"
+    limits = {
+        cell.gpu.memory_bytes if cell.gpu else cell.device.memory_bytes if cell.device else None for cell in cells
+    } - {None}
+    limit = limits.pop() if quantity == "saved" and len(limits) == 1 else None
+    return Panel(TITLES[quantity], unit, curves, limit)
+
+
+def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> Curve | None:
+    here = sorted((cell for cell in cells if cell.cell.implementation == name), key=lambda cell: cell.cell.seq)
+    points = []
+    for cell in here:
+        if found := value(cell, quantity):
+            timed, instead = samples(cell, quantity), predicted(cell, quantity)
+            low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
+            if instead is not None:
+                low, high = instead.low_s, instead.high_s
+            points.append((cell.cell.seq, found, low, high))
+    beyond = [each.beyond for each in frontier(here) if each.beyond is not None]
+    if not points and not beyond:
+        return None
+    laws = [each.law for each in growth(here, "seq") if each.quantity == quantity]
+    return Curve(
+        implementation=name,
+        points=tuple(points),
+        beyond=beyond[0].cell.seq if beyond else None,
+        growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
+        modelled=_modelled(here, quantity),
+    )
+
+
+def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
+    """How a quantity of a GPU that is not present is marked; empty for what was measured."""
+    return "" if not any(cell.cell.simulated for cell in cells) else "simulated" if quantity == "saved" else "predicted"
+
+
+def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
+    """Heat map of one quantity of one implementation; None without values."""
+    here = [cell for cell in cells if cell.cell.implementation == name]
+    if not any(value(cell, quantity) is not None or over_memory(cell) for cell in here):
+        return None
+    places = {(cell.cell.dim, cell.cell.seq): cell for cell in here}
+    known = {place: found for place, cell in places.items() if (found := value(cell, quantity)) is not None}
+    return HeatMap(
+        implementation=name,
+        quantity=TITLES[quantity],
+        unit="bytes" if quantity == "saved" else "s",
+        dims=tuple(dims(cells)),
+        lengths=tuple(sorted({cell.cell.seq for cell in cells})),
+        values=known,
+        words={place: status(cell).text for place, cell in places.items() if place not in known},
+        beyond=frozenset(place for place, cell in places.items() if over_memory(cell)),
+        modelled=_modelled(here, quantity),
+    )

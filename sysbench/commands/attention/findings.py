@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, groupby, pairwise
+from functools import partial
+from itertools import chain, combinations, groupby, pairwise
 from typing import Final, Literal
 
 from sysbench import units
 from sysbench.cells import alike
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
-from sysbench.log.outcomes import CautionCode
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
-from sysbench.render.findings import Said, doubts, left_out, with_interval
+from sysbench.render.findings import Said, doubts, exponent, left_out, with_interval
 from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, effect, power_law, ratio
 
 Quantity = Literal["forward", "backward", "saved"]
@@ -298,41 +298,46 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
             for axis in differing
         ]
         place = f"{', '.join(words)}: " if words else ""
-        for found in _of_setting(cells):
+        dim = usual_dim(cells)
+        # Times of doubtful cells are excluded, but their memory is exact and is included.
+        doubted = partial(doubts, alone=False)
+        believed = [cell for cell in cells if not doubted(cell)]
+        timed = [cell for cell in believed if cell.cell.dim == dim]
+        mark = "simulated, " if any(cell.cell.simulated for cell in cells) else ""
+        modelled = any(cell.source == "predicted" for cell in cells)
+        where = f"{'predicted, ' if modelled else ''}d {dim}"
+        for found in chain(
+            _fastest(timed, where),
+            _compiled(timed, where),
+            _grows(believed, timed, "times predicted, memory simulated, " if modelled else mark),
+            _phases(timed, where),
+            _kept([cell for cell in cells if cell.cell.dim == dim], f"{mark}d {dim}"),
+            _ends(cells, mark),
+            _accounted(cells, mark),
+        ):
             yield replace(found, text=f"{place}{found.text}")
-
-
-def _of_setting(cells: Cells) -> Iterator[Finding]:
-    """Findings of one setting. Times of doubtful cells are excluded, but their memory is exact and is included."""
-    dim = usual_dim(cells)
-    here = [cell for cell in cells if cell.cell.dim == dim]
-    believed = [cell for cell in cells if not _doubts(cell)]
-    timed = [cell for cell in believed if cell.cell.dim == dim]
-    mark = "simulated, " if any(cell.cell.simulated for cell in cells) else ""
-    modelled = any(cell.source == "predicted" for cell in cells)
-    where = f"{'predicted, ' if modelled else ''}d {dim}"
-    yield from _fastest(timed, where)
-    yield from _compiled(timed, where)
-    yield from _grows(believed, timed, "times predicted, memory simulated, " if modelled else mark)
-    yield from _phases(timed, where)
-    yield from _kept(here, f"{mark}d {dim}")
-    yield from _ends(cells, mark)
-    yield from _accounted(cells, mark)
-    for each in left_out(cells, _doubts, "findings about times"):
-        yield Finding(each.text, each.cells, each.reservation)
-
-
-def _doubts(cell: AttentionCellRecord) -> frozenset[CautionCode]:
-    return doubts(cell, alone=False)
+        for each in left_out(cells, doubted, "findings about times"):
+            yield Finding(f"{place}{each.text}", each.cells, each.reservation)
 
 
 def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
-    """The fastest implementations by length, and the crossovers between them."""
+    """The fastest implementations by length, and the crossovers between them.
+
+    One that leads at all lengths is compared with the slowest, at the longest N at which they differ.
+    """
     for quantity in TIMES:
         found = leads(cells, quantity)
         timed = [cell for cell in cells if value(cell, quantity) is not None]
         if len(found) == 1:
-            yield Finding(_one_lead(cells, found[0], quantity, where), timed)
+            (lead,) = found
+            others = [name for name in implementations(cells) if name != lead.implementation]
+            against = [pairs for name in others if (pairs := compared(cells, name, lead.implementation, quantity))]
+            slowest = max(against, key=lambda pairs: pairs[-1].ratio.value)
+            pair = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
+            name = pair.first.cell.implementation
+            much = f", {with_interval(pair.ratio)} as fast as {name} at N {pair.first.cell.seq}"
+            text = f"{quantity}: {lead.leader} is fastest {lead.span}{much * (name not in lead.alike)} ({where})."
+            yield Finding(text, timed)
         elif found:
             takes = {(late.implementation, early.implementation) for early, late in pairwise(found)}
             crossings = [
@@ -343,17 +348,6 @@ def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
             ]
             spans = ", ".join(f"{lead.leader} {lead.span}" for lead in found)
             yield Finding(f"{quantity}: the fastest is {spans}{''.join(crossings)} ({where}).", timed)
-
-
-def _one_lead(cells: Cells, lead: Lead, quantity: Quantity, where: str) -> str:
-    """A lead at all lengths, with the ratio to the slowest at the longest N at which they differ."""
-    others = (compared(cells, name, lead.implementation, quantity) for name in implementations(cells)
-              if name != lead.implementation)  # fmt: skip
-    slowest = max((pairs for pairs in others if pairs), key=lambda pairs: pairs[-1].ratio.value)
-    against = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
-    name, n = against.first.cell.implementation, against.first.cell.seq
-    much = f", {with_interval(against.ratio)} as fast as {name} at N {n}" if name not in lead.alike else ""
-    return f"{quantity}: {lead.leader} is fastest {lead.span}{much} ({where})."
 
 
 def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
@@ -422,11 +416,6 @@ def _together(growths: Sequence[Growth]) -> str:
         grouped.setdefault(over, []).append(f"{NAMES[each.quantity]} as {power}")
     text = "; ".join(f"{', '.join(powers)}{over}" for over, powers in grouped.items())
     return text.replace(" as ", " grows as ", 1)
-
-
-def exponent(law: PowerLaw, symbol: str) -> str:
-    """`N^1.97 ± 0.03`."""
-    return f"{symbol}^{law.exponent:.2f} ± {law.half_width:.2f}"
 
 
 def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
@@ -505,7 +494,13 @@ def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
         shape = " × ".join(str(length) for length in each.shape if length != 1)
         kind = (f"tensor of {shape} {each.dtype}" if shape else each.name), each.size_bytes
         grouped[kind] = grouped.get(kind, 0) + 1
-    parts = [_tensors(kind, size, count) for (kind, size), count in list(grouped.items())[:LARGEST]]
+    parts = []
+    for (name, size_bytes), count in list(grouped.items())[:LARGEST]:
+        if count == 1:
+            parts.append(f"{'a ' if name.startswith('tensor') else ''}{name}, {units.size(size_bytes)}")
+        else:
+            many = name.replace("tensor of", "tensors of", 1) if name.startswith("tensor") else f"× {name}"
+            parts.append(f"{count} {many}, {units.size(size_bytes)} each")
     smaller = sum(list(grouped.values())[LARGEST:])
     parts += [f"{smaller} smaller"] if smaller else []
     total_bytes = sum(each.size_bytes for each in cell.tensors)
@@ -516,11 +511,3 @@ def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
     named = f"{cell.cell.implementation}, d {cell.cell.dim}, N {cell.cell.seq}"
     text = f"{mark}the smallest cell that does not fit ({named}) needs {'; '.join(parts)}; in total {total}{have}."
     yield Finding(text, [cell], hint="--tables accounting lists them by name")
-
-
-def _tensors(kind: str, size_bytes: int, count: int) -> str:
-    """`3 tensors of 8 × 65536 × 65536 float32, 128.0 GiB each`, or `a tensor of 8 × 64 float32, 2.00 KiB`."""
-    if count == 1:
-        return f"{'a ' if kind.startswith('tensor') else ''}{kind}, {units.size(size_bytes)}"
-    many = kind.replace("tensor of", "tensors of", 1) if kind.startswith("tensor") else f"× {kind}"
-    return f"{count} {many}, {units.size(size_bytes)} each"

@@ -35,6 +35,9 @@ HIGHEST_SHARE = 1.1
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
+_OF_EVENTS = {"event", "at_s", "cell"}
+"""Fields that only events have."""
+
 
 def fold(events: Iterable[Event]) -> AttentionRecord:
     """Build the record of a run, finished or not; raises LogError if the events contain no run."""
@@ -50,7 +53,9 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
     device = seen.started.device if seen.started else None
     known = hardware.find(device.name, device.memory_bytes) if device and not cell.simulated else None
     rates = {phase: _rates(cell, phase, found.mean_s, known) for phase, found in times.items() if found}
-    if (prediction := _prediction(seen)) is not None and cell.simulated:
+    said = seen.last(AttentionPredicted)
+    prediction = Grounds(**said.model_dump(exclude=_OF_EVENTS)) if said else None
+    if prediction is not None and cell.simulated:
         sheet = hardware.described(cell.simulated)
         rates = {
             phase: _rates(cell, phase, found.point_s, sheet) for phase in PHASES if (found := prediction.phase(phase))
@@ -62,13 +67,12 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
     return AttentionCellRecord(
         **run_record.of_cell(cell, seen),
         cautions=[
-            *_impossible(rates),
-            *_cautions(seen, times),
+            *_cautions(seen, times, rates),
             *(emulation(cell.precision, seen) if timed else ()),
             *(prediction.cautions() if prediction else ()),
         ],
         source="predicted" if prediction and rates else "simulated" if cell.simulated else "measured",
-        gpu=SimulatedGpuRecord(**gpu.model_dump(exclude={"event", "at_s", "cell"})) if gpu else None,
+        gpu=SimulatedGpuRecord(**gpu.model_dump(exclude=_OF_EVENTS)) if gpu else None,
         kernel=kernels.forward if kernels else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         fell_back=seen.compiled.fell_back if seen.compiled else None,
@@ -89,11 +93,6 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
         available_bytes=accounted.available_bytes if accounted else None,
         prediction=prediction,
     )
-
-
-def _prediction(seen: CellEvents) -> Grounds | None:
-    said = seen.last(AttentionPredicted)
-    return Grounds(**said.model_dump(exclude={"event", "at_s", "cell"})) if said else None
 
 
 def taken_s(cell: AttentionCellRecord) -> float | None:
@@ -134,9 +133,11 @@ def _rates(cell: AttentionCell, phase: Phase, taken_s: float, known: Hardware | 
     )
 
 
-def _impossible(rates: dict[Phase, AttentionRates]) -> Iterator[Caution]:
-    """Times below the hardware's limit: something was not computed, or not waited for."""
+def _cautions(
+    seen: CellEvents, times: dict[Phase, Samples | None], rates: dict[Phase, AttentionRates]
+) -> Iterator[Caution]:
     for phase, each in rates.items():
+        # Below the hardware's limit: something was not computed, or not waited for.
         if each.limit_share is not None and each.limit_share > HIGHEST_SHARE:
             yield Caution(
                 code="below-lower-bound",
@@ -144,9 +145,6 @@ def _impossible(rates: dict[Phase, AttentionRates]) -> Iterator[Caution]:
                 f"{units.size(each.bytes_moved)}",
                 remedy="check what the implementation computes, and that its results are correct",
             )
-
-
-def _cautions(seen: CellEvents, times: dict[Phase, Samples | None]) -> Iterator[Caution]:
     for phase, found in times.items():
         if found is None or seen.finished is None or seen.finished.outcome != "ok":
             continue

@@ -25,8 +25,8 @@ from sysbench.log.predictions import PredictedPhase
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
-from sysbench.render.dashboard.lines import fitted, pieces_that_fit
-from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
+from sysbench.render.dashboard.lines import coarse, fitted, left, pieces_that_fit
+from sysbench.render.dashboard.live import Picture, share_while_timed
 from sysbench.render.dashboard.run_state import RunState, in_cell
 from sysbench.units import Unit
 
@@ -167,7 +167,8 @@ class AttentionScreen:
         height = max(1, (options.height or options.size.height) - 1)
         plain = console.color_system is None or bool(console.no_color)
         lines = [self._title(width), self._device(width), Text(), self._running(width)]
-        lines += _laid_out(self._sections(plain, width), self._implementation, width, height - len(lines))
+        running = self.state.now.cell.implementation if self.state.now is not None else None
+        lines += _laid_out(self._sections(plain, width), running, width, height - len(lines))
         for line in lines[:height]:
             line.truncate(width, overflow="ellipsis")
             yield Text(" ").append_text(fitted(line, options.encoding))
@@ -179,7 +180,7 @@ class AttentionScreen:
         position = min(state.done + (now is None or now.outcome is None), count)
         remaining = left_s(state, self.now_s)
         ending = f"cell {position} of {count}" if count > 1 else ""
-        ending += f"{' · ' if ending else ''}{_left(remaining)}" if remaining else ""
+        ending += f"{' · ' if ending else ''}{left(coarse(remaining))}" if remaining else ""
         shown = now or (state.cells[0][1] if state.cells else None)
         pieces = [("attention", theme.ACCENT)]
         if shown is not None:
@@ -230,14 +231,14 @@ class AttentionScreen:
             line.append(units.duration(max(0.0, self.now_s - now.stage_since_s)), theme.QUIET)
         return line.append(f"   {estimate}" if estimate else "", "bold")
 
-    @property
-    def _implementation(self) -> str | None:
-        """The implementation that is running, or ran last."""
-        return self.state.now.cell.implementation if self.state.now is not None else None
-
     def _sections(self, plain: bool, width: int) -> list[Section]:
         """For each quantity, grids of all implementations in the setting of the running cell."""
-        cells = _of_setting(self.state)
+        cells = [cell for _, cell in self.state.cells]
+        if cells:
+            like = (self.state.now or cells[0]).cell
+            cells = [
+                each for each in cells if all(getattr(each.cell, axis) == getattr(like, axis) for axis in _SETTING)
+            ]
         by_name: dict[str, list[CellState]] = {}
         for cell in cells:
             by_name.setdefault(cell.cell.implementation, []).append(cell)
@@ -251,7 +252,12 @@ class AttentionScreen:
             grids = {
                 name: _grid(each, kind, lengths, best, self.state.now, label, plain) for name, each in by_name.items()
             }
-            sections.append(Section(_heading(kind, bool(best), plain), grids))
+            heading = Text(f"{_TITLES[kind]}, d down, N across", theme.QUIET)
+            if best:
+                heading.append("   ").append("* best" if plain else "best", "" if plain else "bold green")
+            if best and not plain:
+                heading.append("  up to 2 ×", "yellow").append("  2 × and more", "red")
+            sections.append(Section(heading, grids))
         return sections
 
 
@@ -271,30 +277,11 @@ def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
     return lengths[first : first + most]
 
 
-def _heading(kind: Shown, compared: bool, plain: bool) -> Text:
-    """The quantity of the grids, and the meaning of colours."""
-    heading = Text(f"{_TITLES[kind]}, d down, N across", theme.QUIET)
-    if compared:
-        heading.append("   ").append("* best" if plain else "best", "" if plain else "bold green")
-    if compared and not plain:
-        heading.append("  up to 2 ×", "yellow").append("  2 × and more", "red")
-    return heading
-
-
 def _estimate(cell: CellState, width: int) -> str:
     """Medians so far, abbreviated if there is little room."""
     known = [(name, value) for name, value in (("forward", cell.forward), ("backward", cell.backward)) if value]
     whole = "  ".join(f"{name} {units.seconds(value)}" for name, value in known)
     return whole if len(whole) <= width else "  ".join(f"{name[0]}wd {units.seconds(value)}" for name, value in known)
-
-
-def _of_setting(state: AttentionState) -> list[CellState]:
-    """Cells that differ from the running one only in implementation, d and N."""
-    cells = [cell for _, cell in state.cells]
-    if not cells:
-        return []
-    like = (state.now or cells[0]).cell
-    return [each for each in cells if all(getattr(each.cell, axis) == getattr(like, axis) for axis in _SETTING)]
 
 
 Best = dict[tuple[int, int], float]
@@ -366,10 +353,8 @@ def _shown(
 
 
 def _short(unit: Unit, value: float) -> str:
-    """`12.3 ms`, never longer than seven characters."""
-    number, _, symbol = units.quantity(unit, value).partition(" ")
-    digits = number if len(number) <= 4 else number[:4].rstrip(".")
-    return f"{digits} {symbol.replace('iB', '')}" if unit == "bytes" else f"{digits} {symbol}"
+    """`12.3 ms`, `64.0 M`: never longer than seven characters."""
+    return units.short(unit, value).replace("iB", "")
 
 
 def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
@@ -377,7 +362,10 @@ def _laid_out(sections: Sequence[Section], running: str | None, width: int, heig
     lines: list[Text] = []
     left_out = 0
     for number, section in enumerate(sections):
-        rows = _rows(section, width)
+        every = list(section.grids.items())
+        wide = max((line.cell_len for _, grid in every for line in grid), default=1)
+        across = max(1, (width + GAP) // (wide + GAP))
+        rows = [every[first : first + across] for first in range(0, len(every), across)]
         room = height - len(lines) - 2  # an empty line and the heading
         fitting = _fitting(rows, running, room if number == 0 or _high(rows) <= room else 0)
         left_out += sum(len(row) for row in rows) - sum(len(row) for row in fitting)
@@ -395,13 +383,6 @@ def _laid_out(sections: Sequence[Section], running: str | None, width: int, heig
 
 Row = list[tuple[str, list[Text]]]
 """Grids side by side, with their names."""
-
-
-def _rows(section: Section, width: int) -> list[Row]:
-    every = list(section.grids.items())
-    wide = max((line.cell_len for _, grid in every for line in grid), default=1)
-    across = max(1, (width + GAP) // (wide + GAP))
-    return [every[first : first + across] for first in range(0, len(every), across)]
 
 
 def _high(rows: Sequence[Row]) -> int:
@@ -429,11 +410,6 @@ def _beside(grids: Sequence[list[Text]]) -> list[Text]:
             line.append_text(grid[number] if number < len(grid) else Text())
         lines.append(line)
     return lines
-
-
-def _left(seconds: float) -> str:
-    coarse = seconds if seconds < 20 else round(seconds / 10) * 10
-    return f"{units.duration(coarse)} left" if coarse >= 1 else "under 1 s left"
 
 
 def result(cell: CellState) -> str:
@@ -465,11 +441,4 @@ class AttentionLines(CellLines):
     advance = staticmethod(advance)
 
 
-def _share(state: AttentionState) -> float:
-    """The share of a core that drawing may take."""
-    if not state.hot:
-        return IDLE_SHARE
-    return DEVICE_SHARE if state.on_gpu else CPU_SHARE
-
-
-ATTENTION = Picture(AttentionState(), advance, AttentionScreen, _share)
+ATTENTION = Picture(AttentionState(), advance, AttentionScreen, share_while_timed)

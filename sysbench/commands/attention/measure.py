@@ -138,7 +138,14 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
     yield entered(cell.key, "simulating")
     result = simulate(cell, gpu, settings)
     if cell.implementation == "compiled":
-        yield _predicted_alone(cell, known, result)
+        # Its memory is known only once it has run: times alone, or UnavailableError without them.
+        if not result.verdict.fits:
+            raise UnavailableError(
+                f"without the compiler it needs {units.size(result.reserved_peak_bytes)}, and "
+                f"{units.size(result.available_bytes)} are available; "
+                "how much of that compiling saves is known once it has run"
+            )
+        yield predicted(cell, known, result.trace)
         return
     if not result.verdict.fits:
         yield _accounted_by(result, cell)
@@ -156,17 +163,6 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
     )
     with suppress(UnavailableError):  # of its memory alone
         yield predicted(cell, known, result.trace)
-
-
-def _predicted_alone(cell: AttentionCell, known: hardware.Hardware, result: SimulatedAttention) -> Event:
-    """Times of compiled attention, whose memory is known only once it has run; raises UnavailableError without them."""
-    if not result.verdict.fits:
-        raise UnavailableError(
-            f"without the compiler it needs {units.size(result.reserved_peak_bytes)}, and "
-            f"{units.size(result.available_bytes)} are available; "
-            "how much of that compiling saves is known once it has run"
-        )
-    return predicted(cell, known, result.trace)
 
 
 def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionAccounted:
@@ -224,18 +220,11 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
         return
     # Outside the except block, because the traceback would keep tensors alive.
     calls.forget()
-    yield from _explained(cell, on)
+    if on.type == "cuda" and on.memory_bytes is not None:
+        # What it would have needed, simulated for the same GPU; it still fails without these details.
+        with suppress(UnavailableError):
+            yield _accounted_by(simulate(cell, Gpu.like(on, on.memory_bytes), allocator_settings()), cell)
     raise DoesNotFitError("memory ran out")
-
-
-def _explained(cell: AttentionCell, device: DeviceInfo) -> Iterator[Event]:
-    """Memory that a cell that ran out of memory would have needed, simulated for the same GPU."""
-    if device.type != "cuda" or device.memory_bytes is None:
-        return
-    try:
-        yield _accounted_by(simulate(cell, Gpu.like(device, device.memory_bytes), allocator_settings()), cell)
-    except UnavailableError:
-        return  # the cell still fails with out of memory, only without the details
 
 
 @dataclass(frozen=True)
@@ -299,7 +288,7 @@ def _copies(inputs: Inputs) -> Inputs:
 
 
 def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Call forward and backward once, which compiles them if necessary, and check the results."""
+    """Call forward and backward once, which compiles them if necessary, check the results, and name the operator."""
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
         yield entered(cell.key, "compiling")
@@ -320,7 +309,12 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
         if made.fell_back:
             raise UnavailableError(f"dynamo fell back to eager execution{f': {made.detail}' if made.detail else ''}")
     calls.forget()
-    yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=_kernel(cell, calls))
+    kernel = {"compiled": "compiled by inductor", "flex": "flex_attention"}.get(cell.implementation)
+    if kernel is None:
+        with OperatorLog() as operators:
+            calls.attend()
+        kernel = next((name for name in operators.names if "scaled_dot_product" in name), "aten::bmm")
+    yield AttentionKernels(at_s=time.time(), cell=cell.key, forward=kernel)
     calls.forget()
 
 
@@ -339,17 +333,6 @@ def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
         )
     if not torch.isfinite(output).all():
         raise UnavailableError(f"{cell.implementation} returned numbers that are not finite")
-
-
-def _kernel(cell: AttentionCell, calls: _Calls) -> str:
-    """The operator that the implementation runs."""
-    if cell.implementation == "compiled":
-        return "compiled by inductor"
-    if cell.implementation == "flex":
-        return "flex_attention"
-    with OperatorLog() as operators:
-        calls.attend()
-    return next((name for name in operators.names if "scaled_dot_product" in name), "aten::bmm")
 
 
 def _memory_of(

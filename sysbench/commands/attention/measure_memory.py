@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,19 +88,15 @@ def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
     if cell.implementation not in COUNTED:
         return None
     if real is not None:
-        return _counted(cell, lambda: real)
-    with FakeTensorMode():
-        return _counted(cell, lambda: _without_data(cell))
-
-
-def _without_data(cell: AttentionCell) -> Inputs:
+        return _counted(cell, *real)
     shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
-    q, k, v = (torch.empty(shape, dtype=compute_dtype(cell.precision), requires_grad=True) for _ in range(3))
-    return q, k, v
+    with FakeTensorMode():
+        return _counted(
+            cell, *(torch.empty(shape, dtype=compute_dtype(cell.precision), requires_grad=True) for _ in range(3))
+        )
 
 
-def _counted(cell: AttentionCell, make: Callable[[], Inputs]) -> Needs:
-    q, k, v = make()
+def _counted(cell: AttentionCell, q: Tensor, k: Tensor, v: Tensor) -> Needs:
     function = function_for(cell, torch.device("cpu"))
     ledger = _Ledger()
     for name, tensor in (("q", q), ("k", k), ("v", v)):

@@ -109,7 +109,9 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
         allocated_peak_bytes=fullest.allocated_bytes,
         reserved_peak_bytes=max(peak.reserved_bytes for peak in replay.peaks),
         available_bytes=available_bytes(gpu, settings),
-        at_peak=tuple(run.described(number, replay.sizes[number]) for number in recording.live_at(fullest.position)),
+        at_peak=tuple(
+            run.labels.described(number, replay.sizes[number]) for number in recording.live_at(fullest.position)
+        ),
         verdict=verdict,
         trace=run.trace,
     )
@@ -141,7 +143,7 @@ class _Run:
         self._platform = Platform.of(gpu)
         self._tracer = Tracer(step=1, compiled=cell.implementation == "compiled")
         self._recorder = Recorder(self._platform, self._tracer.device, None)
-        self._labels = _Labels(self._recorder)
+        self.labels = _Labels(self._recorder)
         self._held_until = 0
 
     def recorded(self) -> Recording:
@@ -156,15 +158,15 @@ class _Run:
             composed_of(self._platform.composites),
             telling(self._tracer.told),
             recorder.device,
-            self._labels,
+            self.labels,
         ):
             with recorder.span(-1, BUILD):
                 call = self._built()
             for step in range(2):
-                self._labels.made_in = "forward"
+                self.labels.made_in = "forward"
                 with recorder.span(step, "forward"):
                     self._attend(call, first=step == 0)
-                self._labels.made_in = "backward"
+                self.labels.made_in = "backward"
                 with recorder.span(step, "backward"):
                     call.differentiate()
                 call.forget()
@@ -181,14 +183,10 @@ class _Run:
         """Bytes of the inputs, and of tensors that the implementation creates and holds."""
         return sum(replay.sizes[number] for number in recording.live_at(self._held_until))
 
-    def described(self, number: int, size_bytes: int) -> AttentionTensor:
-        """Describe one allocation of the run."""
-        return self._labels.described(number, size_bytes)
-
     def _built(self) -> AttentionCall:
         inputs = inputs_for(self._cell, DEVICE)
         for name, tensor in zip("qkv", inputs, strict=True):
-            self._labels.call(tensor, name)
+            self.labels.note(tensor, name)
         cell = self._cell
         makers: dict[str, Callable[[], Attention]] = {
             "flex": lambda: flex(cell, DEVICE, flex_attention),
@@ -198,7 +196,7 @@ class _Run:
         function = makers.get(cell.implementation, lambda: function_for(cell, DEVICE))()
         self._held_until = self._recorder.events_so_far
         gradient = gradient_for(inputs[0])
-        self._labels.call(gradient, "gradient of the output")
+        self.labels.note(gradient, "gradient of the output")
         return AttentionCall(function, inputs, gradient)
 
     def _attend(self, call: AttentionCall, *, first: bool) -> None:
@@ -228,14 +226,10 @@ class _Labels(DispatchMode):
         name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):
-                self._note(each, _WHAT.get(name, name), first)
+                self.note(each, _WHAT.get(name, name), first)
         for number in range(first, self._recorder.count):
             self._found.setdefault(number, (f"scratch of {name}", [], "", self.made_in))
         return result
-
-    def call(self, tensor: Tensor, name: str) -> None:
-        """Give a tensor this name."""
-        self._note(tensor, name, 0)
 
     def described(self, number: int, size_bytes: int) -> AttentionTensor:
         """Describe an allocation whose block has this size."""
@@ -244,7 +238,8 @@ class _Labels(DispatchMode):
             name = "workspace of cuBLAS"
         return AttentionTensor(name=name, shape=shape, dtype=dtype, size_bytes=size_bytes, phase=phase)
 
-    def _note(self, tensor: Tensor, name: str, first: int) -> None:
+    def note(self, tensor: Tensor, name: str, first: int = 0) -> None:
+        """Give a tensor this name, unless its memory was allocated before allocation `first`."""
         number = self._recorder.device.number_of(tensor)
         if number is not None and number >= first:
             self._found[number] = (name, list(tensor.shape), str(tensor.dtype).removeprefix("torch."), self.made_in)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from operator import itemgetter
 from typing import Any, Literal
@@ -39,7 +40,7 @@ from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, filled, leading
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
@@ -107,7 +108,7 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
     machines = [f"simulated for {gpu.title}{f' ({gpu.settings})' if gpu.settings else ''}" for gpu in simulated]
     measured = [each for each in record.cells if each.source == "measured"]
     words += dict.fromkeys([*machines, *(each.device.name for each in measured if each.device)])
-    words += [f"torch {record.environment.torch.torch}"] if record.environment.torch else []
+    words += record.environment.software
     words += [f"{axes.phrase('warmup', cell['warmup'])}, {cell['repeats']} repeats"] if measured else []
     words += ["cold caches"] if cell["cold"] else []
     return tuple(words)
@@ -149,10 +150,7 @@ def _along(
 
 
 def _time(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
-    found: Samples | None = getattr(cell, phase)
-    if found is None:
-        return _predicted(cell, phase)
-    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None)
+    return mean_of(getattr(cell, phase)) or _predicted(cell, phase)
 
 
 def _predicted(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
@@ -209,23 +207,17 @@ def _clock(cells: Cells) -> tuple[str, ...]:
 
 
 _MEDIAN = Field("{phase}_median", "median {phase}", "s", wide_range=True, offered=True, get=_median)
-_BEFORE_BACKWARD = Field(
-    "memory_before_backward", "before backward", "bytes", wide_range=True, get=lambda cell: cell.before_backward_bytes
-)
-_SAVED = Field("saved", "kept for backward", "bytes", wide_range=True, get=lambda cell: cell.saved_bytes)
-_PEAK = Field("peak", "allocated", "bytes", "peak", 4, wide_range=True, get=lambda cell: cell.peak_allocated_bytes)
-_PEAK_RESERVED = Field(
-    "peak_reserved", "reserved", "bytes", "peak", 5, wide_range=True, get=lambda cell: cell.peak_reserved_bytes
+_bytes = partial(Field, unit="bytes", wide_range=True)
+
+_BEFORE_BACKWARD = _bytes("memory_before_backward", "before backward", get=lambda cell: cell.before_backward_bytes)
+_SAVED = _bytes("saved", "kept for backward", get=lambda cell: cell.saved_bytes)
+_PEAK = _bytes("peak", "allocated", group="peak", importance=4, get=lambda cell: cell.peak_allocated_bytes)
+_PEAK_RESERVED = _bytes(
+    "peak_reserved", "reserved", group="peak", importance=5, get=lambda cell: cell.peak_reserved_bytes
 )
 
 
 # --- the tables
-
-
-def _known_axes(record: AttentionRecord) -> Sequence[str]:
-    """Every axis; the number of threads only if it was chosen."""
-    known = axes.known(axes.axes_of(record.cells))
-    return [axis for axis in AXES if axis in known or not record.cells]
 
 
 SWEEP = DeclaredTable(
@@ -327,17 +319,17 @@ def _flops_note(part: _Comparison, phase: str) -> str:
     return f"FLOPs counted: {counted}, twice that backward"
 
 
-def _ranked(importance: int) -> Callable[[_Comparison, str], int]:
-    """Columns of backward are one step less important than those of forward."""
-    return lambda part, phase: importance + (phase == "backward")
+def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declared: Any) -> Field:
+    """A column below the name of each phase; those of backward are one step less important than those of forward."""
+    return Field(
+        key, title, unit, "{phase}", lambda part, phase: importance + (phase == "backward"), optional=True, **declared
+    )
 
 
 def _of_cell(declared: Field, importance: int) -> Field:
     """A column of cells for rows that contain a cell."""
     return replace(declared, importance=importance, optional=True, get=lambda row: declared.get(row.cell))
 
-
-_STATISTIC = Fill(("median", "predicted"), lambda part: "predicted" if _is_predicted(part.cells) else "median")
 
 COMPARISON = DeclaredTable(
     "comparison",
@@ -346,52 +338,29 @@ COMPARISON = DeclaredTable(
         Each(
             "phase",
             (
-                Field(
-                    "{phase}",
-                    "{statistic}",
-                    "s",
-                    "{phase}",
-                    _ranked(0),
-                    wide_range=True,
-                    optional=True,
-                    get=lambda row, phase: row.median(phase),
-                ),
-                Field(
-                    "{phase}_to_best",
-                    "time / best",
-                    "ratio",
-                    "{phase}",
-                    _ranked(1),
-                    optional=True,
-                    get=lambda row, phase: row.over_best(phase),
-                ),
-                Field(
+                _of_phase(0, "{phase}", "{statistic}", "s", wide_range=True, get=lambda row, phase: row.median(phase)),
+                _of_phase(1, "{phase}_to_best", "time / best", "ratio", get=lambda row, phase: row.over_best(phase)),
+                _of_phase(
+                    3,
                     "{phase}_rate",
                     "rate",
                     "flops_per_s",
-                    "{phase}",
-                    _ranked(3),
-                    optional=True,
                     note=_flops_note,
                     get=lambda row, phase: _per_second(row.cell, phase, "flops", "median") or NOTHING,
                 ),
-                Field(
+                _of_phase(
+                    6,
                     "{phase}_moved",
                     "moved",
                     "bytes_per_s",
-                    "{phase}",
-                    _ranked(6),
-                    optional=True,
                     note="moved: at least q, k, v and output once each; backward twice that",
                     get=lambda row, phase: _per_second(row.cell, phase, "bytes_moved", "median") or NOTHING,
                 ),
-                Field(
+                _of_phase(
+                    4,
                     "{phase}_limit",
                     "of limit",
                     "share",
-                    "{phase}",
-                    _ranked(4),
-                    optional=True,
                     note="of limit: lower bound of the time, from FLOPs and bytes at the data sheet's rates, over the "
                     "median",
                     get=lambda row, phase: _per_second(row.cell, phase, "limit_s", "median") or NOTHING,
@@ -426,7 +395,9 @@ COMPARISON = DeclaredTable(
     parts=lambda record: (_Comparison(record.cells),),
     instead=lambda row: status(row.cell) if row.cell.outcome != "ok" else None,
     notes=lambda part: _clock(part.cells),
-    words={"statistic": _STATISTIC},
+    words={
+        "statistic": Fill(("median", "predicted"), lambda part: "predicted" if _is_predicted(part.cells) else "median")
+    },
 )
 """Implementations on the same input: times, rates, share of the limit, memory, error."""
 
@@ -562,12 +533,6 @@ CROSSOVERS = DeclaredTable(
 """Sequence lengths at which one implementation overtakes another, with the measured sizes on both sides."""
 
 
-def _largest(row: Frontier) -> Cell:
-    if row.fits is None:
-        return Word("none", "bad")
-    return f"{row.fits.cell.seq}{' or more' if row.untried else ''}"
-
-
 def _beyond(row: Frontier) -> tuple[Cell, str]:
     """The shortest sequence that does not fit, and how this is known."""
     if row.beyond is None:
@@ -576,37 +541,37 @@ def _beyond(row: Frontier) -> tuple[Cell, str]:
     return str(row.beyond.cell.seq), "simulation" if row.beyond.cell.simulated else ran
 
 
-def _frontier_axes(record: AttentionRecord) -> Sequence[str]:
-    last = ("implementation", "dim")
-    return [*(axis for axis in varying(record.cells) if axis not in (*last, "seq")), *last]
-
-
 FRONTIER = DeclaredTable(
     "frontier",
     lambda record: _marked("where memory runs out", record.cells),
     (
-        Field("fits", "largest N that fits", get=_largest),
         Field(
+            "fits",
+            "largest N that fits",
+            get=lambda row: (
+                f"{row.fits.cell.seq}{' or more' if row.untried else ''}" if row.fits else Word("none", "bad")
+            ),
+        ),
+        _bytes(
             "before_backward",
             "memory before backward",
-            "bytes",
             importance=1,
-            wide_range=True,
             get=lambda row: row.fits.before_backward_bytes if row.fits else None,
         ),
         Field("beyond", "does not fit", get=lambda row: _beyond(row)[0]),
-        Field("needs", unit="bytes", wide_range=True, get=lambda row: row.beyond.needed_bytes if row.beyond else None),
-        Field(
-            "available",
-            unit="bytes",
-            importance=2,
-            wide_range=True,
-            get=lambda row: row.beyond.available_bytes if row.beyond else None,
-        ),
+        _bytes("needs", get=lambda row: row.beyond.needed_bytes if row.beyond else None),
+        _bytes("available", importance=2, get=lambda row: row.beyond.available_bytes if row.beyond else None),
         Field("how", "known by", importance=3, get=lambda row: _beyond(row)[1]),
     ),
     rows=lambda record: frontier(record.cells),
-    leading=_along(_frontier_axes, lambda row: row.cells[0]),
+    leading=_along(
+        lambda record: [
+            *(axis for axis in varying(record.cells) if axis not in ("implementation", "dim", "seq")),
+            "implementation",
+            "dim",
+        ],
+        lambda row: row.cells[0],
+    ),
 )
 """The longest sequence that fits, and the memory that the next one would need."""
 
@@ -637,7 +602,7 @@ ACCOUNTING = DeclaredTable(
         Field("shape", get=itemgetter(1)),
         Field("dtype", "type", get=itemgetter(2)),
         Field("phase", "made in", importance=1, get=itemgetter(3)),
-        Field("size", unit="bytes", wide_range=True, get=itemgetter(4)),
+        _bytes("size", get=itemgetter(4)),
     ),
     rows=_accounted,
     leading=leading(Field("tensor", get=itemgetter(0))),
@@ -656,14 +621,7 @@ MEMORY = DeclaredTable(
     (
         _BEFORE_BACKWARD,
         _SAVED,
-        Field(
-            "naive",
-            "two N × N tensors",
-            "bytes",
-            importance=1,
-            wide_range=True,
-            get=lambda cell: cell.naive_saved_bytes,
-        ),
+        _bytes("naive", "two N × N tensors", importance=1, get=lambda cell: cell.naive_saved_bytes),
         Field(
             "saved_of_naive",
             "of these",
@@ -671,14 +629,7 @@ MEMORY = DeclaredTable(
             importance=2,
             get=lambda cell: cell.saved_bytes / cell.naive_saved_bytes if cell.saved_bytes is not None else None,
         ),
-        Field(
-            "fused",
-            "one number per query",
-            "bytes",
-            importance=3,
-            wide_range=True,
-            get=lambda cell: cell.fused_saved_bytes,
-        ),
+        _bytes("fused", "one number per query", importance=3, get=lambda cell: cell.fused_saved_bytes),
         _PEAK,
         _PEAK_RESERVED,
     ),
@@ -725,7 +676,9 @@ CELLS = DeclaredTable(
         Field("error", unit="number", get=lambda cell: _error(cell, "output")),
         Field("status", get=lambda cell: cell.outcome),
     ),
-    leading=_along(_known_axes),
+    leading=_along(
+        lambda record: [axis for axis in AXES if axis in axes.known(axes.axes_of(record.cells)) or not record.cells]
+    ),
     empty=True,
 )
 """All values in one long table, a row per cell, for data frames."""

@@ -14,6 +14,7 @@ import typer
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.errors import LogError, UsageError
 from sysbench.spec.command_options import Given, command_options, validated
+from sysbench.stderr import say
 
 if TYPE_CHECKING:
     from sysbench.commands.artefacts import Artefact
@@ -89,6 +90,8 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     one, other = runs.part_of(first), runs.part_of(second)
     if one and other and one.directory == other.directory and one.arm != other.arm:
         return side_of(options.a, one.files), side_of(options.b, other.files), True
+    if first == second:
+        say(f"A and B are the same: {options.a} and {options.b} both stand for {first[0]}")
     a, b = (dict(enumerate(files)) for files in (first, second))
     return side_of(options.a, a), side_of(options.b, b), False
 

@@ -24,7 +24,7 @@ TRITON_FROM = (7, 0)
 """Oldest supported compute capability (torch/utils/_triton.py and inductor's `has_triton`)."""
 
 _NO_TORCH = "install torch 2.11 or later: uv sync, or pip install torch"
-_CPU_INSTEAD = "--device cpu measures on the CPU; memory and attention also take --simulate GPU"
+_CPU_INSTEAD = "--device cpu measures on the CPU; --simulate GPU predicts times and simulates memory"
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,12 @@ def _commands(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
         yield _yes("attention", f"on {where}")
     yield _yes("accum", f"on {where}; formats without hardware support are computed on the CPU")
     yield _yes("run", "runs several of these; simulates or skips runs that cannot be measured here")
-    what, allocator = "memory, attention --simulate GPU", facts.allocator
+    what, allocator = "--simulate GPU", facts.allocator
     bad = allocator.problem or allocator.not_simulated
     if bad:
         yield _no(what, f"{allocator.variable}: {bad}", "change or unset it")
     else:
-        yield _yes(what, "simulated on the CPU for any GPU, or for a size such as 24GiB")
+        yield _yes(what, "time, profile, attention: predicted times; memory: simulated, also for a size such as 24GiB")
 
 
 def _where(facts: Facts, device: DeviceInfo) -> str:

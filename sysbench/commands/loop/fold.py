@@ -36,17 +36,16 @@ def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
     phases = phases_of(dict.fromkeys(name for step in seen.steps for name in step.phases), seen.steps)
     step = phases["step"].wall if phases else None
     traced, memory = seen.last(LoopTraced), seen.memory
-    used = [reading.device_used_bytes for reading in seen.readings if reading.device_used_bytes is not None]
     return LoopCellRecord(
         **of_cell(cell, seen),
         cautions=list(_cautions(cell, seen, run)),
         phases=phases,
         outside=_outside(seen.steps),
-        warmup_samples_s=[each.step.wall_s for each in seen.warmup if each.step.wall_s is not None],
+        warmup_samples_s=seen.warmup_s,
         memory=PeakRecord(
             allocated_peak_bytes=memory.allocated_peak_bytes if memory else None,
             reserved_peak_bytes=memory.reserved_peak_bytes if memory else None,
-            device_used_peak_bytes=max(used, default=None),
+            device_used_peak_bytes=seen.device_used_peak_bytes,
             host_rss_peak_bytes=memory.host_rss_peak_bytes if memory else None,
         ),
         tokens_per_s=cell.tokens / step.mean_s if cell.tokens is not None and step else None,
@@ -68,7 +67,6 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
     if not seen.steps or seen.started is None:
         return
     wall = [step.step.wall_s for step in seen.steps if step.step.wall_s is not None]
-    warmup = [step.step.wall_s for step in seen.warmup if step.step.wall_s is not None]
     phases = [phase for step in seen.steps for phase in step.phases.values()]
     if seen.started.device.type == "cuda" and seen.memory is not None and not seen.memory.allocated_peak_bytes:
         name = seen.started.device.torch_name
@@ -78,7 +76,7 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
             remedy='device="cpu", or the device that they ran on',
         )
     for caution in (
-        *(cautions.stability(warmup, wall) if wall else ()),
+        *(cautions.stability(seen.warmup_s, wall) if wall else ()),
         *(cautions.precision_of_the_median(wall, cell.until, cell.max_steps) if wall else ()),
         *cautions.launching(seen),
         *cautions.surroundings(seen, run.lost),

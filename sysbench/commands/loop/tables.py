@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -10,10 +11,10 @@ from sysbench.cells import phrase
 from sysbench.commands.loop.findings import of_run
 from sysbench.commands.loop.record import LoopCellRecord, LoopRecord
 from sysbench.commands.loop.spec import STEP, LoopSpec
-from sysbench.log.records import PhaseRecord, Samples
+from sysbench.log.records import PhaseRecord
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
-from sysbench.render.table import Cell, Measure, Remark, Sheet
+from sysbench.render.table import Remark, Sheet, mean_of
 from sysbench.spec.run import Selection
 
 OUTSIDE = "outside phases"
@@ -28,10 +29,6 @@ def _phases(record: LoopRecord) -> Iterator[Row]:
             if name == STEP and cell.outside is not None:
                 yield cell, OUTSIDE, PhaseRecord(wall=cell.outside, device=None, enqueue_median_s=None)
             yield cell, name, phase
-
-
-def _mean(times: Samples | None) -> Cell:
-    return Measure(times.mean_s, times.std_s if len(times.samples_s) > 1 else None) if times else None
 
 
 def _share(row: Row) -> float | None:
@@ -59,8 +56,8 @@ PHASES = DeclaredTable(
     rows=_phases,
     leading=leading(Field("phase", get=lambda row: row[1])),
     columns=(
-        Field("wall", "mean", "s", get=lambda row: _mean(row[2].wall), optional=True),
-        Field("device", "device", "s", get=lambda row: _mean(row[2].device), optional=True, importance=2),
+        Field("wall", "mean", "s", get=lambda row: mean_of(row[2].wall), optional=True),
+        Field("device", "device", "s", get=lambda row: mean_of(row[2].device), optional=True, importance=2),
         Field("median", unit="s", get=lambda row: times.median_s if (times := row[2].times) else None, importance=3),
         Field("step", "of step", "share", get=_share, optional=True, importance=1),
         Field("", "tokens", "tokens_per_s", get=_of_step(lambda cell: cell.tokens_per_s), optional=True, importance=1),
@@ -70,28 +67,29 @@ PHASES = DeclaredTable(
 """One row per phase, and one for the whole step."""
 
 
+_peak = partial(Field, unit="bytes", optional=True)
+
 MEMORY = DeclaredTable(
     "memory",
     "peak memory of the measured steps",
     leading=along(lambda record: ("name",)),
     columns=(
-        Field("allocated_peak", "allocated", "bytes", get=lambda cell: cell.memory.allocated_peak_bytes, optional=True),
-        Field("reserved_peak", "reserved", "bytes", get=lambda cell: cell.memory.reserved_peak_bytes, optional=True),
-        Field("device_used_peak", "whole device", "bytes", get=lambda cell: cell.memory.device_used_peak_bytes,
-              optional=True, importance=2),
-        Field("host_rss_peak", "process", "bytes", get=lambda cell: cell.memory.host_rss_peak_bytes, optional=True,
-              importance=1, note="process: highest resident set size of the process since it started"),
+        _peak("allocated_peak", "allocated", get=attrgetter("memory.allocated_peak_bytes")),
+        _peak("reserved_peak", "reserved", get=attrgetter("memory.reserved_peak_bytes")),
+        _peak("device_used_peak", "whole device", get=attrgetter("memory.device_used_peak_bytes"), importance=2),
+        _peak(
+            "host_rss_peak",
+            "process",
+            get=attrgetter("memory.host_rss_peak_bytes"),
+            importance=1,
+            note="process: highest resident set size of the process since it started",
+        ),
     ),
     when=lambda record: any(any(cell.memory.model_dump().values()) for cell in record.cells),
-)  # fmt: skip
+)
 """Peaks of the loop."""
 
 _STATISTICS = ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
-_PEAKS = ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak")
-
-
-def _of_clock(row: Row, clock: str, name: str) -> float | None:
-    return getattr(getattr(row[2], clock), f"{name}_s", None)
 
 
 CELLS = DeclaredTable(
@@ -106,7 +104,19 @@ CELLS = DeclaredTable(
         Field("samples", get=_samples),
         Each(
             "clock",
-            (Each("statistic", (Field("{clock}_{statistic}", unit="s", get=_of_clock),), _STATISTICS),),
+            (
+                Each(
+                    "statistic",
+                    (
+                        Field(
+                            "{clock}_{statistic}",
+                            unit="s",
+                            get=lambda row, clock, name: getattr(getattr(row[2], clock), f"{name}_s", None),
+                        ),
+                    ),
+                    _STATISTICS,
+                ),
+            ),
             ("wall", "device"),
         ),
         Field("ci95_low", unit="s", get=lambda row: _ci95(row)[0]),
@@ -115,14 +125,8 @@ CELLS = DeclaredTable(
         Field("", "tokens", "tokens_per_s", get=_of_step(lambda cell: cell.tokens_per_s)),
         Each(
             "peak",
-            (
-                Field(
-                    "{peak}",
-                    unit="bytes",
-                    get=lambda row, peak: _of_step(attrgetter(f"memory.{peak}_bytes"))(row),
-                ),
-            ),
-            _PEAKS,
+            (Field("{peak}", unit="bytes", get=lambda row, peak: _of_step(attrgetter(f"memory.{peak}_bytes"))(row)),),
+            ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak"),
         ),
         Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
     ),
@@ -135,7 +139,7 @@ TABLES = {table.name: table for table in (PHASES, MEMORY, CELLS)}
 
 def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return the complete output for a record; raises UsageError for a table that does not exist, or is empty."""
-    (cell,), torch = record.cells, record.environment.torch
+    (cell,) = record.cells
     found = filled(TABLES, record, names) if names else [*PHASES(record), *MEMORY(record)]
     return Sheet(
         subject=(
@@ -143,7 +147,7 @@ def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | 
             *((cell.device.name,) if cell.device else ()),
             phrase("warmup", len(cell.warmup_samples_s)),
             phrase("steps", cell.steps),
-            *((f"torch {torch.torch}",) if torch else ()),
+            *record.environment.software,
         ),
         tables=tuple(found),
         remarks=(

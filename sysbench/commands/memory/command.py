@@ -44,30 +44,26 @@ def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
 
 def refuse_wrong_files(options: MemoryOptions) -> None:
     """Raise UsageError for a figure in an unknown format."""
-    if options.figure is not None and options.figure.suffix.lower() not in PICTURE_SUFFIXES:
-        raise UsageError(f"--figure {options.figure} must end in {', '.join(PICTURE_SUFFIXES)}")
+    if options.figure is not None:
+        running.refuse_wrong_figure(options.figure)
 
 
 def show(path: Path, options: MemoryOptions) -> None:
     """Show a log, a record or a memory snapshot, and draw a snapshot if requested; raises LogError for other files."""
-    if path.suffix.lower() not in (".json", ".jsonl"):
-        _show_snapshot(path, options)
+    if path.suffix.lower() in (".json", ".jsonl"):
+        from sysbench.commands import saved
+
+        for name in ("snapshot", "figure", "page"):
+            if getattr(options, name) is not None:
+                raise UsageError(
+                    f"--{name} needs every allocation, which {path} does not hold: give its snapshot to --from"
+                )
+        running.refuse_unknown_tables("memory", options)
+        running.show_saved(saved.record(path, "memory"), options)
         return
-    from sysbench.commands import saved
-
-    for name in ("snapshot", "figure", "page"):
-        if getattr(options, name) is not None:
-            raise UsageError(
-                f"--{name} needs every allocation, which {path} does not hold: give its snapshot to --from"
-            )
-    running.refuse_unknown_tables("memory", options)
-    running.show_saved(saved.record(path, "memory"), options)
-
-
-def _show_snapshot(path: Path, options: MemoryOptions) -> None:
     from sysbench.commands.memory.snapshot_tables import sheet
+    from sysbench.snapshot.categories import from_snapshot
     from sysbench.snapshot.snapshot import read
-    from sysbench.snapshot.timeline_sources import from_snapshot
 
     if options.snapshot is not None:
         raise UsageError(f"--snapshot would only copy {path}")
@@ -99,8 +95,6 @@ AXES = (
     *KNOBS,
 )
 """Axes that appear in file names, in order."""
-
-PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -148,8 +142,8 @@ class Files:
                 continue
             figure, page = self.figures.get(cell.key), self.pages.get(cell.key)
             if figure is not None or page is not None:
+                from sysbench.snapshot.categories import from_snapshot
                 from sysbench.snapshot.snapshot import read
-                from sysbench.snapshot.timeline_sources import from_snapshot
 
                 yield from draw(from_snapshot(read(path)), _title(cell), figure, page)
 

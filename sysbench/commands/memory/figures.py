@@ -5,7 +5,7 @@ Also the colours and order of categories, which the timeline figure and the page
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -124,7 +124,7 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     heading = Heading("peak breakdown", " · ".join(about), _simulated(told))
     text = f"Peak allocated memory over the context, by category{_marked(told)}"
     left = _left_out(len(rows), "sizes and modes", len(names))
-    return Drawn("peaks", captioned(text, about, left), _drawing(shown, names[:MOST_BARS], heading, "ctx"))
+    return Drawn("peaks", captioned(text, about, left), lambda: draw(shown, names[:MOST_BARS], heading, "ctx"))
 
 
 def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
@@ -159,17 +159,13 @@ def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     heading = Heading("the peak in every phase", " · ".join(about), _simulated(training))
     text = f"Peak allocated memory in every phase of a training step, by category{_marked(training)}"
     left = _left_out(len(rows), "sizes and contexts", len(names))
-    return Drawn("phases", captioned(text, about, left), _drawing(shown, names[:MOST_BARS], heading, ""))
+    return Drawn("phases", captioned(text, about, left), lambda: draw(shown, names[:MOST_BARS], heading, ""))
 
 
 def _left_out(rows: int, what: str, names: int) -> str:
     parts = [f"{MOST_PANELS} of {rows} {what}"] if rows > MOST_PANELS else []
     parts += [f"the first {MOST_BARS} of {names} settings"] if names > MOST_BARS else []
     return f"Shown are {' and '.join(parts)}." if parts else ""
-
-
-def _drawing(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: str) -> Callable[[], Figure]:
-    return lambda: draw(shown, names, heading, x)
 
 
 def _words(cell: MemoryCellRecord, across: Sequence[str]) -> str:

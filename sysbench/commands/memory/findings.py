@@ -6,7 +6,7 @@ Peaks are exact, so sentences have no intervals. Differences below `NOTABLE` are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
@@ -45,29 +45,29 @@ SPLIT: Final = 1 << 20
 
 def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     """All findings, most important first; measured and simulated cells never share a sentence."""
-    for where, group in _sources(cells):
-        for kind in (
-            _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _frontiers,
-            _searches, _residual_stream,
-        ):  # fmt: skip
-            for sentence in kind(group):
-                yield Said(f"{where}{sentence.text}", sentence.cells)
+    yield from _by_source(
+        cells, _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _frontiers,
+        _searches, _residual_stream,
+    )  # fmt: skip
 
 
 def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     """Findings to show below the tables on a screen; the tables show the others."""
-    for where, group in _sources(cells):
-        for sentence in _headlines(group):
-            yield Said(f"{where}{sentence.text}", sentence.cells)
+    yield from _by_source(cells, _headlines)
 
 
-def _sources(cells: Sequence[MemoryCellRecord]) -> Iterator[tuple[str, list[MemoryCellRecord]]]:
-    """Groups of measured cells and of cells simulated for each GPU, with a prefix if there are several groups."""
+def _by_source(
+    cells: Sequence[MemoryCellRecord], *kinds: Callable[[Sequence[MemoryCellRecord]], Iterator[Said]]
+) -> Iterator[Said]:
+    """Findings of these kinds of the measured cells, and of those simulated for each GPU, which several groups name."""
     groups = axes.alike(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
     for group in groups:
         gpu = group[0].cell.simulate
         where = f"simulated for {gpu}" if gpu else "measured"
-        yield f"{where}: " if len(groups) > 1 else "", group
+        prefix = f"{where}: " if len(groups) > 1 else ""
+        for kind in kinds:
+            for sentence in kind(group):
+                yield Said(f"{prefix}{sentence.text}", sentence.cells)
 
 
 def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
@@ -94,8 +94,16 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
                 for pair in row[:: max(len(row) - 1, 1)]
             ]
             yield Said(f"{where}{MODES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
+    several_modes = len({_mode(cell) for cell in cells}) > 1
     for axis in COMPARED_AXES:
-        yield from _compared(cells, axis)
+        base, *others = axes.values_along(cells, axis)
+        for other in others:
+            found = _pairs(cells, axis, base, other)
+            for mode in dict.fromkeys(_mode(pair.base) for pair in found):
+                of_mode = [pair for pair in found if _mode(pair.base) == mode]
+                where = f"{mode}: " if several_modes else ""
+                instead = f"{axes.phrase(axis, other)} instead of {axes.phrase(axis, base)}"
+                yield Said(f"{where}{instead} {_difference(of_mode, axis)}.", _cells_of(of_mode))
 
 
 # --- cells alike but for one axis
@@ -155,24 +163,6 @@ def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) 
 
 def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
     return tuple({cell.key: cell for pair in found for cell in (pair.base, pair.other)}.values())
-
-
-# --- a full step against forward
-
-
-# --- precisions and implementations
-
-
-def _compared(cells: Sequence[MemoryCellRecord], axis: str) -> Iterator[Said]:
-    base, *others = axes.values_along(cells, axis)
-    several_modes = len({_mode(cell) for cell in cells}) > 1
-    for other in others:
-        found = _pairs(cells, axis, base, other)
-        for mode in dict.fromkeys(_mode(pair.base) for pair in found):
-            of_mode = [pair for pair in found if _mode(pair.base) == mode]
-            where = f"{mode}: " if several_modes else ""
-            instead = f"{axes.phrase(axis, other)} instead of {axes.phrase(axis, base)}"
-            yield Said(f"{where}{instead} {_difference(of_mode, axis)}.", _cells_of(of_mode))
 
 
 def _difference(found: Sequence[Pair], axis: str) -> str:

@@ -56,14 +56,13 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
     largest, modules = seen.last(LargestAllocations), seen.last(ModulesMeasured)
     # The results are for the value that a search has found, or else for the requested one.
     extent = {"ctx": cell.ctx, "batch": cell.batch, **({found.axis: found.value} if found and found.value else {})}
-    used = max((each.device_used_bytes for each in seen.readings if each.device_used_bytes is not None), default=None)
     return MemoryCellRecord(
         **run_record.of_model_cell(cell, seen),
         **_peaks(cell, seen),
         cautions=list(_cautions(seen)),
         source="simulated" if cell.simulated else "measured",
         gpu=SimulatedGpuRecord(**gpu.model_dump(exclude=_OF_EVENTS)) if gpu else None,
-        device_used_peak_bytes=None if cell.simulated else used,
+        device_used_peak_bytes=None if cell.simulated else seen.device_used_peak_bytes,
         largest=largest.groups if largest else [],
         modules=modules.modules if modules else [],
         residual_bytes=formulas.residual_stream_bytes(cell.shape, extent["ctx"], extent["batch"])

@@ -32,8 +32,8 @@ from sysbench.log.events import DeviceInfo, Event, OwnModelBuilt
 from sysbench.simulate.memory import LARGEST
 from sysbench.simulate.recording import phases_of
 from sysbench.snapshot import snapshot as snapshots
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.timeline import Timeline
-from sysbench.snapshot.timeline_sources import from_snapshot
 
 
 class _Measured:

@@ -10,7 +10,7 @@ from sysbench.commands.memory.tables import MODULE, MODULE_COLUMNS, module_rows
 from sysbench.errors import UsageError, unknown
 from sysbench.render.declared import DeclaredTable, Field, Fill, leading
 from sysbench.render.table import Remark, Sheet
-from sysbench.snapshot.timeline import Fragmentation, Group, Peak, Timeline
+from sysbench.snapshot.timeline import Group, Peak, Timeline
 from sysbench.trace.stack_lines import place
 
 LARGEST = 15
@@ -132,11 +132,6 @@ MODULES = DeclaredTable(
 """The peak as a tree of modules."""
 
 
-def _fragmentation(timeline: Timeline) -> list[tuple[str, Fragmentation]]:
-    moments = (("at the peak", timeline.peak.state), ("at the end", timeline.states - 1))
-    return [(when, found) for when, state in moments if (found := timeline.fragmentation_at(state)) is not None]
-
-
 FRAGMENTATION = DeclaredTable(
     "fragmentation",
     lambda timeline: _title("fragmentation", timeline),
@@ -146,7 +141,11 @@ FRAGMENTATION = DeclaredTable(
         Field("idle", unit="bytes", group="{source}", get=lambda row: row[1].free_bytes),
         Field("largest_gap", "largest free block", "bytes", "{source}", 1, get=lambda row: row[1].largest_free_bytes),
     ),
-    rows=_fragmentation,
+    rows=lambda timeline: [
+        (when, found)
+        for when, state in (("at the peak", timeline.peak.state), ("at the end", timeline.states - 1))
+        if (found := timeline.fragmentation_at(state)) is not None
+    ],
     leading=leading(Field("when", get=lambda row: row[0])),
     words=_SOURCES,
 )

@@ -112,17 +112,13 @@ class MemoryCell(GridCell):
         return None
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, or None; a simulation is always of CUDA."""
+        """Why this cell cannot run, or None."""
         if self.simulate is not None and self.execution == "compiled":
             return (
                 "--execution compiled cannot be simulated: what the compiler keeps is known only once it has run. "
                 "Simulate eager, which needs more, or measure without --simulate"
             )
-        return super().problem("cuda" if self.simulate is not None else device)
-
-    def unavailable(self, device: DeviceType) -> str | None:
-        """Why this combination does not exist, or None; a simulation is always of CUDA."""
-        return super().unavailable("cuda" if self.simulate is not None else device)
+        return super().problem(device)
 
 
 class MemorySpec(ModelSpec):

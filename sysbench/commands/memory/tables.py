@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from sysbench import cells as axes
@@ -38,13 +39,20 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
         {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
         for cell in record.cells
     ]
-    torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
+    # The verdict of a single cell is a sentence; those of several are in the summary.
+    verdicts = [
+        Remark("finding" if cell.verdict.fits else "outcome", verdict(cell))
+        for cell in record.cells
+        if cell.verdict is not None and len(record.cells) == 1
+    ]
+    # Tables show the cells that do not fit.
+    unexplained = remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
     return Sheet(
-        subject=(*axes.subject(as_found), *dict.fromkeys(devices), *torch),
+        subject=(*axes.subject(as_found), *dict.fromkeys(devices), *record.environment.software),
         tables=tuple(tables_for(record, names)),
         remarks=(
-            *_verdicts(record),
-            *_unexplained(record),
+            *verdicts,
+            *unexplained,
             *remarks.cautions(record),
             *_notes(record),
             *remarks.own_models(record),
@@ -121,11 +129,6 @@ def _margin(cell: MemoryCellRecord) -> int | None:
     return cell.verdict.margin_bytes if cell.verdict else None
 
 
-def _fullest_rank(cell: MemoryCellRecord) -> str | None:
-    fullest = cell.fullest_rank
-    return f"rank {fullest.rank}" if fullest is not None and fullest.peak_allocated_bytes is not None else None
-
-
 def _rank_spread(cell: MemoryCellRecord) -> float | None:
     """Difference between the peaks of the fullest and the emptiest rank, as a share of the former."""
     peaks = [rank.peak_allocated_bytes for rank in cell.ranks if rank.peak_allocated_bytes is not None]
@@ -140,40 +143,32 @@ def _counted(record: MemoryRecord) -> list[str]:
     return [f"to spare: with {words} for the CUDA context{ranks} counted"] if contexts else []
 
 
+_bytes = partial(Field, unit="bytes", optional=True)
+_source_bytes = partial(_bytes, group="{source}")
+
 SUMMARY = DeclaredTable(
     "summary",
     lambda record: _title("peak memory", record),
     (
-        Field(
-            "allocated_peak",
-            "allocated",
-            "bytes",
-            "{source}",
-            get=lambda cell: cell.peak_allocated_bytes,
-            optional=True,
-        ),
-        Field("reserved_peak", "reserved", "bytes", "{source}", 1, get=lambda c: c.peak_reserved_bytes, optional=True),
+        _source_bytes("allocated_peak", "allocated", get=lambda cell: cell.peak_allocated_bytes),
+        _source_bytes("reserved_peak", "reserved", importance=1, get=lambda cell: cell.peak_reserved_bytes),
         Field("peak_phase", "peak in", importance=4, get=lambda cell: cell.peak_phase, optional=True),
         Field(
             "fullest_rank",
             "fullest rank",
             importance=2,
-            get=_fullest_rank,
+            get=lambda cell: (
+                f"rank {fullest.rank}"
+                if (fullest := cell.fullest_rank) is not None and fullest.peak_allocated_bytes is not None
+                else None
+            ),
             optional=True,
             note="several ranks: bytes are those of the fullest one; spread: how much less the emptiest one takes",
         ),
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
-        Field(
-            "host_rss_peak",
-            "worker, host memory",
-            "bytes",
-            "{source}",
-            3,
-            get=lambda cell: cell.host_rss_peak_bytes,
-            optional=True,
-        ),
+        _source_bytes("host_rss_peak", "worker, host memory", importance=3, get=lambda cell: cell.host_rss_peak_bytes),
         Field("fits", get=_fits, optional=True),
-        Field("margin", "to spare", "bytes", importance=2, get=_margin, optional=True),
+        _bytes("margin", "to spare", importance=2, get=_margin),
         Field(
             "largest",
             "largest that fits",
@@ -186,14 +181,12 @@ SUMMARY = DeclaredTable(
             get=lambda cell: _found(cell) if cell.found and cell.found.axis == "ranks" else None,
             optional=True,
         ),
-        Field(
+        _bytes(
             "nccl",
             "NCCL's buffers",
-            "bytes",
-            "assumed",
-            5,
+            group="assumed",
+            importance=5,
             get=lambda cell: (cell.gpu.nccl_bytes or None) if cell.gpu else None,
-            optional=True,
         ),
     ),
     notes=_counted,
@@ -245,46 +238,30 @@ def _rank_fits(row: _OfRank) -> Word | None:
     return Word("fits", "good") if verdict.fits else Word(f"no: {verdict.failed_phase}", "bad")
 
 
-def _of_rank(row: _OfRank, category: str) -> int | None:
-    return row[1].by_category.get(category, 0) if row[1].by_category else None
-
-
 RANKS = DeclaredTable(
     "ranks",
     "peak memory of each rank",
     (
-        Field(
-            "allocated_peak",
-            "allocated",
-            "bytes",
-            get=lambda row: row[1].peak_allocated_bytes,
-            optional=True,
-        ),
-        Field(
-            "reserved_peak",
-            "reserved",
-            "bytes",
-            importance=1,
-            get=lambda row: row[1].peak_reserved_bytes,
-            optional=True,
-        ),
+        _bytes("allocated_peak", "allocated", get=lambda row: row[1].peak_allocated_bytes),
+        _bytes("reserved_peak", "reserved", importance=1, get=lambda row: row[1].peak_reserved_bytes),
         Field("peak_phase", "peak in", importance=3, get=lambda row: row[1].peak_phase, optional=True),
         Field("fits", importance=1, get=_rank_fits, optional=True),
         Each(
             "category",
-            (Field("{category}", "{category}", "bytes", importance=4, get=_of_rank),),
+            (
+                Field(
+                    "{category}",
+                    "{category}",
+                    "bytes",
+                    importance=4,
+                    get=lambda row, category: row[1].by_category.get(category, 0) if row[1].by_category else None,
+                ),
+            ),
             values=_present,
             ahead=CATEGORIES,
         ),
-        Field("context", "context", "bytes", importance=6, get=lambda row: row[1].context_bytes, optional=True),
-        Field(
-            "host_rss_peak",
-            "host memory",
-            "bytes",
-            importance=2,
-            get=lambda row: row[1].host_rss_peak_bytes,
-            optional=True,
-        ),
+        _bytes("context", importance=6, get=lambda row: row[1].context_bytes),
+        _bytes("host_rss_peak", "host memory", importance=2, get=lambda row: row[1].host_rss_peak_bytes),
     ),
     rows=lambda record: [
         (cell, rank) for cell in record.cells for rank in cell.ranks if rank.peak_allocated_bytes is not None
@@ -582,16 +559,6 @@ TABLES = {
 # --- remarks
 
 
-def _verdicts(record: MemoryRecord) -> Iterator[Remark]:
-    """For a single cell, its verdict in a sentence; for several cells, the summary has the verdicts."""
-    if len(record.cells) != 1:
-        return
-    (cell,) = record.cells
-    if cell.verdict is None:
-        return
-    yield Remark("finding" if cell.verdict.fits else "outcome", verdict(cell))
-
-
 def verdict(cell: MemoryCellRecord) -> str:
     """`fits, with 13.9 GiB to spare`, or why the cell does not fit."""
     found = cell.found
@@ -615,11 +582,6 @@ def verdict(cell: MemoryCellRecord) -> str:
         counted = f" (context {units.size(cell.gpu.context_bytes)}{nccl} and workspaces {workspaces} counted)"
     spare = f", with {units.size(reached.margin_bytes)} to spare" if reached.margin_bytes is not None else ""
     return f"fits{spare}{counted}.{largest}"
-
-
-def _unexplained(record: MemoryRecord) -> list[Remark]:
-    """Why cells have no numbers, except for cells that do not fit: tables show those."""
-    return remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
 
 
 def _notes(record: MemoryRecord) -> Iterator[Remark]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sysbench.commands import running
 from sysbench.commands.predicting import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
-from sysbench.commands.profile.ranks.files import compared, numbered
+from sysbench.commands.profile.files import compared, numbered
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
@@ -43,22 +43,18 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
     """Run the cells and write the requested files; raises as `running.carry_out` does, and for an unwritable file."""
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
-        _refuse_hosts(spec)
+        for known in map(hardware.named, spec.simulate):
+            if known.synchronous:  # no lanes to draw
+                raise UsageError(
+                    f"--simulate {known.slug}: host and device are one there; sysbench time --simulate predicts the "
+                    "step"
+                )
         options = options.model_copy(update={"no_live": True})
     if options.rank_regex is not None:
         raise UsageError("--rank-regex finds ranks in the names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
         return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
-
-
-def _refuse_hosts(spec: ProfileSpec) -> None:
-    """Raise UsageError for a device that is its own host: it has no lanes to draw."""
-    for known in map(hardware.named, spec.simulate):
-        if known.synchronous:
-            raise UsageError(
-                f"--simulate {known.slug}: host and device are one there; sysbench time --simulate predicts the step"
-            )
 
 
 _REPORT = ".nsys-rep"

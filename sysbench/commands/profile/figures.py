@@ -1,4 +1,4 @@
-"""Figures of profiles: shares of kernel classes, and the parts of attention by time and by FLOPs.
+"""Figures of profiles: shares of kernel classes, attention's parts by time and by FLOPs, and rates below the roofline.
 
 Also the colours of kernel classes and phases, which the flame graph shares.
 """
@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from sysbench.commands.profile import roofline
+from sysbench import units
 from sysbench.commands.profile.findings import RANGES, attention_parts, class_shares, has_phase
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
-from sysbench.render.findings import namer
+from sysbench.render.findings import Namer, namer
 from sysbench.render.plots import (
     INK,
+    QUIET,
     WIDTH_IN,
     Box,
     Drawn,
+    Frame,
     Heading,
     captioned,
     draw_boxes,
@@ -26,6 +28,7 @@ from sysbench.render.plots import (
     head,
     in_rows,
     legend,
+    panels,
     printable,
     subject,
 )
@@ -87,6 +90,9 @@ def ink_on(colour: str) -> str:
 MOST_CELLS: Final = 10
 """The largest number of cells in a figure; each has up to three bars."""
 
+MOST_ROOFLINES: Final = 4
+"""The largest number of cells in a figure of rooflines; each has a panel."""
+
 _WRITTEN: Final = 0.06
 """Parts with a smaller share of a bar have no room for their number."""
 
@@ -98,6 +104,14 @@ _GAP_IN: Final = 0.12
 _ABOVE_IN: Final = 0.58
 _BELOW_IN: Final = 0.34
 _LINE_IN: Final = 0.19
+
+MARKERS: Final = {"forward": "o", "backward": "^", "optimizer": "s"}
+
+_POINT_COLOURS: Final = {
+    "matmul": "#4477aa", "scores": "#228833", "mask": "#ccbb44", "softmax": "#ee6677", "output": "#66ccee",
+    "attention": "#aa3377", "optimizer": "#cc8844",
+}  # fmt: skip
+"""Paul Tol's bright scheme, with an orange."""
 
 _SHORT: Final = {"forward": "forward", "forward and backward": "fwd + bwd", "the step": "step"}
 
@@ -111,8 +125,13 @@ class Bar:
     parts: Mapping[str, float]
 
 
-def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
+def of_run(record: ProfileRecord) -> Iterator[Drawn]:
     """All figures of a run."""
+    return figures(record.cells)
+
+
+def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
+    """All figures of some cells."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
     about = subject(cells)
     mark = ", ".join(dict.fromkeys(cell.prediction.gpu for cell in profiled if cell.prediction))
@@ -133,7 +152,7 @@ def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
             rest = f"The first {MOST_CELLS} of {len(groups)} profiles." if len(groups) > MOST_CELLS else ""
             heading = Heading(title, " · ".join(about), mark, mark="PREDICTED")
             yield Drawn(name, captioned(what, about, rest), partial(draw_bars, shown, colours, heading))
-    yield from roofline.drawn(profiled, namer(cells), mark)
+    yield from _drawn_rooflines(profiled, namer(cells), mark)
 
 
 def _class_bars(cells: Sequence[ProfileCellRecord], name: Callable[[ProfileCellRecord], str]) -> list[Bar]:
@@ -232,6 +251,114 @@ def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> li
     return boxes
 
 
-def of_run(record: ProfileRecord) -> Iterator[Drawn]:
-    """All figures of a run."""
-    return figures(record.cells)
+# --- roofline
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one part does in a phase: FLOPs per byte that must be moved, and FLOP/s."""
+
+    part: str
+    phase: str
+    intensity: float
+    flops_per_s: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """One profile, and the roofs over it: bytes per second, and FLOP/s of units that its parts use."""
+
+    name: str
+    points: tuple[Point, ...]
+    bytes_per_s: float
+    peaks_flops_per_s: tuple[float, ...]
+
+
+def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofline]:
+    """The roofline of every profile whose hardware, and the work of some part, are known."""
+    for cell in cells:
+        if cell.summary is None:
+            continue
+        points, bandwidths, peaks = [], [], set()
+        for rate in cell.summary.rates:
+            if rate.flops and rate.bytes and rate.total_ns and rate.peak_bytes_per_s:
+                flops_per_s = rate.flops * cell.summary.steps / (rate.total_ns * 1e-9)
+                points.append(Point(rate.part, rate.phase, rate.flops / rate.bytes, flops_per_s))
+                bandwidths.append(rate.peak_bytes_per_s)
+                peaks.add(rate.peak_flops_per_s)
+        known_peaks = sorted(peak for peak in peaks if peak is not None)
+        if known_peaks:
+            yield Roofline(name(cell), tuple(points), bandwidths[0], tuple(known_peaks))
+
+
+def _drawn_rooflines(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[Drawn]:
+    """The picture of a run, if there is anything in it; `mark` names GPUs that were not there."""
+    found = list(rooflines(cells, name))[:MOST_ROOFLINES]
+    if not found:
+        return
+    about = subject(cells)
+    what = "Rate of attention's parts and of classes of kernels over the least bytes that they must move, below the "
+    heading = Heading("roofline", " · ".join(about), mark, mark="PREDICTED")
+    yield Drawn(
+        "roofline",
+        captioned(f"{'Predicted: ' if mark else ''}{what}data sheet's roofs", about),
+        partial(draw_rooflines, found, heading),
+        tuple(cells),
+    )
+
+
+def draw_rooflines(found: Sequence[Roofline], heading: Heading) -> Figure:
+    """A panel for each profile, both axes logarithmic."""
+    from matplotlib.lines import Line2D
+
+    parts = list(dict.fromkeys(point.part for each in found for point in each.points))
+    phases = [phase for phase in MARKERS if any(point.phase == phase for each in found for point in each.points)]
+    handles: list[Any] = [
+        Line2D([], [], color=_POINT_COLOURS.get(part, QUIET), linestyle="none", marker="o", markersize=6, label=part)
+        for part in parts
+    ]
+    shapes: list[Any] = [
+        Line2D([], [], color=QUIET, linestyle="none", marker=MARKERS[phase], markersize=5, label=phase)
+        for phase in phases
+    ]
+    rows = [*in_rows(handles), *in_rows(shapes)]
+    frame = Frame(columns=2 if len(found) > 1 else 1, height_in=2.6, left_in=0.95, legend_lines=len(rows))
+    figure, axes = panels(frame, len(found), heading)
+    for each, panel in zip(found, axes, strict=True):
+        _draw_roofline(panel, each, each.name if len(found) > 1 else "")
+    legend(figure, *rows)
+    return figure
+
+
+def _draw_roofline(axes: Axes, each: Roofline, title: str) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    intensities = [point.intensity for point in each.points]
+    reached = [point.flops_per_s for point in each.points]
+    ridges = [peak / each.bytes_per_s for peak in each.peaks_flops_per_s]
+    left, right = min(*intensities, *ridges) / 3, max(*intensities, *ridges) * 3
+    for peak, ridge in zip(each.peaks_flops_per_s, ridges, strict=True):
+        axes.plot([ridge, right], [peak, peak], color=QUIET, linewidth=1.2, zorder=1)
+        axes.annotate(
+            units.quantity("flops_per_s", peak), (right, peak), (-2, 3), textcoords="offset points", fontsize=7.5,
+            color=QUIET, ha="right",
+        )  # fmt: skip
+    axes.plot([left, ridges[-1]], [left * each.bytes_per_s, each.peaks_flops_per_s[-1]], color=QUIET, linewidth=1.2)
+    axes.annotate(
+        units.quantity("bytes_per_s", each.bytes_per_s), (left, left * each.bytes_per_s), (4, 18),
+        textcoords="offset points", fontsize=7.5, color=QUIET, rotation=0,
+    )  # fmt: skip
+    for point in each.points:
+        axes.plot(
+            point.intensity, point.flops_per_s, color=_POINT_COLOURS.get(point.part, QUIET),
+            marker=MARKERS.get(point.phase, "o"), markersize=6.5, markeredgecolor="white", linestyle="none", zorder=3,
+        )  # fmt: skip
+    axes.set_xlim(left, right)
+    axes.set_ylim(min(reached) / 3, max(each.peaks_flops_per_s) * 3)
+    dressed(axes, title=title, x="FLOP for each byte that must be moved", y="", lines="both")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(
+        lambda value, _: units.quantity("flops_per_s", value).replace(".00 ", " ").replace(".0 ", " ")
+    )
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.minorticks_off()

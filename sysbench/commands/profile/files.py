@@ -1,17 +1,22 @@
-"""Files that `sysbench profile` writes besides its record: traces, slices of traces, pictures."""
+"""Files of `sysbench profile`: the traces of a cell's ranks, and what is written besides the record.
+
+Traces are read, and those of one run are compared; slices of traces, flame graphs and timelines are written.
+"""
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
 
 from sysbench import units
-from sysbench.commands.profile.ranks.files import compared
 from sysbench.commands.profile.record import ProfileRead, RanksRead, TraceWritten
 from sysbench.commands.profile.spec import ProfileCell, ProfileOptions, Profiler, ProfileSpec
 from sysbench.commands.running import Saved
@@ -19,7 +24,7 @@ from sysbench.engine import nsys
 from sysbench.engine.launchers import NsysLauncher
 from sysbench.engine.plan import PlacedCell, refuse_impossible
 from sysbench.engine.provisions import Provisions
-from sysbench.errors import SysbenchError, UsageError
+from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log import storage
 from sysbench.log.events import Event, OfRank, StageEntered
 from sysbench.log.file_names import labels_of, paths_of, paths_of_ranks
@@ -28,13 +33,16 @@ from sysbench.render import theme
 from sysbench.render.dashboard.progress import waiting
 from sysbench.spec import hardware
 from sysbench.spec.ranks import KNOBS
+from sysbench.spec.validation import first_fault
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
-    from sysbench.trace.packed import Recording
     from sysbench.trace.ranks.reading import RankReading
+    from sysbench.trace.ranks.summary import RanksSummary
+    from sysbench.trace.recording import Recording
     from sysbench.trace.summary import ProfileSummary
     from sysbench.trace.window import Cut
+
 
 AXES = (
     *("simulate", "size", "batch", "grad_accum", "ctx", "attention", "execution", "optimizer", "precision", "mode"),
@@ -162,26 +170,26 @@ class Files:
 
 def taken(recording: Recording, range: str | None) -> Cut:
     """Cut out the requested slice, limited to what can be written; raises UsageError if there is no such range."""
-    from sysbench.trace import chrome_trace, window
+    from sysbench.trace import window
 
-    return window.cut(recording, window.find(recording, range), chrome_trace.MOST_ROWS)
+    return window.cut(recording, window.find(recording, range), window.MOST_ROWS)
 
 
 def write_window(path: Path, cut: Cut) -> Saved:
     """Write a slice of a trace; raises OutputError."""
-    from sysbench.trace import chrome_trace
+    from sysbench.trace import window
 
     try:
-        written = chrome_trace.write(path, cut, chrome_trace.LARGEST_BYTES)
+        written = window.write(path, cut, window.LARGEST_BYTES)
     except OSError as error:
         raise storage.cannot_write(path, error) from error
-    window, remark = cut.window, ""
-    of = "the trace" if window.range is None else f"`{theme.harmless(window.range)}`"
+    whole, remark = cut.window, ""
+    of = "the trace" if whole.range is None else f"`{theme.harmless(whole.range)}`"
     if written.cut_off_ns is not None:
-        whole_ns = max(window.end_ns, cut.last_ns) - window.start_ns
-        there, whole = (units.seconds(each / 1e9) for each in (max(written.cut_off_ns - window.start_ns, 0), whole_ns))
-        limit = f"a slice is at most {chrome_trace.LARGEST_BYTES / 1e6:g} MB"
-        remark = f"the first {there} of {whole} of {of}: {limit}"
+        whole_ns = max(whole.end_ns, cut.last_ns) - whole.start_ns
+        there_ns = max(written.cut_off_ns - whole.start_ns, 0)
+        limit = f"a slice is at most {window.LARGEST_BYTES / 1e6:g} MB"
+        remark = f"the first {units.seconds(there_ns / 1e9)} of {units.seconds(whole_ns / 1e9)} of {of}: {limit}"
     elif cut.is_empty:
         remark = f"only ranges: {of} has no operators and no kernels"
     return Saved(path, remark)
@@ -198,7 +206,7 @@ def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
 def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) -> Saved:
     """Draw a step of several ranks; raises UsageError if they have none in common, and OutputError."""
     from sysbench.commands.profile.ranks import timeline_figure
-    from sysbench.trace.ranks.timeline import timeline
+    from sysbench.trace.ranks.matching import timeline
 
     drawn = timeline(readings)
     if drawn is None:
@@ -227,3 +235,54 @@ def _refuse_other_ending(option: str, path: Path, endings: Sequence[str], profil
     if not path.name.lower().endswith(tuple(endings)):
         told = f" with --with {profiler}" if profiler is not None else ""
         raise UsageError(f"{option} {path.name} must end in {' or '.join(endings)}{told}")
+
+
+_IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+"""A rank in the name of a file, for traces that do not contain it."""
+
+
+def numbered(reading: RankReading, pattern: str | None) -> RankReading:
+    """Return the reading with its rank: by `--rank-regex`, otherwise as recorded, otherwise as in the file's name.
+
+    Raises UsageError if the expression finds no rank in the file's name.
+    """
+    if pattern is None:
+        found = _IN_NAME.search(reading.title) if reading.rank is None else None
+        return replace(reading, rank=int(found[1])) if found else reading
+    found = re.search(pattern, reading.title)
+    if found is None:
+        raise UsageError(f"--rank-regex {pattern} does not match {reading.title}: it must match the name of every file")
+    if not (found[1] or "").isdecimal():
+        raise UsageError(f"--rank-regex {pattern} finds {found[1]!r} in {reading.title}, which is not a number")
+    return replace(reading, rank=int(found[1]))
+
+
+def compared(readings: Sequence[RankReading], together: str | None) -> RanksSummary | None:
+    """Compare the ranks of a run; None if they are not known, do not communicate, or are not of one run.
+
+    `together` names what says that the traces belong together, such as their directory: rank twice is an error then.
+    Raises UsageError for that, and for ranks of runs of different sizes; LogError for impossible times.
+    """
+    from sysbench.trace.ranks.summarise import summarise
+
+    ranks: dict[int, RankReading] = {}
+    for each in readings:
+        if each.rank is None:
+            return None
+        if each.rank in ranks and together is None:
+            return None
+        if each.rank in ranks:
+            raise UsageError(
+                f"{together} has two traces of rank {each.rank}, {ranks[each.rank].title} and {each.title}: keep one "
+                "per rank, or name the files one by one to see them side by side"
+            )
+        ranks[each.rank] = each
+    sizes = {each.world_size: each for each in readings if each.world_size is not None}
+    if len(sizes) > 1:
+        told = " and ".join(f"{each.title} of {size}" for size, each in [*sizes.items()][:2])
+        raise UsageError(f"the traces are of different runs: {told} ranks")
+    try:
+        return summarise(ranks) if any(each.collectives for each in readings) else None
+    except ValidationError as error:
+        titles = ", ".join(each.title for each in ranks.values())
+        raise LogError(f"{titles} hold what no run can: {first_fault(error)}") from None

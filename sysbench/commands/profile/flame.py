@@ -10,7 +10,7 @@ import html
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sysbench import units
 from sysbench.commands.profile.figures import CLASSES, NEUTRAL, PHASES, ink_on
@@ -176,13 +176,9 @@ def _escaped(text: str) -> str:
 
 def page(summary: ProfileSummary, title: str) -> str:
     """The HTML page."""
-    return pages.render(_FOLDER, title=title, data=_data(summary))
-
-
-def _data(summary: ProfileSummary) -> dict[str, Any]:
     spent = summary.spent
     order = list(CLASSES)
-    return {
+    data = {
         "steps": summary.steps,
         "work": "operators of the CPU" if summary.source == "cpu" else "kernels",
         "phases": [[name or _NOT_KNOWN, PHASES.get(name, NEUTRAL)] for name in summary.phases],
@@ -200,3 +196,4 @@ def _data(summary: ProfileSummary) -> dict[str, Any]:
             "calls": spent.calls,
         },
     }
+    return pages.render(_FOLDER, title=title, data=data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,7 +23,8 @@ from sysbench.lab.ranges import named, visible_to
 from sysbench.lab.recorder import Recorder, recorder_for
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import agreed, mesh_of
-from sysbench.log.events import DeviceInfo, Event, PhaseSample, StepChecked, StepMeasured
+from sysbench.log.events import DeviceInfo, Event, PhaseSample, StageEntered, StepChecked, StepMeasured
+from sysbench.log.storage import cannot_write
 
 
 def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
@@ -34,9 +36,7 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
     if artifact is None:
         raise SysbenchError("a profile needs a path for its trace")
     if cell.simulate is not None:
-        from sysbench.commands.profile import simulate  # few runs predict
-
-        yield from simulate.run(cell, cell.simulate, artifact)
+        yield from _predicted(cell, cell.simulate, artifact)
         return
     target = torch_device(device)
     with ExitStack() as settings:
@@ -84,6 +84,26 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
     if cell.ranks > 1:
         message_bytes, rate = fastest_all_reduce(device)
         yield LinkMeasured(at_s=time.time(), cell=cell.key, message_bytes=message_bytes, bus_bytes_per_s=rate)
+
+
+def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
+    """Predict the cell's step on that GPU, and leave its trace at `artifact`.
+
+    Raises UnavailableError for what cannot be predicted, DoesNotFitError where memory would run out, and OutputError.
+    """
+    # Few runs predict, and these take a while to import.
+    from sysbench.predict.recording import recording
+    from sysbench.predict.simulated_step import SimulatedStep
+    from sysbench.trace import window
+
+    step = SimulatedStep(cell, slug, cell.host, placed=True, whole=True)
+    yield from step.events()
+    yield StageEntered(at_s=time.time(), cell=cell.key, stage="writing")
+    whole = recording(step.found, artifact.name)
+    try:
+        window.write(artifact, window.cut(whole, window.find(whole, None), sys.maxsize), sys.maxsize)
+    except OSError as error:
+        raise cannot_write(artifact, error) from error
 
 
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:

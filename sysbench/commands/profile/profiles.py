@@ -1,20 +1,23 @@
-"""Profiles as tables show them: their time by kernel, module and phase, and the selected part."""
+"""Profiles as tables show them: their time by kernel, module and phase, and the part that the user selects."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from types import FrameType
 from typing import Final
 
 from sysbench.commands.profile.record import Link, ProfileRecord
 from sysbench.errors import UsageError, unknown
 from sysbench.render.table import Cell, Column, Measure
 from sysbench.spec.run import Selection
-from sysbench.trace.range_tree import PHASES
 from sysbench.trace.ranks.summary import RanksSummary
-from sysbench.trace.stack_lines import matching
-from sysbench.trace.summary import STEP, KernelClass, KernelName, ProfileSummary, ancestry, folded
+from sysbench.trace.summary import PHASES, STEP, KernelClass, KernelName, ProfileSummary, ancestry, folded
 
 NS: Final = 1e-9
 """Seconds in a nanosecond."""
@@ -205,3 +208,51 @@ class Profiles:
 
 SLOWER_SHARE: Final = 0.02
 """The slowest profile is marked if it takes longer than the next by more than this share."""
+
+
+# --- names that a pattern matches
+
+LIMIT_S: Final = 2.0
+"""Longer than a reasonable pattern needs for all names of a profile."""
+
+LONGEST_NAME: Final = 2000
+"""Number of characters of a name that are examined."""
+
+
+class _TooLongError(Exception):
+    """The search has exceeded its time limit."""
+
+
+def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
+    """Return the names that the pattern matches; raises UsageError if the pattern takes too long."""
+    try:
+        with _limited(LIMIT_S):
+            return frozenset(name for name in names if pattern.search(name[:LONGEST_NAME]))
+    except _TooLongError:
+        raise UsageError(
+            f"--kernel {pattern.pattern} takes longer than {LIMIT_S:.0f} s on the names of this profile: "
+            "repetitions within repetitions, as in (a+)+, do that"
+        ) from None
+
+
+@contextmanager
+def _limited(limit_s: float) -> Iterator[None]:
+    """Raise _TooLongError inside this context when the time is up: `re` checks for signals while it searches.
+
+    On systems without timer signals, and outside the main thread, there is no limit.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _TooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    others_clock = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *others_clock)  # a timer that was set before fires, if slightly late

@@ -68,15 +68,11 @@ class ProfileCell(ModelCell):
             return "several ranks are profiled, not predicted; sysbench time --simulate predicts their steps"
         return "--with nsys records one process; --with torch profiles every rank" if self.profiler == "nsys" else None
 
-    def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, or None; a prediction is of the GPU, wherever it is made."""
-        return super().problem("cuda" if self.simulate else device)
-
     def unavailable(self, device: DeviceType) -> str | None:
-        """Why this combination does not exist, or None; a prediction is of the GPU, wherever it is made."""
+        """Why this combination does not exist, or None."""
         if self.profiler == "nsys" and device != "cuda":
             return f"--with nsys records kernels of NVIDIA GPUs; on {device} use --with torch"
-        return super().unavailable("cuda" if self.simulate else device)
+        return super().unavailable(device)
 
 
 class ProfileSpec(ModelSpec):

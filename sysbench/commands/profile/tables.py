@@ -8,7 +8,7 @@ from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.profile import breakdowns
+from sysbench.commands.profile import breakdowns, entries
 from sysbench.commands.profile.profiles import NS, Profile, Profiles, Ranks, range_of
 from sysbench.commands.profile.ranks import tables as of_ranks
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
@@ -19,9 +19,8 @@ from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Field, Fill, along, varying_or_size
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.run import Selection
-from sysbench.trace.range_tree import part_of
 from sysbench.trace.ranks.summary import RanksSummary
-from sysbench.trace.summary import ProfileSummary, Rate
+from sysbench.trace.summary import ProfileSummary, Rate, part_of
 
 
 def _step(cell: ProfileCellRecord) -> Cell:
@@ -38,11 +37,6 @@ def _step(cell: ProfileCellRecord) -> Cell:
 def _matmul_share(cell: ProfileCellRecord) -> float | None:
     profile = Profile((), cell.summary) if cell.summary is not None else None
     return profile.by_class().get("matmul", 0) / profile.total_ns if profile is not None and profile.total_ns else None
-
-
-def _waiting(cell: ProfileCellRecord) -> float | None:
-    use = cell.summary.device if cell.summary else None
-    return use.waiting_ns / use.window_ns if use and use.window_ns else None
 
 
 _BY_RATES: Final = "kernels by the rates of the GPU, one after the other, behind a host that issues them"
@@ -86,7 +80,18 @@ SUMMARY: Final = DeclaredTable(
             importance=2,
             get=lambda cell: sum(cell.summary.spent.calls) / cell.summary.steps if cell.summary else None,
         ),
-        Field("waiting", "waiting for the host", "share", importance=3, get=_waiting, optional=True),
+        Field(
+            "waiting",
+            "waiting for the host",
+            "share",
+            importance=3,
+            get=lambda cell: (
+                use.waiting_ns / use.window_ns
+                if cell.summary and (use := cell.summary.device) and use.window_ns
+                else None
+            ),
+            optional=True,
+        ),
         Field(
             "median",
             "median step",
@@ -116,14 +121,14 @@ TABLES: Final[dict[str, DeclaredTable]] = {
         breakdowns.TREE,
         breakdowns.PHASE_TABLE,
         breakdowns.CLASSES,
-        breakdowns.ATTENTION,
-        breakdowns.RATES,
-        breakdowns.OPERATORS,
-        breakdowns.OPERATOR_SHAPES,
-        breakdowns.COPIES,
-        breakdowns.DEVICE,
-        breakdowns.PRECISION,
-        breakdowns.CHECKS,
+        entries.ATTENTION,
+        entries.RATES,
+        entries.OPERATORS,
+        entries.OPERATOR_SHAPES,
+        entries.COPIES,
+        entries.DEVICE,
+        entries.PRECISION,
+        entries.CHECKS,
         breakdowns.RANKS,
         of_ranks.COMMUNICATION,
         of_ranks.COMMUNICATION_STEPS,
@@ -185,10 +190,14 @@ def sheet_of(
 ) -> Sheet:
     """The complete output for titled traces; raises UsageError for an unknown table or range."""
     several = len(summaries) > 1
-    each = tuple(Profile((_named_so(title, summary),) if several else (), summary) for title, summary in summaries)
+    each = []
+    for title, summary in summaries:
+        named = title if summary.rank is None else f"rank {summary.rank}"
+        mark = ", predicted" if summary.predicted else ""
+        each.append(Profile((f"{named}{mark}",) if several else (), summary))
     profiles = Profiles(
         (Column("file", "file"),) if several else (),
-        each,
+        tuple(each),
         selection or Selection(),
         ranks=(Ranks((), "", ranks),) if ranks else (),
     )
@@ -200,11 +209,6 @@ def sheet_of(
         tables=tuple(_chosen(profiles, tuple(names))),
         remarks=(*damage, *_remarks(profiles)),
     )
-
-
-def _named_so(title: str, summary: ProfileSummary) -> str:
-    named = title if summary.rank is None else f"rank {summary.rank}"
-    return f"{named}, predicted" if summary.predicted else named
 
 
 def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:

@@ -14,8 +14,8 @@ from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.findings import complete
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.report.document import Basis, Finding, ReportedRun
+from sysbench.commands.time.findings import believable
 from sysbench.commands.time.record import TimeCellRecord
-from sysbench.commands.time.samples import believable, samples
 from sysbench.log.records import CellRecord
 from sysbench.render.findings import named, namer, share_range
 from sysbench.spec import hardware
@@ -61,7 +61,7 @@ def clock_and_kernels(
             by_step.setdefault((cell.device.name, _step(cell)), cell)
     for each in believable(timed, alone=False):
         place = (each.device.name, _step(each)) if each.device is not None else None
-        found, taken = by_step.pop(place, None), samples(each, phase)
+        found, taken = by_step.pop(place, None), each.samples(phase)
         kernels_s = _kernels_s(found, phase) if found is not None else 0.0
         if found is not None and taken is not None and kernels_s:
             yield ClockAndKernels(each, found, taken.median_s, kernels_s)
@@ -105,7 +105,7 @@ def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[Measured
     """Yield one pair for every measured step that was also predicted for the same device."""
     by_step: dict[Hashable, tuple[TimeCellRecord, float]] = {}
     for cell in believable(cells, alone=False):
-        if cell.device is not None and (taken := samples(cell, "step")) is not None:
+        if cell.device is not None and (taken := cell.samples("step")) is not None:
             slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
             by_step.setdefault((slug, cell.cell.mode, _step(cell)), (cell, taken.median_s))
     for cell in cells:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from sysbench.commands.report.document import Document
     from sysbench.commands.report.wording import WrittenFile
 
+SECTIONS_READ = 3
+"""A terminal shows more sections only at great length."""
+
 
 @command_options(ReportSpec)
 def report(given: Given) -> None:
@@ -29,6 +33,8 @@ def report(given: Given) -> None:
     document = _document(spec)
     if not spec.output:
         _show(document)
+        if len(document.sections) > SECTIONS_READ and not (spec.summary or spec.quiet) and sys.stdout.isatty():
+            say("--summary shows the findings alone; -o report.html writes a page with figures")
     for path in spec.output:
         for written in _write(path, _files(document, path.name)):
             if not spec.quiet:

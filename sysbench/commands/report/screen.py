@@ -15,10 +15,7 @@ def sheets(document: Document) -> Iterator[Sheet]:
     first = [_finding(each) for each in document.findings]
     if len(document.sections) > 1:
         # The first screen lists the main findings; a single run begins with them anyway.
-        first += [
-            Remark("finding", f"{section.title}: {finding.text}")
-            for section, (finding, *_) in headlines(document.sections)
-        ]
+        first += [_finding(finding, section.title) for section, (finding, *_) in headlines(document.sections)]
     yield Sheet(head, (), tuple(first))
     for section in document.sections:
         subject = (section.title, *([section.question] if section.question else ()), *phrases(section))
@@ -34,6 +31,8 @@ def sheets(document: Document) -> Iterator[Sheet]:
         yield Sheet(("Environment",), document.environment)
 
 
-def _finding(finding: Finding) -> Remark:
+def _finding(finding: Finding, of: str = "") -> Remark:
+    """Return a finding with its origin, unless it was measured: `2.7b: the peak is 3.0 GiB (simulated).`"""
     mark = MARKS[finding.origin]
-    return Remark("finding", finding.text + (f" ({mark})" if mark else ""))
+    text = f"{finding.text.removesuffix('.')} ({mark})." if mark else finding.text
+    return Remark("finding", f"{of}: {text}" if of else text)

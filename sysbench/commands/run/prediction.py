@@ -89,8 +89,11 @@ def foreseen_s(kind: str, cell: Any) -> float | None:
 
 
 def total_s(records: Iterable[RunRecord[Any]]) -> float:
-    """Return the total duration of measuring the predicted cells of these runs."""
-    return sum(foreseen_s(record.kind, cell) or 0.0 for record in records for cell in record.cells)
+    """Return the total duration of measuring the cells of these runs; 0 unless all of them are predicted."""
+    cells = [(record.kind, each) for record in records if measuring(record.kind).foreseen for each in record.cells]
+    if not all(each.cell.simulated for _, each in cells):
+        return 0.0
+    return sum(foreseen_s(kind, each) or 0.0 for kind, each in cells)
 
 
 def _performed(spec: RunSpec, directory: Path) -> RunRecord[Any]:

@@ -118,7 +118,7 @@ def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
     remarks = [Remark("outcome", f"{each.entry.name}: {each.complaint}") for each in ended if each.complaint]
     remarks += [Remark("note", f"{each.entry.name}: {each.entry.why}") for each in ended if each.entry.why]
     if (measuring_s := prediction.total_s(each.record for each in ended if each.record is not None)) > 0:
-        took = f"PREDICTED: measuring all of this there takes about {units.duration(measuring_s)}"
+        took = f"PREDICTED: measuring all of this on that GPU takes about {units.duration(measuring_s)}"
         remarks.append(Remark("note", f"{took}; building models and starting workers are not included"))
     return Sheet((title,), (Table("outcome", "status of the runs", columns, rows, 2),), tuple(remarks))
 

@@ -6,7 +6,7 @@ All of them are `remembered`, so a block is laid out again only when its part of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -200,7 +200,15 @@ def memory(used: int, peak: int | None, total: int | None, what: str, width: int
 @remembered
 def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
     """Return readings of the device from outside the worker; None if there are none worth showing."""
-    pieces = [(text, "") for text in _device(reading)]
+    pieces = []
+    if reading.device_utilisation is not None:
+        pieces.append((f"{units.share(reading.device_utilisation)} busy", ""))
+    if reading.sm_clock_hz is not None:
+        pieces.append((units.frequency(reading.sm_clock_hz), ""))
+    if reading.power_w is not None:
+        pieces.append((f"{reading.power_w:.0f} W", ""))
+    if reading.temperature_c is not None:
+        pieces.append((f"{reading.temperature_c:.0f} °C", ""))
     if reading.throttle_reasons:
         pieces.append((f"throttled: {', '.join(reading.throttle_reasons)}", theme.WARNING))
     if reading.host_cpu_share is not None and reading.host_cpu_share >= 0.05:
@@ -210,17 +218,6 @@ def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
     fitted = [(theme.fitted(text, encoding), style) for text, style in pieces]
     text = _label("device" if reading.device_utilisation is not None else "host", width, encoding)
     return line(text.append_text(pieces_that_fit(fitted, width - text.cell_len, theme.fitted(" · ", encoding))))
-
-
-def _device(reading: Reading) -> Iterator[str]:
-    if reading.device_utilisation is not None:
-        yield f"{units.share(reading.device_utilisation)} busy"
-    if reading.sm_clock_hz is not None:
-        yield units.frequency(reading.sm_clock_hz)
-    if reading.power_w is not None:
-        yield f"{reading.power_w:.0f} W"
-    if reading.temperature_c is not None:
-        yield f"{reading.temperature_c:.0f} °C"
 
 
 @remembered

@@ -11,7 +11,6 @@ from sysbench import cells as spec_axes
 from sysbench import units
 from sysbench.commands.time import predicted
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
-from sysbench.commands.time.samples import samples
 from sysbench.render.findings import namer
 from sysbench.render.plots import (
     INK,
@@ -92,7 +91,7 @@ def of_run(record: TimeRecord) -> Iterator[Drawn]:
 
 def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
     """Yield all figures of these cells."""
-    timed = [cell for cell in cells if cell.outcome == "ok" and samples(cell, "step") is not None]
+    timed = [cell for cell in cells if cell.outcome == "ok" and cell.samples("step") is not None]
     layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
         heading = _heading("a step by its phases, medians", about)
@@ -110,18 +109,15 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
             caption = captioned(text, about, _left_out(layout, MOST_SERIES))
             yield Drawn("peak-share", caption, lambda: draw_rates(layout, rates_heading))
     if timed:
-        yield _samples(cells, timed, about)
-
-
-def _samples(cells: Sequence[TimeCellRecord], timed: Sequence[TimeCellRecord], about: Sequence[str]) -> Drawn:
-    shown = strips(timed)
-    rest = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
-    text = (
-        "Every measured step against the median of its cell, from the first (above) to the last (below); "
-        "hollow: warm-up steps"
-    )
-    heading = _heading("every step", about)
-    return Drawn("samples", captioned(text, about, rest), lambda: draw_samples(shown, namer(cells), heading))
+        shown = strips(timed)
+        rest = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
+        text = (
+            "Every measured step against the median of its cell, from the first (above) to the last (below); "
+            "hollow: warm-up steps"
+        )
+        steps_heading = _heading("every step", about)
+        caption = captioned(text, about, rest)
+        yield Drawn("samples", caption, lambda: draw_samples(shown, namer(cells), steps_heading))
 
 
 _ALONG: Final = {"ctx": "the context", "size": "the number of parameters", "batch": "the batch"}
@@ -209,7 +205,7 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
     for axes, (size, cells) in zip(found, shown, strict=True):
         ticks = dict.fromkeys(_tick(cell, layout.along) for cell in sorted(cells, key=_by_position(layout)))
         panel = BarPanel(size, tuple(ticks), tuple(_bar(cell, layout) for cell in cells if layout.of(cell) in names))
-        longest = max((timed.median_s for cell in cells if (timed := samples(cell, "step"))), default=1.0)
+        longest = max((timed.median_s for cell in cells if (timed := cell.samples("step"))), default=1.0)
         draw_stacked(axes, panel, names, PHASES, "s", longest, headroom=1.12, x=layout.along or "")
     present = [phase for phase in PHASES if any(phase in cell.phases for _, cells in shown for cell in cells)]
     legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in present], *rows)
@@ -218,7 +214,7 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
 
 def _bar(cell: TimeCellRecord, layout: Layout) -> Bar:
     """Return the medians of a cell's phases, or a cross if memory ran out, or a dash for another missing cell."""
-    found = {phase: samples(cell, phase) for phase in PHASES} if cell.outcome == "ok" else {}
+    found = {phase: cell.samples(phase) for phase in PHASES} if cell.outcome == "ok" else {}
     parts = {phase: timed.median_s for phase, timed in found.items() if timed is not None}
     absent = None if parts else _OUT_OF_MEMORY if cell.outcome == "oom" else _MISSING
     return Bar(_tick(cell, layout.along), layout.of(cell), parts, absent)
@@ -235,7 +231,7 @@ def draw_times(layout: Layout, heading: Heading) -> Figure:
     """Draw the median step with its interval, both axes logarithmic; panels share their vertical axis."""
 
     def timed(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
-        found = samples(cell, "step") if cell.outcome == "ok" else None
+        found = cell.samples("step") if cell.outcome == "ok" else None
         if found is None:
             return None
         low, high = found.ci95_s or (None, None)
@@ -372,7 +368,7 @@ def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
     """Return the strips of the cells that vary most, in the order of the run."""
     found = []
     for cell in cells:
-        timed = samples(cell, "step")
+        timed = cell.samples("step")
         if timed is not None:
             relative = [value / timed.median_s - 1 for value in timed.samples_s]
             warmup = [value / timed.median_s - 1 for value in cell.warmup_samples_s]
@@ -399,7 +395,9 @@ def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], 
     place = figure.add_axes(
         (left_in / WIDTH_IN, below_in / height, 1 - (left_in + right_in) / WIDTH_IN, row_in * len(shown) / height)
     )
-    edge = _edge(shown)
+    # Half the width, which contains 98 % of the measured steps.
+    values = sorted(abs(value) for each in shown for value in each.counted)
+    edge = max(0.005, 1.2 * values[min(len(values) - 1, math.ceil(0.98 * len(values)))])
     _draw_strips(place, shown, edge)
     for row, each in enumerate(shown):
         _draw_beyond_edge(place, row, each, edge)
@@ -423,12 +421,6 @@ def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], 
 
 _DOT: Final = "#0072b2"
 _BEYOND: Final = "#d55e00"
-
-
-def _edge(shown: Sequence[Strip]) -> float:
-    """Return half the width of the figure, which contains 98 % of the measured steps."""
-    values = sorted(abs(value) for each in shown for value in each.counted)
-    return max(0.005, 1.2 * values[min(len(values) - 1, math.ceil(0.98 * len(values)))])
 
 
 def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import itertools
 import statistics as standard
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time import predicted
-from sysbench.commands.time.record import TimeCellRecord, TimeRecord
-from sysbench.commands.time.samples import FORWARD_BACKWARD, believable, launch_bound, samples, summed
+from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.log.records import Samples
+from sysbench.log.records import CellRecord, Samples
 from sysbench.render.findings import (
     MOST_NAMED,
     Namer,
     Said,
     counted,
     doubts,
+    exponent,
     left_out,
     listed,
     loosely,
@@ -76,6 +77,16 @@ def headlines(cells: Cells) -> Iterator[Said]:
     yield from _comparisons(cells)
     yield from _backward(cells)
     yield from _warmup_study(cells)
+
+
+def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
+    """Return the cells that were measured fully and without serious cautions (`sysbench.render.findings.doubts`)."""
+    return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
+
+
+def launch_bound(cell: CellRecord) -> bool:
+    """Whether the launching of kernels was observed to limit the speed."""
+    return any(caution.code == "launch-bound" for caution in cell.cautions)
 
 
 def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[str, Cells]]:
@@ -155,7 +166,7 @@ def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) 
     both = [
         (first, second, one.samples_s, other.samples_s)
         for first, second in axes.pairs(believable(cells, alone=False), axis, base, arm)
-        if (one := samples(first, phase)) is not None and (other := samples(second, phase)) is not None
+        if (one := first.samples(phase)) is not None and (other := second.samples(phase)) is not None
     ]
     compared = [_Compared(first, second, effect(one, other, len(both))) for first, second, one, other in both]
     ordered = sorted((each for each in compared if each.effect.ratio.low is not None), key=lambda each: each.value)
@@ -170,7 +181,7 @@ def _compared_words(found: _Comparison, cells: Cells) -> str:
     decided = found.decided(-1, 1)
     if not decided:
         return f"{of}{_told_apart(found, arm, base)}."
-    name, rest = namer(cells, (found.axis,)), f"{_exceptions(found)}{_held_back(found)}"
+    name, rest = namer(cells, (found.axis,)), _exceptions(found)
     least, most, count = decided[0], decided[-1], counted(len(decided))
     if len(found.each) == 1:
         return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base}."
@@ -214,30 +225,27 @@ def _by_phase(found: _Comparison, cells: Cells) -> str:
 
 
 def _trends(found: _Comparison) -> str:
-    """Return the trends of the speed-up: `; the larger the model and the longer the context, the more`."""
-    more = {"size": "the larger the model", "ctx": "the longer the context"}
-    words = [words for axis, words in more.items() if _gains_along(found, axis)]
-    return f"; {' and '.join(words)}, the more" if words else ""
-
-
-def _gains_along(found: _Comparison, axis: str) -> bool:
-    """Whether the speed-up grows with the model (`size`) or with the context (`ctx`).
+    """Return the trends of the speed-up: `; the larger the model and the longer the context, the more`.
 
     In every row that differs in nothing else, no step may go down significantly, and the last speed-up must be the
     largest, with its interval above the first one's. At least one row must have three cells.
     """
     by_base = {each.base.key: each.effect.ratio for each in found.each}
-    rows = [
-        [by_base[cell.key] for cell in sorted(row, key=lambda cell: _extent(cell, axis))]
-        for row in axes.alike([each.base for each in found.each], axis)
-        if len(row) > 1
-    ]
-    return any(len(row) > 2 for row in rows) and all(
-        all((after.high or 0) >= (before.low or 0) for before, after in itertools.pairwise(row))
-        and row[-1].value == max(each.value for each in row)
-        and (row[-1].low or 0) > (row[0].high or 0)
-        for row in rows
-    )
+    words = []
+    for axis, more in (("size", "the larger the model"), ("ctx", "the longer the context")):
+        rows = [
+            [by_base[cell.key] for cell in sorted(row, key=partial(_extent, axis=axis))]
+            for row in axes.alike([each.base for each in found.each], axis)
+            if len(row) > 1
+        ]
+        if any(len(row) > 2 for row in rows) and all(
+            all((after.high or 0) >= (before.low or 0) for before, after in itertools.pairwise(row))
+            and row[-1].value == max(each.value for each in row)
+            and (row[-1].low or 0) > (row[0].high or 0)
+            for row in rows
+        ):
+            words.append(more)
+    return f"; {' and '.join(words)}, the more" if words else ""
 
 
 def _extent(cell: TimeCellRecord, axis: str) -> int:
@@ -245,33 +253,30 @@ def _extent(cell: TimeCellRecord, axis: str) -> int:
 
 
 def _exceptions(found: _Comparison) -> str:
-    """Name the cells in which the arm is slower, and those without a significant difference."""
+    """Name the cells in which the arm is slower, those without a significant difference, and those held back.
+
+    Kernel launches hold the arm back where it gains least, unless they also do where it gains most.
+    """
     slower, same = found.decided(-1), found.decided(0)
     text = ""
     if slower and found.decided(1):
         text += f"; it is slower at {found.where([each.base for each in slower])}"
     if same:
         text += f"; the two cannot be told apart at {found.where([each.base for each in same])}"
+    if found.axis in ("precision", "attention"):
+        waiting = {cell.key for cell in paced_by_launches(list({cell.key: cell for cell in found.cells}.values()))}
+        decided = found.decided(-1, 1)
+        if decided[0].other.key in waiting and decided[-1].other.key not in waiting:
+            held = [each.other for each in found.each if each.other.key in waiting]
+            text += f": launching kernels, not arithmetic, sets the pace of {found.where(held, found.cells)}"
     return text
-
-
-def _held_back(found: _Comparison) -> str:
-    """State whether kernel launches limit the arm where it gains least, unless they also do where it gains most."""
-    if found.axis not in ("precision", "attention"):
-        return ""
-    waiting = {cell.key for cell in paced_by_launches(list({cell.key: cell for cell in found.cells}.values()))}
-    decided = found.decided(-1, 1)
-    if decided[0].other.key not in waiting or decided[-1].other.key in waiting:
-        return ""
-    held = [each.other for each in found.each if each.other.key in waiting]
-    return f": launching kernels, not arithmetic, sets the pace of {found.where(held, found.cells)}"
 
 
 def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
     """State how long compiling takes, and after how many steps it pays off."""
     paid: list[tuple[float, float, TimeCellRecord]] = []
     for each in found.each:
-        before, after = samples(each.base, found.phase), samples(each.other, found.phase)
+        before, after = each.base.samples(found.phase), each.other.samples(found.phase)
         compile_s = each.other.compile_s
         if compile_s is not None and each.effect.direction == 1 and before is not None and after is not None:
             paid.append((compile_s / (before.median_s - after.median_s), compile_s, each.other))
@@ -321,7 +326,7 @@ def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts |
     found = [
         (much, cell)
         for cell in believable(cells)
-        if (one := summed(cell, upper)) and (other := summed(cell, lower)) and standard.median(other) > 0
+        if (one := cell.summed(upper)) and (other := cell.summed(lower)) and standard.median(other) > 0
         if standard.median(one) > 0 and (much := ratio(one, other)).low is not None
     ]
     return _Parts(tuple(sorted(found, key=lambda each: each[0].value))) if found else None
@@ -352,23 +357,18 @@ def _backward(cells: Cells) -> Iterator[Said]:
             text = f"backward takes {multiple(common)} forward in {counted(len(found.each))}{all_three}"
         elif found.differ:
             ends = f"{loosely(low, name(least))} to {loosely(high, name(most))}"
-            text = f"backward takes {ends} as long as forward{_where_work_decides(found, group)}"
+            text = f"backward takes {ends} as long as forward"
+            waiting = {cell.key for cell in paced_by_launches(group)}
+            working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
+            if waiting and 2 <= len(working.each) < len(found.each):
+                shortest, longest = working.each[0][0].value, working.each[-1][0].value
+                much = multiple(working.common) if working.common else f"{shortest:.2f} to {units.ratio(longest)}"
+                there = together_named(working.cells, group)
+                text += f"; where work, not launching kernels, sets the pace it is {much} ({there})"
         else:
             ends = f"{low.value:.2f} to {units.ratio(high.value)}"
             text = f"backward takes {ends} as long as forward; the cells cannot be told apart"
         yield Said(f"{where}{text}.", found.cells)
-
-
-def _where_work_decides(found: _Parts, group: Cells) -> str:
-    """State the ratio in the cells that kernel launches do not limit."""
-    waiting = {cell.key for cell in paced_by_launches(group)}
-    working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
-    if not waiting or not 2 <= len(working.each) < len(found.each):
-        return ""
-    low, high = working.each[0][0].value, working.each[-1][0].value
-    much = multiple(working.common) if working.common else f"{low:.2f} to {units.ratio(high)}"
-    where = together_named(working.cells, group)
-    return f"; where work, not launching kernels, sets the pace it is {much} ({where})"
 
 
 def _optimizer(cells: Cells) -> Iterator[Said]:
@@ -402,7 +402,7 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
-        timed = sorted((cell for cell in row if samples(cell, "forward")), key=lambda cell: cell.cell.ctx)
+        timed = sorted((cell for cell in row if cell.samples("forward")), key=lambda cell: cell.cell.ctx)
         same = timed[: next((n for n, cell in enumerate(timed) if n and not _as_long(timed[0], cell)), len(timed))]
         least, most = (same[end].model.forward_flops for end in (0, -1)) if same else (None, None)
         if least and most and most / least >= MORE_WORK:
@@ -415,7 +415,7 @@ def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
 
     A forward that takes much less time for more work was disturbed in the first cell, which shows nothing.
     """
-    before, after = samples(first, "forward"), samples(other, "forward")
+    before, after = first.samples("forward"), other.samples("forward")
     assert before is not None
     assert after is not None
     longer = ratio(after.samples_s, before.samples_s)
@@ -439,8 +439,16 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
         found = _flat(group)
         if not found:
             continue
-        shown = [_flat_words(row, work, group) for row, work in found[:MOST_ROWS]]
-        more = [f"{len(found) - MOST_ROWS} more rows"] if len(found) > MOST_ROWS else []
+        name, words = namer(group, ("ctx",)), []
+        for row, work in found[:MOST_ROWS]:
+            ends = [timed.median_s if (timed := cell.samples("forward")) else 0.0 for cell in (row[0], row[-1])]
+            scale = units.time_scale(ends[0])
+            first, last = (scale.digits(median_s, 1) for median_s in ends)
+            words.append(
+                f"{name(row[0])} at ctx {row[0].cell.ctx} and {row[-1].cell.ctx} "
+                f"({first} and {last} {scale.symbol}, {units.ratio(work)} the FLOPs)"
+            )
+        words += [f"{len(found) - MOST_ROWS} more rows"] if len(found) > MOST_ROWS else []
         rests = tuple(cell for row, _ in found for cell in row)
         if all(map(launch_bound, rests)):
             pace = ": launching kernels sets the pace there"
@@ -448,17 +456,7 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
             device = rests[0].device
             likely = ", launching kernels most likely does" if device is not None and device.type != "cpu" else ""
             pace = f"; arithmetic does not set the pace there{likely}"
-        yield Said(f"{where}forward takes hardly longer for more work: {listed([*shown, *more])}{pace}.", rests)
-
-
-def _flat_words(row: Cells, work: float, group: Cells) -> str:
-    """`medium at ctx 128 and 256 (66.6 and 65.9 ms, 2.01× the FLOPs)`."""
-    medians_s = [found.median_s if (found := samples(cell, "forward")) else 0.0 for cell in (row[0], row[-1])]
-    scale = units.time_scale(medians_s[0])
-    first, last = (scale.digits(median_s, 1) for median_s in medians_s)
-    contexts = f"ctx {row[0].cell.ctx} and {row[-1].cell.ctx}"
-    name = namer(group, ("ctx",))(row[0])
-    return f"{name} at {contexts} ({first} and {last} {scale.symbol}, {units.ratio(work)} the FLOPs)"
+        yield Said(f"{where}forward takes hardly longer for more work: {listed(words)}{pace}.", rests)
 
 
 # --- growth
@@ -477,7 +475,7 @@ def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
         points = sorted(
             (_extent(cell, axis), number, timed, cell)
             for number, cell in enumerate(row)
-            if (timed := samples(cell, "step")) is not None and timed.median_s > 0
+            if (timed := cell.samples("step")) is not None and timed.median_s > 0
         )
         sizes = [extent for extent, *_ in points]
         if len(set(sizes)) == len(sizes) > 2:
@@ -502,7 +500,7 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
     name = namer(group, (axis,))
     if len(laws) > MOST_ROWS:
         ordered = sorted(laws, key=lambda each: each[0].exponent)
-        ends = " to ".join(f"{_power(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
+        ends = " to ".join(f"{exponent(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
         return f"as {ends}, of {len(laws)} rows"
     alone = len(axes.alike(group, axis)) == 1
     words = []
@@ -511,12 +509,8 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
             units.count(size) if axis == "size" else f"{size:.0f}" for size in (law.sizes[0], law.sizes[-1])
         )
         at = "" if alone else f" at {name(row[0])}"
-        words.append(f"as {_power(law, symbol)}{at} ({ends}, {len(law.sizes)} sizes)")
+        words.append(f"as {exponent(law, symbol)}{at} ({ends}, {len(law.sizes)} sizes)")
     return ", ".join(words)
-
-
-def _power(law: PowerLaw, symbol: str) -> str:
-    return f"{symbol}^{law.exponent:.2f} ± {law.half_width:.2f}"
 
 
 # --- rates
@@ -573,7 +567,7 @@ class _FirstSteps:
 
 def _warmed_up(cell: TimeCellRecord) -> _FirstSteps | None:
     """Describe the warm-up of a cell; None if it had none, or if the host's clock did not time its steps."""
-    timed, warmup_s = samples(cell, "step"), cell.warmup_samples_s
+    timed, warmup_s = cell.samples("step"), cell.warmup_samples_s
     if timed is None or not warmup_s or cell.phases["step"].wall is None:
         return None
     limit_s = max(timed.max_s + SETTLED * timed.median_s, timed.median_s + FAR_OUT * timed.std_s)
@@ -587,7 +581,7 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
     found = [first for cell in believable(cells) if (first := _warmed_up(cell)) is not None]
     slow = sorted((each for each in found if each.slow), key=lambda each: -each.first)
     unwarmed = (cell for cell in cells if cell.outcome == "ok" and cell.cell.warmup == 0)
-    if found and not slow and not any(_starts_slow(samples(cell, "step")) for cell in unwarmed):
+    if found and not slow and not any(_starts_slow(cell.samples("step")) for cell in unwarmed):
         where = f" in {counted(len(found))}" if len(found) > 1 else ""
         text = f"the first warm-up step takes no longer than the measured steps{where}."
         yield Said(text, tuple(each.cell for each in found))
@@ -622,7 +616,7 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
         return
     name = namer(cells, ("warmup",))
     told = [cell for cell in cells if cell.outcome == "ok" and not doubts(cell, alone=False) - WITHOUT_WARMUP]
-    rows = axes.alike([cell for cell in told if samples(cell, "step")], "warmup")
+    rows = axes.alike([cell for cell in told if cell.samples("step")], "warmup")
     for row in rows:
         ordered = sorted(row, key=lambda cell: cell.cell.warmup)
         if len(ordered) < 2:
@@ -630,7 +624,7 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
         where = f"{name(ordered[0])}: " if len(rows) > 1 else ""
         count = ordered[0].cell.warmup
         slow_elsewhere = any(first.slow for cell in ordered if (first := _warmed_up(cell)) is not None)
-        if _starts_slow(samples(ordered[0], "step")):
+        if _starts_slow(ordered[0].samples("step")):
             text = listed([_mean_over_median(cell, first=number == 0) for number, cell in enumerate(ordered)])
         elif count == 0 and slow_elsewhere:
             continue
@@ -656,7 +650,7 @@ NOTICEABLE: Final = 0.0005
 
 def _mean_over_median(cell: TimeCellRecord, *, first: bool) -> str:
     """`without warming up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
-    found = samples(cell, "step")
+    found = cell.samples("step")
     few = axes.phrase("warmup", cell.cell.warmup) if cell.cell.warmup else ""
     if found is None:
         return few
@@ -691,7 +685,7 @@ def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
         found = [
             (timed.std_s / timed.mean_s, cell)
             for cell in cells
-            if cell.outcome == "ok" and (timed := samples(cell, phase)) is not None and len(timed.samples_s) > 2
+            if cell.outcome == "ok" and (timed := cell.samples(phase)) is not None and len(timed.samples_s) > 2
             if timed.mean_s > 0
         ]
         if found:

@@ -101,6 +101,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     ranks = _ranks(cell, seen)
     seen = run_record.slowest(seen)
     phases = run_record.phases_of(cell.phases, seen.steps)
+    resident = [reading.host_rss_bytes for reading in seen.readings if reading.host_rss_bytes is not None]
     rates = _rates(cell, seen, phases, run)
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
     return TimeCellRecord(
@@ -117,8 +118,13 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
         attention_kernel=seen.checked.attention_kernel if seen.checked else None,
         loss=seen.checked.loss if seen.checked else None,
         phases=phases,
-        warmup_samples_s=[step.step.wall_s for step in seen.warmup if step.step.wall_s is not None],
-        memory=_memory(seen),
+        warmup_samples_s=seen.warmup_s,
+        memory=PeakRecord(
+            allocated_peak_bytes=seen.memory.allocated_peak_bytes if seen.memory else None,
+            reserved_peak_bytes=seen.memory.reserved_peak_bytes if seen.memory else None,
+            device_used_peak_bytes=seen.device_used_peak_bytes,
+            host_rss_peak_bytes=max(resident, default=None),
+        ),
         rates=rates,
         readings=_readings(seen.measured_readings or seen.readings),
         energy=energy(cell, seen),
@@ -186,17 +192,6 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         peak_share=flops_per_s / peak_flops_per_s if peak_flops_per_s and flops_per_s is not None else None,
         ceiling_flops_per_s=ceiling_flops_per_s,
         ceiling_share=ceiling_share if ceiling_share is not None and ceiling_share <= HIGHEST_SHARE else None,
-    )
-
-
-def _memory(seen: CellEvents) -> PeakRecord:
-    used = [reading.device_used_bytes for reading in seen.readings if reading.device_used_bytes is not None]
-    resident = [reading.host_rss_bytes for reading in seen.readings if reading.host_rss_bytes is not None]
-    return PeakRecord(
-        allocated_peak_bytes=seen.memory.allocated_peak_bytes if seen.memory else None,
-        reserved_peak_bytes=seen.memory.reserved_peak_bytes if seen.memory else None,
-        device_used_peak_bytes=max(used, default=None),
-        host_rss_peak_bytes=max(resident, default=None),
     )
 
 

@@ -1,18 +1,305 @@
-"""Progress of a timing run: the dashboard, and lines where there is no terminal."""
+"""Progress of a timing run: the dashboard as one renderable, and lines where there is no terminal.
+
+The dashboard arranges the blocks that fit. Blocks that change their height are below those that do not, so that nothing
+moves while steps come in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.segment import Segment
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.time.live_state import LiveState, TimedCell, advance
-from sysbench.commands.time.screen import Screen, slow_without_gpu
+from sysbench.commands.time import blocks
+from sysbench.commands.time.live_state import (
+    LiveState,
+    Step,
+    TimedCell,
+    advance,
+    cell_left_s,
+    expected_steps,
+    run_left_s,
+)
 from sysbench.log.events import Event, WorkerReady
 from sysbench.log.predictions import MARK
+from sysbench.render import theme
 from sysbench.render.dashboard.cell_lines import CellLines, label
 from sysbench.render.dashboard.cell_screen import ALWAYS
-from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
+from sysbench.render.dashboard.lines import Block, Lines, beside, coarse, left
+from sysbench.render.dashboard.live import Picture, share_while_timed
+from sysbench.render.dashboard.run_state import mean_and_deviation
+
+WIDE = 128
+"""Least width for two columns: the running cell, and all cells."""
+
+LEFT_WIDTH = 74
+
+GAP = 4
+
+ROOMY = 40
+"""Least width for a margin on the left."""
+
+STEPS = 10
+"""Largest number of steps listed, however high the terminal is."""
+
+FEW_STEPS = 3
+"""Number of steps listed before the board gets more room."""
+
+SLOW_RUN_S = 30.0
+"""Shortest run on the CPU that is commented on."""
+
+SLOW_STEP_S = 10.0
+"""First step after which a run is known to be slow: the first one is slower than the others."""
+
+_FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "shares")
+"""Blocks of fixed height, the most important first; each is a method of `_Layout`."""
+
+_HEADS = {"board": 3, "finished": 2, "steps": 3}
+"""Lines of other blocks besides their rows: headings, and the mean below the steps."""
+
+_RANKS = (*_FIXED[:-2], "steps", "board", *_FIXED[-2:], "finished")
+"""Blocks by importance: what a low terminal shows first."""
+
+_GROUPS = (
+    ("title", "hardware"),
+    ("notice",),
+    ("stage", "trend", "shares", "memory", "clocks"),
+    ("board",),
+    ("finished",),
+    ("steps",),
+)
+"""Groups of blocks from top to bottom, separated by empty lines if there is room."""
+
+
+def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
+    """Return a warning about a long run on a machine without a GPU, and its remedy; None if there is no reason.
+
+    The duration is known from the second step on, or after a very slow first one. After the first cell the warning has
+    been seen.
+    """
+    now = state.now
+    without_gpu = bool(state.devices) and all(device.type == "cpu" for device in state.devices)
+    if not without_gpu or state.host is None or now is None or not now.steps or state.ended:
+        return None
+    if len(now.steps) == 1 and now.steps[0].total_s < SLOW_STEP_S:
+        return None
+    left_s = run_left_s(state)
+    whole_s = now_s - state.started_s + (left_s or 0.0)
+    if left_s is None or whole_s < SLOW_RUN_S:
+        return None
+    cores = state.host.physical_cores or state.host.logical_cores
+    quick = "--size tiny" if now.cell.size != "tiny" else "fewer --steps, or a shorter --ctx,"
+    return (
+        f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
+        f"The first step took {units.seconds(now.steps[0].total_s)}, "
+        f"so this needs about {units.duration(coarse(whole_s))}.",
+        f"{quick} for a quick look, or --simulate a100-80gb to predict times on a GPU you do not have",
+    )
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The dashboard at one moment, laid out when it is printed; it never exceeds the size of the terminal."""
+
+    state: LiveState
+    now_s: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Every line cut to the width, without the blocks that do not fit."""
+        for line in self.lines(console, options):
+            yield from line
+            yield Segment.line()
+
+    def lines(self, console: Console, options: ConsoleOptions) -> Lines:
+        """Return the lines of the screen, without line ends."""
+        margin = 1 if options.max_width >= ROOMY else 0
+        width = max(1, options.max_width - margin - 1)
+        height = max(1, options.height or options.size.height)
+        layout = _Layout(self.state, self.now_s, console, options)
+        lines = layout.wide(width, height) if width >= WIDE else layout.narrow(width, height)
+        return [[Segment(" " * margin), *line] for line in lines]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The blocks of a state as lines for one terminal."""
+
+    state: LiveState
+    now_s: float
+    console: Console
+    options: ConsoleOptions
+
+    @property
+    def encoding(self) -> str:
+        return self.options.encoding
+
+    def narrow(self, width: int, height: int) -> Lines:
+        """Return all blocks in one column."""
+        parts = {name: self.lines(name, width) for name in _FIXED}
+        places, steps = blocks.layout(self.state.planned), 0
+        if self.state.now is not None and self.state.now.steps:
+            steps = min(STEPS, self.state.now.step_count)
+        wanted = {"board": len(places.rows) if places else 0, "finished": len(self.state.ended), "steps": steps}
+        heights = {name: len(lines) for name, lines in parts.items()}
+        heights |= {name: _HEADS[name] + 1 if wanted[name] else 0 for name in ("board", "steps")}
+        taken = _chosen(heights, height)
+        gaps = max(0, sum(any(name in taken for name in group) for group in _GROUPS) - 1)
+        spare = height - gaps - sum(heights[name] for name in taken)
+        rows = _shared_out(wanted, taken, spare)
+        parts |= {name: self.lines(name, width, count) for name, count in rows.items()}
+        return _stacked(parts, {*taken, *rows}, height)
+
+    def wide(self, width: int, height: int) -> Lines:
+        """Return two columns: the running cell, and the board with the cells that finished last."""
+        heading = [*self.lines("title", width), *self.lines("hardware", width), []][: max(0, height - 2)]
+        room, right_width = height - len(heading), width - LEFT_WIDTH - GAP
+        running = {name: self.lines(name, LEFT_WIDTH) for name in _FIXED if name not in _GROUPS[0]}
+        running["steps"] = self.lines("steps", LEFT_WIDTH, rows=STEPS)
+        every = {"board": self.lines("board", right_width, rows=max(1, room // 2 - _HEADS["board"]))}
+        spare = room - len(every["board"]) - 1 - _HEADS["finished"]
+        every["finished"] = self.lines("finished", right_width, rows=spare) if spare > 0 else []
+        columns = []
+        for parts in (running, every):
+            heights = {name: len(lines) for name, lines in parts.items()}
+            columns.append(_stacked(parts, set(_chosen(heights, room)), room))
+        return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
+
+    def lines(self, name: str, width: int, rows: int = 1) -> Lines:
+        """Return a block at this width, with at most `rows` rows if it has rows; no lines if it is empty."""
+        block: Block | None = getattr(self, name)(width, rows)
+        return block.lines(self.console, self.options, width) if block else []
+
+    def title(self, width: int, rows: int) -> Block:
+        state = self.state
+        left_s = run_left_s(state) if len(state.planned) > 1 else None
+        remaining = left(coarse(left_s)) if left_s else ""
+        index = list(state.planned).index(state.current) if state.current else len(state.ended)
+        count = len(state.planned)
+        return blocks.title(state.now, min(index + 1, count), count, remaining, width, self.encoding)
+
+    def hardware(self, width: int, rows: int) -> Block:
+        state = self.state
+        return blocks.hardware(state.device, state.torch, state.host, state.now, width, self.encoding)
+
+    def notice(self, width: int, rows: int) -> Block | None:
+        said = slow_without_gpu(self.state, self.now_s)
+        return blocks.notice(*said, width, self.encoding) if said else None
+
+    def stage(self, width: int, rows: int) -> Block:
+        state, now = self.state, self.state.now
+        if now is None or (not state.worker_ready and len(state.ended) < len(state.planned)):
+            name = "preparing" if state.worker_ready else "starting the worker"
+            return self._waiting(name, state.worker_since_s, width)
+        if now.outcome is not None:
+            count = len(now.measured)
+            texts = [(_estimate(now) if count else now.detail or "", "bold")]
+            name = "done" if now.outcome == "ok" else str(now.outcome)
+            return blocks.progress(name, count, count, texts, width, self.encoding)
+        if now.stage in (None, "building", "compiling"):
+            return self._waiting(now.stage or "building", now.stage_since_s, width)
+        warming_up, left_s = now.stage == "warming-up", cell_left_s(now)
+        completed = len(now.steps) if warming_up else len(now.measured)
+        total = now.cell.warmup if warming_up else expected_steps(now)
+        texts = [
+            (f"{completed}/{total}", ""),
+            (_estimate(now), "bold"),
+            (left(left_s) if left_s is not None else "", theme.QUIET),
+            (f"until {units.share(now.cell.until)}" if now.cell.until and not warming_up else "", theme.QUIET),
+        ]
+        return blocks.progress(str(now.stage).replace("-", " "), completed, total, texts, width, self.encoding)
+
+    def _waiting(self, name: str, since_s: float, width: int) -> Block:
+        waited = units.duration(max(0.0, self.now_s - since_s))
+        return blocks.progress(name, 0, 0, ((waited, ""),), width, self.encoding)
+
+    @property
+    def every_step(self) -> tuple[Step, ...]:
+        return self.state.now.steps if self.state.now else ()
+
+    def trend(self, width: int, rows: int) -> Block:
+        return blocks.trend(self.every_step, width, self.encoding) if self.every_step else blocks.nothing()
+
+    def shares(self, width: int, rows: int) -> Block:
+        measured = any(not step.warmup for step in self.every_step)
+        return blocks.shares(self.every_step, width, self.encoding) if measured else blocks.nothing()
+
+    def memory(self, width: int, rows: int) -> Block | None:
+        state, reading = self.state, self.state.reading
+        if reading is None or state.host is None or state.device is None:
+            return None
+        peak = state.now.peak_bytes if state.now else None
+        if state.device.type == "cuda" and reading.device_used_bytes is not None:
+            used, total, whose = reading.device_used_bytes, state.device.memory_bytes, ""
+        elif reading.host_rss_bytes is not None:
+            used, total, whose = reading.host_rss_bytes, state.host.memory_bytes, "used by the worker"
+        else:
+            return None
+        return blocks.memory(used, peak, total, whose, width, self.encoding)
+
+    def clocks(self, width: int, rows: int) -> Block | None:
+        return blocks.clocks(self.state.reading, width, self.encoding) if self.state.reading else None
+
+    def board(self, width: int, rows: int) -> Block | None:
+        state = self.state
+        if blocks.layout(state.planned) is None:
+            return None
+        return blocks.board(state.planned, state.ended, state.running, rows, width, self.encoding)
+
+    def finished(self, width: int, rows: int) -> Block | None:
+        ended = self.state.ended
+        return blocks.finished(self.state.planned, ended, rows, width, self.encoding) if ended else None
+
+    def steps(self, width: int, rows: int) -> Block | None:
+        every = self.every_step
+        return blocks.steps(every, min(STEPS, rows), width, self.encoding) if every else None
+
+
+def _estimate(now: TimedCell) -> str:
+    """Return the mean step so far with its deviation, or the latest step if fewer than two are measured."""
+    if len(now.measured) > 1:
+        return units.seconds_with_deviation(*mean_and_deviation([step.total_s for step in now.measured]))
+    return units.seconds(now.steps[-1].total_s) if now.steps else ""
+
+
+def _chosen(heights: dict[str, int], height: int) -> list[str]:
+    """Return the blocks that fit, in order of importance."""
+    taken: list[str] = []
+    for name in _RANKS:
+        if 0 < heights.get(name, 0) <= height - sum(heights[other] for other in taken):
+            taken.append(name)
+    return taken
+
+
+def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dict[str, int]:
+    """Distribute spare lines among the taken blocks, which have one row each: some steps, the board, more steps.
+
+    Finished cells are listed if enough lines remain.
+    """
+    rows = {name: 1 for name in ("board", "steps") if name in taken}
+    for name, limit in (("steps", FEW_STEPS), ("board", wanted["board"]), ("steps", wanted["steps"])):
+        if name in rows:
+            more = max(0, min(wanted[name], limit, rows[name] + spare) - rows[name])
+            rows[name] += more
+            spare -= more
+    left = spare - 1 - _HEADS["finished"]
+    return rows | ({"finished": min(wanted["finished"], left)} if wanted["finished"] and left >= FEW_STEPS else {})
+
+
+def _stacked(parts: dict[str, Lines], taken: Collection[str], height: int) -> Lines:
+    """Return the chosen blocks from top to bottom, with empty lines between groups as far as there is room."""
+    groups = [[line for name in group if name in taken for line in parts[name]] for group in _GROUPS]
+    filled = [group for group in groups if group]
+    spare = height - sum(len(group) for group in filled)
+    stacked: Lines = []
+    for number, group in enumerate(filled):
+        if 0 < number <= spare:
+            stacked.append([])
+        stacked += group
+    return stacked[:height]
 
 
 class TimeLines(CellLines):
@@ -60,11 +347,4 @@ def device_line(state: LiveState) -> str:
     return f"{name} · torch {torch.torch}" if torch else name
 
 
-def share_allowed(state: LiveState) -> float:
-    """Return the share of a core that drawing may use in this state."""
-    if not state.hot:
-        return IDLE_SHARE
-    return DEVICE_SHARE if state.on_gpu else CPU_SHARE
-
-
-TIME = Picture(LiveState(), advance, Screen, share_allowed)
+TIME = Picture(LiveState(), advance, Screen, share_while_timed)

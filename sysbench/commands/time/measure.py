@@ -96,11 +96,26 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
         times = _take(step, cell, clock)
         yield _measured(cell, len(taken), times, warmup=False)
         if not taken:
-            yield _checked(cell, step, before)
+            after = step.fingerprint()
+            yield StepChecked(
+                at_s=time.time(),
+                cell=cell.key,
+                gradients_present=step.gradients_present,
+                parameters_changed=None if before is None or after is None else not torch.equal(before, after),
+                loss=step.loss,
+                attention_kernel=step.work.attention_kernel,
+            )
             yield from own_model_built(cell, step)
         taken.append(agreed(times.wall_s))
     threads, per_s = torch.get_num_threads(), (_preemptions() - preempted) / sum(taken)
-    yield _memory(cell, device)
+    peaks = allocator.peaks(device)
+    yield MemoryMeasured(
+        at_s=time.time(),
+        cell=cell.key,
+        allocated_peak_bytes=peaks.allocated_bytes,
+        reserved_peak_bytes=peaks.reserved_bytes,
+        host_rss_peak_bytes=peaks.host_rss_bytes,
+    )
     # The compiler fixes the number of threads in its code: trying another one would compile the step again.
     compiles = cell.execution == "compiled" or cell.attention == "flex"
     disturbed = max(taken) > SCATTERED * min(taken) or per_s > PREEMPTED_PER_S * threads
@@ -137,28 +152,4 @@ def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
 def _measured(cell: TimeCell, index: int, times: StepTimes, *, warmup: bool) -> StepMeasured:
     return StepMeasured(
         at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phases=times.phases, step=times.step
-    )
-
-
-def _checked(cell: TimeCell, step: TrainingStep, before: torch.Tensor | None) -> StepChecked:
-    """Check the results of the step that was just measured."""
-    after = step.fingerprint()
-    return StepChecked(
-        at_s=time.time(),
-        cell=cell.key,
-        gradients_present=step.gradients_present,
-        parameters_changed=None if before is None or after is None else not torch.equal(before, after),
-        loss=step.loss,
-        attention_kernel=step.work.attention_kernel,
-    )
-
-
-def _memory(cell: TimeCell, device: torch.device) -> MemoryMeasured:
-    peaks = allocator.peaks(device)
-    return MemoryMeasured(
-        at_s=time.time(),
-        cell=cell.key,
-        allocated_peak_bytes=peaks.allocated_bytes,
-        reserved_peak_bytes=peaks.reserved_bytes,
-        host_rss_peak_bytes=peaks.host_rss_bytes,
     )

@@ -86,7 +86,7 @@ def _value(name: str) -> Callable[[TimeCellRecord], float | None]:
 
 
 def _memory_bytes(cell: TimeCellRecord) -> int | None:
-    return cell.prediction.reserved_peak_bytes if cell.prediction else None
+    return found.reserved_peak_bytes if (found := _found(cell)) else None
 
 
 def _phases(record: TimeRecord) -> tuple[str, ...]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import Event
 from sysbench.log.predictions import PredictionRecord
-from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord
+from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import Precision
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
+
+FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
+"""Phases of "forward and backward": with the loss, without the optimizer and zeroing gradients."""
 
 
 class RateRecord(Frozen):
@@ -139,6 +143,18 @@ class TimeCellRecord(ModelCellRecord):
     """None if measured."""
     ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
     """Every rank, if there are several."""
+
+    def samples(self, phase: str) -> Samples | None:
+        """Return the samples of a phase by the host's clock, or by the device's if the host did not wait."""
+        record = self.phases.get(phase)
+        return record.times if record else None
+
+    def summed(self, phases: Sequence[str]) -> list[float] | None:
+        """Return the sum of the measured ones of these phases for each step, in seconds; None without the first one."""
+        parts = [found.samples_s for phase in phases if (found := self.samples(phase))]
+        if not parts or phases[0] not in self.phases or len({len(part) for part in parts}) > 1:
+            return None
+        return [sum(step) for step in zip(*parts, strict=True)]
 
     @property
     def source(self) -> Literal["measured", "predicted"]:

@@ -11,7 +11,6 @@ from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices, integers, share, texts
-from sysbench.spec.cell import DeviceType
 from sysbench.spec.model import STEP, Mode, ModelCell, ModelSpec, Precision
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps
@@ -78,14 +77,6 @@ class TimeCell(ModelCell):
         if self.simulate and self.ranks > NODE_RANKS and self.interconnect is None:
             return f"nodes have {NODE_RANKS} GPUs; say what links several: --interconnect ib-400"
         return None
-
-    def problem(self, device: DeviceType | None) -> str | None:
-        """Return why this cell cannot run, or None; a prediction is for a GPU, wherever it is made."""
-        return super().problem("cuda" if self.simulate else device)
-
-    def unavailable(self, device: DeviceType) -> str | None:
-        """Return why this combination does not exist, or None; a prediction is for a GPU, wherever it is made."""
-        return super().unavailable("cuda" if self.simulate else device)
 
 
 class TimeSpec(ModelSpec):

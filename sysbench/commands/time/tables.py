@@ -14,15 +14,15 @@ from typing import Any
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.time import predicted, samples
+from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
-from sysbench.commands.time.record import RankRecord, TimeCellRecord, TimeRecord
+from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
 from sysbench.render.remarks import cautions, outcomes, own_models
-from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word
+from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.statistics import Ratio, direction, ratio
 from sysbench.units import Unit
@@ -38,7 +38,7 @@ MEASURED = ("ok", "interrupted")
 
 def measured(cell: TimeCellRecord, phase: str) -> Samples | None:
     """Return the samples of a phase, unless the cell failed."""
-    return samples.samples(cell, phase) if cell.outcome in MEASURED else None
+    return cell.samples(phase) if cell.outcome in MEASURED else None
 
 
 def phases_in(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
@@ -62,8 +62,7 @@ def _mean(values_s: Sequence[float] | None) -> Cell:
 
 
 def _mean_of(cell: TimeCellRecord, phase: str) -> Cell:
-    found = measured(cell, phase)
-    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
+    return mean_of(measured(cell, phase))
 
 
 def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
@@ -73,11 +72,11 @@ def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
 
 def _sum(cell: TimeCellRecord, phases: Sequence[str], there: str) -> list[float] | None:
     """Return the sum of these phases for each step, in seconds; None if the cell has no phase `there`."""
-    return samples.summed(cell, phases) if there in cell.phases and cell.outcome in MEASURED else None
+    return cell.summed(phases) if there in cell.phases and cell.outcome in MEASURED else None
 
 
 _forward = partial(_sum, phases=("forward",), there="forward")
-_forward_backward = partial(_sum, phases=samples.FORWARD_BACKWARD, there="backward")
+_forward_backward = partial(_sum, phases=FORWARD_BACKWARD, there="backward")
 _full_step = partial(_sum, phases=("step",), there="optimizer")
 
 
@@ -87,7 +86,7 @@ Value = Callable[[TimeCellRecord], float | None]
 
 
 def _rate(name: str) -> Value:
-    return lambda cell: getattr(cell.rates, name) if cell.rates else None
+    return lambda cell: getattr(cell.rates or cell.prediction, name, None)
 
 
 def _energy(name: str) -> Value:
@@ -174,16 +173,6 @@ def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
     return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
 
 
-def _median_rank_s(cell: TimeCellRecord) -> float | None:
-    steps_s = _rank_steps_s(cell)
-    return statistics.median(steps_s.values()) if steps_s else None
-
-
-def _slowest_rank(cell: TimeCellRecord) -> str | None:
-    steps_s = _rank_steps_s(cell)
-    return f"rank {max(steps_s, key=steps_s.__getitem__)}" if steps_s else None
-
-
 def _rank_spread(cell: TimeCellRecord) -> float | None:
     """Difference between the slowest and the fastest rank, as a share of the median one."""
     steps_s = _rank_steps_s(cell)
@@ -197,14 +186,8 @@ _RANKS_NOTE = (
     "spread: slowest less fastest rank, over it; throughput: of all ranks"
 )
 
-_OfRank = tuple[TimeCellRecord, RankRecord]
 
-
-def _of_rank(row: _OfRank, phase: str) -> Cell:
-    found = row[1].phases.get(phase)
-    times = found.times if found else None
-    return Measure(times.mean_s, times.std_s if len(times.samples_s) > 1 else None) if times else None
-
+_peak = partial(Field, unit="bytes", optional=True)
 
 RANKS = DeclaredTable(
     "ranks",
@@ -212,7 +195,14 @@ RANKS = DeclaredTable(
     (
         Each(
             "phase",
-            (Field("{phase}", unit="s", importance=lambda record, phase: _IMPORTANCE[phase], get=_of_rank),),
+            (
+                Field(
+                    "{phase}",
+                    unit="s",
+                    importance=lambda record, phase: _IMPORTANCE[phase],
+                    get=lambda row, phase: mean_of(found.times) if (found := row[1].phases.get(phase)) else None,
+                ),
+            ),
             values=lambda record: phases_in(record.cells) or ("step",),
         ),
         Field("median", "median step", "s", importance=4, get=lambda row: row[1].median_step_s),
@@ -222,30 +212,14 @@ RANKS = DeclaredTable(
             get=lambda row: f"{row[1].loss:.4f}" if row[1].loss is not None else None,
             optional=True,
         ),
-        Field(
-            "allocated_peak",
-            "allocated peak",
-            "bytes",
-            importance=5,
-            get=lambda row: row[1].allocated_peak_bytes,
-            optional=True,
-        ),
-        Field(
-            "reserved_peak",
-            "reserved peak",
-            "bytes",
-            importance=8,
-            get=lambda row: row[1].reserved_peak_bytes,
-            optional=True,
-        ),
-        Field(
+        _peak("allocated_peak", "allocated peak", importance=5, get=lambda row: row[1].allocated_peak_bytes),
+        _peak("reserved_peak", "reserved peak", importance=8, get=lambda row: row[1].reserved_peak_bytes),
+        _peak(
             "host_rss_peak",
             "host memory",
-            "bytes",
             importance=6,
             note="host memory: highest resident memory of the rank's process so far",
             get=lambda row: row[1].host_rss_peak_bytes,
-            optional=True,
         ),
     ),
     rows=lambda record: [(cell, each) for cell in record.cells if cell.outcome in MEASURED for each in cell.ranks],
@@ -292,22 +266,36 @@ SUMMARY = DeclaredTable(
         Field("peak", "of peak", "share", importance=4, get=_share("peak_share"), note=_peak_sources),
         Field("matmul_ceiling", "of matmul", "share", importance=6, get=_share("ceiling_share"), note=_ceilings),
         Field("", "throughput", "tokens_per_s", importance=7, get=_rate("tokens_per_s")),
-        Field("median_rank", "median rank", "s", importance=1, get=_median_rank_s, optional=True, note=_RANKS_NOTE),
-        Field("slowest_rank", "slowest rank", importance=2, get=_slowest_rank, optional=True),
+        Field(
+            "median_rank",
+            "median rank",
+            "s",
+            importance=1,
+            get=lambda cell: statistics.median(steps_s.values()) if (steps_s := _rank_steps_s(cell)) else None,
+            optional=True,
+            note=_RANKS_NOTE,
+        ),
+        Field(
+            "slowest_rank",
+            "slowest rank",
+            importance=2,
+            get=lambda cell: (
+                f"rank {max(steps_s, key=steps_s.__getitem__)}" if (steps_s := _rank_steps_s(cell)) else None
+            ),
+            optional=True,
+        ),
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
-        Field("peak_memory", "peak memory", "bytes", importance=8, get=_peak_bytes, optional=True),
+        _peak("peak_memory", "peak memory", importance=8, get=_peak_bytes),
         Field("compile", "compile", "s", importance=9, get=attrgetter("compile_s"), optional=True),
         *_OFFERED,
     ),
     when=lambda record: not predicted.is_predicted(record),
     instead=outcome,
-    notes=lambda record: tuple(_phase_notes(record)),
+    notes=_phase_notes,
     empty=True,
 )
 """One row per cell: its phases as mean ± std, achieved rates, and shares of the machine's limits."""
 
-
-_peak = partial(Field, unit="bytes", optional=True)
 
 MEMORY = DeclaredTable(
     "memory",
@@ -414,7 +402,7 @@ class _Compared:
         """Compare two cells; None unless both were measured fully."""
         if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
             return None
-        before, after = samples.samples(base, phase), samples.samples(other, phase)
+        before, after = base.samples(phase), other.samples(phase)
         if before is None or after is None:
             return None
         return cls(before.median_s, after.median_s, ratio(before.samples_s, after.samples_s))
@@ -594,11 +582,6 @@ GRID = DeclaredTable(
 """One table per phase, mean ± std: contexts (or batches) across, all other axes that differ down."""
 
 
-def _hardware(part: _Across) -> tuple[str, ...]:
-    named = {device_name(cell): cell.device.name for cell in part.record.cells if cell.device}
-    return tuple(f"{head}: {name}" for head, name in named.items())
-
-
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], word: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
@@ -652,7 +635,13 @@ DEVICES = DeclaredTable(
     ),
     parts=lambda record: (_Across.of(record, "device", device_name, model=True),),
     when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
-    notes=lambda part: (*_hardware(part), "fwd + bwd: forward, loss and backward, without the optimizer"),
+    notes=lambda part: (
+        *(
+            f"{head}: {name}"
+            for head, name in {device_name(cell): cell.device.name for cell in part.record.cells if cell.device}.items()
+        ),
+        "fwd + bwd: forward, loss and backward, without the optimizer",
+    ),
 )
 """Models with their dimensions and parameters down; devices across, each with forward and forward + backward."""
 
@@ -660,11 +649,6 @@ DEVICES = DeclaredTable(
 
 Timed = tuple[TimeCellRecord, str, Samples | None]
 """A cell, one of its phases, and its samples."""
-
-
-def _first(row: Sequence[Any]) -> tuple[Any]:
-    """Return the cell of a row that begins with it."""
-    return (row[0],)
 
 
 def _timed(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[Timed]:
@@ -702,7 +686,7 @@ SPREAD = DeclaredTable(
         Field("interval_high", "to", "s", importance=2, get=_interval(1)),
     ),
     rows=lambda record: _timed(record.cells, phases_in(record.cells)),
-    leading=(along(cells_of=_first), _PHASE),
+    leading=(along(cells_of=lambda row: row[:1]), _PHASE),
     instead=_unmeasured,
     empty=True,
 )
@@ -753,7 +737,7 @@ FIRST_STEPS = DeclaredTable(
         ),
     ),
     rows=_first_steps,
-    leading=along(cells_of=_first),
+    leading=along(cells_of=lambda row: row[:1]),
     notes=("warm-up steps in brackets",),
 )
 """The first steps of every cell in order, including warm-up steps."""
@@ -763,7 +747,7 @@ WARMUP = DeclaredTable(
     "effect of the warm-up",
     _EXTREMES,
     rows=_warmup_rows,
-    leading=(along(lambda record: [*_other_axes(record), "warmup"], cells_of=_first), _PHASE),
+    leading=(along(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]), _PHASE),
     instead=_unmeasured,
     empty=True,
     below=(FIRST_STEPS,),
@@ -774,26 +758,42 @@ WARMUP = DeclaredTable(
 
 _DIMENSIONS = ("d_model", "d_ff", "layers", "heads", "vocab")
 _STATISTICS = ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
-_PEAKS = ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak")
-
 Phase = tuple[TimeCellRecord, str | None, PhaseRecord]
 
 
 def _phases(record: TimeRecord) -> Iterator[Phase]:
-    """Yield a row for each phase of each cell; a cell without samples has one row, without numbers."""
+    """Yield a row for each measured or predicted phase of each cell; a cell without any has one row without numbers."""
     nothing = PhaseRecord(wall=None, device=None, enqueue_median_s=None)
     for cell in record.cells:
         yield from ((cell, phase, found) for phase, found in cell.phases.items())
-        if not cell.phases:
+        found = cell.prediction
+        if found and found.step:
+            yield from ((cell, name, nothing) for name in (*(phase.name for phase in found.phases), "step"))
+        elif not cell.phases:
             yield cell, None, nothing
+
+
+def _predicted(row: Phase, name: str) -> float | None:
+    cell, phase, _ = row
+    found = cell.prediction
+    time = (found.step if phase == "step" else found.phase(phase or "")) if found else None
+    return getattr(time, name, None)
+
+
+def _device_name(row: Phase) -> str | None:
+    """Return the name of the device that the row is about: the GPU, if it was predicted."""
+    cell = row[0]
+    if cell.prediction:
+        return cell.prediction.gpu
+    return cell.device.name if cell.device else None
+
+
+def _peak_of(cell: TimeCellRecord, name: str) -> int | None:
+    return getattr(cell.prediction or cell.memory, f"{name}_bytes", None)
 
 
 def _ci95(row: Phase) -> tuple[float | None, float | None]:
     return (row[2].wall.ci95_s if row[2].wall else None) or (None, None)
-
-
-def _of_clock(row: Phase, clock: str, name: str) -> float | None:
-    return getattr(getattr(row[2], clock), f"{name}_s", None)
 
 
 def _of_step(get: Value) -> Callable[[Phase], float | None]:
@@ -806,16 +806,36 @@ CELLS = DeclaredTable(
     "all cells and phases",
     (
         Each("name", (Field("{name}", get=lambda row, name: getattr(row[0].cell.shape, name, None)),), _DIMENSIONS),
-        Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
+        Field("device_name", "device name", get=_device_name),
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
         Field("outcome", get=lambda row: row[0].outcome),
         Field("phase", get=lambda row: row[1]),
+        Each(
+            "prediction",
+            (
+                Field("source", get=lambda row, _: "predicted"),
+                Field("predicted", "predicted", "s", get=lambda row, _: _predicted(row, "point_s")),
+                Field("predicted_low", "predicted 90 % low", "s", get=lambda row, _: _predicted(row, "low_s")),
+                Field("predicted_high", "predicted 90 % high", "s", get=lambda row, _: _predicted(row, "high_s")),
+            ),
+            values=lambda record: ["prediction"] if predicted.is_predicted(record) else [],
+            ahead=("prediction",),
+        ),
         Field("samples", get=lambda row: len(found.samples_s) if (found := row[2].wall or row[2].device) else 0),
         Each(
             "clock",
             (
                 Each(
-                    "statistic", (Field("{clock}_{statistic}", "{clock} {statistic}", "s", get=_of_clock),), _STATISTICS
+                    "statistic",
+                    (
+                        Field(
+                            "{clock}_{statistic}",
+                            "{clock} {statistic}",
+                            "s",
+                            get=lambda row, clock, name: getattr(getattr(row[2], clock), f"{name}_s", None),
+                        ),
+                    ),
+                    _STATISTICS,
                 ),
             ),
             ("wall", "device"),
@@ -830,14 +850,8 @@ CELLS = DeclaredTable(
         Field("matmul_ceiling", "of matmul", "share", get=_of_step(_rate("ceiling_share"))),
         Each(
             "peak",
-            (
-                Field(
-                    "{peak}",
-                    unit="bytes",
-                    get=lambda row, name: _of_step(attrgetter(f"memory.{name}_bytes"))(row),
-                ),
-            ),
-            _PEAKS,
+            (Field("{peak}", unit="bytes", get=lambda row, name: _of_step(lambda cell: _peak_of(cell, name))(row)),),
+            ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak"),
             said=lambda name: name.replace("_", " "),
         ),
         Field("compile", unit="s", get=_of_step(attrgetter("compile_s"))),
@@ -847,7 +861,7 @@ CELLS = DeclaredTable(
         Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
     ),
     rows=_phases,
-    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), cells_of=_first),
+    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), cells_of=lambda row: row[:1]),
     empty=True,
 )
 """One row per cell and phase: all axes, the outcome, every statistic by both clocks, rates, memory, cautions."""
@@ -902,10 +916,9 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
     """Return the complete output for a record."""
     specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
-    torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     about = (MARK,) if predicted.is_predicted(record) else (*hardware, *axes.effort(specs))
     return Sheet(
-        subject=(*axes.subject(specs), *about, *torch),
+        subject=(*axes.subject(specs), *about, *record.environment.software),
         tables=tuple(tables_for(record, names)),
         remarks=(*outcomes(record), *cautions(record), *own_models(record)),
     )

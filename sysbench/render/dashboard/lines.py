@@ -17,6 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from sysbench import units
 from sysbench.render import theme
 
 Lines = list[list[Segment]]
@@ -97,6 +98,16 @@ def fitted(line: Text, encoding: str) -> Text:
     """Replace characters that the terminal lacks; a line that is changed loses its colours."""
     shown = theme.fitted(line.plain, encoding)
     return line if shown == line.plain else Text(shown)
+
+
+def coarse(value_s: float) -> float:
+    """Round a forecast, so that it does not change with every step."""
+    return value_s if value_s < 20 else round(value_s / 10) * 10
+
+
+def left(value_s: float) -> str:
+    """`3 min 20 s left`."""
+    return f"{units.duration(value_s)} left" if value_s >= 1 else "under 1 s left"
 
 
 Parameters = ParamSpec("Parameters")

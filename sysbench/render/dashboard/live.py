@@ -26,6 +26,7 @@ from rich.live import Live
 
 from sysbench.log.events import Event
 from sysbench.render.dashboard.overall import Above, Overall
+from sysbench.render.dashboard.run_state import RunState
 
 INTERVAL_S = 0.25
 
@@ -90,6 +91,13 @@ class Picture(Generic[State]):
     """Return the display of a state at a time in seconds since the epoch, in the available size."""
     share: Callable[[State], float]
     """Return the share of a core that drawing may use in this state."""
+
+
+def share_while_timed(state: RunState[Any]) -> float:
+    """Return the share of a core that drawing may use in a run whose steps are timed."""
+    if not state.hot:
+        return IDLE_SHARE
+    return DEVICE_SHARE if state.on_gpu else CPU_SHARE
 
 
 class Dashboard:

@@ -1,23 +1,22 @@
-"""Statistics of single kernels within ranges: mean and extreme times, and launch shapes.
+"""Statistics of single kernels within ranges, of operators, and of whole devices.
 
-Also selects the ranges with their own kernel tables, and the kernels in each table.
+Of kernels: mean and extreme times and launch shapes, for a bounded number of kernels in each range that has a table of
+its own. Of devices: idle time, the part of it spent waiting for the host, and launch overhead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.grouping import distinct as different
-from sysbench.trace.grouping import grouped, summed
-from sysbench.trace.intervals import depths, self_time_ns
+from sysbench.trace.columns import Stretches, added_up, depths, distinct, firsts, grouped, self_time_ns, summed, union
 from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, Kinds, StepWork, phases_present
 from sysbench.trace.recording import NONE, Integers
-from sysbench.trace.summary import STEP, KernelStatistics, OperatorStatistics, ancestry, folded
+from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics, ancestry, folded
 
 MOST_RANGES: Final = 80
 """Number of folded modules with their own kernel table: those with the most time."""
@@ -101,7 +100,7 @@ def kernel_statistics(
     chosen = np.flatnonzero(wanted.any(axis=0))
     # Kernels are processed in groups, so that the number of their calls stays limited.
     batch = np.cumsum(summed(time.calls, time.kernel, len(time.kernels))[chosen]) // _CALLS
-    for part in different(batch).tolist():
+    for part in distinct(batch).tolist():
         kernels = chosen[batch == part]
         named = np.zeros(names, bool)
         named[time.kernels[kernels]] = True
@@ -128,9 +127,8 @@ class _Ordered:
     def within(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
         """Yield statistics of the wanted kernels within a range."""
         picked = np.flatnonzero(range_.holds(self._module, self._phase) & wanted[self._kernel])
-        return self._rows(range_.name, picked) if len(picked) else iter(())
-
-    def _rows(self, range_name: str, picked: Integers) -> Iterator[KernelStatistics]:
+        if not len(picked):
+            return
         kernels, durations = self._kernel[picked], self._duration_ns[picked]
         first = np.flatnonzero(np.diff(kernels, prepend=kernels[0] - 1))
         calls = np.diff(first, append=len(kernels))
@@ -140,11 +138,11 @@ class _Ordered:
         deviations = np.sqrt(squares / np.maximum(calls - 1, 1))
         last = first + calls - 1
         medians = (durations[first + (calls - 1) // 2] + durations[first + calls // 2]) / 2
-        shapes, distinct = self._shapes_of(picked, first)
+        shapes, kinds = self._shapes_of(picked, first)
         for number in range(len(first)):
-            shape = shapes[number] if distinct[number] == 1 else None
+            shape = shapes[number] if kinds[number] == 1 else None
             yield KernelStatistics(
-                range=range_name,
+                range=range_.name,
                 kernel=int(kernels[first[number]]),
                 total_ns=int(totals[number]),
                 calls=int(calls[number]),
@@ -155,7 +153,7 @@ class _Ordered:
                 std_ns=float(deviations[number]),
                 grid=(int(shape[0]), int(shape[1]), int(shape[2])) if shape is not None else None,
                 block=(int(shape[3]), int(shape[4]), int(shape[5])) if shape is not None else None,
-                launch_shapes=int(distinct[number]),
+                launch_shapes=int(kinds[number]),
             )
 
     def _shapes_of(self, picked: Integers, first: Integers) -> tuple[Integers, Integers]:
@@ -164,12 +162,12 @@ class _Ordered:
         group = np.zeros(len(picked), np.int64)
         group[first[1:]] = 1
         width = len(self._shapes) + 1
-        group, number = np.divmod(different(np.cumsum(group) * width + shape - NONE), width)
+        group, number = np.divmod(distinct(np.cumsum(group) * width + shape - NONE), width)
         known = number + NONE != NONE
-        distinct = np.bincount(group[known], minlength=len(first))
+        kinds = np.bincount(group[known], minlength=len(first))
         one = np.zeros(len(first), np.int64)
         one[group[known]] = number[known] + NONE
-        return (self._shapes[one] if len(self._shapes) else np.zeros((len(first), 6), np.int64)), distinct
+        return (self._shapes[one] if len(self._shapes) else np.zeros((len(first), 6), np.int64)), kinds
 
 
 # --- operators
@@ -206,9 +204,9 @@ class OperatorSums:
         chosen = np.flatnonzero(part.operators_counted)
         shaped = np.flatnonzero(part.operators_counted & (operators.shapes != NONE))
         nothing = operators.name[chosen] * self._width
-        self._by_name.append(_added_up(nothing, [column[chosen] for column in columns]))
+        self._by_name.append(added_up(nothing, *(column[chosen] for column in columns)))
         keys = operators.name[shaped] * self._width + operators.shapes[shaped] - NONE
-        self._by_shapes.append(_added_up(keys, [column[shaped] for column in columns]))
+        self._by_shapes.append(added_up(keys, *(column[shaped] for column in columns)))
 
     def statistics(self) -> list[OperatorStatistics]:
         """Return operators by name, then by name and input shapes."""
@@ -217,7 +215,7 @@ class OperatorSums:
     def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:
         """Return one row for each name with given shapes, longest total time first."""
         keys, *columns = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
-        groups, calls, self_host, total_host, self_device, total_device = _added_up(keys, columns)
+        groups, calls, self_host, total_host, self_device, total_device = added_up(keys, *columns)
         order = np.lexsort((-self_host, -self_device))[:MOST_OPERATORS].tolist()
         return [
             OperatorStatistics(
@@ -231,12 +229,6 @@ class OperatorSums:
             )
             for row in order
         ]
-
-
-def _added_up(keys: Integers, columns: Sequence[Integers]) -> list[Integers]:
-    """Return the distinct keys in order, and the sum of each column for each key."""
-    groups, which = grouped(keys)
-    return [groups, *(summed(column, which, len(groups)) for column in columns)]
 
 
 def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> Integers:
@@ -260,3 +252,99 @@ def _within_same(name: Integers, parents: Integers) -> NDArray[np.bool_]:
         outer[inside] = parents[outer[inside]]
         inside = inside[(outer[inside] != NONE) & ~same[inside]]
     return same
+
+
+class LaunchSums:
+    """Sums of launch overhead, slice by slice; everything that one call launches is in one slice."""
+
+    def __init__(self) -> None:
+        self.launches = self.launch_ns = self.work_ns = 0
+        self.streams: set[tuple[int, int]] = set()
+
+    def add(self, part: StepWork) -> None:
+        """Add the work of a slice that counts."""
+        work = part.work
+        self.work_ns += int(work.duration_ns.sum())
+        (_, device), (streams, stream) = grouped(work.device), grouped(work.stream)
+        pairs, which = grouped(device * len(streams) + stream)
+        first = firsts(which, len(pairs))
+        self.streams |= set(zip(work.device[first].tolist(), work.stream[first].tolist(), strict=True))
+        queued = work.launch != NONE
+        launches, which = grouped(work.launch[queued])
+        self.launches += len(launches)
+        self.launch_ns += int(work.launch_ns[queued][firsts(which, len(launches))].sum())
+
+
+class Timeline:
+    """Stretches in which any work runs, and what ended the gaps between them; built in order of time."""
+
+    def __init__(self, windows: Stretches) -> None:
+        self._windows = windows
+        self.total_ns = 0
+        """Time in which at least one piece of work runs."""
+        self.busy_ns = 0
+        """The part of that time within the windows."""
+        self.waiting_ns = 0
+        """Idle time before the launch of the work that ends it."""
+        self._open = np.zeros((3, 0), np.int64)
+        """The last stretch, which later work may extend: start, end, and launch time of its first work."""
+        self._idle_since = windows.start_ns[:1]
+
+    def add(self, start_ns: Integers, end_ns: Integers, launched_ns: Integers) -> None:
+        """Add work that starts after all earlier work; `launched_ns` is NONE if unknown."""
+        start, end, launched = np.concatenate([self._open, np.stack([start_ns, end_ns, launched_ns])], axis=1)
+        running = union(start, end)
+        # Several pieces of work may end the same gap; the first to start counts.
+        order = np.lexsort((launched, start))
+        beginning = order[np.searchsorted(start[order], running.start_ns)]
+        self._close(running, launched[beginning], len(running.start_ns) - 1)
+
+    def close(self) -> None:
+        """Close the last stretch; no more work follows."""
+        start, end, launched = self._open
+        self._close(Stretches(start, end), launched, len(start))
+
+    def _close(self, running: Stretches, launched: Integers, count: int) -> None:
+        """Count the first `count` stretches; the others remain open."""
+        count = max(count, 0)
+        starts, ends = running.start_ns[:count], running.end_ns[:count]
+        self._open = np.stack([running.start_ns[count:], running.end_ns[count:], launched[count:]])
+        self.total_ns += int((ends - starts).sum())
+        if not count or not len(self._windows.start_ns):
+            return
+        self.busy_ns += Stretches(starts, ends).within_ns(self._windows)
+        gap_begins = np.concatenate([self._idle_since, ends[:-1]])
+        gap_ends = np.where(launched[:count] == NONE, gap_begins, np.minimum(starts, launched[:count]))
+        waited = gap_ends > gap_begins
+        self.waiting_ns += Stretches(gap_begins[waited], gap_ends[waited]).within_ns(self._windows)
+        self._idle_since = ends[-1:]
+
+
+def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline]]:
+    """Return the timeline of all devices together, and one for each device."""
+    everywhere = Timeline(windows)
+    devices: dict[int, Timeline] = {}
+    for rows in calls.in_order_of_time():
+        everywhere.add(rows.start_ns, rows.start_ns + rows.duration_ns, rows.launched_ns)
+        for device in distinct(rows.device).tolist():
+            here = rows.device == device
+            timeline = devices.setdefault(device, Timeline(windows))
+            timeline.add(rows.start_ns[here], (rows.start_ns + rows.duration_ns)[here], rows.launched_ns[here])
+    for timeline in (everywhere, *devices.values()):
+        timeline.close()
+    return everywhere, devices
+
+
+def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Stretches) -> DeviceUse:
+    """Return the use of devices within the steps' windows by the work that counts, summed over devices."""
+    queues_ns = calls.queues_ns()
+    return DeviceUse(
+        window_ns=windows.total_ns * len(devices),
+        busy_ns=sum(device.busy_ns for device in devices.values()),
+        work_ns=launched.work_ns,
+        waiting_ns=sum(device.waiting_ns for device in devices.values()),
+        launches=launched.launches,
+        launch_ns=launched.launch_ns,
+        queue_median_ns=float(np.median(queues_ns, overwrite_input=True)) if len(queues_ns) else None,
+        streams=len(launched.streams),
+    )

@@ -14,15 +14,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.attribution import Attribution
-from sysbench.trace.grouping import distinct, grouped, summed
-from sysbench.trace.kernels.classes import classified, precision
-from sysbench.trace.kernels.names import shortened
-from sysbench.trace.packed import Table
-from sysbench.trace.range_tree import PHASES, RangeTree
-from sysbench.trace.recording import NONE, Integers
-from sysbench.trace.slices import ROWS, Launched, Slice
-from sysbench.trace.summary import EVERYWHERE, NO_PHASE, KernelName, KernelTimeColumns
+from sysbench.trace.attribution import ROWS, Attribution, Launched, Slice
+from sysbench.trace.columns import added_up, distinct, grouped, looked_up, summed
+from sysbench.trace.kernels.names import classified, precision, shortened
+from sysbench.trace.range_tree import RangeTree
+from sysbench.trace.recording import NONE, Integers, Table
+from sysbench.trace.summary import EVERYWHERE, NO_PHASE, PHASES, KernelName, KernelTimeColumns
 
 WORK_PHASES = (NO_PHASE, *PHASES)
 """Values of `StepWork.phase` are positions in this tuple."""
@@ -108,9 +105,7 @@ class StepWork:
             return self.is_counted
         around = ranges.at(operators.thread, operators.start_ns)
         elsewhere = ranges.milestone_at(operators.start_ns)
-        here = np.where(around == NONE, NONE, ranges.step[around])
-        there = np.where(elsewhere == NONE, NONE, ranges.step[elsewhere])
-        return np.asarray((here != NONE) | (there != NONE))
+        return np.asarray((looked_up(ranges.step, around) != NONE) | (looked_up(ranges.step, elsewhere) != NONE))
 
 
 MOST_MODULES: Final = 4000
@@ -176,13 +171,13 @@ class KernelTimeSums:
 
     def total(self) -> KernelTime:
         """Return the total."""
-        keys, total_ns, calls = _added(*(np.concatenate(parts) for parts in zip(*self._groups, strict=True)))
+        keys, total_ns, calls = added_up(*(np.concatenate(parts) for parts in zip(*self._groups, strict=True)))
         outer, name = np.divmod(keys, self._names)
         phase, module = np.divmod(outer, len(self._modules))
         modules, places = self._bounded(module, total_ns)
         kernels, kernel = grouped(name)
         rows = (phase * len(modules) + places[module]) * max(len(kernels), 1) + kernel
-        keys, total_ns, calls = _added(rows, total_ns, calls)
+        keys, total_ns, calls = added_up(rows, total_ns, calls)
         outer, kernel = np.divmod(keys, max(len(kernels), 1))
         phase, module = np.divmod(outer, len(modules))
         return KernelTime(modules, places, kernels, phase, module, kernel, total_ns, calls)
@@ -206,12 +201,6 @@ class KernelTimeSums:
                 path = path.rpartition(".")[0]
             place[number] = numbers[path]
         return tuple(numbers), place
-
-
-def _added(keys: Integers, total_ns: Integers, calls: Integers) -> tuple[Integers, Integers, Integers]:
-    """Return the distinct keys in order, with the sums for each key."""
-    different, which = grouped(keys)
-    return different, summed(total_ns, which, len(different)), summed(calls, which, len(different))
 
 
 def phases_present(time: KernelTime) -> list[int]:

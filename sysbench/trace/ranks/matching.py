@@ -1,20 +1,27 @@
-"""Which collectives of several ranks are one, how clocks relate, and how long each rank waits for the last one."""
+"""Several ranks on one clock: which of their collectives are one, how clocks relate, and how long ranks wait.
+
+Also one step of all ranks on that clock: when each computes, and when its collectives run and are exposed.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from sysbench.trace.ranks.kinds import ENDS_TOGETHER, Kind
+from sysbench.trace.columns import Stretches, union
 from sysbench.trace.ranks.reading import Collective, Group, RankReading
+from sysbench.trace.ranks.summary import ENDS_TOGETHER, Kind
 from sysbench.trace.recording import NONE, Integers
 
 FEWEST: Final = 2
 """A collective of fewer ranks has nothing to compare."""
+
+RESOLUTION: Final = 2000
+"""Number of pauses that a timeline can show in a step."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,6 @@ class Waits:
     """Waiting of each of its ranks."""
     last: int
     """The rank that arrives last."""
-
-    def intervals(self) -> Iterator[tuple[int, int, int]]:
-        """Yield for each rank that waits its number, and from when until when it waits, by its own clock."""
-        for rank, event, waiting_ns in zip(self.matched.ranks, self.matched.events, self.waiting_ns, strict=True):
-            if waiting_ns:
-                yield rank, event.start_ns, event.start_ns + int(waiting_ns)
 
 
 Key = tuple[Group, str, int]
@@ -129,7 +130,9 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Al
         first, *others = each.ranks
         difference_ns = each.end_ns[1:] - each.end_ns[0]
         for rank, by_ns in zip(others, difference_ns.tolist(), strict=True):
-            by_ns = 0 if _one_clock(readings[first], readings[rank]) else by_ns
+            one, other = readings[first], readings[rank]
+            if one.source == other.source == "cpu" and one.host is not None and one.host == other.host:
+                by_ns = 0
             ahead[first][rank].append(by_ns)
             ahead[rank][first].append(-by_ns)
     offset_ns: dict[int, int] = {}
@@ -156,10 +159,6 @@ def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment
     return found
 
 
-def _one_clock(one: RankReading, other: RankReading) -> bool:
-    return one.source == other.source == "cpu" and one.host is not None and one.host == other.host
-
-
 def waits(matched: Sequence[Matched], alignment: Alignment) -> list[Waits]:
     """Return transfer and waiting at collectives that all ranks end together.
 
@@ -176,3 +175,96 @@ def waits(matched: Sequence[Matched], alignment: Alignment) -> list[Waits]:
         waiting_ns = np.minimum(duration_ns - transfer_ns, arrival_ns.max() - arrival_ns)
         found.append(Waits(each, transfer_ns, waiting_ns, each.ranks[int(arrival_ns.argmax())]))
     return found
+
+
+Span = tuple[float, float]
+"""Start and duration in seconds from the start of the step."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Collectives of one kind and group."""
+
+    kind: Kind
+    group: Group
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One collective on one rank."""
+
+    number: int
+    """In order of launch in its lane, from 1."""
+    bytes: int | None
+    span: Span
+    exposed: tuple[Span, ...]
+    """The parts of it during which nothing computes."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step of several ranks."""
+
+    step: str
+    duration_s: float
+    """Until the last rank has ended it."""
+    compute: Mapping[int, tuple[Span, ...]]
+    """By rank."""
+    collectives: Mapping[int, Mapping[Lane, tuple[Bar, ...]]]
+    """By rank."""
+
+
+def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
+    """Return the last step that all ranks have, or None if they have none in common.
+
+    Readings must have been made with `compute`. Pauses shorter than the step over RESOLUTION are closed, so that the
+    result is bounded, whatever the trace.
+    """
+    first, *others = (reading.steps for reading in readings.values())
+    common = [step for step in first if all(step in steps for steps in others)]
+    if not common:
+        return None
+    step = common[-1]
+    alignment = align(readings, match(readings, common)[0])
+    of_step = windows(readings, step, alignment)
+    began_ns = min(start_ns for start_ns, _ in of_step.values())
+    ended_ns = max(end_ns for _, end_ns in of_step.values())
+    compute: dict[int, tuple[Span, ...]] = {}
+    collectives: dict[int, dict[Lane, tuple[Bar, ...]]] = {}
+    for rank, reading in sorted(readings.items()):
+        computing = reading.compute or union(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        offset_ns = began_ns + alignment.offset_ns[rank]
+        start_ns, end_ns = (each + alignment.offset_ns[rank] for each in of_step[rank])
+        inside = _clipped(computing, start_ns, end_ns)
+        shortest_ns = (ended_ns - began_ns) // RESOLUTION
+        compute[rank] = _spans(inside, shortest_ns, offset_ns)
+        lanes: dict[Lane, list[Bar]] = {}
+        for each in reading.collectives:
+            if each.step == NONE or reading.steps[each.step] != step:
+                continue
+            bars = lanes.setdefault(Lane(each.kind, each.group), [])
+            bars.append(_bar(len(bars) + 1, each, computing, shortest_ns, offset_ns))
+        collectives[rank] = {lane: tuple(bars) for lane, bars in lanes.items()}
+    return Timeline(step, (ended_ns - began_ns) / 1e9, compute, collectives)
+
+
+def _bar(number: int, each: Collective, computing: Stretches, shortest_ns: int, offset_ns: int) -> Bar:
+    inside = _clipped(computing, each.start_ns, each.end_ns)
+    edges = np.concatenate([[each.start_ns], np.ravel([inside.start_ns, inside.end_ns], order="F"), [each.end_ns]])
+    exposed = union(edges[::2], edges[1::2])
+    span = ((each.start_ns - offset_ns) / 1e9, (each.end_ns - each.start_ns) / 1e9)
+    return Bar(number, each.bytes, span, _spans(exposed, shortest_ns, offset_ns))
+
+
+def _clipped(stretches: Stretches, start_ns: int, end_ns: int) -> Stretches:
+    return union(np.clip(stretches.start_ns, start_ns, end_ns), np.clip(stretches.end_ns, start_ns, end_ns))
+
+
+def _spans(stretches: Stretches, shortest_ns: int, offset_ns: int) -> tuple[Span, ...]:
+    """Return the stretches as spans, without pauses of at most `shortest_ns`."""
+    if not len(stretches.start_ns):
+        return ()
+    apart = stretches.start_ns[1:] - stretches.end_ns[:-1] > shortest_ns
+    start_ns = stretches.start_ns[np.concatenate([[True], apart])]
+    end_ns = stretches.end_ns[np.concatenate([apart, [True]])]
+    return tuple(zip(((start_ns - offset_ns) / 1e9).tolist(), ((end_ns - start_ns) / 1e9).tolist(), strict=True))

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Final, Literal
 
 import numpy as np
 
 from sysbench.trace import range_tree
-from sysbench.trace.intervals import Stretches, union
-from sysbench.trace.kernels.classes import classified
-from sysbench.trace.packed import START, Recording
-from sysbench.trace.ranks.kinds import Kind, kind_of, message_bytes
+from sysbench.trace.columns import Stretches, union
+from sysbench.trace.kernels.names import classified
+from sysbench.trace.ranks.summary import Kind, kind_of
 from sysbench.trace.recording import (
     CALLED,
     HOST_RAN,
     KERNEL,
     KERNEL_RAN,
     NONE,
+    START,
     Collectives,
     DeviceWork,
     Integers,
@@ -28,6 +27,7 @@ from sysbench.trace.recording import (
     Operators,
     ProcessGroup,
     Ranges,
+    Recording,
     place,
 )
 
@@ -38,6 +38,20 @@ _COMPUTES: Final = re.compile(
 )
 """Operators of a CPU that compute: those in a namespace, and kernels of the compiler. Autograd's nodes and functions
 (`AddmmBackward0`) only call them, others start or await communication."""
+
+_CARRIED_OUT_AS_ANOTHER: Final = frozenset({("all_reduce", "reduce_scatter"), ("all_reduce", "barrier")})
+"""What gloo carries out, and what was called."""
+
+
+_BYTES: Final = (
+    (re.compile(r"float8\w*|byte|char|bool|(unsigned|signed) char|u?int8(_t)?", re.IGNORECASE), 1),
+    (re.compile(r"(c10::)?(half|bfloat16)|u?short( int)?|float16|u?int16(_t)?", re.IGNORECASE), 2),
+    (re.compile(r"float|float32|(unsigned )?int|u?int32(_t)?", re.IGNORECASE), 4),
+    (re.compile(r"double|float64|(unsigned )?long( int)?|u?int64(_t)?", re.IGNORECASE), 8),
+    (re.compile(r"complexfloat|c10::complex<float>", re.IGNORECASE), 8),
+    (re.compile(r"complexdouble|c10::complex<double>", re.IGNORECASE), 16),
+)
+"""Types as Kineto writes them in arguments of collectives (`BFloat16`) and in those of operators (`c10::BFloat16`)."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +151,8 @@ def read(recording: Recording, *, compute: bool = False) -> RankReading:
     steps = _Steps(work, tree.step_start_ns, tree.step_end_ns)
     activity = _on_device(recording, work, rows) if source == "device" else _on_host(recording, rows)
     names = [recording.names[name] for name in tree.step_name.tolist()]
+    # Steps of one name are told apart: `step`, `step (2)`.
+    numbers = [names[: at + 1].count(name) for at, name in enumerate(names)]
     start_ns, end_ns = steps.windows(activity.busy)
     # Differences of such times fit in 64 bits, whatever a file claims.
     clock_ns = max(min(recording.clock_ns + recording.origin_ns, 2**61), -(2**61))
@@ -146,19 +162,13 @@ def read(recording: Recording, *, compute: bool = False) -> RankReading:
         world_size=recording.world_size,
         host=recording.host,
         source=source,
-        steps=tuple(_numbered(names)) or ("",),
+        steps=tuple(name if number == 1 else f"{name} ({number})" for name, number in zip(names, numbers, strict=True))
+        or ("",),
         breakdown=activity.within(start_ns, end_ns),
         windows_ns=tuple(zip((start_ns + clock_ns).tolist(), (end_ns + clock_ns).tolist(), strict=True)),
         collectives=tuple(_collectives(recording, rows, steps, activity.compute, clock_ns)),
         compute=union(activity.compute.start_ns + clock_ns, activity.compute.end_ns + clock_ns) if compute else None,
     )
-
-
-def _numbered(names: Sequence[str]) -> list[str]:
-    """Tell steps of one name apart: `step`, `step (2)`."""
-    return [
-        name if (count := names[: at + 1].count(name)) == 1 else f"{name} ({count})" for at, name in enumerate(names)
-    ]
 
 
 @dataclass(frozen=True)
@@ -253,7 +263,8 @@ def _on_host(recording: Recording, rows: Collectives) -> Activity:
     operators = Operators(*recording.operators.columns())
     end_ns = operators.start_ns + operators.duration_ns
     computes = np.array([_COMPUTES.fullmatch(name) is not None for name in recording.names], bool)[operators.name]
-    starts = np.array([_starts_communication(name) for name in recording.names], bool)[operators.name]
+    starting = ["c10d" in name.partition("::")[0] or name == "record_param_comms" for name in recording.names]
+    starts = np.array(starting, bool)[operators.name]
     ranges = Ranges(*recording.ranges.columns())
     carried_out = np.isin(ranges.name, rows.name[rows.source == HOST_RAN])
     compute = []
@@ -267,10 +278,6 @@ def _on_host(recording: Recording, rows: Collectives) -> Activity:
     computing = reduce(_joined, compute, union(end_ns[:0], end_ns[:0]))
     communication = _of_host(rows)
     return Activity(computing, communication, _joined(computing, communication))
-
-
-def _starts_communication(name: str) -> bool:
-    return "c10d" in name.partition("::")[0] or name == "record_param_comms"
 
 
 def _of_host(rows: Collectives) -> Stretches:
@@ -332,10 +339,11 @@ def _calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
     calls = np.flatnonzero(rows.source == CALLED)
     calls = calls[np.argsort(rows.start_ns[calls], kind="stable")]
     calls = calls[np.array([kind_of(_called(recording, rows, row)) != "other" for row in calls.tolist()], bool)]
+    carried_out = [kind_of(_text(recording, rows.name[row])) for row in ran.tolist()]
     for which in (calls[rows.collective[calls] != NONE], calls[rows.collective[calls] == NONE]):
-        if len(which) == len(ran) and all(
-            _fit(kind_of(_text(recording, rows.name[one])), kind_of(_called(recording, rows, other)))
-            for one, other in zip(ran.tolist(), which.tolist(), strict=True)
+        called = [kind_of(_called(recording, rows, row)) for row in which.tolist()]
+        if len(called) == len(carried_out) and all(
+            each[0] == each[1] or each in _CARRIED_OUT_AS_ANOTHER for each in zip(carried_out, called, strict=True)
         ):
             return np.asarray(which, np.int64)
     return ran
@@ -343,10 +351,6 @@ def _calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
 
 def _called(recording: Recording, rows: Collectives, row: int) -> str:
     return _text(recording, rows.collective[row]) or _text(recording, rows.name[row])
-
-
-def _fit(ran: Kind, called: Kind) -> bool:
-    return ran == called or (ran, called) in (("all_reduce", "reduce_scatter"), ("all_reduce", "barrier"))
 
 
 def _group(recording: Recording, rows: Collectives, row: int, only: ProcessGroup | None) -> Group:
@@ -363,3 +367,23 @@ def _group(recording: Recording, rows: Collectives, row: int, only: ProcessGroup
 
 def _text(recording: Recording, name: int) -> str:
     return recording.names[name] if name != NONE else ""
+
+
+@lru_cache(maxsize=256)
+def element_bytes(dtype: str) -> int | None:
+    """Return the size of one element (`BFloat16`, `float`, `Long`); None for an unknown type."""
+    return next((size for pattern, size in _BYTES if pattern.fullmatch(dtype)), None)
+
+
+def message_bytes(kind: Kind, elements: tuple[int, int], dtype: str, group_size: int | None) -> int | None:
+    """Return the size that nccl-tests counts: the larger of input and output.
+
+    `elements` are those of input and output, NONE if not recorded. If only the input is known, the output of an
+    all-gather follows from the size of the group. None if the size is unknown.
+    """
+    size, given, made = element_bytes(dtype), *elements
+    if kind in ("all_gather", "gather") and made == NONE:
+        made = given * group_size if group_size and given != NONE else NONE
+        given = made
+    largest = max(given, made)
+    return None if size is None or largest == NONE else largest * size

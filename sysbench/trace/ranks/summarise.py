@@ -12,8 +12,7 @@ import numpy as np
 
 from sysbench import units
 from sysbench.statistics.summary import t_quantile
-from sysbench.trace.intervals import Stretches, union
-from sysbench.trace.ranks.kinds import Kind
+from sysbench.trace.columns import Stretches, union
 from sysbench.trace.ranks.matching import Alignment, Matched, Waits, align, match, waits, windows
 from sysbench.trace.ranks.reading import Breakdown, Collective, Group, RankReading
 from sysbench.trace.ranks.summary import (
@@ -24,6 +23,7 @@ from sysbench.trace.ranks.summary import (
     Clock,
     CollectiveCall,
     CollectiveStatistics,
+    Kind,
     RanksSummary,
     RankStep,
     Straggler,
@@ -62,7 +62,6 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
     waited = _waited(waiting)
     breakdown = [row for rank in ranks for row in _breakdown(rank, readings[rank], steps)]
     world_size = next((reading.world_size for reading in readings.values() if reading.world_size is not None), None)
-    missing = sorted({*range(world_size or 0)} - readings.keys())
     return RanksSummary(
         source="device" if any(reading.source == "device" for reading in readings.values()) else "cpu",
         ranks=ranks,
@@ -72,14 +71,15 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
         collectives=_statistics(readings, steps, waiting),
         calls=list(_calls(readings, steps, matched, waiting, alignment))[:MOST_CALLS],
         arrivals=list(_arrivals(ranks, waiting, waited)),
-        clock=_clock(alignment),
+        clock=Clock(
+            collectives=alignment.collectives,
+            residual_ns=alignment.residual_ns,
+            offsets_ns=dict(alignment.offset_ns),
+        )
+        if alignment.collectives
+        else None,
         straggler=_straggler(ranks, steps, waited, breakdown) if all(each.matched.whole for each in waiting) else None,
-        cautions=[
-            *(_missing(missing, len(readings)) if len(readings) > 1 else ()),
-            *_other_steps(readings, steps),
-            *_apart(alignment),
-            *_unmatched(unmatched),
-        ],
+        cautions=list(_cautions(readings, world_size or 0, steps, alignment, unmatched)),
     )
 
 
@@ -176,8 +176,11 @@ def _waited(waiting: Sequence[Waits]) -> dict[Waiter, Stretches]:
     """Return when each rank waits for each other one; collectives at the same time count once."""
     found: dict[Waiter, list[tuple[int, int]]] = defaultdict(list)
     for each in waiting:
-        for rank, start_ns, end_ns in each.intervals():
-            found[each.last, rank, each.matched.step].append((start_ns, end_ns))
+        for rank, event, waiting_ns in zip(each.matched.ranks, each.matched.events, each.waiting_ns, strict=True):
+            if waiting_ns:
+                # By its own clock.
+                interval = (event.start_ns, event.start_ns + int(waiting_ns))
+                found[each.last, rank, each.matched.step].append(interval)
     return {key: union(*np.array(intervals, np.int64).T) for key, intervals in found.items()}
 
 
@@ -195,16 +198,6 @@ def _arrivals(ranks: Sequence[int], waiting: Sequence[Waits], waited: Mapping[Wa
                 np.concatenate([empty, *(each.end_ns for each in own)]),
             ).total_ns,
         )
-
-
-def _clock(alignment: Alignment) -> Clock | None:
-    if not alignment.collectives:
-        return None
-    return Clock(
-        collectives=alignment.collectives,
-        residual_ns=alignment.residual_ns,
-        offsets_ns=dict(alignment.offset_ns),
-    )
 
 
 def _straggler(
@@ -247,31 +240,23 @@ def _more_than_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> fl
     return totals[rank] - float(np.median([total for each, total in totals.items() if each != rank]))
 
 
-def _missing(missing: Sequence[int], there: int) -> Iterator[str]:
+def _cautions(
+    readings: Mapping[int, RankReading], world_size: int, steps: Sequence[str], alignment: Alignment, unmatched: int
+) -> Iterator[str]:
+    """Yield what is missing or does not match: ranks, steps, clocks, collectives."""
+    missing = sorted({*range(world_size)} - readings.keys()) if len(readings) > 1 else []
     if missing:
         more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
         which = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing[:MOST_LISTED]))}{more}"
         verb = "is" if len(missing) == 1 else "are"
         yield (
-            f"{which} of {len(missing) + there} {verb} missing: transfer and waiting are those of the others, and no "
-            "straggler can be named"
+            f"{which} of {len(missing) + len(readings)} {verb} missing: transfer and waiting are those of the others, "
+            "and no straggler can be named"
         )
-
-
-def _other_steps(readings: Mapping[int, RankReading], steps: Sequence[str]) -> Iterator[str]:
     others = {rank: reading for rank, reading in readings.items() if set(reading.steps) != set(steps)}
     if others:
         listed = [f"rank {rank} has {len(each.steps)}" for rank, each in [*others.items()][:MOST_LISTED]]
         yield f"steps do not match: {', '.join(listed)}, and {len(steps)} are common to all ranks and compared"
-
-
-def _unmatched(count: int) -> Iterator[str]:
-    if count:
-        which = "1 collective is" if count == 1 else f"{count} collectives are"
-        yield f"{which} not the same on all ranks of the group: transfer and waiting are unknown"
-
-
-def _apart(alignment: Alignment) -> Iterator[str]:
     ahead = {rank: offset for rank, offset in alignment.offset_ns.items() if abs(offset) > APART_NS}
     if ahead:
         rank = max(ahead, key=lambda rank: abs(ahead[rank]))
@@ -280,3 +265,6 @@ def _apart(alignment: Alignment) -> Iterator[str]:
             f"clocks are apart: that of rank {rank} is {units.seconds(abs(ahead[rank]) * 1e-9)} {where} that of rank "
             f"{min(alignment.offset_ns)}; collectives align them"
         )
+    if unmatched:
+        which = "1 collective is" if unmatched == 1 else f"{unmatched} collectives are"
+        yield f"{which} not the same on all ranks of the group: transfer and waiting are unknown"

@@ -1,18 +1,53 @@
 """Several ranks of one run compared: all data of the tables and figures, of bounded size.
 
-Times are whole nanoseconds over all steps that the ranks have in common, so that totals are exact.
+Times are whole nanoseconds over all steps that the ranks have in common, so that totals are exact. Message sizes and
+bandwidths of collectives are those that nccl-tests defines.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final, Literal, get_args
 
 from pydantic import Field
 
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, Nanoseconds, Share, Signed
-from sysbench.trace.ranks.kinds import Kind
 from sysbench.trace.summary import ProfileSource
+
+Kind = Literal[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+    "send_recv",
+    "other",
+]
+"""Collectives of torch.distributed. `send_recv` stands for all point-to-point messages."""
+
+ENDS_TOGETHER: Final[frozenset[Kind]] = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
+)
+"""Collectives that no rank can leave before every rank has entered them."""
+
+_PHRASES: Final[tuple[tuple[str, Kind], ...]] = (
+    *((kind.replace("_", ""), kind) for kind in get_args(Kind)[:5]),
+    ("sendrecv", "send_recv"),
+    ("barrier", "barrier"),
+    ("reduce", "reduce"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("send", "send_recv"),
+    ("recv", "send_recv"),
+)
+"""The first that a name contains counts: `reduce` is also a part of `allreduce`."""
 
 
 class RankStep(Frozen):
@@ -145,3 +180,29 @@ MOST_CALLS: Final = 2000
 
 STRAGGLER_SHARE: Share = 0.8
 """A rank is a straggler only if at least this share of all waiting is for it, and of its lost time has one cause."""
+
+
+@lru_cache(maxsize=4096)
+def kind_of(name: str) -> Kind:
+    """Return the kind that a name contains, in any spelling: `_allgather_base`, `ncclDevKernel_AllGather_RING_LL`."""
+    letters = re.sub(r"[^a-z]", "", name.lower())
+    return next((kind for phrase, kind in _PHRASES if phrase in letters), "other")
+
+
+_BUS_FACTORS: Final[Mapping[Kind, Callable[[int], float]]] = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "all_gather": lambda ranks: (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
+    "all_to_all": lambda ranks: (ranks - 1) / ranks,
+    "gather": lambda ranks: (ranks - 1) / ranks,
+    "scatter": lambda ranks: (ranks - 1) / ranks,
+    "broadcast": lambda ranks: 1.0,
+    "reduce": lambda ranks: 1.0,
+}
+"""Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
+
+
+def bus_factor(kind: Kind, group_size: int) -> float | None:
+    """Return bus bandwidth over algorithm bandwidth; None for kinds without one."""
+    factor = _BUS_FACTORS.get(kind)
+    return factor(group_size) if factor is not None else None

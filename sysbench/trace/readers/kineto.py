@@ -1,29 +1,61 @@
 """Reads traces of torch.profiler: Kineto's JSON, plain or gzipped, of any size.
 
-The file is read in pieces, of which only columns are kept; several processes read a large file. The format is Chrome's
-trace events ("Trace Event Format", the Chromium project) as libkineto writes it (output_json.cpp).
+The format is Chrome's trace events ("Trace Event Format", the Chromium project) as libkineto writes it
+(output_json.cpp). The file is read in pieces that end at event boundaries, each decoded on its own, and of which only
+columns are kept. Real files may be truncated, contain invalid UTF-8, or have numbers that are invalid or too large: the
+reader keeps what is valid, and reports defects in remarks.
+
+Several processes read a large file, one part each. Boundaries between events are only certain when read from the
+beginning. Each part therefore begins where an event seems to begin, and all parts are accepted if each ends exactly
+where the next one begins. If one does not, or if a process fails, the file is read sequentially. `python -m
+sysbench.trace.readers.kineto FILE BEGIN [END]` writes the content of a part to standard output: a `Part`, followed by
+its rows, one stretch at a time.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import re
+import sys
+import zlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Final
 
+import msgspec
+
+from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import collection_paused
-from sysbench.trace.packed import Recording
-from sysbench.trace.readers import kineto_parts
-from sysbench.trace.readers.kineto_columns import Columns
-from sysbench.trace.readers.kineto_pieces import GZIP, LONE_SURROGATE, Blocks, Pieces
-from sysbench.trace.readers.reading import Progress, in_silence
+from sysbench.trace.readers.kineto_columns import Columns, Found, InexactError
+from sysbench.trace.readers.kineto_events import LONE_SURROGATE, Split, split, walked
+from sysbench.trace.readers.reading import Progress, in_silence, process, processors, tell, told
+from sysbench.trace.recording import Recording, Stretch
 
 _HEADER_BYTES: Final = 16 * 1024**2
 """The header is smaller than this; a file without events in its first bytes is not a trace."""
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE: Final = re.compile(rb"\s*\[(?=\s*(\{|\]|$))")
 """Chrome's other form: a plain list of events."""
+GZIP: Final = b"\x1f\x8b"
+PIECE_BYTES: Final = 512 * 1024
+"""Small enough for the events to stay in a processor's cache until they are columns."""
+
+_BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
+"""Boundary between two events; Kineto has no lists of objects inside events, but other writers may."""
+
+PART_BYTES: Final = 64 * 1024**2
+"""Smallest part that is worth a separate process."""
+OWN_HEAD_BYTES: Final = 32 * 1024**2
+"""Bytes that the first process reads while the others start."""
+MOST_PARTS: Final = 4
+"""Largest number of processes: each needs 80 MB of memory in addition to its results."""
+_THIS: Final = "sysbench.trace.readers.kineto"
+"""The module that each of them runs."""
 
 
 def is_kineto(beginning: bytes) -> bool:
@@ -35,31 +67,27 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
     """Read a file; raises LogError if it is not a trace, or an empty one."""
     try:
         with path.open("rb") as file, collection_paused():
-            return _read(path, file, progress)
+            blocks = Blocks(file)
+            before, buffer = _header(path, blocks)
+            position = file.tell()
+            in_parts = None if blocks.is_packed else read_in_parts(path, file, len(before), progress)
+            if in_parts is not None:
+                columns, remarks = in_parts
+            else:
+                columns = Columns()
+                file.seek(position)
+                pieces = Pieces(blocks, columns, buffer, len(before), progress)
+                pieces.to_the_end()
+                remarks = pieces.remarks
+            if columns.is_empty:
+                why = f": {'; '.join(remarks)}" if remarks else ""
+                raise LogError(f"{path} holds no events that last{why}")
+            header, defects = _decoded_header(before)
+            return columns.recording(path.name, header, [*defects, *remarks])
     except FileNotFoundError:
         raise LogError(f"cannot read {path}: no such file") from None
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _read(path: Path, file: IO[bytes], progress: Progress) -> Recording:
-    blocks = Blocks(file)
-    before, buffer = _header(path, blocks)
-    position = file.tell()
-    in_parts = None if blocks.is_packed else kineto_parts.read(path, file, len(before), progress)
-    if in_parts is not None:
-        columns, remarks = in_parts
-    else:
-        columns = Columns()
-        file.seek(position)
-        pieces = Pieces(blocks, columns, buffer, len(before), progress)
-        pieces.to_the_end()
-        remarks = pieces.remarks
-    if columns.is_empty:
-        why = f": {'; '.join(remarks)}" if remarks else ""
-        raise LogError(f"{path} holds no events that last{why}")
-    header, defects = _decoded_header(before)
-    return columns.recording(path.name, header, [*defects, *remarks])
 
 
 def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
@@ -91,3 +119,209 @@ def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"damaged at byte {at_byte:,}, before the events: devices and rank are not known"]
     except (ValueError, RecursionError):
         return {}, []
+
+
+class Part(msgspec.Struct):
+    """The result of one process."""
+
+    found: Found
+    whole: bool
+    """Whether the part ends at the end of an event."""
+    remarks: list[str]
+
+
+def read_in_parts(
+    path: Path, file: IO[bytes], begin: int, progress: Progress = in_silence
+) -> tuple[Columns, list[str]] | None:
+    """Read the events from a byte on; None if the file is too small for parts, or if the parts do not match."""
+    cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
+    if not cuts:
+        return None
+    columns = Columns()
+    ends = [*([str(end)] for end, _ in cuts[1:]), []]
+    try:
+        with ExitStack() as stack:
+            running = [
+                stack.enter_context(process(_THIS, str(path.absolute()), str(first), *end))
+                for (_, first), end in zip(cuts, ends, strict=True)
+            ]
+            own = Pieces(Blocks(file, begin, cuts[0][0]), columns, taken_bytes=begin, progress=progress)
+            if not own.to_the_cut():
+                return None
+            for number, started in enumerate(running, 1):
+                messages = told(started)
+                part = msgspec.msgpack.decode(next(messages, b""), type=Part)
+                rows = (msgspec.msgpack.decode(message, type=tuple[str, Stretch]) for message in messages)
+                if not (part.whole or number == len(running)) or not columns.join(part.found, rows):
+                    return None
+                remarks = part.remarks
+    except (OSError, EOFError, msgspec.MsgspecError):
+        # A process failed, or could not be started. If the file is at fault, sequential reading will report it.
+        return None
+    return columns, remarks
+
+
+def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
+    """Return the boundaries of the parts: where one ends, and where the next one begins."""
+    parts = min(processors(), MOST_PARTS, (end - begin) // PART_BYTES)
+    shared = begin + (OWN_HEAD_BYTES if parts > 1 else 0)
+    found = [boundary(file, shared + (end - shared) * number // parts) for number in range(1, parts)]
+    cuts = [cut for cut in found if cut is not None]
+    return cuts if all(one[1] < other[0] for one, other in pairwise(cuts)) else []
+
+
+def _main(path: str, begin: str, end: str | None = None) -> None:
+    gc.disable()
+    columns = Columns()
+    with Path(path).open("rb") as file:
+        pieces = Pieces(Blocks(file, int(begin), int(end) if end else None), columns, taken_bytes=int(begin))
+        if end:
+            whole = pieces.to_the_cut()
+        else:
+            whole = False
+            pieces.to_the_end()
+    tell(msgspec.msgpack.encode(Part(columns.found(), whole, pieces.remarks)))
+    for rows in columns.rows():
+        tell(msgspec.msgpack.encode(rows))
+
+
+class Blocks:
+    """The bytes of a file or of a part of it, decompressed if it is gzipped."""
+
+    def __init__(self, file: IO[bytes], begin: int = 0, end: int | None = None) -> None:
+        file.seek(0)
+        self._unpack = _unpacker() if file.read(2) == GZIP else None
+        file.seek(begin)
+        self._file = file
+        self._begin = begin
+        self._end = end if end is not None else os.fstat(file.fileno()).st_size
+        self._is_damaged = False
+        self._packed = b""
+        self.remarks: list[str] = []
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the file is gzipped, so that it can only be read from its beginning."""
+        return self._unpack is not None
+
+    @property
+    def share_read(self) -> float:
+        """Share of the part that has been read, from 0 to 1."""
+        return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
+
+    def next(self, size_bytes: int = 0) -> bytes:
+        """Return the next bytes, of the given size or one piece; empty at the end, and if gzip data is damaged."""
+        size_bytes = max(size_bytes, PIECE_BYTES)
+        if self._unpack is None:
+            return self._file.read(max(min(size_bytes, self._end - self._file.tell()), 0))
+        while not self._is_damaged and (packed := self._packed or self._file.read(size_bytes)):
+            before = self._unpack.copy()
+            try:
+                # The output size is limited: highly compressible data would otherwise need twenty times as much memory.
+                block: bytes = self._unpack.decompress(packed, size_bytes)
+            except zlib.error as error:
+                self.remarks.append(f"the gzip data is damaged: {error}")
+                self._is_damaged = True
+                return _up_to_damage(before, packed, size_bytes)
+            self._packed = self._unpack.unconsumed_tail
+            if self._unpack.eof:  # another gzip member may follow
+                self._packed = self._unpack.unused_data
+                self._unpack = _unpacker()
+            if block:
+                return block
+        return b""
+
+
+def _unpacker() -> Any:
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+
+
+def _up_to_damage(unpack: Any, packed: bytes, size_bytes: int) -> bytes:
+    """Return the bytes before the damage, found by bisection: an error discards all output of its call."""
+    found = b""
+    while size_bytes := size_bytes // 2:
+        before = unpack.copy()
+        try:
+            found += unpack.decompress(packed, size_bytes)
+            packed = unpack.unconsumed_tail
+        except zlib.error:
+            unpack = before
+    return found
+
+
+class Pieces:
+    """One pass over events, from the first one on.
+
+    `buffer` holds the events' bytes that have already been read, and `taken_bytes` is the size of the file before it.
+    """
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        columns: Columns,
+        buffer: bytes = b"",
+        taken_bytes: int = 0,
+        progress: Progress = in_silence,
+    ) -> None:
+        self._blocks = blocks
+        self._columns = columns
+        self._buffer = buffer
+        self._taken_bytes = taken_bytes
+        self._progress = progress
+        self._exact = False
+        self.remarks = blocks.remarks
+
+    def to_the_end(self) -> None:
+        """Process all events up to the end of the list, or up to damage or the end of a truncated file."""
+        if self._all_blocks() and self._take(split) and self._take(walked):
+            self.remarks.append(f"cut off: read to {self._place(0)}")
+
+    def to_the_cut(self) -> bool:
+        """Process all events; return False unless the part ends exactly after an event."""
+        return self._all_blocks() and self._take(split) and self._take(walked) and not self._buffer.strip(b" \t\r\n,")
+
+    def _all_blocks(self) -> bool:
+        """Process all events that another one follows; return False at the end of the list, and at damage."""
+        # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
+        # time remains linear.
+        while block := self._blocks.next(len(self._buffer)):
+            self._buffer += block
+            if not self._take(split):
+                return False
+            self._progress(units.share(self._blocks.share_read))
+        return True
+
+    def _take(self, how: Callable[[bytes, bool], Split]) -> bool:
+        """Process the whole events of the buffer; return whether more may follow."""
+        found = how(self._buffer, self._exact)
+        try:
+            self._columns.add(found.events)
+        except InexactError:
+            self._exact = True
+            found = how(self._buffer, self._exact)
+            self._columns.add(found.events)
+        if found.damaged_byte is not None:
+            damaged, read = self._place(found.damaged_byte), self._place(found.size_bytes)
+            self.remarks.append(f"damaged at {damaged}: read to {read}")
+        self._buffer = self._buffer[found.size_bytes :]
+        self._taken_bytes += found.size_bytes
+        return not found.at_end and found.damaged_byte is None
+
+    def _place(self, byte: int) -> str:
+        """Return the position in the file of a byte of the buffer."""
+        return f"byte {self._taken_bytes + byte:,}{' after decompression' if self._blocks.is_packed else ''}"
+
+
+def boundary(file: IO[bytes], near: int) -> tuple[int, int] | None:
+    """Return the end of an apparent event at or soon after a byte, and the start of the next one; None if not found."""
+    file.seek(near)
+    buffer = file.read(PIECE_BYTES)
+    for end, after in pairwise(_BETWEEN.finditer(buffer)):
+        events = walked(buffer[end.end() : after.end()], exact=False).events
+        if events and all(event.ph for event in events):
+            return near + end.start() + 1, near + end.end()
+    return None
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

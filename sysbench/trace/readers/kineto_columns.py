@@ -1,8 +1,14 @@
-"""Conversion of Kineto's events to columns."""
+"""Conversion of Kineto's events to columns, collectives with their arguments included.
+
+Kineto writes the arguments of `record_param_comms` to the kernels that it launches (libkineto, output_json.cpp; their
+names are in torch/csrc/profiler/util.h). Backends on the host, such as gloo, record a range with the shapes of its
+inputs.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,12 +20,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.gradients import resolve_forward_threads
-from sysbench.trace.packed import NAME, Packed, Recording, Stretch, Table, since_the_first
-from sysbench.trace.readers.kineto_collectives import CollectiveRows
+from sysbench.trace.attribution import resolve_forward_threads
+from sysbench.trace.kernels.names import classified
+from sysbench.trace.readers.kineto_events import Event, ExactEvent
 from sysbench.trace.recording import (
+    CALLED,
     COPY,
+    HOST_RAN,
     KERNEL,
+    KERNEL_RAN,
+    NAME,
     NONE,
     SET,
     Collectives,
@@ -27,67 +37,15 @@ from sysbench.trace.recording import (
     Integers,
     Launches,
     Operators,
+    Packed,
     ProcessGroup,
     Ranges,
+    Recording,
+    Stretch,
+    Table,
     place,
+    since_the_first,
 )
-
-_NONE_RECORDED: Final = msgspec.Raw(b"")
-
-
-class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """The arguments of an event that are used, in the order in which Kineto writes them; others are not decoded."""
-
-    device: int | None = NONE
-    stream: int | None = NONE
-    correlation: int | None = NONE
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    bytes: int | None = NONE
-    sequence: int | None = msgspec.field(default=NONE, name="Sequence number")
-    forward_thread: int | None = msgspec.field(default=NONE, name="Fwd thread id")
-    shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
-    types: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input type")
-    engine: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="HW event name")
-    """Engine of an event on an HPU device."""
-    collective: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Collective name")
-    in_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="In msg nelems")
-    out_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Out msg nelems")
-    group_size: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Group size")
-    dtype: msgspec.Raw = _NONE_RECORDED
-    group: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Process Group Name")
-    ranks: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Process Group Ranks")
-    collective_sequence: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Seq")
-
-
-_NO_ARGUMENTS: Final = Arguments()
-
-
-class Event(msgspec.Struct, gc=False):
-    """One event, with times as floats."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: float = 0.0
-    dur: float | None = None
-    args: Arguments = _NO_ARGUMENTS
-
-
-class ExactEvent(msgspec.Struct, gc=False):
-    """One event, with times that floats cannot represent to the nanosecond."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: int | str = 0
-    tid: int | str = 0
-    ts: Decimal = Decimal(0)
-    dur: Decimal | None = None
-    args: Arguments = _NO_ARGUMENTS
-
 
 _WORK: Final = (
     (KERNEL, re.compile(r"(\w+_)?kernel|mtia_ccp_events|hpu_op")),
@@ -112,6 +70,17 @@ _EXACT_MICROSECONDS: Final = 2**53 / 1000
 """Beyond this many microseconds, floats do not represent every nanosecond."""
 _NANOSECONDS_SINCE_1973: Final = 10**17
 """Larger times are nanoseconds: as microseconds they would be in the year 5138."""
+
+_CALL: Final = re.compile(r"c10d::\w+|record_param_comms")
+_ON_HOST: Final = re.compile(r"(gloo|mpi|ucc):\w+")
+"""Ranges of other backends (`nccl:all_reduce`) only last as long as the launch."""
+
+_KINDS: Final[dict[str, tuple[int, Callable[[str], bool]]]] = {
+    "work": (KERNEL_RAN, lambda name: classified(name) == "communication"),
+    "operators": (CALLED, lambda name: _CALL.fullmatch(name) is not None),
+    "ranges": (HOST_RAN, lambda name: _ON_HOST.fullmatch(name) is not None),
+}
+_UNSEEN: Final = -1
 
 
 class _Numbers(dict[Any, int]):
@@ -138,7 +107,10 @@ class _Shapes(dict[bytes, int]):
         self._names = names
 
     def __missing__(self, written: bytes) -> int:
-        number = self[written] = self._names[_spaced(written.decode("utf-8", "replace"))]
+        text = written.decode("utf-8", "replace")
+        with suppress(ValueError, RecursionError):
+            text = json.dumps(json.loads(text))  # as torch writes lists, so that other spellings are the same shapes
+        number = self[written] = self._names[text]
         return number
 
 
@@ -269,10 +241,19 @@ class Columns:
     def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
         """Return their columns except times, in the order of `trace.recording`."""
         names, threads, shapes = self._names, self._threads, self._shapes
+        kinds, launch_shapes = self._kinds, self._launch_shapes
         name = np.array([names[event.name] for event in events], np.int32)
         arguments = [event.args for event in events]
         if which == "work":
-            return (name, *self._of_work(events, arguments))
+            return (
+                name,
+                np.array([kinds[event.cat] for event in events], np.int8),
+                _numbers([each.device for each in arguments]),
+                _numbers([each.stream for each in arguments]),
+                _numbers([each.correlation for each in arguments]),
+                np.array([launch_shapes[each.grid, each.block] for each in arguments], np.int32),
+                _numbers([each.bytes for each in arguments]),
+            )
         thread = np.array([threads[event.pid, event.tid] for event in events], np.int32)
         if which == "launches":
             return (name, thread, _numbers([each.correlation for each in arguments]))
@@ -284,17 +265,6 @@ class Columns:
             _numbers([each.sequence for each in arguments]),
             _numbers([each.forward_thread for each in arguments]),
             np.array([shapes[bytes(each.shapes)] for each in arguments], np.int32),
-        )
-
-    def _of_work(self, events: list[Any], arguments: list[Arguments]) -> tuple[NDArray[Any], ...]:
-        kinds, shapes = self._kinds, self._launch_shapes
-        return (
-            np.array([kinds[event.cat] for event in events], np.int8),
-            _numbers([each.device for each in arguments]),
-            _numbers([each.stream for each in arguments]),
-            _numbers([each.correlation for each in arguments]),
-            np.array([shapes[each.grid, each.block] for each in arguments], np.int32),
-            _numbers([each.bytes for each in arguments]),
         )
 
     def found(self) -> Found:
@@ -413,15 +383,90 @@ def _room_of(category: str) -> str | None:
     return "launches" if _LAUNCHES.fullmatch(lower) else None
 
 
-def _spaced(written: str) -> str:
-    """Format lists as torch does, so that other spellings denote the same shapes."""
-    with suppress(ValueError, RecursionError):
-        return json.dumps(json.loads(written))
-    return written
-
-
 def _numbers(values: list[int | None]) -> Integers:
     try:
         return np.array(values, np.int64)
     except (OverflowError, TypeError):
         return np.array([NONE if value is None or abs(value) >= 2**63 else value for value in values], np.int64)
+
+
+class CollectiveRows:
+    """Finds collectives among events, and reads their arguments; texts are numbered by `names`."""
+
+    def __init__(self, names: dict[Any, int]) -> None:
+        self._names = names
+        self._known = {which: np.zeros(0, np.int8) for which in _KINDS}
+        """Whether each name is that of a collective, or _UNSEEN; names of events repeat millions of times."""
+
+    def among(self, which: str, events: Sequence[Any], name: NDArray[Any]) -> tuple[list[int], Sequence[Integers]]:
+        """Return the positions of the collectives, and their columns from `source` on, as in `Collectives`.
+
+        `name` is the number of each event's name.
+        """
+        if which not in _KINDS:
+            return [], ()
+        source, holds = _KINDS[which]
+        known = self._known[which]
+        if len(known) < len(self._names):
+            known = np.concatenate([known, np.full(2 * len(self._names) - len(known), _UNSEEN, np.int8)])
+            self._known[which] = known
+        unseen = np.flatnonzero(known[name] == _UNSEEN)
+        for at in unseen[np.unique(name[unseen], return_index=True)[1]].tolist():
+            known[name[at]] = holds(events[at].name)
+        rows = np.flatnonzero(known[name]).tolist()
+        columns = np.array([self._arguments(source, events[at].args) for at in rows], np.int64)
+        return rows, [*columns.reshape(-1, 10).T]
+
+    def _arguments(self, source: int, given: Any) -> tuple[int, ...]:
+        elements = _number(given.in_elements)
+        dtype = _text(given.dtype)
+        if source == HOST_RAN and elements == NONE:
+            elements, dtype = _inputs(_decoded(given.shapes), _decoded(given.types))
+        return (
+            source,
+            NONE if given.correlation is None or abs(given.correlation) >= 2**63 else given.correlation,
+            self._number_of(_text(given.collective)),
+            elements,
+            _number(given.out_elements),
+            self._number_of(str(dtype)),
+            _number(given.group_size),
+            self._number_of(_text(given.group)),
+            self._number_of(_text(given.ranks)),
+            _number(given.collective_sequence),
+        )
+
+    def _number_of(self, text: str) -> int:
+        return self._names[text] if text else NONE
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    with suppress(msgspec.DecodeError, RecursionError):
+        return msgspec.json.decode(raw) if bytes(raw) else None
+    return None
+
+
+def _number(raw: msgspec.Raw) -> int:
+    """Return a whole number of elements or ranks; NONE for anything else."""
+    value = _decoded(raw)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**50 else NONE
+
+
+def _text(raw: msgspec.Raw) -> str:
+    """Return a text as it is, and anything else (a list of ranks) as JSON."""
+    value = _decoded(raw)
+    return value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
+
+
+def _inputs(shapes: Any, types: Any) -> tuple[int, str]:
+    """Return the number of elements of all input tensors, NONE if not recorded, and the type of the first."""
+    if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
+        return NONE, ""
+    tensors = [
+        (shape, dtype)
+        for shape, dtype in zip(shapes, types, strict=True)
+        if dtype and isinstance(shape, list) and all(isinstance(each, int) and each >= 0 for each in shape)
+    ]
+    if not tensors:
+        return NONE, ""
+    elements = sum(math.prod(shape) for shape, _ in tensors)
+    return elements if elements < 2**50 else NONE, str(tensors[0][1])

@@ -19,7 +19,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sysbench.command import measuring
-from sysbench.commands.attention import pictures as attention_pictures
+from sysbench.commands.attention import figures
+from sysbench.commands.attention.command import refuse_unwritable
 from sysbench.commands.attention.live import (
     ATTENTION,
     AttentionLines,
@@ -30,7 +31,7 @@ from sysbench.commands.attention.live import (
     left_s,
 )
 from sysbench.commands.attention.record import AttentionRecord, AttentionTimed
-from sysbench.commands.attention.spec import AttentionSpec
+from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
 from sysbench.commands.attention.tables import TABLES, tables_for
 from sysbench.errors import OutputError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunResumed
@@ -209,7 +210,7 @@ def texts_of(path: Path) -> str:
 
 
 def test_curves_say_what_they_show_and_where_memory_ends(record: AttentionRecord, tmp_path: Path) -> None:
-    (path,) = attention_pictures.write(record, curves=tmp_path / "curves.svg")
+    (path,) = figures.write(record, curves=tmp_path / "curves.svg")
     said = texts_of(path)
     for expected in ("d 64", "forward", "backward", "kept for backward", "naive", "does not fit", "16384", "N^2.00"):
         assert expected in said
@@ -217,31 +218,31 @@ def test_curves_say_what_they_show_and_where_memory_ends(record: AttentionRecord
 
 
 def test_heat_maps_have_every_cell_of_the_sweep(record: AttentionRecord, tmp_path: Path) -> None:
-    (path,) = attention_pictures.write(record, heat_map=tmp_path / "heat.svg")
+    (path,) = figures.write(record, heat_map=tmp_path / "heat.svg")
     said = texts_of(path)
     assert "naive, forward" in said
     assert said.count("oom") >= 1
     assert said.count("skipped") >= 3
-    maps = attention_pictures.heat_map(record.cells, "naive", "forward")
+    maps = figures.heat_map(record.cells, "naive", "forward")
     assert maps is not None
     assert len(maps.values) + len(maps.words) == len(SPEC.dim) * len(SPEC.seq)
     assert {n for _, n in maps.beyond} == {16384}
 
 
 def test_a_simulated_picture_says_so(tmp_path: Path) -> None:
-    paths = list(attention_pictures.write(runs.record(SIMULATED), tmp_path / "c.svg", tmp_path / "h.svg"))
+    paths = list(figures.write(runs.record(SIMULATED), tmp_path / "c.svg", tmp_path / "h.svg"))
     assert len(paths) == 2
     for path in paths:
         assert "SIMULATED for NVIDIA A100-SXM4-40GB" in texts_of(path)
 
 
 def test_the_same_record_gives_the_same_bytes(record: AttentionRecord, tmp_path: Path) -> None:
-    one, two = (next(iter(attention_pictures.write(record, tmp_path / name))) for name in ("a.svg", "b.svg"))
+    one, two = (next(iter(figures.write(record, tmp_path / name))) for name in ("a.svg", "b.svg"))
     assert one.read_bytes() == two.read_bytes()
 
 
 def test_a_png_is_a_png_and_large_enough_for_a_report(record: AttentionRecord, tmp_path: Path) -> None:
-    (path,) = attention_pictures.write(record, curves=tmp_path / "curves.png")
+    (path,) = figures.write(record, curves=tmp_path / "curves.png")
     width, height = struct.unpack(">II", path.read_bytes()[16:24])
     assert width >= 1500
     assert height >= 600
@@ -249,7 +250,7 @@ def test_a_png_is_a_png_and_large_enough_for_a_report(record: AttentionRecord, t
 
 def test_each_setting_has_a_picture_of_its_own(tmp_path: Path) -> None:
     record = runs.record(SINGLE.model_copy(update={"batch": (2, 8)}))
-    paths = list(attention_pictures.write(record, curves=tmp_path / "c.svg"))
+    paths = list(figures.write(record, curves=tmp_path / "c.svg"))
     assert [path.name for path in paths] == ["c-1.svg", "c-2.svg"]
     assert "batch 2" in texts_of(paths[0])
     assert "batch 8" in texts_of(paths[1])
@@ -257,17 +258,17 @@ def test_each_setting_has_a_picture_of_its_own(tmp_path: Path) -> None:
 
 def test_nothing_measured_leaves_no_picture(tmp_path: Path) -> None:
     record = measuring("attention").folded(runs.events(SPEC)[:2])
-    assert list(attention_pictures.write(record, tmp_path / "c.png", tmp_path / "h.png")) == []  # type: ignore[arg-type]
+    assert list(figures.write(record, tmp_path / "c.png", tmp_path / "h.png")) == []  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_is_none_of_a_picture_is_refused(record: AttentionRecord, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="png, svg, pdf"):
-        list(attention_pictures.write(record, tmp_path / "c.gif"))
+        list(figures.write(record, tmp_path / "c.gif"))
     with pytest.raises(UsageError, match=r"\.png, \.svg or \.pdf"):
-        attention_pictures.refuse_other_formats(None, Path("x.jpeg"))
+        refuse_unwritable(AttentionOptions(heat_map=Path("x.jpeg")))
     with pytest.raises(OutputError, match="cannot write"):
-        list(attention_pictures.write(record, tmp_path / "missing" / "c.png"))
+        list(figures.write(record, tmp_path / "missing" / "c.png"))
 
 
 # While it runs

@@ -21,8 +21,8 @@ from sysbench.commands.memory.figures import COLOURS, STACKING
 from sysbench.errors import OutputError, UsageError
 from sysbench.render import plots
 from sysbench.snapshot import CATEGORIES, snapshot
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.timeline import Timeline
-from sysbench.snapshot.timeline_sources import from_snapshot
 from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, from_events
 from tests.snapshot.synthetic_snapshots import Model, training_snapshot
 

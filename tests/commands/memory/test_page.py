@@ -21,9 +21,9 @@ from sysbench.commands.memory import page as memory_page
 from sysbench.commands.memory.figures import COLOURS, STACKING
 from sysbench.errors import OutputError
 from sysbench.snapshot import CATEGORIES, snapshot
+from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.layout import Frame
 from sysbench.snapshot.timeline import Timeline
-from sysbench.snapshot.timeline_sources import from_snapshot
 from tests.render.browser import Browser, browser, missing
 from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, from_events
 from tests.snapshot.synthetic_snapshots import Model, training_snapshot

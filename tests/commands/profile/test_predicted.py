@@ -10,17 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sysbench.commands.profile.figures import of_run
+from sysbench.commands.profile.figures import of_run, rooflines
 from sysbench.commands.profile.record import ProfileRecord
-from sysbench.commands.profile.roofline import rooflines
 from sysbench.errors import DoesNotFitError
 from sysbench.predict.recording import kernel_name, recording
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.predict.trace import Kernel
 from sysbench.spec.hardware import named
 from sysbench.spec.model import ModelCell, ModelShape
-from sysbench.trace import chrome_trace, traces, window
-from sysbench.trace.kernels.classes import classified, precision
+from sysbench.trace import traces, window
+from sysbench.trace.kernels.names import classified, precision
 from sysbench.trace.summary import ProfileSummary
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 
@@ -36,7 +35,7 @@ STEP = SimulatedStep(CELL, "h100", placed=True, whole=True)
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("predicted") / "step.json.gz"
     whole = recording(STEP.found, path.name)
-    chrome_trace.write(path, window.cut(whole, window.find(whole, None), 1 << 40), 1 << 40)
+    window.write(path, window.cut(whole, window.find(whole, None), 1 << 40), 1 << 40)
     return path
 
 
@@ -101,7 +100,7 @@ def test_the_file_and_a_slice_of_it_say_that_they_are_predicted(written: Path, t
     assert read.predicted
     assert read.devices == (named("h100").names[0],)
     part = tmp_path / "forward.json"
-    chrome_trace.write(part, window.cut(read, window.find(read, "forward"), 1 << 30), 1 << 30)
+    window.write(part, window.cut(read, window.find(read, "forward"), 1 << 30), 1 << 30)
     assert traces.summary_of(traces.read(part)).predicted
     lanes = [event["args"]["name"] for event in json.loads(part.read_text())["traceEvents"] if event["ph"] == "M"]
     assert any(name.endswith("PREDICTED") for name in lanes)

@@ -16,10 +16,9 @@ from sysbench.errors import UsageError
 from sysbench.render import output as summary
 from sysbench.render.table import Measure, Table
 from sysbench.spec.run import Format, Selection
-from sysbench.trace.range_tree import PHASES
 from sysbench.trace.recording import Trace
 from sysbench.trace.summarise import summarise
-from sysbench.trace.summary import ProfileSummary
+from sysbench.trace.summary import PHASES, ProfileSummary
 from tests.trace.synthetic_traces import ADD, GEMM, MAIN, Builder, recording, training
 
 STEPS, LAYERS, KERNEL_NS = 2, 3, 1000

@@ -22,7 +22,7 @@ from sysbench.command import Kind, kinds, measuring
 from sysbench.commands.report import agreement, latex, long_table, markdown, page, screen
 from sysbench.commands.report.assemble import TITLE, document, narrowed
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported
-from sysbench.commands.report.wording import headlines
+from sysbench.commands.report.wording import MARKS, headlines
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
@@ -176,7 +176,8 @@ def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
     first, *_ = screen.sheets(whole)
     for section in whole.sections:
         for finding in section.findings[:1]:
-            assert any(finding.text in remark.text for remark in first.remarks), section.run
+            (said,) = [remark.text for remark in first.remarks if finding.text.removesuffix(".") in remark.text]
+            assert (said.endswith(f"({MARKS[finding.origin]}).")) == (finding.origin != "measured"), section.run
 
 
 def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:

@@ -121,7 +121,7 @@ def test_an_experiment_for_a_gpu_that_is_not_here_is_predicted_and_says_how_long
     (tmp_path / "two.toml").write_text(PREDICTED)
     done = answered("run", "two.toml", "--for", "H100 SXM", "--quiet", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "PREDICTED: measuring all of this there takes about" in " ".join(done.out.split())
+    assert "PREDICTED: measuring all of this on that GPU takes about" in " ".join(done.out.split())
     (directory,) = (tmp_path / "runs").iterdir()
     manifest = json.loads((directory / "manifest.json").read_text())
     assert [run["here"] for run in manifest["runs"]] == ["simulated", "left out"]

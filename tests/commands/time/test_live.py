@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from sysbench.commands.time import blocks
-from sysbench.commands.time.live import TIME, TimeLines
+from sysbench.commands.time.live import TIME, Screen, TimeLines, slow_without_gpu
 from sysbench.commands.time.live_state import advance, cell_left_s, expected_steps, folded, run_left_s
-from sysbench.commands.time.screen import Screen, slow_without_gpu
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import (
     CellFinished,

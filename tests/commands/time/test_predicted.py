@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.predicted import GPUS, PREDICTED
 from sysbench.commands.time.record import TimeRecord
-from sysbench.commands.time.spec import TimeCell, TimeSpec
+from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
 from sysbench.engine.sensors import nvml
 from sysbench.errors import UnavailableError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
@@ -23,6 +25,7 @@ from sysbench.predict import simulated_step
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.render.plots import content
 from sysbench.render.table import Measure, Word
+from sysbench.spec.command_options import command_line, given, validated
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 from tests.fixtures_timing import TWO_CORES
 
@@ -181,6 +184,30 @@ def test_a_report_marks_it_too(ran: tuple[Ran, Path]) -> None:
     assert "matmul_fp32" in again.out
     rows = json.loads(answered("time", "--from", "latest", "--json", "-", cwd=directory).out)
     assert rows["cells"][1]["prediction"]["price_per_million_tokens"] > 0
+
+
+def test_a_program_reads_predicted_times_with_their_intervals(ran: tuple[Ran, Path]) -> None:
+    directory = ran[1]
+    shown = answered("time", "--from", "latest", "--format", "csv", cwd=directory)
+    rows = list(csv.DictReader(shown.out.splitlines()))
+    for cell in record_in(directory / "runs")["cells"]:
+        found = cell["prediction"]
+        times = {**{phase["name"]: phase for phase in found["phases"]}, "step": found["step"]}
+        of_cell = {row["phase"]: row for row in rows if row["simulate"] == cell["axes"]["simulate"]}
+        assert of_cell.keys() == times.keys()
+        for phase, row in of_cell.items():
+            given_s = [float(row[name]) for name in ("predicted_s", "predicted_low_s", "predicted_high_s")]
+            assert given_s == [times[phase][f"{end}_s"] for end in ("point", "low", "high")]
+            assert (row["source"], row["device_name"], row["wall_mean_s"]) == ("predicted", found["gpu"], "")
+        assert float(of_cell["step"]["tokens_per_s"]) == found["tokens_per_s"]
+        assert int(of_cell["step"]["reserved_peak_bytes"]) == found["reserved_peak_bytes"]
+
+
+def test_the_line_that_repeats_a_run_with_prices_can_be_typed() -> None:
+    spec = TimeSpec(size=("tiny",), simulate=("t4", "h100"), price={"t4": 0.35, "h100": 2.5})
+    again = shlex.split(command_line(spec))[2:]
+    (asked, _) = given("time", again, TimeSpec, TimeOptions)
+    assert validated(TimeSpec, asked) == spec
 
 
 @pytest.mark.parametrize(

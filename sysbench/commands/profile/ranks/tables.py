@@ -10,8 +10,7 @@ from sysbench import units
 from sysbench.commands.profile.profiles import NS, Profiles, Ranks
 from sysbench.render.declared import DeclaredTable, Field, Leading, leading
 from sysbench.render.table import Measure, Remark
-from sysbench.trace.ranks.kinds import bus_factor
-from sysbench.trace.ranks.summary import Arrivals, CollectiveCall, CollectiveStatistics, RankStep
+from sysbench.trace.ranks.summary import Arrivals, CollectiveCall, CollectiveStatistics, RankStep, bus_factor
 
 _RUN: Final = Leading(
     columns=lambda profiles: profiles.columns if profiles.record is not None else (),
@@ -160,11 +159,14 @@ HIGHEST_SHARE: Final = 1.1
 """Highest credible share of a ceiling: noise, and messages between the sizes tried, account for the excess."""
 
 
-def _ceilings(profiles: Profiles) -> Iterator[str]:
+def _ceilings(profiles: Profiles) -> list[str]:
+    found = []
     for of in profiles.ranks:
         if of.link is not None:
             size, rate = units.size(of.link.message_bytes), units.quantity("bytes_per_s", of.link.bus_bytes_per_s)
-            yield f"ceiling{f' of {of.label}' if of.label else ''}: an all-reduce of {size} reached {rate} (busBW)"
+            which = f"ceiling of {of.label}" if of.label else "ceiling"
+            found.append(f"{which}: an all-reduce of {size} reached {rate} (busBW)")
+    return found
 
 
 COLLECTIVES = DeclaredTable(
@@ -197,7 +199,7 @@ COLLECTIVES = DeclaredTable(
         Field("ceiling", "of ceiling", "share", importance=2, get=lambda row: row.ceiling_share, optional=True),
     ),
     rows=lambda profiles: [_Shape(of, row) for of in profiles.ranks for row in of.summary.collectives],
-    notes=lambda profiles: list(_ceilings(profiles)),
+    notes=_ceilings,
     leading=(_RUN, leading(Field("collective", get=lambda row: row.row.kind))),
 )
 """One row per kind, message size and group size: calls, transfer, waiting, bandwidths."""

@@ -10,8 +10,8 @@ from sysbench import units
 from sysbench.commands.profile.figures import CLASSES, ink_on
 from sysbench.render import plots
 from sysbench.render.plots import INK, QUIET, WIDTH_IN, printable
-from sysbench.trace.ranks.kinds import Kind
-from sysbench.trace.ranks.timeline import Bar, Lane, Timeline
+from sysbench.trace.ranks.matching import Bar, Lane, Timeline
+from sysbench.trace.ranks.summary import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

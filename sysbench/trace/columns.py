@@ -1,10 +1,11 @@
-"""Time intervals on threads, in columns: which interval encloses which, and the union of intervals.
+"""Operations on columns of whole numbers: groups and their sums, intervals that enclose each other, and their union.
 
-Everything here is vectorised: traces hold millions of intervals, and no Python loop runs over them.
+Everything here is vectorised: traces hold millions of rows, and no Python loop runs over them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,8 +13,82 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.grouping import distinct, summed
 from sysbench.trace.recording import NONE, Integers
+
+
+def grouped(numbers: Integers) -> tuple[Integers, Integers]:
+    """Return the distinct numbers in order, and the position of each number among them."""
+    if not len(numbers):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    least, largest = int(numbers.min()), int(numbers.max())
+    if largest == least:
+        return np.array([least], np.int64), np.zeros(len(numbers), np.int64)
+    if largest - least > max(4 * len(numbers), 1 << 16):
+        return np.unique(numbers, return_inverse=True)
+    # Numbers in a small range are used directly as positions in a table.
+    above = numbers - least
+    present = np.zeros(largest - least + 1, bool)
+    present[above] = True
+    place = np.cumsum(present) - 1
+    return np.flatnonzero(present) + least, place[above]
+
+
+def distinct(numbers: Integers) -> Integers:
+    """Return the distinct numbers in order."""
+    if not len(numbers):
+        return numbers
+    least, largest = int(numbers.min()), int(numbers.max())
+    if largest - least > max(4 * len(numbers), 1 << 16):
+        ordered = np.sort(numbers)
+        return np.asarray(ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])])
+    present = np.zeros(largest - least + 1, bool)
+    present[numbers - least] = True
+    return np.flatnonzero(present) + least
+
+
+def firsts(which: Integers, groups: int) -> Integers:
+    """Return the first position of each group; `which` is the group of every value, and no group is empty."""
+    found = np.zeros(groups, np.int64)
+    found[which[::-1]] = np.arange(len(which) - 1, -1, -1)
+    return found
+
+
+def summed(values: Integers, which: Integers, groups: int) -> Integers:
+    """Return the exact sum of the values of each group; `which` is the group of every value."""
+    total = np.zeros(groups, np.int64)
+    np.add.at(total, which, values)
+    return total
+
+
+def looked_up(column: Integers, index: Integers) -> Integers:
+    """Return the column's value at each index; NONE where the index is NONE."""
+    if not len(column):
+        return np.full(len(index), NONE, np.int64)
+    return np.where(index == NONE, NONE, column[index])
+
+
+def added_up(keys: Integers, *columns: Integers) -> list[Integers]:
+    """Return the distinct keys in order, and the exact sum of each column for each key."""
+    groups, which = grouped(keys)
+    return [groups, *(summed(column, which, len(groups)) for column in columns)]
+
+
+def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
+    """Distinct rows (shapes, 6) of six columns, a grid and a block, and each row's index; NONE if a value is NONE."""
+    complete = np.logical_and.reduce([column != NONE for column in shapes])
+    known = slice(None) if complete.all() else np.flatnonzero(complete)
+    code = np.zeros(int(complete.sum()), np.int64)
+    columns = [column[known] for column in shapes]
+    for column in columns:
+        values, which = grouped(column)
+        if len(values) > 1:  # most columns are constant and need no further distinction
+            _, code = grouped(code * len(values) + which)
+    found = np.full(len(complete), NONE, np.int64)
+    found[known] = code
+    rows = np.zeros((int(code.max(initial=-1)) + 1, len(shapes)), np.int64)
+    for at, column in enumerate(columns):
+        rows[code, at] = column
+    return rows, found
 
 
 @dataclass(frozen=True)
@@ -41,8 +116,13 @@ class Nesting:
 
     def innermost(self, thread: Integers, at_ns: Integers) -> Integers:
         """For each time on a thread, the open interval that started last; NONE if none is open."""
-        found = self._open_from(self._last_started(thread, at_ns), at_ns)
-        return self._given(found)
+        last_started = np.full(len(at_ns), NONE, np.int64)
+        for each in distinct(thread):
+            first, beyond = np.searchsorted(self.thread, [each, each + 1])
+            asked = np.flatnonzero(thread == each)
+            place = first + np.searchsorted(self.start_ns[first:beyond], at_ns[asked], side="right") - 1
+            last_started[asked] = np.where(place >= first, place, NONE)
+        return self._given(self._open_from(last_started, at_ns))
 
     @cached_property
     def parents(self) -> Integers:
@@ -51,16 +131,6 @@ class Nesting:
         # An interval of zero length must not count as enclosed by one that ends at its start.
         parents[self.order] = self._given(self._open_from(self.around, self.start_ns))
         return parents
-
-    def _last_started(self, thread: Integers, at_ns: Integers) -> Integers:
-        """Positions in `order` of the last interval of a thread that starts at or before a time; NONE if none does."""
-        found = np.full(len(at_ns), NONE, np.int64)
-        for each in distinct(thread):
-            first, beyond = np.searchsorted(self.thread, [each, each + 1])
-            asked = np.flatnonzero(thread == each)
-            place = first + np.searchsorted(self.start_ns[first:beyond], at_ns[asked], side="right") - 1
-            found[asked] = np.where(place >= first, place, NONE)
-        return found
 
     def _open_from(self, place: Integers, at_ns: Integers) -> Integers:
         """From each position outwards, the first interval that ends after the given time."""
@@ -74,6 +144,7 @@ class Nesting:
         return place
 
     def _given(self, place: Integers) -> Integers:
+        """Return positions among the intervals as given, from those in `order`."""
         return np.asarray(np.where(place == NONE, NONE, self.order[place]) if len(self.order) else place, np.int64)
 
 

@@ -1,0 +1,299 @@
+"""Tables of what a summary lists: operators, copies, device use, number formats, checks, and rates of work.
+
+Each row is one entry of the summary. `breakdowns` has the tables that add up the time of kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from sysbench.commands.profile.breakdowns import PROFILE
+from sysbench.commands.profile.profiles import NS, Profile, Profiles
+from sysbench.render.declared import DeclaredTable, Field, leading
+from sysbench.render.table import Measure, Word
+from sysbench.trace.summary import Rate
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry of a profile's summary: an operator, a copy, a check, a rate."""
+
+    profile: Profile
+    of: Any
+
+    def per_step(self, name: str) -> Measure:
+        """A time in nanoseconds, as seconds per step."""
+        return self.profile.per_step(getattr(self.of, name))
+
+    def count(self, name: str) -> Measure:
+        """A count per step."""
+        return self.profile.calls_per_step(getattr(self.of, name))
+
+
+def _rows(found: Callable[[Profile], Iterable[Any]]) -> Callable[[Profiles], Iterator[Row]]:
+    return lambda profiles: (Row(profile, each) for profile in profiles.each for each in found(profile))
+
+
+def _operator_table(name: str, shapes: bool) -> DeclaredTable:
+    def rows(profiles: Profiles) -> Iterator[Row]:
+        for profile in profiles.each:
+            chosen = [
+                row
+                for row in profile.summary.operators
+                if (row.shapes is not None) == shapes and profiles.matches(row.name)
+            ]
+            yield from (Row(profile, row) for row in chosen[: profiles.top(len(chosen))])
+
+    def on_device(profiles: Profiles) -> bool:
+        return any(profile.summary.source == "device" for profile in profiles.each)
+
+    def time(key: str, title: str, place: str, importance: int) -> Field:
+        return Field(
+            key,
+            title,
+            "s",
+            f"{place}, per step",
+            importance,
+            get=lambda row: row.per_step(f"{key}_ns"),
+            when=on_device if place == "device" else None,
+        )
+
+    return DeclaredTable(
+        name,
+        "operators, per step",
+        (
+            time("self_device", "itself", "device", 0),
+            time("total_device", "with callees", "device", 1),
+            time("self_host", "itself", "host", 0),
+            time("total_host", "with callees", "host", 1),
+            Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
+            Field("operator", elastic=True, get=lambda row: row.of.name),
+            *((Field("shapes", elastic=True, get=lambda row: row.of.shapes),) if shapes else ()),
+        ),
+        rows=rows,
+        leading=PROFILE,
+    )
+
+
+OPERATORS = _operator_table("operators", shapes=False)
+"""PyTorch's operators: their time on the host, and the device time of the work they launched."""
+OPERATOR_SHAPES = _operator_table("operator-shapes", shapes=True)
+"""PyTorch's operators, one row per combination of input shapes."""
+
+
+def _over(value: float | None, by: float | None) -> float | None:
+    return value / by if value is not None and by else None
+
+
+COPIES = DeclaredTable(
+    "copies",
+    "memory copied and set",
+    (
+        Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
+        Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
+        Field("bytes", "moved", "bytes", "per step", get=lambda row: _over(row.of.bytes, row.profile.summary.steps)),
+        Field("rate", "per second", "bytes", get=lambda row: _over(row.of.bytes, row.of.total_ns * NS)),
+    ),
+    rows=_rows(lambda profile: profile.summary.copies),
+    leading=(PROFILE, leading(Field("copy", elastic=True, get=lambda row: row.of.name))),
+)
+"""Memory that the driver copied and set."""
+
+DEVICE = DeclaredTable(
+    "device",
+    "device utilisation",
+    (
+        Field(
+            "step",
+            unit="s",
+            get=lambda row: row.profile.per_step(row.profile.summary.window_ns),
+            note=lambda profiles: (
+                "step: from its start until host and device are done"
+                if profiles.predicted
+                else "step: under the profiler, from its start until host and device are done"
+            ),
+        ),
+        Field("busy", unit="share", group="device", get=lambda row: row.of.busy_ns / row.of.window_ns),
+        Field("idle", unit="share", group="device", get=lambda row: 1 - row.of.busy_ns / row.of.window_ns),
+        Field(
+            "waiting",
+            "waiting for the host",
+            "share",
+            "device",
+            get=lambda row: row.of.waiting_ns / row.of.window_ns,
+            note="waiting for the host: idle time before the launch of the next kernel",
+        ),
+        Field(
+            "overlap",
+            unit="ratio",
+            group="device",
+            importance=2,
+            get=lambda row: _over(row.of.work_ns, row.of.busy_ns),
+            note="overlap: kernel time over busy time",
+        ),
+        Field("streams", importance=3, get=lambda row: row.of.streams),
+        Field("launches", "per step", "count", "launches", get=lambda row: row.count("launches")),
+        Field(
+            "launch",
+            "each",
+            "s",
+            "launches",
+            importance=1,
+            get=lambda row: _over(row.of.launch_ns * NS, row.of.launches),
+        ),
+        Field(
+            "queue",
+            "queued",
+            "s",
+            "launches",
+            importance=1,
+            get=lambda row: row.of.queue_median_ns * NS if row.of.queue_median_ns is not None else None,
+            note="queued: median time from launch to start",
+        ),
+        Field(
+            "verdict",
+            "pace set by",
+            get=lambda row: Word("host (launch-bound)", "bad") if row.of.launch_bound else Word("device", "good"),
+        ),
+    ),
+    rows=_rows(lambda profile: [use for use in (profile.summary.device,) if use is not None and use.window_ns]),
+    leading=PROFILE,
+)
+"""Utilisation of the device, time waiting for the host, and cost of launches."""
+
+
+class _Format(NamedTuple):
+    name: str
+    total_ns: int
+    share: float
+
+
+def _formats(profile: Profile) -> Iterator[_Format]:
+    precisions = profile.summary.precisions
+    whole_ns = sum(precisions.values())
+    for name, total_ns in sorted(precisions.items(), key=lambda item: -item[1]):
+        yield _Format(name, total_ns, total_ns / whole_ns if whole_ns else 0.0)
+
+
+PRECISION = DeclaredTable(
+    "precision",
+    "number formats of matrix products",
+    (
+        Field("share", unit="share", get=lambda row: row.of.share),
+        Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
+    ),
+    rows=_rows(_formats),
+    leading=(PROFILE, leading(Field("format", get=lambda row: row.of.name))),
+    when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
+    notes=("by the names of matmul and attention kernels; unknown: the name contains no format",),
+)
+"""Time of matrix products by the number format in kernel names."""
+
+CHECKS = DeclaredTable(
+    "checks",
+    "checks against the model",
+    (
+        Field("expected", unit="count", group="per step", get=lambda row: row.count("expected")),
+        Field("found", unit="count", group="per step", get=lambda row: row.count("found")),
+        Field(
+            "verdict",
+            get=lambda row: Word("right", "good") if row.of.found == row.of.expected else Word("wrong", "bad"),
+        ),
+    ),
+    rows=_rows(lambda profile: profile.summary.checks),
+    leading=(PROFILE, leading(Field("check", get=lambda row: row.of.name))),
+)
+"""Counts that the model determines, and the counts in the profile."""
+
+# --- time against work
+
+
+class _RateRow(Row):
+    """A part of attention or a kernel class, with its work and achieved rates."""
+
+    @property
+    def seconds(self) -> float:
+        return float(self.of.total_ns * NS / self.profile.summary.steps)
+
+    @property
+    def achieved(self) -> float | None:
+        return _over(self.of.flops, self.seconds)
+
+    @property
+    def moved(self) -> float | None:
+        return _over(self.of.bytes, self.seconds)
+
+
+def bound(rate: Rate) -> Literal["compute", "memory"] | None:
+    """Whether compute or memory traffic takes longer at the hardware's peak; None if unknown."""
+    arithmetic, traffic = _over(rate.flops, rate.peak_flops_per_s), _over(rate.bytes, rate.peak_bytes_per_s)
+    if arithmetic is None or traffic is None:
+        return None
+    return "compute" if arithmetic > traffic else "memory"
+
+
+def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
+    def rows(profiles: Profiles) -> list[_RateRow]:
+        return [
+            _RateRow(profile, rate)
+            for profile in profiles.each
+            for rate in profile.summary.rates
+            if rate.kind == kind and (kind == "attention" or rate.flops is not None)
+        ]
+
+    def has_work(profiles: Profiles) -> bool:
+        return any(row.of.flops is not None for row in rows(profiles))
+
+    def has_peak(profiles: Profiles) -> bool:
+        return any(bound(row.of) is not None for row in rows(profiles))
+
+    return DeclaredTable(
+        name,
+        f"{title}, per step",
+        (
+            Field("time", unit="s", get=lambda row: row.seconds),
+            Field("work", unit="flops", get=lambda row: row.of.flops, when=has_work),
+            Field(
+                "bytes",
+                unit="bytes",
+                importance=1,
+                get=lambda row: row.of.bytes,
+                optional=True,
+                note="bytes: a lower bound, every operand and result moved once",
+            ),
+            Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.achieved, when=has_work),
+            Field(
+                "peak",
+                "of peak",
+                "share",
+                importance=2,
+                get=lambda row: _over(row.achieved, row.of.peak_flops_per_s),
+                when=has_peak,
+            ),
+            Field(
+                "bandwidth",
+                "of bandwidth",
+                "share",
+                importance=2,
+                get=lambda row: _over(row.moved, row.of.peak_bytes_per_s),
+                when=has_peak,
+            ),
+            Field("bound", "bound by", get=lambda row: bound(row.of), when=has_peak),
+        ),
+        rows=rows,
+        leading=(
+            PROFILE,
+            leading(
+                Field("part", part, get=lambda row: row.of.part),
+                Field("phase", get=lambda row: row.of.phase or "not known"),
+            ),
+        ),
+    )
+
+
+ATTENTION = _rate_table("attention", "attention, part by part", "part", "attention")
+"""Time, work and rates of scores, mask, softmax and output."""
+RATES = _rate_table("rates", "time against work, by class", "class", "class")
+"""Time, work and rates of kernel classes with known work."""
