@@ -71,7 +71,7 @@ def test_earlier_runs_are_found_by_name() -> None:
     assert repr(sysbench.load("latest")) == "<sysbench time: 2 cells, interrupted>"
     assert repr(sysbench.load("time:latest~1")) == "<sysbench time: 2 cells, complete>"
     assert sysbench.load("accum:latest").record.kind == "accum"
-    with pytest.raises(sysbench.SysbenchError, match="stands for 4 runs"):
+    with pytest.raises(sysbench.SysbenchError, match="matches 4 runs"):
         sysbench.load("runs")
     with pytest.raises(sysbench.SysbenchError, match="nowhere is neither a file nor a directory"):
         sysbench.load("nowhere")

@@ -132,7 +132,7 @@ def test_earlier_runs_go_by_their_names(place: Path, line: str, file: str) -> No
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("memory --from latest", "runs contains no run of `sysbench memory`"),
+        ("memory --from latest", "there are no runs of `sysbench memory` in runs"),
         ("time --from latest~9", "there is no time:latest~9"),
         ("time --from 2026", "time:2026 is ambiguous in runs"),
         ("time --resume latest~9", "there is no time:latest~9"),

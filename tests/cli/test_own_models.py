@@ -84,7 +84,7 @@ def test_every_example_of_the_page_runs_and_says_what_the_page_shows(words: str,
     (shown,) = re.findall(rf"^\$ sysbench {re.escape(words)}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     expected = _lines(shown)
     if "--simulate" not in words:  # then all that does not depend on the machine is what was inferred
-        expected = [line for line in expected if re.match(r"\w+ of \w+\.\w+: ", line)]
+        expected = [line for line in expected if re.match(r"\w+ from \w+\.\w+: ", line)]
     assert expected
     assert [line for line in expected if line not in _lines(ran.out)] == []
 

@@ -167,7 +167,7 @@ def test_more_ranks_than_were_started_are_refused(tmp_path: Path) -> None:
     ("other", "complaint"),
     [
         ({"version": "1.1"}, "rank 1 on elsewhere runs sysbench 1.1, but rank 0 runs 1.0: install one version for all"),
-        ({"digest": "e"}, "rank 1 on elsewhere runs different code of sysbench 1.0 than rank 0"),
+        ({"digest": "e"}, "rank 1 on elsewhere runs different code of sysbench 1.0 from rank 0"),
         (
             {"spec": "t"},
             "rank 1 on elsewhere was started with different options from rank 0: give all ranks the same command",
