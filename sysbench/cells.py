@@ -18,8 +18,8 @@ from sysbench.spec.ranks import KNOBS
 class Axis:
     """One axis: its title in column headings, and the phrase for its values in sentences.
 
-    Its role describes what two cells that differ in this axis have in common: a different `machine`, a different
-    `extent`, different `work`, a different `choice` of implementation, or different measurement `effort`.
+    Its role says how two cells that differ in this axis differ: in the `machine` they ran on, their `extent`, their
+    `work`, their `choice` of implementation, or the `effort` of the measurement.
     """
 
     title: str

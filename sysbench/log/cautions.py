@@ -178,8 +178,8 @@ def launching(seen: CellEvents) -> Iterator[Caution]:
     if bound:
         yield Caution(
             code="launch-bound",
-            message=f"{' and '.join(bound)} {'is' if len(bound) == 1 else 'are'} launch-bound: the device is idle "
-            "while the host launches kernels",
+            message=f"{' and '.join(bound)} {'is' if len(bound) == 1 else 'are'} launch-bound: the device "
+            "finishes as soon as the host has launched its kernels",
             remedy="use --compile, a larger --batch, or a longer --ctx",
         )
 
