@@ -1,4 +1,4 @@
-"""The devices that cells can be measured on, as workers see them."""
+"""The devices on which cells can be measured, as workers see them."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class WorkerProcess:
         self.command = launcher.command()
         """Command line of the launched process."""
         self.ready: WorkerReady | None = None
-        """What it reported when it was ready."""
+        """The worker's report of its devices and of torch, once it is ready."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
@@ -131,14 +131,14 @@ class WorkerProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            why = "there is no such program" if isinstance(error, FileNotFoundError) else reason(error)
+            why = "program not found" if isinstance(error, FileNotFoundError) else reason(error)
             raise SysbenchError(f"cannot start {self.command[0]}: {why}") from error
 
     ranks = 1
-    """Number of workers that this stands for."""
+    """Number of workers that this object represents."""
 
     name = "the worker"
-    """How messages call it."""
+    """The worker's name in messages."""
 
     @property
     def pid(self) -> int:
@@ -147,7 +147,7 @@ class WorkerProcess:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """That process id."""
+        """Process id of the launched process."""
         return (self.pid,)
 
     @property

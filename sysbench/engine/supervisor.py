@@ -43,7 +43,7 @@ HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker can be reused."""
 
 Placement = Callable[[WorkerReady], Sequence[PlacedCell]]
-"""From the first worker's report to the cells that are to be measured; raises UsageError."""
+"""Function from the first worker's report to the cells to measure; raises UsageError."""
 
 
 class Supervisor:
@@ -209,7 +209,8 @@ class Supervisor:
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
     def _ensure_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, Worker]:
-        """Return a worker of this launcher for so many ranks: the current one if it is that and alive, or a new one.
+        """Return a worker of this launcher for this many ranks: the current one if it matches and is alive, or a new
+        one.
 
         A single worker becomes rank 0 of a team.
         """
@@ -288,11 +289,11 @@ def _epitaph(exited: WorkerExited) -> str:
     """Describe in one line how a worker ended: the signal or the exit code, and the last line of its output."""
     worker = "the worker" if exited.rank is None else f"rank {exited.rank}"
     if exited.lost:
-        return f"{worker} is lost: its process, on this node or another, has ended or cannot be reached"
+        return f"{worker} is lost: its process, on this node or another, has exited or is unreachable"
     if exited.signal == "SIGKILL":
-        return f"{worker} was ended by SIGKILL; the kernel does that when host memory runs out"
+        return f"{worker} was killed by SIGKILL; the kernel does that when host memory runs out"
     if exited.signal is not None:
-        end = f"{worker} was ended by {exited.signal}"
+        end = f"{worker} was killed by {exited.signal}"
     elif exited.exit_code is not None:
         end = f"{worker} exited with code {exited.exit_code}"
     else:

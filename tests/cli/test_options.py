@@ -158,7 +158,7 @@ def test_version_is_the_packages() -> None:
         (
             ["time", "--simulate", "24GiB"],
             "sysbench time: --simulate 24GiB: its rates are unknown, so times cannot be predicted; "
-            "sysbench memory --simulate 24GiB says whether a step fits",
+            "sysbench memory --simulate 24GiB shows whether a step fits",
         ),
         (
             ["time", "--plan", "--simulate", "a100-80"],

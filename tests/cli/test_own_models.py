@@ -121,7 +121,7 @@ def test_what_a_model_prints_is_not_in_the_results_and_is_marked(measured: tuple
 def test_a_model_that_breaks_ends_its_own_cell_alone(measured: tuple[Ran, Path]) -> None:
     reads = cell_of(measured, "Reads")
     assert reads["outcome"] == "crashed"
-    assert reads["detail"] == "forward: it reads from standard input, where there is nothing (theirs.py:28 in forward)"
+    assert reads["detail"] == "forward: it reads from standard input, which is empty (theirs.py:28 in forward)"
     assert measured[0].code == 1
     assert cell_of(measured, "Looks")["outcome"] == "ok"
 
@@ -169,7 +169,10 @@ def test_the_record_says_which_code_ran_and_reading_it_imports_none(measured: tu
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--model theirs", "theirs does not name code: write package.module:NAME or path/to/file.py:NAME, such as"),
+        (
+            "--model theirs",
+            "theirs is not a reference to code: write package.module:NAME or path/to/file.py:NAME, such as",
+        ),
         ("--model other.py:Lm", "--model other.py:Lm: there is no file other.py"),
         ("--model hf:nowhere", "--model hf:nowhere: there is no file nowhere"),
         ("--model hf:", "hf: does not name code"),

@@ -236,10 +236,10 @@ def test_a_record_is_on_disk_even_if_it_cannot_be_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(record: object, options: object) -> None:
-        raise OutputError("cannot write standard output: its reader is gone")
+        raise OutputError("cannot write standard output: the reading end of the pipe is closed")
 
     monkeypatch.setattr(running, "show", fails)
-    with pytest.raises(OutputError, match="its reader is gone"):
+    with pytest.raises(OutputError, match="the reading end of the pipe is closed"):
         running.carry_out(spec_of([16]), TimeOptions(out=tmp_path, no_live=True))
     (record,) = tmp_path.glob("*.json")
     assert TimeRecord.model_validate_json(record.read_bytes()).cells

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @command_options(ExperimentOptions, Overrides)
 def run(options_given: Given, overrides_given: Given) -> None:
-    """Run an experiment: several of these commands, listed in one file, with results in one directory.
+    """Run an experiment: several sysbench commands listed in one file, with results in one directory.
 
-    Without a name, lists the experiments that ship. Options given here override those of its runs: --size small
+    Without a name, lists the built-in experiments. Options given here override those of its runs: --size small
     """
     options = validated(ExperimentOptions, options_given)
     overrides = by_long_name(overrides_given)
@@ -61,10 +61,10 @@ def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
     from sysbench.commands.run import tables as experiment_tables
 
     if options.experiment is not None:
-        raise UsageError(f"--list lists what ships; what {options.experiment} would do, --plan shows")
+        raise UsageError(f"--list lists the built-in experiments; --plan shows what {options.experiment} would run")
     if overrides or options.plan:
         given = ", ".join([*(f"--{name}" for name in overrides), *(["--plan"] * options.plan)])
-        raise UsageError(f"{given}: name an experiment as well ({', '.join(experiment_file.names())})")
+        raise UsageError(f"{given} also needs the name of an experiment ({', '.join(experiment_file.names())})")
     running.show_sheet(experiment_tables.listing(map(experiment_file.load, experiment_file.names())), options)
 
 
@@ -77,8 +77,8 @@ def _planned(
 ) -> tuple[Sequence[PlannedRun], Durations]:
     """Plan the runs for this machine; also return the earlier durations of cells on it.
 
-    With a GPU that need not be here the runs are predictions for it, or for a plan those that it would measure.
-    Mistakes are refused before a worker is started to list the devices, which ends with `ahead` if no run takes it.
+    With a GPU that need not be present, the runs are predictions for it, or with --plan those that it would measure.
+    Invalid options raise before a worker is started to list the devices. The worker ends with `ahead` if no run uses it.
     """
     from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
     from sysbench.log.durations import Durations, measured_before

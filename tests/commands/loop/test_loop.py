@@ -312,7 +312,7 @@ def test_a_block_that_raises_leaves_its_record(place: Path, error: BaseException
     [
         ({"path": "nowhere/run.json"}, "cannot write nowhere/run.json: there is no directory nowhere"),
         ({"path": "run"}, "run must end in .json"),
-        ({"path": "run.json", "trace": "run.json"}, "run.json is the file of the record"),
+        ({"path": "run.json", "trace": "run.json"}, "run.json is also the file of the record"),
         ({"trace": "trace.txt"}, "trace.txt must end in .json or .json.gz"),
         ({"trace": "nowhere/trace.json"}, "cannot write nowhere/trace.json"),
         ({"device": "cuda:77"}, "device cuda:77 is not here"),
