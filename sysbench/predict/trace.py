@@ -203,7 +203,8 @@ class TraceWriter:
         for stage, columns in self.stages.items():
             name = stage.phase
             host, launches, kernels, operators, modules = (np.array(column, dtype=np.intp) for column in columns)
-            streams = np.array(self.streams[stage], dtype=np.intp) if any(self.streams.get(stage, ())) else None
+            on_several = len(set(self.streams.get(stage, ()))) > 1
+            streams = np.array(self.streams[stage], dtype=np.intp) if on_several else None
             waits = tuple(self.waits.get(stage, ())) if streams is not None else ()
             phases.append(PhaseTrace(name, host, launches, kernels, operators, modules, streams=streams, waits=waits))
         return Trace(tuple(self.kernels), tuple(self.operators), tuple(self.modules), tuple(phases))
