@@ -211,6 +211,13 @@ class SimulatedDevice(ObservedDevice):
             self.values.follow(func, args, kwargs, result)
         return result
 
+    def repeats(self) -> bool:
+        """Whether the latest two micro-batches were alike in all that the device keeps besides storages."""
+        return True
+
+    def repeat(self, times: int) -> None:
+        """Keep what the latest micro-batch did as if it had run this many `times` more."""
+
     def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
         by_name: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {
             torch.ops.aten._local_scalar_dense.default: self._read,
