@@ -587,7 +587,7 @@ class _StepRecorder(Recorder):
             for parameter in step.work.model.parameters():
                 if parameter.grad is not None:
                     self._assign("gradients", [parameter.grad])
-            # Else it is the loss scale of fp16.
+            self._assign("optimizer state", step.loss_scale)
             self._assign_rest("gradients" if step.keeps_whole_gradients else "optimizer state", spans[-1:])
         elif phase == "optimizer":
             self._assign_rest("optimizer state", spans[-1:])

@@ -134,6 +134,18 @@ def categories(recording: StepRecording, position: int) -> Counter[str]:
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_the_loss_scale_is_no_gradient_where_whole_gradients_are_kept() -> None:
+    def found(precision: str) -> Counter[str]:
+        cell = cell_of(grad_accum=2, no_sync="on", precision=precision, simulate="h100", device="auto")
+        recording = record(cell.step, cell.mode, CPU)
+        return categories(recording, recording.measured[-2].end)  # after the last backward
+
+    scaled, unscaled = found("fp16"), found("fp32")
+    assert scaled["gradients"] == unscaled["gradients"]
+    assert scaled["optimizer state"] == unscaled["optimizer state"] + 4 + 4
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 @pytest.mark.parametrize("ranks", [8, 64])
 def test_fsdp2_keeps_three_times_the_shard_of_its_rank(ranks: int) -> None:
     cell = cell_of(ranks=ranks, d_model=64, d_ff=192, vocab=128, simulate="h100", device="auto")
