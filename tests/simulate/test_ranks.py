@@ -19,7 +19,7 @@ from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.simulate.gpu import MIB, Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.simulate.ranks import BUCKET_BYTES, FIRST_BUCKET_BYTES, _filled
-from sysbench.simulate.recording import _AS_IT_IS, StepRecording, record
+from sysbench.simulate.recording import _AS_IT_IS, Platform, StepRecording, record
 from sysbench.simulate.search import find_fewest_ranks
 from sysbench.spec import hardware
 from sysbench.spec.ranks import Strategy
@@ -190,6 +190,17 @@ def test_a_rank_need_not_hold_the_whole_model_while_it_is_built() -> None:
         tried.append((ranks, result.verdict.fits))
     assert tried == [(2**power, power == len(tried) - 1) for power in range(len(tried))]
     assert fewest.value == tried[-1][0] > 1
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_a_search_for_ranks_computes_in_the_given_type_on_one_rank_too() -> None:
+    cell = cell_of(param_dtype="bf16", layers=3, simulate="h100", device="auto")
+    _, alone = next(find_fewest_ranks(cell.step, H100))
+    forward = {}
+    for recording in (alone.recording, record(cell.step, "train", Platform.of(H100))):
+        found = categories(recording, recording.measured[2].end)  # after the loss
+        forward[recording.cell.ranks] = found["activations"] + found["communication"]
+    assert forward[1] == forward[2]
 
 
 @pytest.mark.parametrize("strategy", ["fsdp2", "hsdp", "tp", "ddp"])
