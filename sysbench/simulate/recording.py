@@ -35,12 +35,12 @@ from sysbench.simulate.tensors import (
     DEVICE,
     Arguments,
     DeviceObserver,
+    KnownValues,
     ObservedDevice,
     Operator,
     Options,
     SimulatedDevice,
 )
-from sysbench.simulate.values import KnownValues
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
 from sysbench.spec.model import ModelCell, Phase
