@@ -56,7 +56,7 @@ def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
         if name in (device.type, device.torch_name):
             return device
     there = ", ".join(f"{device.torch_name} ({device.name})" for device in devices)
-    raise UsageError(f"no device {name} on this machine; available: {there or 'none'}")
+    raise UsageError(f"--device {name}: no such device on this machine; available: {there or 'none'}")
 
 
 def device_of(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo:

@@ -232,7 +232,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "device": seen.started.device if seen.started else None,
         "host": seen.started.host if seen.started else None,
         "outcome": seen.finished.outcome if seen.finished else "interrupted",
-        "detail": seen.finished.detail if seen.finished else "run interrupted before it finished",
+        "detail": seen.finished.detail if seen.finished else "the cell did not finish",
         "own_model": OwnModelFacts(**own.model_dump(exclude=_OF_EVENTS)) if (own := seen.last(OwnModelBuilt)) else None,
     }
 

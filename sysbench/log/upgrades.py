@@ -19,7 +19,7 @@ RECORD: Mapping[int, Callable[[Fields], Fields]] = {}
 """Function that converts a record to the next schema, by schema."""
 
 EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
-"""Function that converts an event, by schema; called in the order of the log, so it may depend on earlier events."""
+"""Function that converts an event, by schema; called in the order of the log, as it may depend on earlier events."""
 
 
 def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:

@@ -182,7 +182,7 @@ def test_cells_of_unlike_gpus_are_told_apart_in_every_table(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--parallel=2",), "--parallel 2 is for cells that are simulated (--simulate GPU)"),
+        (("--parallel=2",), "--parallel 2 is for simulated cells (--simulate GPU)"),
         (
             ("--parallel=2", "--on=ray"),
             "--parallel applies to this machine; --on ray decides itself how many cells run at a time",

@@ -235,7 +235,10 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
         (("--find=batch",), "--find needs --simulate GPU"),
         (("--simulate=1GiB", "--find=ranks", "--ranks=2"), "leave one of them out"),
         (("--simulate=1GiB", "--find=ranks", "--strategy=ddp"), "every rank holds the whole model"),
-        (("--simulate=1GiB", "--ranks=5", "--strategy=tp"), "--ranks 5, which does not divide them. Nearest that does"),
+        (
+            ("--simulate=1GiB", "--ranks=5", "--strategy=tp"),
+            "--ranks 5, which does not divide them. Nearest valid number",
+        ),
         (("--simulate=1GiB", "--ranks=12", "--strategy=hsdp"), "multiples of 8. Nearest: 16"),
         (("--find=layers", "--simulate=24GiB"), "--find layers is not allowed"),
         (("--simulate=24GiB", "--compile"), "--execution compiled cannot be simulated"),

@@ -79,7 +79,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(runs:
     [
         (
             ["-o", "a.htm"],
-            "--output a.htm does not end as a report does: .htm is not a kind of report. Did you mean .html? "
+            "--output a.htm has an unknown format: .htm is not a report format. Did you mean .html? "
             "(.html, .md, .tex, .csv)",
         ),
         (["-o", "a.md", "-o", "a.md"], "--output a.md is given twice"),

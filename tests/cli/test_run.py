@@ -87,7 +87,7 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
     (directory,) = tmp_path.glob("*-mine")
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "run 2 of 5  elsewhere failed: --device cuda:99 is not here" in err
+    assert "run 2 of 5  elsewhere failed: --device cuda:99: no such device" in err
     assert "run 3 of 5  nowhere: skipped, " in err
     assert f"saved  {directory}" in err
     assert f"resume with: sysbench run --resume {directory}" in err
@@ -162,7 +162,7 @@ def directory_of(out: Path, path: str, overrides: dict[str, str]) -> Path:
             "steps = 2\nbf16 = true\n",
             "short was made with different options: --precision not given there",
         ),
-        ('name = "short"', 'name = "brief"', "the experiment has other runs by now (brief, short)"),
+        ('name = "short"', 'name = "brief"', "the runs of the experiment have changed (brief, short)"),
         ('on_cpu.skip = "no card, no run"', "", "nowhere was left out there (time), here it is as written (time)"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_directory_of_another_experiment_is_not_continued(tmp_path: Path, form
 def test_what_is_no_directory_of_an_experiment_is_not_continued(tmp_path: Path) -> None:
     path = written(tmp_path, EXPERIMENT)
     directory = directory_of(tmp_path, path, {})
-    with pytest.raises(UsageError, match=r"it is of the experiment .*mine\.toml, not of quick"):
+    with pytest.raises(UsageError, match=r"this is a directory of the experiment .*mine\.toml, not of quick"):
         experiment_runs.continued(directory, ExperimentOptions(experiment="quick"), {}, on_this_machine)
     with pytest.raises(LogError, match=r"is not an experiment directory: it has no manifest\.json"):
         experiment_runs.continued(tmp_path, ExperimentOptions(), {}, on_this_machine)
@@ -186,7 +186,7 @@ def test_what_is_no_directory_of_an_experiment_is_not_continued(tmp_path: Path) 
     with pytest.raises(LogError, match=r"was written by sysbench 7\.0 in version 99; this version reads up to 1"):
         manifest.read(directory)
     (directory / "manifest.json").write_text('{"runs": 3}')
-    with pytest.raises(LogError, match="is not a manifest of sysbench"):
+    with pytest.raises(LogError, match="is not a sysbench manifest"):
         manifest.read(directory)
 
 
@@ -261,7 +261,7 @@ def test_without_a_name_what_ships_is_listed() -> None:
             "sysbench run: --size, --plan also needs the name of an experiment (accumulation, ",
         ),
         (["quick", "--list"], "sysbench run: --list lists the built-in experiments; --plan shows what quick would run"),
-        (["--resume", "nowhere"], "sysbench run: nowhere is not the directory of an experiment"),
+        (["--resume", "nowhere"], "sysbench run: nowhere is not an experiment directory"),
     ],
 )
 def test_a_mistake_is_answered_before_a_worker_is_started(arguments: list[str], complaint: str) -> None:

@@ -168,7 +168,10 @@ def test_more_ranks_than_were_started_are_refused(tmp_path: Path) -> None:
     [
         ({"version": "1.1"}, "rank 1 on elsewhere runs sysbench 1.1, but rank 0 runs 1.0: install one version for all"),
         ({"digest": "e"}, "rank 1 on elsewhere runs different code of sysbench 1.0 than rank 0"),
-        ({"spec": "t"}, "rank 1 on elsewhere was started with other options than rank 0: give all ranks one command"),
+        (
+            {"spec": "t"},
+            "rank 1 on elsewhere was started with different options from rank 0: give all ranks the same command",
+        ),
         ({"ranks": 3}, "rank 1 on elsewhere is one of 3 ranks, but rank 0 is one of 2"),
     ],
 )
@@ -226,8 +229,8 @@ def test_a_port_in_use_and_a_rank_0_that_is_nowhere_are_one_line_each(tmp_path: 
         1, "127.0.0.1", port
     )
     assert f"rank 1 did not connect to 127.0.0.1 port {port} within 1 s" in refused(0, "127.0.0.1", port)
-    assert "MASTER_ADDR=nowhere.invalid is no host that is known here" in refused(1, "nowhere.invalid", port)
-    assert "MASTER_ADDR=192.0.2.1 is no address of this machine" in refused(0, "192.0.2.1", port)
+    assert "MASTER_ADDR=nowhere.invalid is not a known host" in refused(1, "nowhere.invalid", port)
+    assert "MASTER_ADDR=192.0.2.1 is not an address of this machine" in refused(0, "192.0.2.1", port)
     assert time.monotonic() - began_s < 20
     assert list(tmp_path.iterdir()) == []
 
@@ -264,7 +267,7 @@ def test_the_variables_of_torchrun_and_srun_say_which_rank_this_is(
     [
         ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "RANK=2 is not a number that a launcher sets"),
         ({"RANK": "0", "WORLD_SIZE": "x", "MASTER_ADDR": "a"}, "WORLD_SIZE=x is not a number"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR must say where rank 0 is"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "set MASTER_ADDR to the address of rank 0"),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, "allowed is 1 to 65535"),
     ],
 )

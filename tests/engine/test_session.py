@@ -46,7 +46,7 @@ from tests.engine.fakes import (
     ("fields", "message"),
     [
         ({"heads": 3}, "--heads 3 does not divide --d-model 32. Nearest that does: 2"),
-        ({"precision": "fp16"}, "--precision fp16 is refused on the CPU, which emulates it; use bf16 there"),
+        ({"precision": "fp16"}, "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there"),
         ({"device": "cuda:3", "precision": "fp16", "heads": 3}, "--heads 3 does not divide --d-model 32."),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_disk_that_fills_up_in_mid_run_stops_it_and_keeps_what_is_finished(tmp
     pid, message = shown.stdout.splitlines()
     assert message == (
         f"cannot write {path}: the file would exceed the allowed size. "
-        "The run was stopped; the log has everything before that"
+        "The run was stopped; the log has all earlier events"
     )
     assert not Path(f"/proc/{pid}").exists()
     assert outcomes(spec_of([16, 32]), read(path)) == {16: "ok"}
@@ -274,7 +274,7 @@ def test_a_log_of_other_code_is_refused(tmp_path: Path) -> None:
     started["source_digest"] = "feedc0de" * 8
     path.write_bytes(json.dumps(started).encode() + b"\n" + b"".join(lines[1:]))
     assert _refused(path, UsageError) == (
-        f"--resume {path}: the log was made by other code: "
+        f"--resume {path}: the log was made by different code: "
         f"sysbench 0.1.0 (feedc0de) there, 0.1.0 ({source_digest()[:8]}) here"
     )
 

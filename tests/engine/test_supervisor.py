@@ -315,7 +315,7 @@ def test_a_cell_that_cannot_fit_is_not_started(tmp_path: Path) -> None:
     detail = verdicts(spec, events)[16].detail
     assert detail is not None
     assert detail.startswith("needs about ")
-    assert detail.endswith(" MiB, 1.00 KiB are free (--force starts it anyway)")
+    assert detail.endswith(" MiB, but 1.00 KiB are free (--force starts it anyway)")
     assert of_kind(events, CellStarted) == []
 
 
@@ -389,7 +389,7 @@ def test_a_kernel_that_does_not_exist_here_is_invalid_without_a_start(tmp_path: 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"device": "cuda:1"}, "--device cuda:1 is not here. There is: cpu (Made-up CPU)"),
+        ({"device": "cuda:1"}, "--device cuda:1: no such device on this machine; available: cpu (Made-up CPU)"),
         ({"device": "auto", "precision": "tf32"}, "--precision tf32 is a CUDA format; on cpu use fp32"),
     ],
 )

@@ -103,15 +103,16 @@ Write = Callable[[str], Path]
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("thiers:Lm", "there is no module thiers in {}. Did you mean theirs?"),
-        ("torch.nn.functionals:Lm", "there is no module functionals in"),
+        ("thiers:Lm", "no module thiers in {}. Did you mean theirs?"),
+        ("torch.nn.functionals:Lm", "no module functionals in"),
         ("theirs:Ln", "theirs:Ln: Ln is not in theirs. Did you mean Lm? (Lm, Needs, makes_none)"),
         ("theirs:number", "--model theirs:number is int, not a class or a function"),
         ("theirs:made", "theirs:made is already a model: name its class, or a function that builds it"),
         ("theirs:makes_none", "theirs:makes_none returned NoneType, which is not a torch.nn.Module"),
         (
             "theirs:Needs",
-            "nothing gives --model theirs:Needs its width, extra; it takes (width, extra, depth, vocab=50). "
+            "missing constructor arguments width, extra of --model theirs:Needs; "
+            "it takes (width, extra, depth, vocab=50). "
             "Add --model-arg NAME=VALUE",
         ),
     ],
@@ -151,7 +152,7 @@ FAULTS = {
     "exits": ("sys.exit(0)", "forward: it calls exit() (theirs.py:22 in forward)"),
     "words": ("return 'done'", "the model returned str, which holds no tensor: a loss needs floating-point numbers"),
     "nothing": ("return None", "the model returned NoneType, which holds no tensor"),
-    "ids": ("return tokens", "the model returned tensors of int64 only: a loss needs floating-point numbers"),
+    "ids": ("return tokens", "the model returned only tensors of int64: a loss needs floating-point numbers"),
     "detached": (
         "return super().forward(tokens).detach()",
         "the loss (cross entropy of the logits) depends on no parameter that requires a gradient",
@@ -255,8 +256,8 @@ def test_what_follows_from_constants_and_inputs_is_known_to_a_simulation(write: 
 OPTIMIZERS = {
     "two": (
         "torch.optim.SGD([model.embed.weight]), torch.optim.SGD([model.head.weight])",
-        "--optimizer theirs:make returned a tuple of 2, and a step has one optimizer. "
-        "For a loop of your own, with several, there is sysbench.measure",
+        "--optimizer theirs:make returned a tuple of 2, but a step has one optimizer. "
+        "For your own loop with several optimizers, use sysbench.measure",
     ),
     "none": ("None", "--optimizer theirs:make returned NoneType, which is not a torch.optim.Optimizer"),
     "wrong": ("torch.optim.SGD(model.parameters(), lr=-1)", "ValueError: Invalid learning rate: -1 (theirs.py:21"),
@@ -338,7 +339,7 @@ def test_a_model_that_takes_something_unknown_says_how_to_feed_it(write: Write) 
     here = write("class Image(nn.Conv2d):\n    def __init__(self):\n        super().__init__(3, 4, 3)\n")
     said = refusal(stepped, here, "theirs:Image")
     assert said.startswith("Image has no embedding, so the inputs of its forward cannot be inferred: add get_inputs")
-    assert "<vocab is the size of the first embedding, and the model has none" in refusal(
+    assert "<vocab means the size of the first embedding, but the model has no embedding" in refusal(
         stepped, here, "theirs:Image", input=["int64[B,T]<vocab"]
     )
 

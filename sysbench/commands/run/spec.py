@@ -98,7 +98,7 @@ def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
     key = keys_of(kinds[0])[name]
     own = option_of(key.info)
     mark = Option(flags=(f"--{name}", *also), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)
-    said = f"{key.info.description} ({', '.join(kinds)})"
+    said = f"{(key.info.description or '').removesuffix('.')} ({', '.join(kinds)})."
     if key.switch:
         return Annotated[bool, mark], Field(default=False, description=said)
     return Annotated[str | None, mark], Field(default=None, description=said)

@@ -29,7 +29,7 @@ def test_the_command_shows_it_by_path_and_by_name_in_every_format() -> None:
     shown = answered("loop", "latest~1")
     assert shown.code == 0, shown.err
     assert shown.out == answered("loop", "--from", "runs/2026-11-20T10-00-00-loop.json").out
-    for words in ("mine", "forward", "backward", "outside phases", "self-measured process", "3 GiB", "3.00"):
+    for words in ("mine", "forward", "backward", "outside phases", "measured by the process itself", "3 GiB", "3.00"):
         assert words in shown.out or words in ("3 GiB", "3.00")
     for form in ("terminal", "markdown", "csv", "latex"):
         hostile = answered("loop", "latest", "--format", form)

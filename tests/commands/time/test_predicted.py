@@ -255,7 +255,7 @@ def test_a_calibration_of_another_gpu_is_not_used(tmp_path: Path) -> None:
     (directory / "h100.toml").write_text(OTHER)
     done = answered("time", "--size", "tiny", "--simulate", "h100", cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path))
     assert done.code == 2
-    assert "was calibrated on NVIDIA H200, which is another GPU" in done.complaint
+    assert "was calibrated on NVIDIA H200, which is a different GPU" in done.complaint
 
 
 def test_what_was_predicted_for_a_device_calibrated_elsewhere_is_read_and_reported_here(tmp_path: Path) -> None:
