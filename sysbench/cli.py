@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 EXAMPLES = """\b
 Examples:
-  sysbench time --size tiny                  time a step on this machine
+  sysbench time --size tiny --ctx 128        time a step on this machine
   sysbench memory --size xl --simulate h100  see whether xl fits an H100
   sysbench run quick                         measure a first experiment
 """

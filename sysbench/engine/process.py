@@ -97,7 +97,7 @@ class WorkerProcess:
         self.command = launcher.command()
         """Command line of the launched process."""
         self.ready: WorkerReady | None = None
-        """The event that it sent when it was ready."""
+        """The worker's report of its devices and of torch, once it is ready."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
@@ -152,7 +152,7 @@ class WorkerProcess:
 
     @property
     def torch(self) -> str | None:
-        """The worker's version of torch, once it is ready."""
+        """Its version of torch, once it is ready."""
         return self.ready.torch.torch if self.ready is not None else None
 
     @property

@@ -104,6 +104,12 @@ class TrainingStep:
         return self.cell.no_sync == "on" and self._is_among_ranks and layout(self.cell.strategy, self.cell.ranks)[1] > 1
 
     @property
+    def loss_scale(self) -> tuple[Tensor, ...]:
+        """Under fp16, the factor of the loss and how many steps ago it changed; empty before the first backward."""
+        made = (self._scaler._scale, self._scaler._growth_tracker) if self._scaler.is_enabled() else ()
+        return tuple(each for each in made if each is not None)
+
+    @property
     def gradients_present(self) -> bool | None:
         """Whether every parameter that is not frozen has a gradient; None in a mode without backward."""
         if "backward" not in self.cell.phases:

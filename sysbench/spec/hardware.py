@@ -211,6 +211,8 @@ def named(name: str) -> Hardware:
         return described(in_full[0].slug) or in_full[0]
     if meant:
         raise UsageError(unknown(name, "the full name of one GPU", [hardware.slug for hardware in meant]))
+    if plain.isdigit():
+        raise UsageError(f"{name} is not a known GPU; a memory size needs a unit: {name}GiB")
     every = [*dict.fromkeys([*(hardware.slug for hardware in known()), *_own_files()])]
     beginning = [each for each in every if each.startswith(plain)]
     raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", beginning or every))

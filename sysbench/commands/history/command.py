@@ -37,8 +37,11 @@ def history(given: Given) -> None:
         running.show_sheet(tables.listing(every, f"runs in {spec.runs}"), spec)
         return
     old = [each for each in every if time.time() - each.touched_s > spec.clean_s and each.removable]
+    if not old:
+        print(f"none of {len(every)} runs is old enough to be removed", file=sys.stderr)  # noqa: T201
+        return
     running.show_sheet(tables.listing(old, "to be removed"), spec)
-    if old and _agreed(spec, old):
+    if _agreed(spec, old):
         for each in old:
             each.remove()
         print(f"removed {len(old)} of {len(every)} runs", file=sys.stderr)  # noqa: T201

@@ -78,7 +78,7 @@ def _planned(
     """Plan the runs for this machine; also return the earlier durations of cells on it.
 
     With a GPU that need not be present, the runs are predictions for it, or with --plan those that it would measure.
-    Invalid options raise before a worker is started to list the devices; it ends with `ahead` if unused.
+    Invalid options raise before a worker is started to list the devices. It ends with `ahead` if no run uses it.
     """
     from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
     from sysbench.log.durations import Durations, measured_before
