@@ -214,7 +214,7 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     ran = answered("profile", "--from=empty.json", cwd=tmp_path)
     assert (ran.code, ran.out) == (2, "")
-    assert ran.complaint == "sysbench profile: empty.json holds no events that last"
+    assert ran.complaint == "sysbench profile: empty.json has no events with a duration"
 
 
 # --- mistakes
