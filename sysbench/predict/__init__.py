@@ -1,1 +1,2 @@
-"""The time of a step on a GPU that need not be there: its kernels, how fast the GPU runs each, and the host."""
+"""Prediction of the time of a step on a GPU that is not present: its kernels, the GPU's speed for each, and the
+host."""

@@ -1,9 +1,9 @@
-"""Seconds of a collective among the ranks of nodes, from its bytes and the links between GPUs.
+"""Time of a collective among the ranks of one or several nodes, from its bytes and the links between GPUs.
 
-Within a node: latency + bytes · (ring factor) / bandwidth + root · √bytes; the last term is for messages too small to
-fill the links. In a ring of n ranks, all-gather and reduce-scatter move (n−1)/n of the whole buffer over each link, and
-all-reduce moves twice that (Patarasuk and Yuan, 2009; NCCL's `busbw`). Beyond a node, the network bounds the bandwidth,
-and each further node adds its latency.
+Within a node: latency + bytes · (ring factor) / bandwidth + root · √bytes; the last term covers messages too small to
+saturate the links. In a ring of n ranks, all-gather and reduce-scatter move (n−1)/n of the whole buffer over each link,
+and all-reduce moves twice that (Patarasuk and Yuan, 2009; NCCL's `busbw`). Across nodes, the network limits the
+bandwidth, and each further node adds latency.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 
 class Links(NamedTuple):
-    """A collective among some ranks of a node."""
+    """Parameters of a collective among some ranks of a node."""
 
     latency_us: float
     gb_per_s: float
-    """Over each link of the ring: NCCL's bus bandwidth, for large messages."""
+    """Bandwidth of each link of the ring: NCCL's bus bandwidth for large messages."""
     root_ns: float
-    """Times √bytes."""
+    """Coefficient of √bytes."""
 
 
 _MEASURED: Mapping[str, Mapping[str, tuple[tuple[float, float, float], ...]]] = {
@@ -71,36 +71,36 @@ _GROUPS = (2, 4, 8)
 _LIKE: Mapping[str, str] = {
     "a100-40gb": "a100", "a100-80gb": "a100", "h100": "h100", "h200": "h200", "b200": "b200", "l40s": "l40s",
 }  # fmt: skip
-"""GPUs by slug, with those whose links they have: both A100 SXM have the same NVLink."""
+"""GPUs by slug, and the GPU whose links they share: both A100 SXM have the same NVLink."""
 
 NETWORK_SHARE = 0.9
-"""Of the nominal rate of a network, what a large collective reaches: an assumption, as nothing was measured."""
+"""Fraction of a network's nominal rate that a large collective reaches: an assumption, not measured."""
 
 NETWORK_LATENCY_S = 5e-6
-"""What each further node adds to a collective: an assumption; 5 to 20 µs are usual."""
+"""Latency that each further node adds to a collective: an assumption, as 5 to 20 µs are usual."""
 
 SPREAD = 0.08
-"""Deviation of the logarithm of a collective's time within a node: the fit, NCCL's version, and kernels beside it."""
+"""Standard deviation of the log time of a collective within a node: fit error, NCCL version, concurrent kernels."""
 
 NETWORK_SPREAD = 0.3
-"""The same beyond a node."""
+"""Standard deviation of the log time of a collective across nodes."""
 
 _GBIT_PER_S: Mapping[Interconnect, float] = {"eth-100": 100.0, "ib-200": 200.0, "ib-400": 400.0, "ib-800": 800.0}
-"""Nominal rate of each GPU's own network adapter."""
+"""Nominal rate of the network adapter that each GPU has."""
 
 
 def refuse_unknown_links(hardware: Hardware) -> None:
     """Raise UnavailableError for a GPU whose links were not measured."""
     if hardware.slug not in _LIKE:
         raise UnavailableError(
-            f"collectives between GPUs like {hardware.title} were not measured; known are {', '.join(_LIKE)}"
+            f"collectives between GPUs like {hardware.title} were not measured; known GPUs:  {', '.join(_LIKE)}"
         )
 
 
 def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | None, count: int, seed: int = 0) -> Draws:
-    """(count,) Seconds of a collective kernel, whose dims are (ranks, nodes) and whose bytes are of the whole buffer.
+    """Return the seconds of a collective, (count,); its dims are (ranks, nodes), its bytes those of the whole buffer.
 
-    The first draw is the value itself. Raises UnavailableError for unknown links.
+    The first draw is the nominal value. Raises UnavailableError for unknown links.
     """
     refuse_unknown_links(hardware)
     ranks, nodes = kernel.dims
@@ -110,7 +110,7 @@ def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | Non
     taken_s = 1e-6 * links.latency_us + 1e-9 * links.root_ns * math.sqrt(kernel.bytes)
     bandwidth, spread = 1e9 * links.gb_per_s, SPREAD
     if nodes > 1:
-        # Each of a node's GPUs has an adapter of its own, and NCCL has a ring through each.
+        # Each GPU of a node has its own adapter, and NCCL has a ring through each.
         network = NETWORK_SHARE * _GBIT_PER_S[interconnect or "ib-400"] / 8 * 1e9 * here
         bandwidth, spread = (min(bandwidth, network) if here > 1 else network), NETWORK_SPREAD
         taken_s += NETWORK_LATENCY_S * (nodes - 1 if kernel.name != "all_reduce" else 2 * math.ceil(math.log2(nodes)))
@@ -119,6 +119,6 @@ def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | Non
 
 
 def _links(gpu: str, collective: str, ranks: int) -> Links:
-    """Links among this many ranks of a node, from the next larger group that was measured."""
+    """Return the links among this many ranks of a node, taken from the next larger group that was measured."""
     measured = _MEASURED[gpu]["all_gather" if collective == "broadcast" else collective]
     return Links(*measured[next(i for i, group in enumerate(_GROUPS) if ranks <= group)])

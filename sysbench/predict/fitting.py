@@ -1,4 +1,4 @@
-"""Rates of a device and its host, as far as timed steps show them."""
+"""Fit of the rates of a device and its host to timed steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sysbench.predict.trace import Trace
 from sysbench.spec.hardware import Rate
 
 PHASE_SPREAD: Final = 0.08
-"""Deviation of the logarithm of a phase that no rate explains, as `rates.UNEXPLAINED_SPREAD` has it of steps."""
+"""Standard deviation of the logarithm of a phase that no rate explains, like `rates.UNEXPLAINED_SPREAD` for steps."""
 SEEN_SHARE: Final = 0.7
-"""Of the spread that a rate had, what is left of it at most where steps show it."""
+"""A rate counts as seen if the fit reduces its spread to at most this fraction."""
 _LEAST_PRIOR: Final = 0.15
-"""Even what was measured elsewhere may be off by as much here."""
+"""Minimum prior spread: rates measured elsewhere may be off by this much on the current machine."""
 _ROUNDS: Final = 6
 _STEP: Final = 0.1
 
@@ -33,7 +33,7 @@ _GROUPS: Final[Mapping[str, tuple[GpuRate | HostRate, ...]]] = {
     "attention": ("attention_forward", "attention_backward"),
     "bandwidth": ("stream", "reduce", "indexed", "transpose"),
 }
-"""Rates that steps cannot tell apart, so that all of a group are off by one factor."""
+"""Groups of rates that steps cannot tell apart; one factor scales all rates of a group."""
 
 
 _OF_PRODUCT: Final[Mapping[str, str]] = {
@@ -42,21 +42,22 @@ _OF_PRODUCT: Final[Mapping[str, str]] = {
 
 
 class TimedStep(NamedTuple):
-    """A step that ran, and seconds of each of its phases."""
+    """A measured step, and the seconds of each of its phases."""
 
     trace: Trace
     phases_s: Mapping[str, float]
 
 
 def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observed:
-    """The rates at which these steps would take what they took, starting from what is known.
+    """Fit the rates to the measured times of these steps, starting from the known rates.
 
-    Least squares of the logarithms of phases, with what is known as a prior (Gauss-Newton). Rates that steps cannot
-    tell apart move together; what steps hardly narrow is not said to be seen. Raises UnavailableError without steps.
+    The method is least squares on the logarithms of phase times, with the known rates as a prior (Gauss-Newton). Rates
+    that steps cannot tell apart are scaled together. Rates that the steps hardly constrain are not reported as seen.
+    Raises UnavailableError without steps.
     """
     measured = np.log([seconds for step in steps for seconds in step.phases_s.values()])
     if not len(measured):
-        raise UnavailableError("no step of the run was measured to the end: it shows no rates")
+        raise UnavailableError("no step of the run was measured completely: rates cannot be derived from it")
     kernels = [kernel for step in steps for kernel in step.trace.kernels]
     products = {_OF_PRODUCT[kernel.dtype] for kernel in kernels if kernel.kind == "gemm"}
     needed = {"host", "bandwidth", *products, *(kernel.kind for kernel in kernels if kernel.kind == "attention")}
@@ -66,7 +67,7 @@ def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observ
     factors, weight, wide = np.zeros(len(names)), 1 / PHASE_SPREAD**2, _STEP * np.eye(len(names))
     for _ in range(_ROUNDS):
         at = _predicted(steps, gpu, host, names, factors)
-        # Wide steps on both sides: a power limit takes effect only some way below what clocks allow.
+        # Take wide steps on both sides: a power limit takes effect only well below the clock limit.
         sides = [[_predicted(steps, gpu, host, names, factors + sign * step) for sign in (1, -1)] for step in wide]
         slopes = np.stack([(above - below) / (2 * _STEP) for above, below in sides], axis=1)
         precision = weight * slopes.T @ slopes + np.diag(prior**-2.0)
@@ -74,12 +75,12 @@ def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observ
     spread = np.sqrt(np.diag(np.linalg.inv(precision)))
     earlier = {str(name): rate for rates in (gpu.rates, host.rates) for name, rate in rates.items()}
     found = []
-    unseen = dict.fromkeys((*GPU_RATES, *HOST_RATES), "phases of steps do not depend on it, or not on it alone")
+    unseen = dict.fromkeys((*GPU_RATES, *HOST_RATES), "phases of steps do not depend on it, or also depend on others")
     for name, factor, left, before in zip(names, factors, spread, prior, strict=True):
         for rate in _GROUPS[name]:
             known = earlier.get(rate)
             if known is None or left > SEEN_SHARE * before:
-                unseen[rate] = "the steps hardly depend on it"
+                unseen[rate] = "step times hardly depend on it"
                 continue
             value, slower = known.value * float(np.exp(factor)), np.exp(left * np.array([-1.5, -0.75, 0, 0.75, 1.5]))
             case = f"{len(measured)} phases of {len(steps)} steps, with {len(names)} factors"
@@ -93,7 +94,7 @@ def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observ
 def _predicted(
     steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates, names: Sequence[str], factors: Floats
 ) -> Floats:
-    """(phases,) Logarithms, with every group of rates off by the exponential of its factor."""
+    """Return the log times of phases, (phases,), with each group's rates scaled by the exponential of its factor."""
     off = {rate: float(np.exp(factor)) for name, factor in zip(names, factors, strict=True) for rate in _GROUPS[name]}
     changed_gpu = replace(gpu, rates={name: _times(rate, off.get(name, 1.0)) for name, rate in gpu.rates.items()})
     changed_host = replace(host, rates={name: _times(rate, off.get(name, 1.0)) for name, rate in host.rates.items()})

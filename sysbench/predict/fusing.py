@@ -1,10 +1,11 @@
-"""What torch.compile would make of a step: chains of elementwise kernels and reductions become one kernel each.
+"""Effect of torch.compile on a step: chains of elementwise kernels and reductions become one kernel each.
 
-After Inductor's scheduler (torch/_inductor/scheduler.py): operators are fused that hand data to each other or read the
-same, unless a matrix product or fused attention lies between them. A fused kernel reads what it did not make, once, and
-writes only what is needed elsewhere. What forward would keep for fused kernels of backward alone is computed again
-there, as the min-cut partitioner has it (torch/_functorch/partitioners.py). Which kernels Inductor really makes depends
-on shapes, versions and its own measurements: a guess, and marked as one.
+The rules follow Inductor's scheduler (torch/_inductor/scheduler.py). Operators are fused if one reads the output of the
+other or both read the same data, unless a matrix product or fused attention lies between them. A fused kernel reads
+each of its inputs once, and writes only outputs that are needed elsewhere. Activations that forward would save only for
+fused kernels of backward are recomputed there, as in the min-cut partitioner (torch/_functorch/partitioners.py).
+Inductor's actual kernels depend on shapes, versions and its own measurements, so the result is a guess, and is marked
+as one.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import NamedTuple
 from sysbench.predict.trace import Kernel, Kind, Stage
 
 COMPILED_PHASES = ("forward", "backward")
-"""The model alone is compiled: loss, optimizer and zero_grad run eagerly."""
+"""Phases that are compiled: only the model is; loss, optimizer and zero_grad run eagerly."""
 
 _FUSIBLE: frozenset[Kind] = frozenset({"map", "indexed", "transpose", "reduce", "softmax"})
 _ROW_WISE: frozenset[Kind] = frozenset({"reduce", "softmax"})
 _GATHERS = frozenset({"embedding", "index_select", "gather"})
-"""Generated like elementwise operators; the gradients of tables are not: they add up where indices meet."""
+"""Gathers that Inductor generates like elementwise operators, but not gradients of tables, which sum equal indices."""
 
 Storages = Mapping[int, int]
 """Bytes touched in each storage, by its number."""
 
 
 class Flow(NamedTuple):
-    """One operator: what it launches when it runs by itself, and what it reads and writes."""
+    """One operator: the kernels it launches when it is not fused, and the storages it reads and writes."""
 
     kernels: tuple[Kernel, ...]
     reads: Storages
@@ -36,7 +37,7 @@ class Flow(NamedTuple):
 
     @property
     def fusible(self) -> bool:
-        """Whether the compiler generates code for it, rather than calling a library."""
+        """Return whether Inductor generates code for this operator instead of calling a library."""
         return bool(self.kernels) and all(
             kernel.kind in _FUSIBLE or (kernel.kind == "embedding" and kernel.name in _GATHERS)
             for kernel in self.kernels
@@ -44,11 +45,11 @@ class Flow(NamedTuple):
 
 
 Place = tuple[Stage, int | None]
-"""A stage and a group of it; None stands for what is not fused."""
+"""A stage and a group within it; None stands for operators that are not fused."""
 
 
 def fused(stages: Mapping[Stage, Sequence[Flow]]) -> Iterator[tuple[Stage, str, tuple[Kernel, ...]]]:
-    """Stage, module and kernels of all that compiled phases launch, in order; `stages` are those of one step."""
+    """Return stage, module and kernels of all launches in compiled phases, in order; `stages` are those of one step."""
     places: dict[Stage, list[Place]] = {
         stage: [(stage, group) for group in (_groups(flows) if _is_compiled(stage) else [None] * len(flows))]
         for stage, flows in stages.items()
@@ -93,7 +94,7 @@ def _is_fused_backward(place: Place) -> bool:
 
 
 def _moved(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
-    """Bytes by storage, and whether they are read: what a group has made itself it does not read."""
+    """Return bytes by storage, and whether they are read: a group does not read what it has produced itself."""
     moved: dict[tuple[int, bool], int] = {}
     made: set[int] = set()
     for flow in flows:
@@ -106,7 +107,7 @@ def _moved(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
 
 
 def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
-    """One kernel in place of all of a group's: row-wise if a considerable one of them is."""
+    """Return one kernel for all kernels of a group: row-wise if a considerable one of them is row-wise."""
     kernels = [kernel for flow in flows for kernel in flow.kernels]
     largest = max(kernels, key=lambda kernel: kernel.bytes)
     rows = next((each for each in kernels if each.kind in _ROW_WISE and 4 * each.bytes >= largest.bytes), None)
@@ -117,9 +118,9 @@ def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
 
 
 def _groups(flows: Sequence[Flow]) -> list[int | None]:
-    """The group of every operator of a phase; None for those that stay by themselves.
+    """Return the group of every operator of a phase; None for operators that stay separate.
 
-    Operators belong together that share a storage, and before which equally many library calls lie one after another.
+    Operators belong to the same group if they share a storage and are preceded by the same number of library calls.
     """
     parents: list[int] = []
     level_of: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""Seconds of one kernel on a GPU, from its kind and the GPU's rates.
+"""Time of one kernel on a GPU, from its kind and the GPU's rates.
 
-Matrix products and fused attention run as tiles, in waves over the multiprocessors. Everything else moves bytes, or
-works out an offset for each element, whichever takes longer.
+Matrix products and fused attention run as tiles, in waves over the multiprocessors. All other kernels move bytes or
+compute an offset for each element, whichever takes longer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Precision
 
 Limit = Literal["matmul", "bandwidth", "indexing", "latency", "communication"]
-"""What a kernel's time is mostly made of: arithmetic of a product, bytes, offsets of elements, being launched, or
-exchange with other ranks."""
+"""Main component of a kernel's time: arithmetic of a product, bytes, element offsets, launch, or communication."""
 
 RateDraws = Mapping[GpuRate, Draws]
 Floats = NDArray[np.float64]
@@ -29,22 +28,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TileModel:
-    """How a library's matrix products depend on their shape.
+    """Dependence of a library's matrix products on their shape.
 
-    clock           of the data sheet's peak, what multiprocessors reach while nothing but their clock holds them back
-    padding_power   of the power of a FLOP that counts, what one on padding takes
-    other_power     of the power of a FLOP of a TN layout, what one of any other takes
-    l2_share        of the L2, what operands can take of it and come from there; beyond, less and less of them does
-    l2_write_share  likewise, what of the result stays there
-    l2_speed        of the rate of memory, that of the L2
-    efficiency      of a tile, by its area as in `_AREAS`, of that: for TN layouts, and for all others
-    alone, pair     of a multiprocessor that has one tile, or two, where more would hide latency better
-    extra_k         inner length that filling and draining the pipeline costs
+    clock           share of the data sheet's peak that multiprocessors reach when only their clock limits them
+    padding_power   power of a FLOP on padding, relative to a useful FLOP
+    other_power     power of a FLOP in other layouts, relative to TN
+    l2_share        share of the L2 that operands can use; the larger they are beyond it, the less comes from the L2
+    l2_write_share  share of the L2 that the result can use
+    l2_speed        rate of the L2, relative to memory
+    efficiency      share of `clock` that a tile reaches, by its area as in `_AREAS`: for TN layouts, and for all others
+    alone, pair     efficiency of a multiprocessor with one tile or two, where more tiles would hide latency better
+    extra_k         cost of filling and draining the pipeline, as inner length
     smoothing       0 if waves start together, 1 if there are no waves
-    split_s         what adding up the parts of a split inner dimension takes, beside its bytes
-    traffic_share   of the rate of a plain copy, the rate at which operands come from memory
+    split_s         seconds to add up the parts of a split inner dimension, in addition to its bytes
+    traffic_share   rate at which operands come from memory, relative to a plain copy
     norm            arithmetic and traffic overlap: time is (a^norm + b^norm)^(1/norm)
-    start_s         beside all that
+    start_s         fixed seconds in addition
     """
 
     clock: float
@@ -107,9 +106,9 @@ _BLACKWELL_TENSOR = TileModel(
     0.749, ((0.8, 0.79, 0.48, 0.94, 0.515, 0.317),) * 2, 0.567, 0.744, 101, 0.557, 5e-6, 0.833, 2.78, 2e-6,
     padding_power=0.29,
 )  # fmt: skip
-"""Each was fitted to one half of the shapes of public tables and looked at on the other (docs/prediction.md): fp32 to
+"""Fitted to one half of the shapes in public tables and checked on the other half (docs/prediction.md): fp32 to
 NeuSight's kernels (V100; T4; A100; L4; H100), bf16 to those of aiconfigurator-core (A100; L40S; H100 and H200; B200).
-Efficiencies above 1 make up for a clock that was fitted beside them."""
+Efficiencies above 1 compensate for the clock, which was fitted with them."""
 
 _ORDINARY: Mapping[str, TileModel] = {
     "7": _VOLTA, "7.5": _TURING, "8": _AMPERE, "8.9": _ADA, "9": _HOPPER, "10": _HOPPER, "12": _AMPERE,
@@ -118,7 +117,7 @@ _TENSOR: Mapping[str, TileModel] = {
     "7": _AMPERE_TENSOR, "8": _ADA_TENSOR, "8.0": _AMPERE_TENSOR, "9": _HOPPER_TENSOR, "10": _BLACKWELL_TENSOR,
     "12": _ADA_TENSOR,
 }  # fmt: skip
-"""By compute capability, or its major number."""
+"""Models by compute capability, or by its major number."""
 
 _AREAS = (32768, 16384, 8192, 4096, 2048, 1024)
 _TILES = np.array(
@@ -130,7 +129,7 @@ _SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 _LEAST_SPLIT_K = 128
 
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
-"""NT layouts on tensor cores, against TN: 0.951 of the rate on an A100, 0.975 on a B200 (SimuMax's tables, medians)."""
+"""Time of NT relative to TN layouts on tensor cores. SimuMax's median rates are 0.951 (A100) and 0.975 (B200) of TN."""
 
 _RATE_OF_PRODUCT: Mapping[str, GpuRate] = {
     "fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_half", "fp16": "matmul_half",
@@ -139,14 +138,14 @@ _RATE_OF_PRODUCT: Mapping[str, GpuRate] = {
 
 @dataclass(frozen=True)
 class AttentionModel:
-    """How a generation's flash attention depends on its shape.
+    """Dependence of a generation's flash attention on its shape.
 
-    extra_keys     keys that starting a tile of queries costs
-    narrow_share   the rate for heads up to 64 wide, against 128
+    extra_keys     cost of starting a tile of queries, as a number of keys
+    narrow_share   rate for heads up to 64 wide, relative to 128
     balance        the longest tile and the average over multiprocessors take (a^balance + b^balance)^(1/balance)
-    traffic_share  of the rate of a plain copy, the rate at which queries, keys and values come from memory
-    norm           arithmetic and traffic overlap likewise
-    start_s        beside all that
+    traffic_share  rate at which queries, keys and values come from memory, relative to a plain copy
+    norm           arithmetic and traffic overlap in the same way
+    start_s        fixed seconds in addition
     """
 
     extra_keys: float
@@ -163,26 +162,28 @@ _ATTENTION: Mapping[str, AttentionModel] = {
     "9": AttentionModel(206, 0.6, 2.32, 0.907, 2.05, 4.8e-6),
     "10": AttentionModel(211, 0.426, 1.2, 0.825, 2.28, 8.3e-6),
 }
-"""By compute capability, or its major number: fitted to one half of the causal prefill kernels of A100, L40S, H100 and
-H200 together, and B200 in aiconfigurator-core's tables. The A100's table has no narrow heads: 0.8 is assumed."""
+"""Models by compute capability or its major number, fitted to one half of the causal prefill kernels in the tables of
+aiconfigurator-core: A100, L40S, H100 and H200 together, and B200. The A100's table has no narrow heads: 0.8 is
+assumed."""
 
 _ATTENTION_BLOCK = 128
-"""Queries of a tile."""
+"""Number of queries in a tile."""
 _NARROW_HEAD = 64
 
 IMPLEMENTATION_SHARES: Mapping[str, float] = {"cudnn": 1.0, "flash": 1.0, "flex": 0.85, "efficient": 0.5}
-"""Rate of an implementation against the GPU's best. FlexAttention: "85 to 90 % of FlashAttention-2" (PyTorch's blog,
-August 2024); memory-efficient: half of FlashAttention-2 on an A100 (Dao, "FlashAttention-2", 2023, figures 4 and 5)."""
+"""Rate of an implementation relative to the GPU's best one. FlexAttention: "85 to 90 % of FlashAttention-2" (PyTorch's
+blog, August 2024); memory-efficient: half of FlashAttention-2 on an A100 (Dao, "FlashAttention-2", 2023, figures 4 and
+5)."""
 FLASH_SHARE_ON_HOPPER = 0.6
-"""torch's flash attention is version 2, which does not use Hopper's asynchronous copies: 370 of cuDNN's 600 TFLOP/s
-(Shah et al., "FlashAttention-3", 2024, figure 5)."""
+"""Share of the best rate that torch's flash attention reaches on Hopper. It is version 2, which does not use
+asynchronous copies: 370 of cuDNN's 600 TFLOP/s (Shah et al., "FlashAttention-3", 2024, figure 5)."""
 FULL_PRECISION_SHARE = 0.12
-"""Of the half-precision rate, for fp32 inputs, whose products the memory-efficient kernel takes thrice on tensor cores
-of half the rate (CUTLASS, OpMultiplyAddFastF32)."""
+"""Share of the half-precision rate for fp32 inputs: the memory-efficient kernel runs three products on tensor cores at
+half the rate (CUTLASS, OpMultiplyAddFastF32)."""
 
 
 def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Floats:
-    """(kernels, draws) From start to end of each, alone on the device."""
+    """Return the seconds of each kernel from start to end, (kernels, draws), if it runs alone on the device."""
     result = np.empty((len(kernels), len(drawn["stream"])))
     for model in dict.fromkeys(tile_model(kernel, gpu.hardware) for kernel in kernels if kernel.kind == "gemm"):
         alike = [i for i, k in enumerate(kernels) if k.kind == "gemm" and tile_model(k, gpu.hardware) is model]
@@ -198,7 +199,7 @@ def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Float
 
 
 def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
-    """What most of the kernel's time goes into, at the first draw."""
+    """Return the main component of the kernel's time, at the first draw."""
     if kernel.kind == "collective":
         return "communication"
     moving, indexing = _moving(kernel, drawn)[0], _indexing(kernel, drawn)[0]
@@ -211,9 +212,9 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
 
 
 def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
-    """The least that the data sheet allows: the slower of its FLOPs at the peak and its bytes at full bandwidth.
+    """Return the data sheet's lower bound: the slower of FLOPs at the peak and bytes at full bandwidth.
 
-    Without a data sheet, rates that were measured stand in.
+    Without a data sheet, measured rates are used instead.
     """
     if kernel.kind == "collective":
         return 0.0
@@ -223,13 +224,13 @@ def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
 
 
 def rate_of_product(kernel: Kernel, known: Collection[GpuRate]) -> GpuRate:
-    """The rate that a product of this type depends on; a GPU without tf32 computes in fp32."""
+    """Return the rate that a product of this type depends on; a GPU without tf32 computes in fp32."""
     name = _RATE_OF_PRODUCT.get(kernel.dtype, "matmul_fp32")
     return name if name in known else "matmul_fp32"
 
 
 def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:
-    """How products of this type run on this generation; an unknown one is taken for Ampere."""
+    """Return the model of products of this type on this generation; an unknown generation is treated as Ampere."""
     capability = hardware.compute_capability or "8.0"
     major = capability.partition(".")[0]
     if kernel.dtype in ("fp32", "other"):
@@ -253,7 +254,7 @@ def _peak(kernel: Kernel, hardware: Hardware) -> float | None:
 
 
 def _halved(kernel: Kernel) -> float:
-    """FLOPs, those of a causal mask's hidden half left out."""
+    """Return the FLOPs, without the hidden half of a causal mask."""
     return kernel.flops / 2 if kernel.layout.endswith("causal") else kernel.flops
 
 
@@ -262,7 +263,7 @@ def _attention_rate(kernel: Kernel) -> GpuRate:
 
 
 def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
-    """Tiles of 128 queries that walk over all keys, or up to the diagonal."""
+    """Return the time of tiles of 128 queries that iterate over all keys, or over keys up to the diagonal."""
     batch, heads, queries, keys, width = kernel.dims
     implementation, capability = kernel.layout.split(" ")[0], gpu.hardware.compute_capability or "8.0"
     model = _ATTENTION.get(capability) or _ATTENTION.get(capability.split(".")[0]) or _ATTENTION["8"]
@@ -277,7 +278,8 @@ def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
     average = (
         longest * (((keys + _ATTENTION_BLOCK) / 2 if causal else keys) + model.extra_keys) / (keys + model.extra_keys)
     )
-    # Tiles of a causal mask differ, the longest start first: they fill multiprocessors. Equal ones come in waves.
+    # Tiles of a causal mask differ in length. The longest start first and fill the multiprocessors. Equal tiles run in
+    # waves.
     waves = tiles / gpu.sms if causal else np.ceil(tiles / gpu.sms)
     flops = gpu.sms * _overlapping(np.array(waves * average), np.array(longest), model.balance)
     computing = flops / (drawn[_attention_rate(kernel)] * share)
@@ -286,9 +288,10 @@ def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
 
 
 def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn: RateDraws) -> Floats:
-    """(kernels, draws) By the tile and split of the inner dimension that is fastest, as cuBLAS would choose.
+    """Return (kernels, draws) seconds with the fastest tile and split of the inner dimension, as cuBLAS would choose.
 
-    Multiprocessors run at their clock, padding of tiles included; over all of it, power caps the FLOPs that count.
+    Multiprocessors compute at their clock, including the padding of tiles. Over the whole product, power limits the
+    useful FLOPs.
     """
     sustained = np.array([drawn[rate_of_product(kernel, drawn)] for kernel in kernels])
     peak = np.array([_peak(kernel, gpu.hardware) or 0.0 for kernel in kernels])
@@ -314,9 +317,9 @@ def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn:
 
 
 def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int, at_clock: Floats) -> tuple[Floats, Floats]:
-    """(kernels, splits) FLOPs at the sustained rate that the best tile takes, and bytes of partial sums.
+    """Return (kernels, splits): FLOPs, at the sustained rate, of the best tile, and bytes of partial sums.
 
-    `at_clock` (kernels,) is how much faster than sustained multiprocessors are that only their clock holds back.
+    `at_clock` (kernels,) is the rate relative to the sustained one of multiprocessors that only their clock limits.
     """
     dims = np.array([kernel.dims for kernel in kernels], dtype=float)
     batch, m, n, k = (column[:, None, None] for column in dims.T)
@@ -328,7 +331,7 @@ def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int, at_clock:
     whole = np.ceil(tiles * split / sms)
     busy = np.where(whole <= 1, model.alone, np.where(whole <= 2, model.pair, 1.0))
     inner = np.ceil(k / split) + model.extra_k
-    # Multiprocessors with more tiles are never done sooner than those with fewer.
+    # Multiprocessors with more tiles never finish before those with fewer.
     least = np.where(whole <= 1, 0.0, np.where(whole <= 2, 1 / model.alone, max(1 / model.alone, 2 / model.pair)))
     waves = np.maximum(_waves(tiles * split, sms, model.smoothing) / busy, least)
     work = waves * sms * 2 * rows * columns * inner / efficiency
@@ -338,17 +341,17 @@ def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int, at_clock:
     work = np.maximum(work / at_clock[:, None, None], powered)
     allowed = (split == 1) | ((k / split >= _LEAST_SPLIT_K) & (tiles < 4 * sms))
     moved = np.where(split > 1, 2.0 * batch * m * n * (split + 1), 0.0)
-    return np.where(allowed, work, np.inf).min(axis=1), moved[:, 0, :]  # partial sums depend on the split alone
+    return np.where(allowed, work, np.inf).min(axis=1), moved[:, 0, :]  # partial sums depend only on the split
 
 
 def _waves(tiles: Floats | float, sms: int, smoothing: float) -> Floats:
-    """How often every multiprocessor gets a tile, at least once."""
+    """Return the number of tiles per multiprocessor, at least one."""
     waves: Floats = (1 - smoothing) * np.ceil(tiles / sms) + smoothing * np.maximum(tiles / sms, 1)
     return waves
 
 
 def _overlapping(one: Floats, other: Floats, norm: float) -> Floats:
-    """Two times of which the shorter is mostly hidden behind the longer."""
+    """Combine two times, the shorter of which is mostly hidden behind the longer."""
     longer = np.maximum(one, other)
     result: Floats = longer * ((one / longer) ** norm + (other / longer) ** norm) ** (1 / norm)
     return result

@@ -1,7 +1,8 @@
-"""Rates of a GPU and its host, as far as a trace with shapes shows them.
+"""Rates of a GPU and its host, derived from a trace with shapes.
 
-A trace shows what ran, not at what rates: a product of known dimensions took so long, and the model says how long it
-takes at the rates that are known so far. A kernel that is limited by one rate therefore tells that rate.
+A trace shows kernels and times, but not rates. For a product of known dimensions, the model predicts a time from the
+rates known so far, and the trace has the measured time. A kernel that is limited by one rate therefore determines that
+rate.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from sysbench.trace.kernels.work import PRODUCTS
 from sysbench.trace.recording import KERNEL, NONE, Integers, Trace
 
 LEAST_PRODUCT_S: Final = 30e-6
-"""Shorter products wait for memory or for their launch."""
+"""Minimum time of a product; shorter ones wait for memory or for their launch."""
 LEAST_BYTES: Final = 96 * 1024**2
-"""Smaller tensors may come from the L2."""
+"""Minimum size of a tensor; smaller ones may come from the L2."""
 TINY_BYTES: Final = 64 * 1024
 MOST_CASES: Final = 8
-"""Of each rate: those that take most of the time."""
+"""Maximum number of cases per rate: those that take the most time."""
 
 LONGEST_GAP_S: Final = 20e-6
-"""A longer one between kernels that both wait is something else: a synchronization, a copy."""
+"""Maximum gap between two waiting kernels; a longer gap is something else, such as a synchronization or a copy."""
 LONGEST_PAUSE_S: Final = 200e-6
-"""A longer one between operators is Python doing something else, or waiting."""
+"""Maximum pause between operators; in a longer one Python does something else, or waits."""
 VIEW_SHARE: Final = 0.2
-"""What a view costs of an operator, as `commands.calibrate.host` has it."""
+"""Cost of a view relative to an operator, as in `commands.calibrate.host`."""
 _CHUNKS: Final = 9
 _ROUNDS: Final = 8
-"""Of looking for a rate; three do where a kernel is mostly limited by it."""
+"""Number of iterations that solve for a rate; three suffice if the rate limits most of the kernel."""
 _LEAST_DEPENDENCE: Final = 0.7
-"""By how many per cent a kernel takes longer at least where the rate it tells is a per cent lower."""
+"""Minimum increase of a kernel's time in per cent if its rate is one per cent lower."""
 
 _DTYPES: Final[Sequence[tuple[Dtype, re.Pattern[str]]]] = (
     ("tf32", re.compile(r"tf32|s1688gemm|s1688tensorop", re.IGNORECASE)),
@@ -50,42 +51,42 @@ _DTYPES: Final[Sequence[tuple[Dtype, re.Pattern[str]]]] = (
     ("fp16", re.compile(r"f16|hgemm|h16816|h1688|h884|half|nvjet_h", re.IGNORECASE)),
     ("fp32", re.compile(r"sgemm|f32f32_f32|ffma|simt|float|nvjet_s", re.IGNORECASE)),
 )
-"""What the names of kernels say they compute in, most telling first (cuBLAS, CUTLASS, torch's templates)."""
+"""Element types by words in kernel names, most specific first (cuBLAS, CUTLASS, torch's templates)."""
 _LAYOUT: Final = re.compile(r"_(tn|nn|nt|tt)(?:_|$)", re.IGNORECASE)
 _ITEM_BYTES: Final[Mapping[Dtype, int]] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _STREAMING: Final[Mapping[str, int]] = {
     "add": 3, "add_": 3, "sub": 3, "sub_": 3, "mul": 3, "mul_": 3, "div": 3, "div_": 3, "copy_": 2, "gelu": 2,
     "silu": 2, "relu": 2, "tanh": 2, "exp": 2, "neg": 2, "sqrt": 2, "rsqrt": 2, "sigmoid": 2,
 }  # fmt: skip
-"""Elementwise operators, and how many tensors each moves where all inputs are of one shape."""
+"""Elementwise operators, and the number of tensors each moves if all inputs have the same shape."""
 _BACKWARD: Final = "autograd::engine::evaluate_function"
 
 
 class Observation(NamedTuple):
-    """One piece of work, as often as it ran."""
+    """One piece of work, and all its repetitions."""
 
     rate: GpuRate | HostRate
     case: str
     work: float
-    """FLOPs or bytes, or how many pieces of host work: what over its time is the rate, or the rate's inverse."""
+    """FLOPs, bytes, or number of pieces of host work. Work over time is the rate, or its inverse."""
     samples_s: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What a trace shows of the rates, and why it does not show the others."""
+    """Rates that a trace shows, and reasons why it does not show the others."""
 
     found: tuple[Observation, ...]
     unseen: Mapping[GpuRate | HostRate, str]
 
 
 def observed(trace: Trace, gpu: GpuRates) -> Observed:
-    """Read the rates of `gpu` from a trace of it; raises LogError for one without kernels or without shapes."""
+    """Derive the rates of `gpu` from a trace; raises LogError if it has no kernels or no shapes."""
     if not (trace.work.kind == KERNEL).any():
-        raise LogError(f"{trace.title} has no kernels of a GPU: it shows no rates")
+        raise LogError(f"{trace.title} has no GPU kernels: rates cannot be derived from it")
     if (trace.operators.shapes == NONE).all():
         raise LogError(
-            f"{trace.title} has no shapes of operators, without which nobody knows what its kernels do: "
+            f"{trace.title} has no operator shapes, which are needed to identify kernels: "
             "record it with torch.profiler.profile(record_shapes=True)"
         )
     launched = _Launched.of(trace)
@@ -100,25 +101,25 @@ def observed(trace: Trace, gpu: GpuRates) -> Observed:
     return Observed(tuple(found), unseen)
 
 
-_NOTHING_LARGE: Final = "the trace has no such work that is large enough"
+_NOTHING_LARGE: Final = "the trace has no sufficiently large work of this kind"
 _WHY: Final[Mapping[str, str]] = {
-    "attention_forward": "a trace does not say whether attention is causal",
-    "attention_backward": "a trace does not say whether attention is causal",
-    "indexed": "a trace does not say how tensors are laid out",
-    "transpose": "a trace does not say how tensors are laid out",
-    "scalar": "it cannot be told from other Python",
-    "synchronize": "it cannot be told from waiting",
+    "attention_forward": "a trace does not show whether attention is causal",
+    "attention_backward": "a trace does not show whether attention is causal",
+    "indexed": "a trace does not show the layout of tensors",
+    "transpose": "a trace does not show the layout of tensors",
+    "scalar": "it cannot be distinguished from other Python code",
+    "synchronize": "it cannot be distinguished from waiting",
     "kernel_s": "the trace has no kernel small enough",
-    "gap_s": "no kernels of the trace wait for each other",
+    "gap_s": "no kernel in the trace waits for another one",
     **dict.fromkeys(
-        ("operator", "view", "operator_backward", "view_backward", "launch"), "the trace has too few of them"
+        ("operator", "view", "operator_backward", "view_backward", "launch"), "the trace has too few samples"
     ),
 }
 
 
 @dataclass(frozen=True)
 class _Launched:
-    """Kernels with the call that launched each and the operator around it; NONE where that is not known."""
+    """Kernels with the call that launched each and the enclosing operator; NONE if unknown."""
 
     rows: Integers
     launch: Integers
@@ -140,7 +141,7 @@ class _Launched:
 
 
 def _of_kernels(trace: Trace, launched: _Launched, gpu: GpuRates) -> Iterator[Observation]:
-    """Every operator that is one kernel and limited by one rate, against what the model says of it."""
+    """Compare every operator that is one kernel and limited by one rate with the model."""
     by_kernel: dict[Kernel, list[float]] = defaultdict(list)
     count = np.bincount(launched.operator[launched.operator != NONE], minlength=len(trace.operators.name))
     known: dict[tuple[int, int, int], Kernel | None] = {}
@@ -167,7 +168,7 @@ def _of_kernels(trace: Trace, launched: _Launched, gpu: GpuRates) -> Iterator[Ob
 
 
 def _rate(name: GpuRate, kernel: Kernel, measured_s: float, gpu: GpuRates) -> float | None:
-    """The rate at which the model says what was measured; None where the time hardly depends on it."""
+    """Return the rate at which the model predicts the measured time; None if the time hardly depends on it."""
     drawn = dict(gpu.drawn())
 
     def predicted_s() -> float:
@@ -181,7 +182,7 @@ def _rate(name: GpuRate, kernel: Kernel, measured_s: float, gpu: GpuRates) -> fl
 
 
 def _telling(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate | None:
-    """The rate that the kernel's time tells, or None."""
+    """Return the rate that the kernel's time determines, or None."""
     drawn = gpu.drawn()
     if kernel.kind == "gemm":
         long = predicted_s >= LEAST_PRODUCT_S and limit(kernel, drawn) == "matmul"
@@ -192,7 +193,7 @@ def _telling(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate | Non
 
 
 def _kernel(operator: str, shapes: str, name: str) -> Kernel | None:
-    """What ran, from the operator's name, its shapes, and the kernel's name; None for what these do not tell."""
+    """Return the kernel that the operator's name and shapes and the kernel's name describe; None if ambiguous."""
     bare = operator.removeprefix("aten::")
     sizes = _sizes(shapes)
     dtype = next((dtype for dtype, pattern in _DTYPES if pattern.search(name[:400])), None)
@@ -222,7 +223,7 @@ def _kernel(operator: str, shapes: str, name: str) -> Kernel | None:
 
 
 def _sizes(shapes: str) -> list[list[int]]:
-    """Sizes of the tensors among an operator's inputs; empty for what is not a list of such."""
+    """Return the sizes of the tensors among an operator's inputs; empty if the text is no list of shapes."""
     try:
         read = json.loads(shapes) if len(shapes) <= 4000 else None
     except ValueError:
@@ -241,7 +242,7 @@ def _described(kernel: Kernel) -> str:
 
 
 def _gaps(trace: Trace, launched: _Launched) -> Iterator[Observation]:
-    """Between kernels of a stream of which the later was launched before the earlier had begun."""
+    """Return the gaps between kernels of a stream, if the later one was launched before the earlier one began."""
     work, launches = trace.work, trace.launches
     order = np.lexsort((work.start_ns[launched.rows], work.stream[launched.rows], work.device[launched.rows]))
     rows, launch = launched.rows[order], launched.launch[order]
@@ -255,7 +256,7 @@ def _gaps(trace: Trace, launched: _Launched) -> Iterator[Observation]:
 
 
 def _launches(trace: Trace) -> Iterator[Observation]:
-    """Calls that launch, the faster half: the others wait for room in the queue."""
+    """Return the faster half of the launch calls: the others wait for room in the queue."""
     launching = np.array(["launchkernel" in name.lower() for name in trace.names], bool)
     rows = launching[trace.launches.name] & (trace.launches.duration_ns > 0)
     taken_s = np.sort(trace.launches.duration_ns[rows] / 1e9)
@@ -265,7 +266,7 @@ def _launches(trace: Trace) -> Iterator[Observation]:
 
 
 def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
-    """From one innermost operator to the next, without what launching takes, by thread: forward's and autograd's."""
+    """Return times from one innermost operator to the next, without launches, for forward's and autograd's threads."""
     operators, launches = trace.operators, trace.launches
     nesting = Nesting.of(operators.thread, operators.start_ns, operators.duration_ns)
     is_aten = np.array([name.startswith("aten::") for name in trace.names], bool)[operators.name]
@@ -273,7 +274,7 @@ def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
     outer[nesting.parents[(nesting.parents != NONE) & is_aten]] = True
     launching = np.zeros(len(operators.name), bool)
     launching[launched.operator[launched.operator != NONE]] = True
-    # The host's own work inside the runtime is counted as launching, and waiting there is no work at all.
+    # The host's own work inside the runtime counts as launching. Waiting inside the runtime does not count as work.
     within_s = np.zeros(len(operators.name))
     inside = nesting.innermost(launches.thread, launches.start_ns)
     np.add.at(within_s, inside[inside != NONE], launches.duration_ns[inside != NONE] / 1e9)
@@ -296,5 +297,5 @@ def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
 
 
 def _quantiles(values_s: np.ndarray) -> tuple[float, ...]:
-    """A few values that stand for all, the middle one among them."""
+    """Return a few values that represent all of them, including the median."""
     return tuple(np.quantile(values_s, np.linspace(0.1, 0.9, _CHUNKS)).tolist())

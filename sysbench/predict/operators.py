@@ -1,7 +1,7 @@
-"""The CUDA kernels that each aten operator launches, with the work of each.
+"""CUDA kernels that each ATen operator launches, with the work of each.
 
-Sources, PyTorch 2.11 to 2.13, below aten/src/ATen/native: cuda/Loops.cuh (vectorized where all tensors are laid out
-alike, otherwise an offset for each element), cuda/Blas.cpp, cuda/SoftMax.cu, cuda/Reduce.cuh, cuda/Embedding.cu,
+Sources, PyTorch 2.11 to 2.13, below aten/src/ATen/native: cuda/Loops.cuh (vectorized if all tensors have the same
+layout, otherwise an offset for each element), cuda/Blas.cpp, cuda/SoftMax.cu, cuda/Reduce.cuh, cuda/Embedding.cu,
 cuda/NLLLoss2d.cu, cuda/ForeachFunctors.cuh and MultiTensorApply.cuh, cuda/fused_adam_utils.cuh.
 """
 
@@ -36,7 +36,7 @@ _FREE = _names(
     "_reshape_alias _amp_update_scale_ wait_tensor "
     "_wrap_tensor_autograd"
 )
-"""What launches nothing, or next to nothing once a step."""
+"""Operators that launch nothing, or almost nothing once per step."""
 
 _FILLS = _names(
     "zeros zeros_like ones ones_like full full_like fill_ zero_ new_zeros new_ones new_full scalar_tensor arange "
@@ -57,7 +57,7 @@ _ELEMENTWISE = _names(
     "copy_ clone _to_copy masked_fill_ native_dropout native_dropout_backward constant_pad_nd repeat slice_backward "
     "select_backward roll flip index_fill floor_divide glu glu_backward"
 )
-"""Elementwise, beside what torch itself tags as such."""
+"""Elementwise operators, in addition to those that torch itself tags as pointwise."""
 
 _COPIES = _names("copy_ clone _to_copy")
 _FUSED_ATTENTION = ("flash", "efficient", "cudnn")
@@ -65,12 +65,12 @@ _FUSED_ATTENTION = ("flash", "efficient", "cudnn")
 _CHUNK = 65_536
 _CHUNKS_PER_LAUNCH = 320
 _TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
-"""MultiTensorApply.cuh: what fits into a kernel's arguments, by how many lists it walks."""
+"""Number of tensors per launch by number of lists, limited by the size of kernel arguments (MultiTensorApply.cuh)."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One operator, called on the simulated device."""
+    """Call of one operator on the simulated device."""
 
     func: Any
     args: tuple[Any, ...]
@@ -79,33 +79,33 @@ class Call:
 
     @cached_property
     def name(self) -> str:
-        """Without namespace and overload: `bmm`."""
+        """Return the name without namespace and overload: `bmm`."""
         return str(self.func._schema.name).partition("::")[2]
 
     @cached_property
     def tensors(self) -> list[Tensor]:
-        """All that it is given, those in lists included."""
+        """Return all tensors among the arguments, including those in lists."""
         return list(tensors_in([*self.args, *self.options.values()]))
 
     @cached_property
     def results(self) -> list[Tensor]:
-        """All that it returns."""
+        """Return all tensors among the results."""
         return list(tensors_in([self.result]))
 
     @property
     def lists(self) -> list[list[Tensor]]:
-        """The distinct lists of tensors that it is given."""
+        """Return the distinct lists of tensors among the arguments."""
         given = [each for each in self.args if isinstance(each, list | tuple) and each and isinstance(each[0], Tensor)]
         return list({id(each[0]): list(each) for each in given}.values())
 
     @cached_property
     def is_on_device(self) -> bool:
-        """Whether a tensor of the simulated device is among its arguments and results."""
+        """Return whether any argument or result is a tensor of the simulated device."""
         return any(type(each) is SimulatedTensor for each in [*self.tensors, *self.results])
 
     @property
     def host(self) -> tuple[HostWork, ...]:
-        """What issuing it costs the host. Lists of the host's own tensors, an optimizer's counters, take a loop."""
+        """Return the host work of issuing the operator. Lists of host tensors (an optimizer's counters) take a loop."""
         if not self.is_on_device and self.name.startswith("_foreach_"):
             return tuple("scalar" for _ in self.lists[0])
         if self.name == "_local_scalar_dense":
@@ -114,7 +114,7 @@ class Call:
 
     @property
     def kernels(self) -> Kernels:
-        """What it launches on the device, in order."""
+        """Return the kernels that the operator launches on the device, in order."""
         if self._is_free or self.name == "_local_scalar_dense":
             return ()
         if self.name in _RULES:
@@ -133,17 +133,17 @@ class Call:
         return self.func.is_view or self.name in _FREE or not self.is_on_device
 
     def flag(self, name: str) -> bool:
-        """An argument of the schema that is true or false; False where it is left out."""
+        """Return the value of a Boolean argument of the schema; False if it is omitted."""
         position = next((i for i, each in enumerate(self.func._schema.arguments) if each.name == name), len(self.args))
         return bool(self.options.get(name, self.args[position] if position < len(self.args) else False))
 
     def kernel(self, kind: Kind, of: Tensor, moved_bytes: int, **more: Any) -> Kernel:
-        """One that moves so much, and whose type and number of elements are those of a tensor."""
+        """Return a kernel that moves this many bytes, with the type and number of elements of a tensor."""
         return Kernel(kind, self.name, _dtype(of), moved_bytes, of.numel(), **more)
 
 
 def attention(name: str, layout: str, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Kernel:
-    """A fused attention kernel on (batch, heads, seq, d_head). Backward has five products where forward has two."""
+    """Return a fused attention kernel on (batch, heads, seq, d_head). Backward has five products, forward has two."""
     batch, heads, queries, width = query.shape
     products, passes = (5, 4) if "backward" in layout else (2, 2)
     return Kernel(
@@ -169,7 +169,7 @@ def _product(call: Call) -> Kernels:
 
 
 def _grouped_product(call: Call) -> Kernels:
-    """A product for each expert, in one kernel, as if all experts got as many tokens: rows (2-D by 3-D), or sums."""
+    """Return one kernel with a product per expert, assuming equal numbers of tokens: rows (2-D by 3-D) or sums."""
     first, second, ends = call.tensors[:3]
     batch = ends.shape[0]
     by_expert = first.dim() == second.dim() == 2
@@ -185,7 +185,7 @@ def _fill(call: Call) -> Kernels:
 
 
 def _reduction(call: Call) -> Kernels:
-    """Over rows where neighbours in memory are summed, else over columns."""
+    """Return a row-wise reduction if neighbours in memory are summed, otherwise a column-wise one."""
     source, out = call.tensors[0], call.results[0]
     rows = max(1, out.numel())
     fastest = _fastest(source)
@@ -210,7 +210,7 @@ def _row_wise(call: Call) -> Kernels:
 
 
 def _layer_norm_backward(call: Call) -> Kernels:
-    """One kernel for the gradient of the input, one for those of gain and bias, which sums over rows."""
+    """Return one kernel for the gradient of the input, and one for those of gain and bias, which sums over rows."""
     gradient = call.tensors[0]
     rows, width = gradient.numel() // max(1, gradient.shape[-1]), gradient.shape[-1]
     return (
@@ -224,7 +224,7 @@ def _gather(call: Call) -> Kernels:
 
 
 def _scatter(call: Call) -> Kernels:
-    """The gradient of a table: zeroed, then rows are added up; many indices are sorted first (cuda/Embedding.cu)."""
+    """Return the kernels of a table's gradient: zero, sort many indices, add rows (cuda/Embedding.cu)."""
     gradient = call.tensors[0]
     return (
         call.kernel("map", call.result, _bytes(call.result)),
@@ -233,7 +233,7 @@ def _scatter(call: Call) -> Kernels:
 
 
 _SECTOR_BYTES = 32
-"""What DRAM gives at least."""
+"""Minimum size of a DRAM access."""
 
 
 def _loss_forward(call: Call) -> Kernels:
@@ -259,7 +259,7 @@ def _attention_forward(call: Call) -> Kernels:
 
 
 def _attention_backward(call: Call) -> Kernels:
-    """First the sums of gradient × output over each row, then everything else."""
+    """Return a kernel for the sums of gradient × output over each row, then one for everything else."""
     gradient, query, key, value = call.tensors[:4]
     width = gradient.shape[-1]
     sums = call.kernel("reduce", gradient, 2 * _bytes(gradient), dims=(gradient.numel() // width, width), layout="rows")
@@ -289,7 +289,7 @@ def _elementwise_kind(name: str, sources: list[Tensor], out: Tensor) -> Kind:
 
 
 def _foreach(call: Call) -> Kernels:
-    """Each list is read, and one of their size is written."""
+    """Return kernels that read each list, and write one list of the same size."""
     lists = call.lists
     return _multi_tensor("foreach", call, passes=len(lists) + 1, lists=len(lists) + (not call.name.endswith("_")))
 
@@ -299,12 +299,12 @@ def _unscale(call: Call) -> Kernels:
 
 
 def _fused_adam(call: Call) -> Kernels:
-    """Parameters, gradients and two moments are read, all but the gradients written: 28 bytes each."""
+    """Return kernels that read parameters, gradients and two moments, and write all but gradients: 28 bytes each."""
     return _multi_tensor("optimizer", call, passes=7, lists=4)
 
 
 def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
-    """As many launches as lists of tensors take, alike."""
+    """Return the launches that the lists of tensors need, all alike."""
     tensors = call.lists[0]
     count = sum(each.numel() for each in tensors)
     chunks = sum(math.ceil(each.numel() / _CHUNK) for each in tensors)
@@ -323,11 +323,11 @@ _COLLECTIVES: Mapping[str, str] = {
     "all_reduce": "all_reduce",
     "broadcast_": "broadcast",
 }
-"""Operators of torch.distributed, and the collectives that they are."""
+"""Operators of torch.distributed, and the collectives that they call."""
 
 
 def _collective(call: Call) -> Kernels:
-    """The bytes of a collective are those of the whole buffer, of all ranks: the largest tensor's."""
+    """Return a collective; its bytes are those of the whole buffer of all ranks: the size of the largest tensor."""
     whole = max([*call.tensors, *call.results], key=_bytes)
     ranks = _ranks_of(call)
     nodes = len({rank // NODE_RANKS for rank in ranks})
@@ -336,20 +336,20 @@ def _collective(call: Call) -> Kernels:
 
 
 def _ranks_of(call: Call) -> Sequence[int]:
-    """The ranks that an operator of torch.distributed is among: it is given their group, or the group's name."""
+    """Return the number of ranks and nodes of a torch.distributed operator, from its group or the group's name."""
     for each in call.args:
         if isinstance(each, torch.ScriptObject) and "ProcessGroup" in str(each._type()):
             return distributed.get_process_group_ranks(distributed.ProcessGroup.unbox(each))
         if isinstance(each, str) and each not in _REDUCTION_NAMES:
             return distributed.get_process_group_ranks(_resolve_process_group(each))  # type: ignore[arg-type]
-    raise ValueError(f"{call.name} is given no process group")
+    raise ValueError(f"{call.name} has no process group")
 
 
 _REDUCTION_NAMES = _names("sum avg min max product")
 
 
 def _copy_between_shards(call: Call) -> Kernels:
-    """FSDP2's copies between parameters and the buffers of collectives."""
+    """Return FSDP2's copies between parameters and the buffers of collectives."""
     moved_bytes = (
         sum(map(_bytes, call.tensors)) if call.name != "all_gather_copy_in" else 2 * sum(map(_bytes, call.args[0]))
     )
@@ -376,7 +376,7 @@ _RULES: Mapping[str, Callable[[Call], Kernels]] = {
     **{f"_scaled_dot_product_{kind}_attention": _attention_forward for kind in _FUSED_ATTENTION},
     **{f"_scaled_dot_product_{kind}_attention_backward": _attention_backward for kind in _FUSED_ATTENTION},
 }
-"""By name of the operator; what is not here is a list's, a fused optimizer's, elementwise or unknown."""
+"""Rules by operator name. Other operators work on lists, are fused optimizers or elementwise, or are unknown."""
 
 
 def _dtype(tensor: Tensor) -> Dtype:
@@ -388,7 +388,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def touched(tensor: Tensor) -> int:
-    """Bytes that a kernel moves to see all of a tensor: broadcast dimensions once, whole sectors where strided."""
+    """Return the bytes moved to read a whole tensor: broadcast dimensions once, whole sectors if strided."""
     steps = _steps(tensor)
     spacing = min((step for step, _ in steps), default=1)
     size_bytes = math.prod(tensor.shape[d] for _, d in steps) * tensor.dtype.itemsize
@@ -396,11 +396,11 @@ def touched(tensor: Tensor) -> int:
 
 
 def _fastest(tensor: Tensor) -> int:
-    """The dimension along which neighbours in memory lie; -1 for none."""
+    """Return the dimension along which neighbours are adjacent in memory; -1 if there is none."""
     return min(_steps(tensor), default=(0, -1))[1]
 
 
 def _steps(tensor: Tensor) -> Sequence[tuple[int, int]]:
-    """Stride and number of every dimension that is longer than 1 and not broadcast."""
+    """Return stride and index of every dimension that is longer than 1 and not broadcast."""
     shape, stride = tensor.shape, tensor.stride()
     return [(stride[d], d) for d in range(len(shape)) if shape[d] > 1 and stride[d]]

@@ -1,6 +1,6 @@
-"""A predicted step as a profiler would have recorded it: operators and launches on the host, kernels on the device.
+"""Conversion of a predicted step to a recording: operators and launches on the host, kernels on the device.
 
-Whatever reads traces reads it too, and its mark as predicted stays with it.
+All code that reads traces can read the recording, which keeps its mark as predicted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sysbench.trace.recording import KERNEL, NONE, Integers, Recording, Table
 from sysbench.trace.summary import STEP, ancestry
 
 STREAM = 7
-"""Where torch launches what is not told otherwise, as CUPTI numbers it."""
+"""CUPTI's number of torch's default stream."""
 
 _FORMATS: Mapping[str, str] = {"fp32": "f32", "other": "other"}
 
@@ -26,10 +26,10 @@ _FUNCTORS: Mapping[str, str] = {
     "amax": "MaxNanFunctor", "amin": "MinNanFunctor",
     **dict.fromkeys(("zeros", "zeros_like", "zero_", "new_zeros", "ones_like", "full_like", "fill_"), "FillFunctor"),
 }  # fmt: skip
-"""Functors of PyTorch's that are called otherwise than their operators."""
+"""Functors of PyTorch whose names differ from their operators."""
 
 _ZEROED = ("embedding_dense_backward", "nll_loss_backward")
-"""Operators that fill their result with zeros before anything else."""
+"""Operators that first fill their result with zeros."""
 
 _TEMPLATES: Mapping[Kind, str] = {
     "map": "vectorized_elementwise_kernel",
@@ -39,11 +39,11 @@ _TEMPLATES: Mapping[Kind, str] = {
     "foreach": "multi_tensor_apply_kernel",
     "optimizer": "multi_tensor_apply_kernel",
 }
-"""PyTorch's own kernels, of which the operator is a template argument."""
+"""PyTorch's own kernels whose template argument is the operator."""
 
 
 def kernel_name(kernel: Kernel) -> str:
-    """What the kernel is called: in the words of cuBLAS's and PyTorch's names, with the dimensions of a product.
+    """Return the name of the kernel, following cuBLAS and PyTorch, with the dimensions of a product.
 
     `gemm_bf16_tn 4096x768x768`, `flash_attention_forward_causal_bf16`, `vectorized_elementwise_kernel<mul>`.
     """
@@ -66,7 +66,7 @@ def kernel_name(kernel: Kernel) -> str:
 
 
 def recording(found: StepPrediction, title: str) -> Recording:
-    """The step in whole nanoseconds from its start; kernels do not overlap."""
+    """Convert a predicted step to a recording. Times are ns since the start of the step; kernels do not overlap."""
     return _Writer(found).recording(title)
 
 
@@ -105,7 +105,7 @@ class _Writer:
 
     @property
     def _began_ns(self) -> Integers:
-        """When the host turns to each operator: as soon as it is done with the one before."""
+        """Return when the host starts each operator: as soon as it has finished the previous one."""
         return np.concatenate([np.zeros(1, np.int64), self._issued_ns])[:-1]
 
     def _operators(self) -> Table:
@@ -115,7 +115,7 @@ class _Writer:
         return Table.of([self._began_ns, self._issued_ns - self._began_ns, names, thread, nothing, nothing, nothing])
 
     def _launches(self) -> Table:
-        """Each at the end of its operator, one after the other; then the host waits for the device."""
+        """Return launches at the end of their operators, one after the other, and the final wait for the device."""
         launches = self._joined("launches")
         issuer = np.repeat(np.arange(len(launches)), launches)
         left = np.repeat(np.cumsum(launches), launches) - np.arange(len(issuer))
@@ -160,7 +160,7 @@ class _Writer:
         return Table.of([start_ns, end_ns - start_ns, names, np.zeros(len(rows), np.int64)])
 
     def _phases(self) -> Iterator[tuple[int, int, str]]:
-        """Each phase, then the modules that its operators belong to, the outer ones around the inner ones."""
+        """Return ranges of each phase, then ranges of the modules of its operators, outer ones around inner ones."""
         first = 0
         for phase in self._trace.phases:
             beyond = first + len(phase.host)
@@ -184,13 +184,13 @@ class _Writer:
         yield from found
 
     def _joined(self, column: str) -> Integers:
-        """A column of all phases, one after the other."""
+        """Concatenate a column of all phases."""
         columns = [getattr(phase, column) for phase in self._trace.phases]
         return np.concatenate([np.zeros(0, np.int64), *columns]).astype(np.int64)
 
 
 def _callers(path: str) -> list[str]:
-    """A module and those that call it, outermost first; a list of layers is no module that is called."""
+    """Return a module and its callers, outermost first; a list of layers is never called, and is omitted."""
     paths = ancestry(path)
     return [each for each, inner in zip(paths, [*paths[1:], ""], strict=False) if not inner[len(each) + 1 :].isdigit()]
 

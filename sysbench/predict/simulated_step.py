@@ -1,6 +1,6 @@
-"""A cell's step on a GPU that need not be there: traced once without data, then predicted for each GPU.
+"""Prediction of a cell's step on a GPU that is not present: traced once without data, then predicted for each GPU.
 
-Its memory is simulated from the same run, so that a cell that does not fit ends as one.
+The same run simulates the memory, so that a cell that does not fit ends as out of memory.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from sysbench.spec.model import ModelCell
 from sysbench.spec.ranks import Interconnect
 
 UNLIMITED_BYTES = 1 << 50
-"""Memory of the GPU that a step is traced on: no allocation fails, and none takes memory."""
+"""Memory of the GPU on which a step is traced: allocations never fail, and no real memory is used."""
 
 KEPT = 4
-"""Number of traces to keep: the GPUs of one cell follow each other, and those of a generation share a trace."""
+"""Number of traces to keep: the GPUs of one cell are predicted in sequence, and those of a generation share one."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class SimulatedStep:
     placed: bool = False
     whole: bool = False
     interconnect: Interconnect | None = None
-    """What links nodes of several GPUs."""
+    """Network between nodes of several GPUs."""
 
     def events(self) -> Iterator[Event]:
-        """Say what is predicted.
+        """Yield the events of the prediction.
 
-        Raises UnavailableError for what cannot be predicted, and DoesNotFitError where memory would run out.
+        Raises UnavailableError for cells that cannot be predicted, and DoesNotFitError if memory would run out.
         """
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._said()
@@ -67,10 +67,10 @@ class SimulatedStep:
         if not verdict.fits and self.cell.execution == "compiled":
             raise UnavailableError(
                 f"the eager step does not fit on {self._gpu.title}, by {units.size(-verdict.margin_bytes)}; "
-                "how much of that compiling saves is known once it has run"
+                "the memory that compiling saves is only known after a run"
             )
         if not verdict.fits:
-            where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
+            where = "while building the model" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
             raise DoesNotFitError(
                 f"does not fit on {self._gpu.title}: memory runs out {where}, "
                 f"{units.size(-verdict.margin_bytes)} more would be needed"
@@ -78,7 +78,7 @@ class SimulatedStep:
 
     @cached_property
     def found(self) -> StepPrediction:
-        """The prediction."""
+        """Return the prediction."""
         rates = replace(GpuRates.of(self._known), interconnect=self.interconnect)
         return predict(self._traced[0], rates, host_for(self._known, self.host), whole=self.whole)
 
@@ -92,7 +92,7 @@ class SimulatedStep:
 
     @property
     def _step(self) -> tuple[ModelCell, Gpu, bool]:
-        """What to trace, and for which GPU: a relative that launches the same."""
+        """Return the step to trace, and the GPU to trace it for: one that launches the same kernels."""
         step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
         refuse_other_generations(step, self._gpu)
         return step, _launching(step, self._gpu), self.placed
@@ -132,7 +132,7 @@ class SimulatedStep:
 
 
 def said_of(phase: PhasePrediction, *, of_device: bool = False) -> PredictedPhase:
-    """A phase as logs have it, with the time that the host sees or the device's alone."""
+    """Return a phase as logs have it, with the time that the host sees, or the device time alone."""
     limiting = phase.device_limiting if of_device else phase.limiting
     return PredictedPhase(
         name=phase.name,
@@ -149,27 +149,27 @@ def said_of(phase: PhasePrediction, *, of_device: bool = False) -> PredictedPhas
 
 
 def constant(each: Constant) -> PredictedConstant:
-    """A constant as logs have it."""
+    """Return a constant as logs have it."""
     rate = each.rate
     return PredictedConstant(name=each.name, value=rate.value, spread=rate.spread, basis=rate.basis, source=rate.source)
 
 
 def host_for(known: Hardware, file: Path | None = None) -> HostRates:
-    """The host of the file that is named, the one that was calibrated with the GPU, or a typical one."""
+    """Return the host in the given file, the one that was calibrated with the GPU, or a typical one."""
     return HostRates.read(file) if file is not None else host_of(known)
 
 
 def doubts(known: Hardware) -> Iterator[str]:
-    """What is wrong with a calibration: said, as it is used nevertheless."""
+    """Yield cautions about a calibration; it is used nevertheless."""
     calibration = known.calibration
     if calibration is None:
         return
     if calibration.torch.partition("+")[0] != torch.__version__.partition("+")[0]:
-        yield f"{known.slug} was calibrated with torch {calibration.torch}, this is torch {torch.__version__}"
+        yield f"{known.slug} was calibrated with torch {calibration.torch}, but this is torch {torch.__version__}"
 
 
 def _launching(step: ModelCell, gpu: Gpu) -> Gpu:
-    """A GPU that launches the same kernels: only fused attention depends on the generation."""
+    """Return a GPU that launches the same kernels: only fused attention depends on the generation."""
     return Gpu("", UNLIMITED_BYTES, gpu.compute_capability if step.attention != "naive" else (8, 0))
 
 
@@ -180,7 +180,7 @@ def _traced(step: ModelCell, gpu: Gpu, placed: bool) -> tuple[Trace, StepRecordi
 
 @lru_cache(maxsize=KEPT)
 def _server(step: ModelCell, gpu: Gpu, placed: bool, workspace_bytes: int) -> Server:
-    """Who answers what the step asks of the allocator, on GPUs with cuBLAS's workspaces of this size."""
+    """Return the server for the step's allocator requests, on GPUs with cuBLAS workspaces of this size."""
     _, recording = _traced(step, gpu, placed)
     settings = AllocatorSettings.from_environment(os.environ)
     return Server(recording.with_workspaces_of(workspace_bytes), settings)

@@ -1,4 +1,4 @@
-"""A step on a GPU that need not be there: how long, how sure, what limits it, and what it can never be faster than."""
+"""Prediction of a step on a GPU that is not present: its time, the uncertainty, the bottleneck, and a lower bound."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sysbench.predict.trace import Kernel, Positions, Trace
 from sysbench.spec.hardware import Rate
 
 DRAWS = 64
-"""Sets of constants that an interval is made of."""
+"""Number of random draws of the constants from which an interval is computed."""
 
 INTERVAL = (0.05, 0.95)
-"""Quantiles at the ends of an interval: 90 % lies between."""
+"""Quantiles at the ends of the 90 % interval."""
 
 MOST_UNKNOWN = 0.05
-"""Share of a step's device time that operators unknown to the model may have; above, the step's time is withheld."""
+"""Maximum share of the device time in operators unknown to the model; above it, the step time is withheld."""
 
 StepLimit = Literal["host"] | Limit
 
@@ -39,7 +39,7 @@ class Estimate:
 
     @classmethod
     def of(cls, drawn: Draws, least_s: float) -> Estimate:
-        """From draws, of which the first is the point; nothing takes less than `least_s`."""
+        """Build an estimate from draws: the first is the point, quantiles give the interval. `least_s` clips all."""
         low_s, high_s = np.maximum(np.quantile(drawn, INTERVAL), least_s)
         point_s = max(least_s, float(drawn[0]))
         return cls(point_s, min(point_s, float(low_s)), max(point_s, float(high_s)))
@@ -47,11 +47,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Limiting:
-    """What limits a phase or a step: the host, or what most of the device's time goes into."""
+    """Bottleneck of a phase or a step: the host, or the largest component of the device time."""
 
     name: StepLimit
     share: float
-    """Of the time."""
+    """Share of the time."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class KernelRow:
 
     @property
     def total_s(self) -> float:
-        """Of all launches."""
+        """Return the seconds of all launches."""
         return self.count * self.each_s
 
 
@@ -75,11 +75,11 @@ class KernelRow:
 class PhasePrediction:
     """One phase, synchronized before and after.
 
-    host_s           that the host takes to issue everything
-    device           that kernels take, one after the other, gaps included: as if all had been issued before
-    limiting         the host, or what most of the device's time goes into
-    device_limiting  what most of the device's time goes into
-    lower_bound_s    at the rates of the data sheet, without a host
+    host_s           seconds in which the host issues everything
+    device           seconds of all kernels in sequence, with gaps, as if all had been issued in advance
+    limiting         the host, or the largest component of the device time
+    device_limiting  the largest component of the device time
+    lower_bound_s    seconds at the data sheet's rates, without a host
     """
 
     name: str
@@ -91,19 +91,19 @@ class PhasePrediction:
     lower_bound_s: float
     launches: int
     communication_s: float = 0.0
-    """That collectives take, each by itself."""
+    """Sum of the times of single collectives."""
     exposed_s: float = 0.0
-    """By how much they lengthen the device's time, which is less where they run beside other kernels."""
+    """Additional device time due to collectives; less than their time if they run beside other kernels."""
 
     @property
     def device_s(self) -> float:
-        """That kernels take."""
+        """Return the device time of the kernels."""
         return self.device.point_s
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A rate that a prediction rests on."""
+    """A rate used in a prediction."""
 
     name: str
     rate: Rate
@@ -111,7 +111,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class StepPrediction:
-    """What `predict` says. All times are predicted, none is measured."""
+    """Result of `predict`. All times are predicted, none is measured."""
 
     trace: Trace
     gpu: GpuRates
@@ -121,35 +121,35 @@ class StepPrediction:
     limiting: Limiting
     lower_bound_s: float
     unknown: Mapping[str, int]
-    """Operators that the model does not know, with their launches."""
+    """Operators unknown to the model, with their launches."""
     unknown_share: float
-    """Of the device's time."""
+    """Share of unknown operators in the device time."""
     kernel_s: tuple[float, ...]
-    """Of each of the trace's kernels."""
+    """Seconds of each of the trace's kernels."""
 
     @property
     def withheld(self) -> str | None:
-        """Why there should be no step time, or None."""
+        """Return why the step time is withheld; None if it is not."""
         if self.unknown_share <= MOST_UNKNOWN:
             return None
         names = ", ".join(sorted(self.unknown))
-        return f"operators that the model does not know take {self.unknown_share:.0%} of the step: {names}"
+        return f"operators unknown to the model take {self.unknown_share:.0%} of the step: {names}"
 
     @property
     def less_certain(self) -> bool:
-        """Whether parts of it are a guess: what torch.compile would fuse."""
+        """Return whether parts of the prediction are a guess: the fusion by torch.compile."""
         return self.trace.compiled
 
     @property
     def constants(self) -> tuple[Constant, ...]:
-        """What it rests on."""
+        """Return the constants that the prediction uses."""
         return tuple(
             Constant(name, rate) for rates in (self.gpu.rates, self.host.rates) for name, rate in rates.items()
         )
 
     @cached_property
     def rows(self) -> tuple[KernelRow, ...]:
-        """Every kernel by phase and module, in order of their first launch."""
+        """Return every kernel by phase and module, in order of first launch."""
         drawn = self.gpu.drawn()
         limits = [limit(kernel, drawn) for kernel in self.trace.kernels]
         launched: Counter[tuple[str, int, int]] = Counter()
@@ -162,9 +162,9 @@ class StepPrediction:
         )
 
     def lanes(self) -> walking.Lanes:
-        """When the host issues and when each kernel runs in a step whose phases follow each other undisturbed.
+        """Return when the host issues and when each kernel runs if phases follow each other without interruption.
 
-        Kernels take whole nanoseconds, as profilers record them.
+        Kernel times are integer nanoseconds, as in a profiler's recording.
         """
         unique_s = np.rint(np.array(self.kernel_s) * 1e9)[:, None] / 1e9
         return walking.lanes(walking.Issued(self.trace.phases, self.host.drawn()), unique_s, self.gpu.drawn()["gap_s"])
@@ -173,10 +173,10 @@ class StepPrediction:
 def predict(
     trace: Trace, gpu: GpuRates, host: HostRates, *, whole: bool = False, draws: int = DRAWS, seed: int = 0
 ) -> StepPrediction:
-    """The step of `trace` on that GPU and host; the interval is of that many draws of their constants.
+    """Predict the step of `trace` on a GPU and host; the interval is computed from `draws` draws of their constants.
 
-    The device is waited for after every phase, or if the step is taken `whole` only at its end; phases are predicted by
-    themselves in either case. The time of a phase that occurs several times is the sum.
+    The host waits for the device after every phase or, if the step is taken `whole`, only at its end. Phases are
+    predicted separately in either case. The time of a phase that occurs several times is the sum.
     """
     drawn, issued = gpu.drawn(draws, seed), _issued(trace, host, draws, seed)
     factor = unexplained(draws, seed, compiled=trace.compiled)
@@ -184,7 +184,7 @@ def predict(
     walk = partial(walking.walk, gap_s=drawn["gap_s"], synchronous=gpu.hardware.synchronous)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
     bounds = np.array([perfect_seconds(kernel, gpu) for kernel in trace.kernels])
-    bounded = bool(gpu.hardware.peak_flops_per_s)  # rates that were measured in place of a data sheet bound nothing
+    bounded = bool(gpu.hardware.peak_flops_per_s)  # rates that were measured in place of a data sheet give no bound
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = list[PhasePrediction](), np.zeros(draws)
     for name, counts in trace.counts.items():
@@ -233,7 +233,7 @@ def predict(
 
 @lru_cache(maxsize=2)
 def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str, Sequence[walking.Issued]]:
-    """Every occurrence of each phase, by itself; GPUs of one cell follow each other, and most have the same host."""
+    """Return every occurrence of each phase, issued separately; cached, because GPUs mostly share a host."""
     issued: dict[str, list[walking.Issued]] = {}
     of_host = host.drawn(draws, seed)
     each = {id(phase): walking.Issued((phase,), of_host) for phase in trace.phases}  # micro-batches repeat
@@ -243,21 +243,21 @@ def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str
 
 
 def _apart(issued: Sequence[walking.Issued], walk: Callable[[walking.Issued], walking.Walked]) -> walking.Walked:
-    """Return the sums of phases that are walked one by one; those that are the same object are walked once."""
+    """Return the sums of phases that are walked separately; phases that are the same object are walked once."""
     walked = {key: walk(each) for key, each in {id(each): each for each in issued}.items()}
     columns = zip(*(astuple(walked[id(each)]) for each in issued), strict=True)
     return walking.Walked(*(sum(column[1:], column[0]) for column in columns))
 
 
 def _by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -> dict[Limit, float]:
-    """Seconds of device time by what they go into."""
+    """Return the seconds of device time by component."""
     return {
         name: float(unique_s @ (counts * np.array([each == name for each in limits]))) for name in dict.fromkeys(limits)
     }
 
 
 def _limiting(host_s: float, device_s: float, total_s: float, spent: Mapping[Limit, float]) -> Limiting:
-    """The host where it needs longer than the device, else what most of the device's time goes into."""
+    """Return the host if it takes longer than the device, otherwise the largest component of the device time."""
     if host_s >= device_s or not spent:
         return Limiting("host", float(min(1.0, host_s / max(total_s, 1e-12))))
     most_s, name = max((each_s, name) for name, each_s in spent.items())
@@ -265,6 +265,6 @@ def _limiting(host_s: float, device_s: float, total_s: float, spent: Mapping[Lim
 
 
 def _unknown(trace: Trace) -> dict[int, int]:
-    """Positions of unknown kernels, with their launches."""
+    """Return positions of unknown kernels, with their launches."""
     counts = sum(trace.counts.values(), np.zeros(len(trace.kernels), dtype=np.intp))
     return {i: int(counts[i]) for i, kernel in enumerate(trace.kernels) if kernel.kind == "unknown"}

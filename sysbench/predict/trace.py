@@ -1,7 +1,8 @@
-"""A step as a sequence of kernels and of what the host does to launch them. It knows no GPU.
+"""A step as a sequence of kernels and of the host work that launches them, independent of any GPU.
 
-A Transformer launches the same few kernels in every layer, so a trace holds each distinct kernel once, and for every
-launch the position of its kernel. Kernels are timed once for each GPU and each draw of its rates; the rest is indexing.
+A Transformer launches the same few kernels in every layer. A trace therefore stores each distinct kernel once, and for
+every launch the position of its kernel. Kernels are timed once for each GPU and each draw of its rates; the rest is
+indexing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Kind = Literal[
 """gemm       a matrix product, batched or not
 attention  a fused attention kernel, forward or backward
 map        elementwise, all tensors of one layout: loads and stores are vectorized
-indexed    elementwise over broadcast or strided tensors, and concatenation: each element has its offset worked out
+indexed    elementwise over broadcast or strided tensors, and concatenation: an offset is computed for each element
 transpose  a copy whose fastest dimensions differ
 reduce     a sum, mean or maximum over some dimensions
 softmax    a row-wise softmax or normalization, forward or backward
@@ -29,17 +30,17 @@ foreach    an elementwise operator on a list of tensors
 optimizer  a fused optimizer's update
 embedding  rows gathered from a table, or added up into one
 loss       the negative log likelihood's own kernels
-collective an exchange among ranks
-unknown    an operator this model does not know: timed as if elementwise, counted and named
+collective a collective among ranks
+unknown    an operator unknown to this model: timed as if elementwise, counted and named
 """
 
 Dtype = Literal["fp32", "tf32", "bf16", "fp16", "other"]
-"""What a kernel computes in; tf32 is how fp32 products run where that is allowed."""
+"""Type in which a kernel computes; tf32 stands for fp32 products if tf32 is allowed."""
 
 HostWork = Literal["operator", "view", "scalar"]
 """operator  an aten operator dispatched to the device
-view      one that launches nothing: a view, an allocation, bookkeeping
-scalar    a Python number worked out on the host, in an optimizer's loop
+view      an operator that launches nothing: a view, an allocation, bookkeeping
+scalar    a Python number computed on the host, in an optimizer's loop
 """
 
 HOST_WORK: tuple[HostWork, ...] = get_args(HostWork)
@@ -52,28 +53,29 @@ class Stage(NamedTuple):
 
     phase: str
     turn: int = 0
-    """How many of the phase there were before in the step: the number of the micro-batch."""
+    """Number of earlier occurrences of the phase in the step: the number of the micro-batch."""
 
 
 class Kernel(NamedTuple):
-    """One kernel, as far as its time depends on it."""
+    """Properties of one kernel that determine its time."""
 
     kind: Kind
     name: str
-    """The operator it belongs to, without namespace: `bmm`, `_softmax`, `embedding_dense_backward`."""
+    """Name of the kernel's operator, without namespace: `bmm`, `_softmax`, `embedding_dense_backward`."""
     dtype: Dtype
     bytes: int
-    """Read and written at least once: broadcast dimensions count once, strided rows in full."""
+    """Minimum number of bytes read and written: broadcast dimensions count once, strided rows in full."""
     elements: int = 0
-    """Of the result; of the input for a reduction."""
+    """Number of elements of the result; of the input for a reduction."""
     flops: int = 0
-    """Of matrix products, attention included; a causal half is not counted."""
+    """FLOPs of matrix products, attention included; the hidden half of a causal mask is not counted."""
     dims: tuple[int, ...] = ()
     """gemm: (batch, m, n, k). attention: (batch, heads, queries, keys, d_head). reduce, softmax: (rows, width).
     collective: (ranks, nodes)."""
     layout: str = ""
-    """gemm: TN, NN, NT or TT, as cuBLAS names operands, weights first: a linear layer's forward is TN, the gradient of
-    its input NN, of its weights NT. attention: `flash forward`, `efficient backward causal` and the like."""
+    """gemm: TN, NN, NT or TT, as cuBLAS names operands, weights first: TN for a linear layer's forward, NN for the
+    gradient of its input, NT for the gradient of its weights. attention: `flash forward`, `efficient backward causal`
+    and the like."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class PhaseTrace:
     host: Positions
     """(operators,) Positions in `HOST_WORK`."""
     launches: Positions
-    """(operators,) How many kernels each launches."""
+    """(operators,) Number of kernels that each launches."""
     kernels: Positions
     """(launches,) Positions in `Trace.kernels`, in order."""
     operators: Positions
@@ -92,20 +94,20 @@ class PhaseTrace:
     modules: Positions
     """(operators,) Positions in `Trace.modules`."""
     replayed: bool = False
-    """The whole phase is one CUDA graph: the host launches once."""
+    """Whether the whole phase is one CUDA graph, so that the host launches once."""
     streams: Positions | None = None
-    """(launches,) The stream of each launch; None if all are on one."""
+    """(launches,) The stream of each launch; None if all are on the same stream."""
     waits: tuple[tuple[int, int], ...] = ()
-    """Launches with an earlier one on another stream that has to end before."""
+    """Launches that wait for the end of an earlier one on another stream."""
 
     @cached_property
     def issuers(self) -> Positions:
-        """(launches,) The operator that launches each kernel, by its position among the phase's."""
+        """Return (launches,): the operator that launches each kernel, as position in the phase."""
         return np.repeat(np.arange(len(self.launches)), self.launches)
 
     @cached_property
     def issued(self) -> NDArray[np.float64]:
-        """(kinds of host work and launches, operators) How many there were by the end of each operator."""
+        """Return the cumulative counts at the end of each operator: (kinds of host work and launches, operators)."""
         each = [self.host == work for work in range(len(HOST_WORK))]
         return np.cumsum([*each, self.launches], axis=1, dtype=np.float64)
 
@@ -127,12 +129,12 @@ class Trace:
 
     @property
     def launches(self) -> int:
-        """Kernels launched in the whole step."""
+        """Return the number of kernels launched in the whole step."""
         return sum(len(phase.kernels) for phase in self.phases)
 
     @cached_property
     def counts(self) -> Mapping[str, NDArray[np.intp]]:
-        """By phase: how often each kernel is launched."""
+        """Return for each phase how often each kernel is launched."""
         none = np.zeros(len(self.kernels), dtype=np.intp)
         counts = dict.fromkeys((phase.name for phase in self.phases), none)
         for phase in self.phases:
@@ -141,16 +143,16 @@ class Trace:
 
     @property
     def flops(self) -> int:
-        """Of matrix products in the whole step."""
+        """Return the FLOPs of matrix products in the whole step."""
         return sum(self.kernels[i].flops * int(n) for counts in self.counts.values() for i, n in enumerate(counts))
 
     def only(self, phases: Iterable[str]) -> Trace:
-        """The trace of these phases."""
+        """Return the trace of these phases."""
         wanted = set(phases)
         return replace(self, phases=tuple(each for each in self.phases if each.name in wanted))
 
     def with_tf32(self) -> Trace:
-        """The trace where fp32 products may run on tensor cores: nothing else changes."""
+        """Return the trace with fp32 products that may run on tensor cores; nothing else changes."""
         kernels = (each._replace(dtype="tf32") if _is_fp32_product(each) else each for each in self.kernels)
         return replace(self, kernels=tuple(kernels))
 
@@ -171,7 +173,7 @@ class TraceWriter:
     waits: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
 
     def begin(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
-        """The columns of a stage, which comes after those that were begun before it."""
+        """Begin a stage, which follows all stages begun before it; return its columns."""
         columns = self.stages.get(stage)
         if columns is None:
             columns = self.stages[stage] = [], [], [], [], []
@@ -180,7 +182,7 @@ class TraceWriter:
     def operator(
         self, stage: Stage, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""
     ) -> None:
-        """The host issues an operator, which launches these kernels; what has no name goes by the work that it is."""
+        """Add an operator that launches these kernels; an operator without a name is named after its host work."""
         host, launches, launched, operators, modules = self.begin(stage)
         positions = [self.kernels.setdefault(kernel, len(self.kernels)) for kernel in kernels]
         host.append(HOST_WORK.index(work))
@@ -190,7 +192,7 @@ class TraceWriter:
         modules.append(self.modules.setdefault(module, len(self.modules)))
 
     def on_stream(self, stage: Stage, stream: int, after: Iterable[int]) -> int:
-        """The latest launches of a stage are on this stream, and begin after others; return the last one's position."""
+        """Put the latest launches of a stage on this stream, after the given ones; return the position of the last."""
         launched, streams = self.begin(stage)[2], self.streams.setdefault(stage, [])
         waits = self.waits.setdefault(stage, [])
         waits += ((len(streams), earlier) for earlier in after)
@@ -198,17 +200,17 @@ class TraceWriter:
         return len(launched) - 1
 
     def alike(self, one: Stage, other: Stage) -> bool:
-        """Whether the same was written for both stages."""
+        """Return whether the same operators and launches were written for both stages."""
         return all(each.get(one) == each.get(other) for each in (self.stages, self.streams, self.waits))
 
     def repeat(self, stage: Stage, like: Stage) -> None:
-        """Write for a new stage what is and will be written for another one."""
+        """Let a new stage share everything that is written for stage `like`, now and later."""
         self.stages[stage] = self.begin(like)
         self.streams[stage] = self.streams.get(like, [])
         self.waits[stage] = self.waits.get(like, [])
 
     def trace(self) -> Trace:
-        """What was written; stages that repeat another one are the same object."""
+        """Return the trace; stages that repeat another one are the same object."""
         phases: dict[int, PhaseTrace] = {}
         for stage, columns in self.stages.items():
             if id(columns) in phases:

@@ -1,4 +1,4 @@
-"""A cell's step, run without data, as a trace of its kernels."""
+"""Tracing of a cell's step, which runs without data, as a sequence of kernels."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from sysbench.spec.model import ModelCell
 _AMPERE = (8, 0)
 
 COMPILED_HOST_WORK: HostWork = "view"
-"""What compiled code takes on the host for each kernel beside launching it: no operator is dispatched."""
+"""Host work of compiled code per kernel in addition to the launch: no operator is dispatched."""
 
 
 class Tracer:
-    """Writes a trace while something runs on a simulated device.
+    """Writes a trace while code runs on a simulated device.
 
-    One run gives both memory and trace: `Recorder(platform, tracer.device, …)`, inside `telling(tracer.told)`. Phases
-    are the recorder's spans.
+    One run gives both memory and trace: `Recorder(platform, tracer.device, …)`, inside `telling(tracer.told)`. The
+    recorder's spans are the phases.
     """
 
     def __init__(self, step: int, *, compiled: bool = False) -> None:
-        """Trace the step of this number: earlier ones make what it finds, such as an optimizer's state.
+        """Trace step number `step`; earlier steps create its initial state, such as optimizer state.
 
-        `compiled` writes what torch.compile would make of forward and backward.
+        `compiled` applies the fusion of torch.compile to forward and backward.
         """
         self._writer = TraceWriter()
         self._step = step
@@ -48,13 +48,13 @@ class Tracer:
         self._known: dict[object, tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
 
     def device(self, observer: DeviceObserver) -> SimulatedDevice:
-        """A simulated device that is traced."""
+        """Return a simulated device that is traced."""
         assert isinstance(observer, Recorder)
         self._place = observer
         return _TracedDevice(observer, self)
 
     def told(self, layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
-        """Of a kernel that no operator of aten stands for: `flex forward`."""
+        """Add a kernel without an ATen operator: `flex forward`."""
         place = self._place
         if place is not None and place.step == self._step:
             kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
@@ -62,7 +62,7 @@ class Tracer:
                 self._writer.operator(_stage(place), "operator", (kernel,), place.module, f"{kernel.name}_attention")
 
     def launched(self, place: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
-        """An operator has run."""
+        """Add an operator that has just run."""
         if place.step != self._step:
             return
         kind = self._operators.get(func)
@@ -71,7 +71,7 @@ class Tracer:
         namespace, is_view, name = kind
         if namespace == "profiler":
             return
-        if is_view:  # half of all operators: nothing has to be worked out for them
+        if is_view:  # half of all operators: nothing has to be computed for them
             if self._flows is None or place.phase not in COMPILED_PHASES:
                 self._writer.operator(_stage(place), "view", (), place.module, name)
             return
@@ -91,7 +91,7 @@ class Tracer:
     def _worked_out(
         self, device: Device, func: Any, args: Any, options: Mapping[str, Any], result: Any
     ) -> tuple[tuple[HostWork, ...], tuple[Kernel, ...]]:
-        """What the host does for an operator and what it launches: layers ask the same over and over."""
+        """Return the host work and the kernels of an operator; cached, because layers repeat the same calls."""
         asked = device.asked if isinstance(device, SimulatedDevice) else None
         question: object = id(asked)
         if asked is None:
@@ -108,7 +108,7 @@ class Tracer:
     def _flowed(
         self, place: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]
     ) -> bool:
-        """Write down which storages a kernel uses; whether that is all there is to do for now."""
+        """Note which storages a kernel uses; return whether nothing else has to be done for now."""
         if self._flows is None:
             return False
         if kernels:
@@ -122,7 +122,7 @@ class Tracer:
         return place.phase in COMPILED_PHASES
 
     def repeats(self, place: Recorder) -> bool:
-        """Whether the latest micro-batch has launched what the one before it has."""
+        """Return whether the latest micro-batch has launched the same as the previous one."""
         return all(
             self._writer.alike(now, before) and self._flowing(now) == self._flowing(before)
             for now, before in zip(_micro_batch(place.turn), _micro_batch(place.turn - 1), strict=True)
@@ -133,14 +133,14 @@ class Tracer:
         return [(flow.kernels, flow.module, *flow.reads.values(), *flow.writes.values()) for flow in flows]
 
     def repeat(self, place: Recorder, times: int) -> None:
-        """Write the latest micro-batch `times` more."""
+        """Add the latest micro-batch `times` more."""
         if place.step == self._step:
             for turn in range(place.turn + 1, place.turn + 1 + times):
                 for stage, like in zip(_micro_batch(turn), _micro_batch(place.turn), strict=True):
                     self._writer.repeat(stage, like)
 
     def trace(self) -> Trace:
-        """The step."""
+        """Return the trace of the step."""
         if self._flows is None:
             return self._writer.trace()
         for stage, module, kernels in fused(self._flows):
@@ -162,34 +162,34 @@ class _TracedDevice(SimulatedDevice):
         self._place, self._tracer = observer, tracer
 
     def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Let the operator run, and write down what it launches."""
+        """Run the operator, and add its launches to the trace."""
         result = super().run(func, args, kwargs)
         self._tracer.launched(self._place, func, args, kwargs, result)
         return result
 
     def repeats(self) -> bool:
-        """Whether the latest two micro-batches have launched the same."""
+        """Return whether the latest two micro-batches have launched the same."""
         return self._tracer.repeats(self._place)
 
     def repeat(self, times: int) -> None:
-        """Write down what the latest micro-batch launched for the next ones too."""
+        """Repeat the launches of the latest micro-batch for the next ones."""
         self._tracer.repeat(self._place, times)
 
 
 def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:
-    """Raise UnavailableError for a combination that does not exist on CUDA, and for a format without units on `gpu`."""
+    """Raise UnavailableError for combinations that CUDA lacks, and for formats that `gpu` does not support."""
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
     if cell.computed_in in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
-        raise UnavailableError(f"{cell.computed_in} needs sm80 or newer; {gpu.title} is older: use fp16 or fp32")
+        raise UnavailableError(f"{cell.computed_in} needs sm80 or newer; {gpu.title} is older. Use fp16 or fp32")
 
 
 def trace(cell: ModelCell, gpu: Gpu, *, placed: bool = False) -> tuple[Trace, StepRecording]:
-    """A step of `cell` by the kernels of that GPU's generation, and what it asks of the allocator.
+    """Trace a step of `cell` with the kernels of that GPU's generation, and record its allocator requests.
 
-    With `placed` the trace knows the module of every operator, and the parts of attention that is written out. A
-    compiled step asks for less than what is said: how much less is known once it has run. Both hold for every GPU of
-    the same `generation`. Raises UnavailableError for what that generation has not got.
+    With `placed`, the trace has the module of every operator, and the parts of materialised attention. A compiled step
+    requests less memory than recorded; how much less is only known after a run. Both results hold for every GPU of the
+    same `generation`. Raises UnavailableError for features that the generation lacks.
     """
     refuse_other_generations(cell, gpu)
     tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.execution == "compiled")

@@ -1,8 +1,8 @@
-"""The host issues, the device executes in order: when each kernel runs, in closed form.
+"""Timeline of host and device in closed form: the host issues kernels, the device executes them in order.
 
-Phases are walked one by one, where the device is waited for between them, or together.
+Phases are walked separately, if the host waits for the device between them, or together.
 
-Kernel i is issued at a[i] and ends at f[i] = max(a[i], f[i−1] + gap) + t[i]. With S the running sum of t + gap this is
+Kernel i is issued at a[i] and ends at f[i] = max(a[i], f[i−1] + gap) + t[i]. With S the running sum of t + gap, this is
 f[i] = S[i] + max over j ≤ i of (a[j] − gap − S[j−1]): a running maximum, no loop.
 """
 
@@ -19,7 +19,7 @@ from sysbench.predict.rates import Draws, HostRate
 from sysbench.predict.trace import PhaseTrace, Positions
 
 LAUNCH_LATENCY_S = 3e-6
-"""From the call that launches until the kernel starts on an idle device, beside what the call itself takes."""
+"""Time from the launch call until the kernel starts on an idle device, in addition to the call itself."""
 
 
 _NOTHING = np.empty(0, dtype=np.intp)
@@ -27,14 +27,14 @@ _NOTHING = np.empty(0, dtype=np.intp)
 
 @dataclass(frozen=True)
 class Issued:
-    """Phases without a pause as `host` issues them, which is the same for every GPU."""
+    """Phases that `host` issues without a pause; independent of the GPU."""
 
     phases: Sequence[PhaseTrace]
     host: Mapping[HostRate, Draws]
 
     @cached_property
     def until_s(self) -> Floats:
-        """(draws, operators) When the host is done with each: its rates times how often each was asked for by then."""
+        """Return (draws, operators): when the host has finished each operator, by its rates and cumulative counts."""
         host = self.host
         until_s = np.zeros((len(host["launch"]), 1))
         issued_s = [until_s[:, :0]]
@@ -49,29 +49,29 @@ class Issued:
 
     @cached_property
     def launched_s(self) -> Floats:
-        """(draws, launches) When the host is done with the operator that makes each."""
+        """Return (draws, launches): when the host has finished the operator of each launch."""
         before = np.cumsum([0, *(len(phase.host) for phase in self.phases)])
         issuers = [phase.issuers + first for phase, first in zip(self.phases, before[:-1], strict=True)]
         return self.until_s[:, np.concatenate([_NOTHING, *issuers])]
 
     @cached_property
     def kernels(self) -> Positions:
-        """(launches,) The kernel of each."""
+        """Return (launches,): the kernel of each launch."""
         return np.concatenate([_NOTHING, *(phase.kernels for phase in self.phases)])
 
     @cached_property
     def ready_s(self) -> Floats:
-        """(launches, draws) When each could begin on an idle device."""
+        """Return (launches, draws): when each kernel could begin on an idle device."""
         return np.ascontiguousarray(self.launched_s.T) + LAUNCH_LATENCY_S
 
     @cached_property
     def apart(self) -> tuple[Issued, ...]:
-        """Each phase by itself."""
+        """Return each phase separately."""
         return (self,) if len(self.phases) == 1 else tuple(Issued((phase,), self.host) for phase in self.phases)
 
     @property
     def end_s(self) -> Draws:
-        """(draws,) When the host is done with everything."""
+        """Return (draws,): when the host has finished everything."""
         last_s: Draws = self.until_s[:, -1] if self.until_s.size else np.zeros(len(self.host["launch"]))
         return last_s
 
@@ -80,9 +80,9 @@ class Issued:
 class Walked:
     """Phases that follow each other, times in seconds from their start, by draw.
 
-    total_s   (draws,) until the host knows that the device is done
+    total_s   (draws,) until the host knows that the device has finished
     host_s    (draws,) until the host has issued everything
-    device_s  (draws,) that kernels run, gaps between waiting ones included
+    device_s  (draws,) run time of the kernels, including gaps between queued ones
     """
 
     total_s: Draws
@@ -92,20 +92,20 @@ class Walked:
 
 @dataclass(frozen=True)
 class Lanes:
-    """When everything of these phases happens, in seconds from their start."""
+    """Times of all operators and kernels of these phases, in seconds from their start."""
 
     issued_s: Floats
-    """(operators,) When the host is done with each operator."""
+    """(operators,) Time at which the host has finished each operator."""
     started_s: Floats
-    """(launches,) When each kernel starts."""
+    """(launches,) Start of each kernel."""
     ended_s: Floats
-    """(launches,) When it ends."""
+    """(launches,) End of each kernel."""
 
 
 def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = False) -> Walked:
-    """Phases that are synchronized before and after; `unique_s` (kernels, draws) are seconds of each kernel.
+    """Walk phases with synchronization before and after; `unique_s` (kernels, draws) has the seconds of each kernel.
 
-    On a device that is `synchronous` the host does nothing else meanwhile.
+    If the device is `synchronous`, the host waits while kernels run.
     """
     if any(phase.streams is not None for phase in issued.phases):
         return _walk_streams(issued, unique_s, gap_s)
@@ -115,16 +115,16 @@ def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = 
         each_s = np.ascontiguousarray(unique_s.T)[:, issued.kernels] + gap_s[:, None]
         busy_s = np.cumsum(each_s, axis=1)
         device_s = busy_s[:, -1]
-        # the last kernel's end alone, so that a maximum does where `lanes` has a running one
+        # Only the last kernel's end is needed, so a maximum suffices where `lanes` needs a running one.
         waiting_s = (issued.launched_s + (each_s - busy_s)).max(axis=1) + LAUNCH_LATENCY_S - gap_s
         ended_s = host_s + device_s if synchronous else np.maximum(host_s, device_s + waiting_s)
     return Walked(ended_s + issued.host["synchronize"], host_s, device_s)
 
 
 def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> Walked:
-    """Phases on several streams, one after the other: a launch begins when its stream is free and its waits are over.
+    """Walk phases on several streams: a launch begins when its stream is free and its waits have ended.
 
-    The device alone is a host that takes no time.
+    For the device alone, the host takes no time.
     """
     host_s, total_s, device_s = (np.zeros(len(gap_s)) for _ in range(3))
     for phase, alone in zip(issued.phases, issued.apart, strict=True):
@@ -135,7 +135,7 @@ def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> Walked:
 
 
 def _ended(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -> Draws:
-    """(draws,) When the last kernel ends, if each may begin once it is ready (launches, draws)."""
+    """Return (draws,): when the last kernel ends, if each may begin at `ready_s` (launches, draws)."""
     streams = phase.streams if phase.streams is not None else np.zeros(len(phase.kernels), dtype=np.intp)
     waits: dict[int, list[int]] = {}
     for later, earlier in phase.waits:
@@ -154,7 +154,7 @@ def _ended(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -
 
 
 def lanes(issued: Issued, unique_s: Floats, gap_s: Draws) -> Lanes:
-    """When everything happens, at the first draw."""
+    """Return all times at the first draw."""
     ready_s = issued.launched_s[0] + LAUNCH_LATENCY_S
     each_s, gap = unique_s[issued.kernels, 0], gap_s[0]
     busy_s = np.cumsum(each_s + gap)

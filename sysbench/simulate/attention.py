@@ -1,8 +1,9 @@
 """Attention on a GPU: which kernel `scaled_dot_product_attention` selects, and which tensors each kernel keeps.
 
-Without a GPU torch would use the CPU's kernels, which keep other tensors for backward. Sources, PyTorch 2.11 to 2.13:
-aten/src/ATen/native/transformers/attention.cpp (scaled_dot_product_attention), cuda/sdp_utils.cpp (the selection),
-cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor/kernel/flex (FlexAttention).
+Without a GPU, torch would use the CPU's kernels, which keep different tensors for backward. Sources, PyTorch 2.11 to
+2.13: aten/src/ATen/native/transformers/attention.cpp (scaled_dot_product_attention), cuda/sdp_utils.cpp (the
+selection), cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor/kernel/flex
+(FlexAttention).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def attention_on(gpu: Gpu) -> Attend:
 
 
 def _aligned(mask: Tensor) -> Tensor:
-    """Pad the rows of a mask as the efficient kernel needs them (pad_bias<16>)."""
+    """Pad the rows of a mask as the efficient kernel requires (pad_bias<16>)."""
     keys = mask.shape[-1]
     padding = -keys % _MASK_ALIGNMENT
     return torch.nn.functional.pad(mask, (0, padding))[..., :keys] if padding else mask
@@ -98,7 +99,7 @@ def _cudnn(
 
 
 def _math(*args: Any, **options: Any) -> Tensor:
-    # For tensors dispatched in Python it adds the mask to a copy of the scores, which is freed before the peak.
+    # For tensors dispatched in Python, torch adds the mask to a copy of the scores, which is freed before the peak.
     output: Tensor = torch.ops.aten._scaled_dot_product_attention_math.default(*args, **options)[0]
     return output
 
@@ -117,7 +118,7 @@ def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool) -> Calla
         (_cudnn, cuda.cudnn_sdp_enabled(), _cudnn_problem(gpu, q, k, v)),
     ]
     if gpu.compute_capability[0] in (9, 10):
-        # check_prefer_cudnn_attention; same memory as flash attention except for its workspace
+        # check_prefer_cudnn_attention: cuDNN needs the same memory as flash attention except for its workspace.
         candidates.insert(0, candidates.pop())
     enabled = [(kernel, problem) for kernel, is_enabled, problem in candidates if is_enabled]
     for kernel, problem in enabled:
@@ -129,48 +130,48 @@ def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool) -> Calla
 
 
 def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool = False) -> str | None:
-    """Reason why flash attention does not support the inputs, or None (can_use_flash_attention)."""
+    """Return the reason why flash attention does not support the inputs, or None (can_use_flash_attention)."""
     d_head = q.shape[-1]
     if masked:
-        return "Flash attention takes no mask, only is_causal"
+        return "Flash attention does not support a mask, only is_causal"
     if q.dim() != 4:
         return _NOT_BY_HEAD
     if not d_head == k.shape[-1] == v.shape[-1] or d_head > _FLASH_HEAD:
-        return f"Flash attention requires heads of one width, up to {_FLASH_HEAD}; this is {d_head}"
+        return f"Flash attention requires heads of equal width up to {_FLASH_HEAD}, not {d_head}"
     if gpu.compute_capability < (8, 0):
         return f"Flash attention needs sm80 or newer; {gpu.title} is older"
     is_small = (8, 6) <= gpu.compute_capability <= (8, 9) or gpu.compute_capability[0] == 12
     if is_small and _needs_gradient(q, k, v) and 192 < d_head <= 224:
-        return f"Flash attention has no backward for heads {d_head} wide on {gpu.title}"
+        return f"Flash attention has no backward for heads of width {d_head} on {gpu.title}"
     return _type_problem("Flash attention", q, _HALVES)
 
 
 def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Reason why efficient attention does not support the inputs, or None (can_use_mem_efficient_attention)."""
+    """Return why efficient attention does not support the inputs, or None (can_use_mem_efficient_attention)."""
     if q.dim() != 4:
         return _NOT_BY_HEAD
     if k.shape[1] != q.shape[1]:
-        return "Memory efficient attention requires as many heads of keys as of queries"
+        return "Memory efficient attention requires equal numbers of key and query heads"
     is_recent = gpu.compute_capability >= (8, 0)
-    # minimum_gemm_alignment, in elements.
+    # The alignment is minimum_gemm_alignment, in elements.
     major = gpu.compute_capability[0]
     has_tensor_cores = major >= 8 or (major == 7 and q.dtype in _HALVES)
     alignment = max(4 if major >= 8 else 1, 16 // q.dtype.itemsize if has_tensor_cores else 1)
     if q.shape[-1] % alignment or v.shape[-1] % alignment:
-        return f"Memory efficient attention requires heads of a width divisible by {alignment}; this is {q.shape[-1]}"
+        return f"Memory efficient attention requires a head width divisible by {alignment}, not {q.shape[-1]}"
     dtypes = (*_HALVES, torch.float32) if is_recent else (torch.float16, torch.float32)
     return _type_problem("Memory efficient attention", q, dtypes)
 
 
 def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Reason why cuDNN 9.15 and later do not support the inputs, or None (can_use_cudnn_attention)."""
+    """Return the reason why cuDNN 9.15 and later do not support the inputs, or None (can_use_cudnn_attention)."""
     if gpu.compute_capability < (8, 0):
         return f"cuDNN attention needs sm80 or newer; {gpu.title} is older"
     if q.dim() != 4:
         return _NOT_BY_HEAD
     widths = q.shape[-1], v.shape[-1]
     if max(widths) > _CUDNN_HEAD or any(width % 8 for width in widths):
-        return f"cuDNN attention requires heads of a width divisible by 8, up to {_CUDNN_HEAD}; this is {widths[0]}"
+        return f"cuDNN attention requires a head width divisible by 8, up to {_CUDNN_HEAD}, not {widths[0]}"
     if k.shape[-2] == 1:
         return "cuDNN attention does not support a context of 1"
     return _type_problem("cuDNN attention", q, _HALVES)
@@ -190,12 +191,12 @@ def _nobody(layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
 
 
 _launched: Launched = _nobody
-"""Is called for kernels without an ATen operator: `flex forward`, with q, k and v by head."""
+"""Callback for kernels without an ATen operator: `flex forward`, with q, k and v by head."""
 
 
 @contextmanager
 def telling(launched: Launched) -> Iterator[None]:
-    """Within this context, call `launched` for kernels without an ATen operator."""
+    """In this context, call `launched` for kernels without an ATen operator."""
     global _launched
     before, _launched = _launched, launched
     try:
@@ -205,7 +206,7 @@ def telling(launched: Launched) -> Iterator[None]:
 
 
 class CompiledFlexAttention(FlexAttention):
-    """FlexAttention with the tensors of its compiled kernels, whose compilation itself would require a GPU."""
+    """FlexAttention with the tensors of its compiled kernels; compiling them would itself require a GPU."""
 
     def __init__(self, ctx: int) -> None:
         super().__init__(ctx)
@@ -213,17 +214,17 @@ class CompiledFlexAttention(FlexAttention):
 
 
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
-    """torch's compiled flex_attention; raises UnavailableError for heads that are too narrow."""
+    """Simulate torch's compiled flex_attention; raises UnavailableError for heads that are too narrow."""
     if q.shape[-1] < _FLEX_HEAD:
-        raise UnavailableError(f"flex needs heads of a width of at least {_FLEX_HEAD}; this is {q.shape[-1]}")
-    attend: Callable[..., Any] = _FlexAttention.apply  # typed in some versions of torch only
+        raise UnavailableError(f"flex needs a head width of at least {_FLEX_HEAD}, not {q.shape[-1]}")
+    attend: Callable[..., Any] = _FlexAttention.apply  # typed only in some versions of torch
     return attend(q, k, v, block_mask is not None)
 
 
 class _FlexAttention(torch.autograd.Function):
     """Keeps the inputs, the output and one fp32 number per row and head: the logarithm of the row's sum.
 
-    Source: `torch/_inductor/kernel/flex/flex_attention.py`; which of its buffers are allocated is inferred.
+    Source: `torch/_inductor/kernel/flex/flex_attention.py`; the set of allocated buffers is inferred.
     """
 
     @staticmethod
@@ -246,7 +247,7 @@ class _FlexAttention(torch.autograd.Function):
 
 
 def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
-    """`flash_attn_func` of the library flash-attn 2 on a GPU, for tensors (batch, seq, heads, dim)."""
+    """Return `flash_attn_func` of the library flash-attn 2 on a GPU, for tensors (batch, seq, heads, dim)."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Any:
         by_head = [each.transpose(1, 2) for each in (q, k, v)]
@@ -262,7 +263,7 @@ def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
 class _FlashAttention(torch.autograd.Function):
     """Memory of flash_attn/flash_attn_interface.py, FlashAttnFunc, and flash_api.cpp, mha_fwd and mha_bwd.
 
-    Keeps the padded inputs and output, the logarithm of each row's sum, and the state of the generator. Splitting long
+    It keeps the padded inputs and output, the logarithm of each row's sum, and the generator's state. Splitting long
     keys over idle multiprocessors is not modelled, as for torch's own copy of these kernels.
     """
 
@@ -291,7 +292,7 @@ class _FlashAttention(torch.autograd.Function):
             gradient = torch.nn.functional.pad(gradient, (0, d_head - ctx.d_head))
         _launched("flash backward", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), ctx.causal)
         rounded = -(-rows // 128) * 128
-        # mha_bwd: softmax_d and dq_accum, which accumulates the queries' gradient in fp32
+        # mha_bwd: softmax_d, and dq_accum, which accumulates the queries' gradient in fp32
         _sums = q.new_empty((batch, heads, rounded), dtype=torch.float32)
         wide = -(-d_head // 32) * 32 if d_head <= 128 else -(-d_head // 64) * 64
         _accumulated = q.new_empty((batch, rounded, heads, wide), dtype=torch.float32)

@@ -1,8 +1,8 @@
 """CUDA's autocast rules for simulated tensors: the same casts in the same places, and therefore the same types.
 
-`torch.autocast("cpu")` follows the rules of CPUs, and applies to real CPU tensors only. Inside `cuda_autocast`, it
-applies CUDA's rules to simulated tensors. Sources: aten/src/ATen/autocast_mode.{h,cpp}, PyTorch 2.11 to 2.13; the
-policies are CastPolicy there.
+`torch.autocast("cpu")` follows the rules of CPUs, and applies only to real CPU tensors. Inside `cuda_autocast`, it
+applies CUDA's rules to simulated tensors. Sources: aten/src/ATen/autocast_mode.{h,cpp}, PyTorch 2.11 to 2.13; its
+CastPolicy has the policies.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ALL_OF_KEY = torch._C.DispatchKeySet(_KEY)
 class AutocastRules:
     """How operators are cast; an operator that is not listed uses its arguments unchanged.
 
-    lower_precision  all arguments in autocast's type
-    fp32             all arguments in fp32
-    fp32_result      the result in fp32, unless a type is requested; the operator converts by itself
+    lower_precision  all arguments are cast to autocast's type
+    fp32             all arguments are cast to fp32
+    fp32_result      the result is in fp32, unless a type is requested; the operator itself converts
     fp32_appended    the same for operators whose type is requested through another overload
-    promote          all arguments in the widest type among them
+    promote          all arguments are cast to the widest type among them
     banned           refused under autocast
     """
 
@@ -74,7 +74,7 @@ CUDA_RULES = AutocastRules(
     promote=_names("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"),
     banned=_names("binary_cross_entropy"),
 )
-"""AT_FORALL_LOWER_PRECISION_FP and the like in autocast_mode.h; operators that this torch lacks are skipped."""
+"""Rules of CUDA (AT_FORALL_LOWER_PRECISION_FP etc. in autocast_mode.h); operators that this torch lacks are skipped."""
 
 _OVERLOADS_WITH_TYPE = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 
@@ -88,11 +88,11 @@ class Autocast:
         self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def clear(self) -> None:
-        """Clear the cached casts; call this when the outermost `torch.autocast` exits, which does the same."""
+        """Clear the cached casts. Call this when the outermost `torch.autocast` exits, as torch does."""
         self._casts.clear()
 
     def cast(self, value: Any, dtype: torch.dtype) -> Any:
-        """Cast a tensor, or each tensor in a list, to `dtype` where autocast does (cached_cast)."""
+        """Cast a tensor, or each tensor in a list, to `dtype` if autocast would (cached_cast)."""
         if isinstance(value, list | tuple):
             return [self.cast(each, dtype) for each in value]
         if not _is_eligible(value) or value.dtype == dtype:
@@ -122,7 +122,7 @@ class Autocast:
         }
 
     def _converting(self, dtype_for: Callable[[list[Any]], torch.dtype]) -> Callable[[str], Kernel]:
-        """Create kernels that cast all arguments to the type that `dtype_for` returns for them."""
+        """Return a function that creates kernels, which cast all arguments to the type that `dtype_for` returns."""
 
         def policy(name: str) -> Kernel:
             operator = _operator(name)
@@ -199,16 +199,16 @@ def _operator(name: str) -> Any:
 
 
 def _is_eligible(value: Any) -> bool:
-    """Whether autocast may convert the value (is_eligible): a simulated floating-point tensor, but not fp64.
+    """Return whether autocast may convert the value (is_eligible): a simulated floating-point tensor, but not fp64.
 
-    It may be sharded over ranks.
+    The tensor may be sharded over ranks.
     """
     here = getattr(value, "_local_tensor", value)
     return isinstance(here, SimulatedTensor) and here.is_floating_point() and here.dtype != torch.float64
 
 
 def _is_worth_keeping(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether to cache a cast: casts of fp32 parameters to autocast's type are reused by the parameter's next use."""
+    """Return whether to cache a cast: casts of fp32 parameters to autocast's type are reused at the next use."""
     return (
         dtype == torch.get_autocast_dtype("cpu")
         and tensor.dtype == torch.float32
@@ -220,7 +220,7 @@ def _is_worth_keeping(tensor: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _widest(values: list[Any]) -> torch.dtype:
-    """fp32 if any floating-point argument is fp32, else autocast's type (promote_type)."""
+    """Return fp32 if any floating-point argument is fp32, else autocast's type (promote_type)."""
     flat = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
     found = any(_is_eligible(each) and each.dtype == torch.float32 for each in flat)
     return torch.float32 if found else torch.get_autocast_dtype("cpu")

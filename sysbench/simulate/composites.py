@@ -1,4 +1,4 @@
-"""Composite operators whose decomposition depends on the device: simulated tensors use that of a GPU.
+"""Composite operators whose decomposition depends on the device; simulated tensors use the decomposition for GPUs.
 
 All other operators decompose identically on every device, and torch handles them.
 """
@@ -35,7 +35,7 @@ def composites_on(gpu: Gpu) -> Composites:
 
 @contextmanager
 def composed_of(composites: Composites) -> Iterator[None]:
-    """Use these decompositions for simulated tensors in this context, and CUDA's compiled version of FlexAttention.
+    """In this context, use these decompositions for simulated tensors, and CUDA's compiled FlexAttention.
 
     All changes to torch's dispatcher and to the workload's attention implementations are undone at the end.
     """
@@ -52,7 +52,7 @@ def composed_of(composites: Composites) -> Iterator[None]:
 
 
 def _converting(operator: Any) -> Callable[..., Tensor]:
-    """native/SoftMax.cpp: CUDA's kernel converts fp16 to fp32 itself; all other conversions precede the kernel."""
+    """Return a softmax as in native/SoftMax.cpp: CUDA's kernel itself converts fp16 to fp32, but no other types."""
 
     def softmax(values: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         if values.dtype == torch.float16 and dtype == torch.float32:
@@ -65,7 +65,7 @@ def _converting(operator: Any) -> Callable[..., Tensor]:
 
 
 def _dropout(values: Tensor, p: float, train: bool) -> Tensor:
-    """native/Dropout.cpp: fused, with a boolean mask, if 0 < p < 1 during training."""
+    """Simulate dropout as in native/Dropout.cpp: fused, with a boolean mask, if 0 < p < 1 during training."""
     if p == 0 or not train or not values.numel():
         return values
     if p == 1:

@@ -1,4 +1,4 @@
-"""The properties of a simulated GPU that determine its memory."""
+"""Properties of a simulated GPU that determine its memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from sysbench.spec.ranks import Strategy, layout
 MIB = 1024 * 1024
 
 CONTEXT_BYTES = 600 * MIB
-"""Device memory that a process uses before its first allocation: the CUDA context, cuBLAS, and code of kernels.
+"""Device memory that a process uses before its first allocation: the CUDA context, cuBLAS, and kernel code.
 
-300 to 600 MiB were observed, depending on driver, GPU and libraries. This is the upper end, so that the verdict "fits"
-does not fail by a few MiB; a measured value can be given instead."""
+Observed values are 300 to 600 MiB, depending on driver, GPU and libraries. This is the upper end, so that the verdict
+"fits" does not fail by a few MiB; a measured value can be given instead.
+"""
 
 UNKNOWN_CAPABILITY = (8, 0)
-"""Assumed for a GPU of which only the memory size is known: Ampere, the oldest that supports all kernels."""
+"""Capability assumed for a GPU of which only the memory size is known: Ampere, the oldest that supports all kernels."""
 
 NCCL_BYTES = {1: 0, 2: 342 * MIB}
 """Device memory of an NCCL communicator by its number of ranks, observed on NVLink; `MOST_NCCL_BYTES` for more ranks.
@@ -38,12 +39,12 @@ _LARGE_WORKSPACE_MAJORS = frozenset({9, 10, 12})
 class Gpu:
     """A GPU to simulate.
 
-    title               name as shown
+    title               displayed name
     memory_bytes        total memory reported by CUDA
     compute_capability  major and minor
     context_bytes       part of the total, in use before the first allocation
     other_bytes         part of the total, in use by other processes
-    nccl_bytes          part of the total, in use by NCCL where this is one of several ranks
+    nccl_bytes          part of the total, in use by NCCL if there are several ranks
     """
 
     title: str
@@ -55,11 +56,11 @@ class Gpu:
 
     @property
     def outside_bytes(self) -> int:
-        """Memory in use outside the allocator."""
+        """Return the memory in use outside the allocator."""
         return self.context_bytes + self.other_bytes + self.nccl_bytes
 
     def among(self, strategy: Strategy | None, ranks: int) -> Gpu:
-        """Return this GPU as that of one of several ranks: NCCL has buffers for each group of ranks."""
+        """Return this GPU as one of several ranks: NCCL has buffers for each group of ranks."""
         groups = layout(strategy, ranks)
         return replace(self, nccl_bytes=sum(NCCL_BYTES.get(each, MOST_NCCL_BYTES) for each in groups))
 
@@ -75,7 +76,7 @@ class Gpu:
         return cls(device.name, memory_bytes, _capability(device.compute_capability))
 
     def simulated(self, cell: str, settings: AllocatorSettings) -> GpuSimulated:
-        """Event: the GPU for which a cell is simulated."""
+        """Return the event that names the GPU for which a cell is simulated."""
         return GpuSimulated(
             at_s=time.time(),
             cell=cell,
@@ -89,7 +90,7 @@ class Gpu:
 
     @property
     def workspace_bytes(self) -> int:
-        """Size of the workspace that each cuBLAS handle allocates (parseChosenWorkspaceSize, CublasHandlePool.cpp).
+        """Return the size of each cuBLAS handle's workspace (parseChosenWorkspaceSize, CublasHandlePool.cpp).
 
         Each thread has its own handle, and autograd runs backward on a separate thread, so there are two workspaces.
         This is inferred from the source and was not measured.

@@ -1,7 +1,7 @@
-"""Scratch memory of CUDA's kernels: what they allocate besides their results, and free before they return.
+"""Scratch memory of CUDA's kernels, which they allocate in addition to their results, and free before they return.
 
 This memory is not visible without a GPU, but contributes to peaks. Sizes that depend on values or on the number of
-multiprocessors are taken at their upper bound, or left out if they are small: partial sums of reductions over several
+multiprocessors are set to their upper bound, or omitted if they are small: partial sums of reductions over several
 blocks, and flash attention's split keys. Sources are in PyTorch 2.11 to 2.13, below aten/src/ATen/native.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 Scratch = Sequence[Sequence[int]]
-"""Sizes in bytes, in groups: each group is allocated, and freed before the next one is allocated."""
+"""Sizes in bytes, in groups. Each group is allocated, and freed before the next one is allocated."""
 
 _aten = torch.ops.aten
 
@@ -39,7 +39,7 @@ _INDEX_BYTES = 8
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
-    """cuda/Blas.cpp, bmm_out_cuda_impl: operands with strides that cuBLAS does not support are copied.
+    """cuda/Blas.cpp, bmm_out_cuda_impl: copies operands with strides that cuBLAS does not support.
 
     The result is contiguous, so it is computed transposed unless it is one column wide.
     """
@@ -84,10 +84,9 @@ _ROWS_PER_THREAD = 10
 
 
 def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any) -> Scratch:
-    """cuda/Embedding.cu and EmbeddingBackwardKernel.cu: many indices are sorted, and their rows are summed in parts.
+    """cuda/Embedding.cu and EmbeddingBackwardKernel.cu: sort many indices, and sum their rows in parts.
 
-    The number of segments of equal indices is bounded by the number of indices; the memory of cub's sort is an
-    estimate.
+    The number of indices bounds the number of segments of equal indices. The memory of cub's sort is an estimate.
     """
     groups = [[] if gradient.is_contiguous() else [_bytes(gradient)]]
     count, width = indices.numel(), gradient.shape[-1]
@@ -111,7 +110,7 @@ def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: T
 
 
 def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
-    """cudnn/MHA.cpp requests the workspace of cuDNN's plan. That it holds the queries' gradient in fp32 is inferred."""
+    """cudnn/MHA.cpp requests the workspace of cuDNN's plan, presumably for the queries' gradient in fp32."""
     batch, heads, ctx, d_head = q.shape
     return [[batch * heads * _up(ctx, 128) * (_up(d_head, 32) + 1) * _FLOAT_BYTES]]
 
@@ -156,7 +155,7 @@ SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
 
 
 def _copies_by_position(*tensors: Tensor) -> list[int]:
-    """Sizes of the copies that make (batch, heads, ctx, d_head) contiguous as (batch, ctx, heads, d_head)."""
+    """Return the sizes of copies that make (batch, heads, ctx, d_head) contiguous by (batch, ctx, heads, d_head)."""
     return [_bytes(tensor) for tensor in tensors if not _is_by_position(tensor)]
 
 

@@ -1,7 +1,7 @@
 """Simulated memory of a training step on a GPU: peaks, whether it fits, and the largest allocations.
 
 A cell runs without data (`recording`), and a model of the caching allocator with the GPU's memory serves its requests.
-The peaks are those of the measured step, the last one; the cell fits if everything before also fits.
+Peaks are those of the measured step, which is the last one. The cell fits if this step and everything before it fit.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ LARGEST = 20
 
 @dataclass(frozen=True)
 class PhasePeak:
-    """Peaks of one phase of the step, in bytes; of a phase that occurs several times, over all its occurrences."""
+    """Peaks of one phase of the step, in bytes; if a phase occurs several times, over all its occurrences."""
 
     phase: str
     allocated_peak_bytes: int
     reserved_peak_bytes: int
     by_category: Mapping[Category, int]
-    """Block sizes by category at the first moment of the allocated peak; they add up to it. Omits empty categories."""
+    """Block sizes by category when the allocated peak is first reached; they add up to it. Omits empty categories."""
     position: int
-    """Number of events in the recording before that moment."""
+    """Number of events in the recording before the peak is first reached."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SimilarAllocations:
     stack: Stack
     """Innermost frame first; in backward, the stack of the forward operator. Empty without origins."""
     modules: tuple[str, ...]
-    """First and last module that they belong to: `layers.0.attention`, `layers.31.attention`."""
+    """First and last module of the allocations: `layers.0.attention`, `layers.31.attention`."""
 
 
 @dataclass(frozen=True)
@@ -71,45 +71,45 @@ class SimulatedMemory:
     """Number of times the whole cache was released to the device, from the beginning."""
     verdict: Verdict
     phases: tuple[PhasePeak, ...]
-    """Phases of the measured step, as far as it ran."""
+    """Phases of the measured step, until memory ran out."""
     block_bytes: tuple[int, ...] = field(repr=False)
-    """Size of every allocation of the recording, by number, as far as it ran."""
+    """Size of every allocation of the recording, by number, until memory ran out."""
     reserved_bytes: tuple[int, ...] = field(repr=False)
-    """Reserved bytes after every event of the recording, as far as it ran."""
+    """Reserved bytes after every event of the recording, until memory ran out."""
 
     @property
     def fullest(self) -> PhasePeak:
-        """Phase in which the peak is reached first."""
+        """Return the phase in which the peak is first reached."""
         return max(self.phases, key=lambda phase: phase.allocated_peak_bytes)
 
     @property
     def allocated_peak_bytes(self) -> int:
-        """Peak of the measured step, or until memory ran out: `torch.cuda.max_memory_allocated`."""
+        """Return the peak of the measured step, or until memory ran out: `torch.cuda.max_memory_allocated`."""
         return self.fullest.allocated_peak_bytes
 
     @property
     def reserved_peak_bytes(self) -> int:
-        """`torch.cuda.max_memory_reserved`."""
+        """Return `torch.cuda.max_memory_reserved`."""
         return max(phase.reserved_peak_bytes for phase in self.phases)
 
     @property
     def workspace_bytes(self) -> int:
-        """Workspace of cuBLAS at the peak."""
+        """Return the size of cuBLAS's workspaces at the peak."""
         return self.by_category.get("workspace", 0)
 
     @property
     def by_category(self) -> Mapping[Category, int]:
-        """Bytes by category at the peak."""
+        """Return bytes by category at the peak."""
         return self.fullest.by_category
 
     @cached_property
     def _live(self) -> list[int]:
-        """Numbers of the allocations that are live at the peak."""
+        """Return the numbers of the allocations that are live at the peak."""
         return self.recording.live_at(self.fullest.position)
 
     @property
     def groups(self) -> list[SimilarAllocations]:
-        """Groups of allocations at the peak, largest total first."""
+        """Return groups of allocations at the peak, largest total first."""
         recording = self.recording
         phases = {
             event: span.name
@@ -131,7 +131,7 @@ class SimulatedMemory:
 
     @property
     def tree(self) -> ModuleNode:
-        """Module tree with the bytes of each module at the peak."""
+        """Return the module tree with the bytes of each module at the peak."""
         root = ModuleNode("")
         for number in self._live:
             allocation = self.recording.allocations[number]
@@ -143,8 +143,8 @@ class SimulatedMemory:
         """Return the whole history, and the state at its end, in the format of `torch.cuda.memory._snapshot()`.
 
         Allocations and blocks have `category` and, in `user_metadata`, the path of their module; phases are marked. The
-        history ends where memory runs out. `source` is "measured" if the recording comes from a real device: then
-        tensors, sizes, stacks and their order are real, but addresses and reserved memory are simulated.
+        history ends when memory runs out. `source` is "measured" if the recording comes from a real device. Tensors,
+        sizes, stacks and their order are then real, but addresses and reserved memory are simulated.
         """
         frames = [[frame._asdict() for frame in stack] for stack in self.recording.stacks]
         replay = Replay(self.recording, self.gpu, self.settings, frames)
@@ -190,7 +190,7 @@ def simulate(
 
 
 def serve(recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedMemory:
-    """Serve a recording with the memory of `gpu`; the recording must use the kernels of that GPU generation."""
+    """Serve a recording with the memory of `gpu`. The recording must use the kernels of that GPU generation."""
     settings = settings or AllocatorSettings()
     replay = Replay(recording, gpu, settings)
     return SimulatedMemory(

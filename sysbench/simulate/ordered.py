@@ -1,6 +1,6 @@
-"""CUDA's streams and events as torch's code uses them on a CPU, where torch's own do nothing.
+"""CUDA's streams and events for torch code that runs on a CPU, where torch's own streams do nothing.
 
-They note what has to end before what, so that a trace knows which kernels may overlap.
+They record which launches wait for which others, so that a trace knows which kernels may overlap.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ _numbers = itertools.count()
 
 
 class OrderedStream(torch.cpu.Stream):
-    """A stream whose waits are noted.
+    """A stream that records its waits.
 
-    number  distinct for each stream
-    last    the latest launch on it
+    `number` is distinct for each stream; `last` is the latest launch on it.
     """
 
     def __init__(self, priority: int = -1) -> None:
@@ -31,18 +30,18 @@ class OrderedStream(torch.cpu.Stream):
         self._waits: list[Mark] = []
 
     def record_event(self) -> OrderedEvent:  # type: ignore[override]
-        """Return an event at which everything on the stream so far is done."""
+        """Return an event that completes after everything on the stream so far."""
         event = OrderedEvent()
         event.record(self)
         return event
 
     def wait_event(self, event: OrderedEvent | None) -> None:
-        """Let what is launched from now on begin after the event."""
+        """Make later launches wait for the event."""
         if event is not None and event.mark is not None and event.stream is not self:
             self._waits.append(event.mark)
 
     def wait_stream(self, stream: OrderedStream) -> None:
-        """Let what is launched from now on begin after everything on another stream so far."""
+        """Make later launches wait for everything on another stream so far."""
         self.wait_event(stream.record_event())
 
     def take_waits(self, stage: Hashable) -> list[int]:
@@ -52,19 +51,19 @@ class OrderedStream(torch.cpu.Stream):
 
 
 class OrderedEvent(torch.cpu.Event):
-    """A moment of a stream."""
+    """An event: a position in a stream."""
 
     def __init__(self) -> None:
         self.stream: OrderedStream | None = None
         self.mark: Mark | None = None
 
     def record(self, stream: Any = None) -> OrderedEvent:  # type: ignore[override]
-        """Stand for everything on the stream so far: by default, on the current one."""
+        """Record everything on the stream so far; by default, on the current stream."""
         current = stream or torch.cpu.current_stream()
         if isinstance(current, OrderedStream):
             self.stream, self.mark = current, current.last
         return self
 
     def wait(self, stream: Any = None) -> None:
-        """Let a stream wait for this."""
+        """Make a stream wait for this event."""
         (stream or torch.cpu.current_stream()).wait_event(self)

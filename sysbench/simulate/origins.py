@@ -1,4 +1,4 @@
-"""The origin of an operator call: the module, and the Python stack that leads to it.
+"""Origin of an operator call: the module, and the Python stack of the call.
 
 In backward, autograd calls operators without a Python stack. The origin is then that of the forward operator whose
 gradient is being computed.
@@ -20,7 +20,7 @@ from torch import nn
 from sysbench.lab.ranges import WHOLE, following, told
 
 OUTSIDE = WHOLE
-"""Path for operators outside all modules, such as the loss, and of the whole model."""
+"""Path for operators outside all modules, such as the loss, and for the whole model."""
 
 _TORCH = str(Path(torch.__file__).parent)
 _OPTIMIZERS = str(Path(_TORCH) / "optim")
@@ -30,7 +30,7 @@ _HIDDEN = (
     str(Path(__file__).parent),
     str(Path(contextmanager.__code__.co_filename)),
 )
-"""Code that only passes calls on: its frames say nothing. torch's optimizers are kept, because they do the work."""
+"""Code that only passes calls on, so its frames carry no information; torch's optimizers do work, and are kept."""
 
 
 class Frame(NamedTuple):
@@ -75,13 +75,13 @@ class Origins:
 
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
-        """Track which of the model's modules is being called, inside this context."""
+        """In this context, track which of the model's modules is being called."""
         named = told(self._enter_part, self._paths.pop) if self._parts else nullcontext()
         with following(model, self._paths.append, self._paths.pop), named:
             yield
 
     def _enter_part(self, name: str) -> None:
-        """Outside all modules, a name is that of a phase."""
+        """Enter a named part of a module; outside all modules the name is a phase, and is ignored."""
         inside = self._paths[-1] if self._paths else OUTSIDE
         self._paths.append(f"{inside}.{name}" if inside else OUTSIDE)
 

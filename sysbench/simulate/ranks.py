@@ -1,7 +1,7 @@
-"""One of many ranks, simulated in one process: a process group without other members, and shards without data.
+"""Simulation of one of many ranks in one process: a process group without other members, and shards without data.
 
 torch's own FSDP2, HSDP and tensor parallelism run on the simulated device; collectives return at once. DDP's reducer is
-written in C++ and reads values, so that `BucketedReplica` stands in for it. Sources, PyTorch 2.11 to 2.13:
+written in C++ and reads values, so `BucketedReplica` replaces it. Sources, PyTorch 2.11 to 2.13:
 torch/distributed/fsdp/_fully_shard, torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp.
 """
 
@@ -34,26 +34,26 @@ FIRST_BUCKET_BYTES = MIB
 """Capacity of DDP's first bucket (kDefaultFirstBucketBytes in reducer.hpp)."""
 
 BUCKET_BYTES = 25 * MIB
-"""Capacity of the others: `bucket_cap_mb` by default."""
+"""Capacity of all other buckets: `bucket_cap_mb` by default."""
 
 BROADCAST_BYTES = 250 * MIB
-"""Parameters are sent to the other ranks in pieces of this size (`broadcast_bucket_size`)."""
+"""Size of the pieces in which parameters are sent to the other ranks (`broadcast_bucket_size`)."""
 
 _WHOLE = frozenset({"detach", "alias", "clone", "copy_", "zero_", "fill_", "zeros_like", "ones_like", "empty_like"})
-"""Operators that do to every shard what they do to the whole, besides those that torch calls pointwise."""
+"""Operators that act on every shard as on the whole tensor, in addition to those that torch calls pointwise."""
 
 _OVER_ALL = ("norm", "max", "powsum")
 
 
 @contextmanager
 def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
-    """Be rank 0 of this many ranks inside this context, without the others; yields the mesh of all ranks.
+    """In this context, act as rank 0 of this many ranks, without the others; yields the mesh of all ranks.
 
     Raises ValueError inside another process group.
     """
     replaced = [
         (_fully_shard, "_get_device_from_mesh", lambda mesh: DEVICE),
-        # A shard that is simulated reports `DEVICE`, but what wraps it would report torch's `meta`.
+        # A simulated shard reports `DEVICE`, but its wrapper would report torch's `meta`.
         (DTensor, "device", property(lambda tensor: tensor._local_tensor.device)),
         (nn.parallel, "DistributedDataParallel", BucketedReplica),
         *((torch.cpu, name, OrderedStream()) for name in ("_current_stream", "_default_cpu_stream")),
@@ -71,19 +71,19 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
 
 @contextmanager
 def sharding_on(device: ObservedDevice) -> Iterator[None]:
-    """Let a device know tensors that are sharded over ranks, and storages that are resized, inside this context."""
+    """In this context, let a device handle tensors that are sharded over ranks, and resized storages."""
     device.wrappers = Shards() if isinstance(device, SimulatedDevice) else RealShards()
     with device.following_resizes():
         yield
 
 
 class RealShards(Wrappers):
-    """Leaves tensors that wrap others to torch, whose operators on what they wrap are seen."""
+    """Leaves wrapper tensors to torch, whose operators on the wrapped tensors are observed."""
 
     def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
-        """Run the operator on `device` unless it is one of a wrapper, or of torch's fake tensors.
+        """Run the operator on `device` unless it belongs to a wrapper, or to torch's fake tensors.
 
-        Tensor parallelism computes the shapes of results with fake tensors, of which nothing is allocated.
+        Tensor parallelism computes the shapes of results with fake tensors, which allocate nothing.
         """
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)
@@ -92,7 +92,7 @@ class RealShards(Wrappers):
         return device.run(func, args, kwargs)
 
     def on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Let the wrapping tensors run the operator."""
+        """Let the wrapper tensors run the operator."""
         return NotImplemented
 
     def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
@@ -101,14 +101,14 @@ class RealShards(Wrappers):
 
 
 class Shards(RealShards):
-    """Runs operators that work element by element on this rank's shards.
+    """Runs elementwise operators on this rank's shards.
 
-    torch would first work out how the results are sharded, for every list of tensors that an optimizer updates: for a
-    model of 32 layers that takes ten times as long as everything else. Here the results are sharded as the arguments.
+    torch would first determine how the results are sharded, for every list of tensors that an optimizer updates. For a
+    model of 32 layers this takes ten times as long as everything else. Here the results are sharded like the arguments.
     """
 
     def on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Run the operator on shards if all arguments are sharded alike, otherwise let torch do so."""
+        """Run the operator on shards if all arguments are sharded alike, otherwise let torch run it."""
         sharded = [each for each in tensors_in([*args, *kwargs.values()]) if isinstance(each, DTensor)]
         if not sharded or not _by_element(func) or not _alike(sharded):
             return NotImplemented
@@ -118,7 +118,7 @@ class Shards(RealShards):
         return _sharded(result, given)
 
     def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Return the tensors that the operator writes to, as far as it returns them, and that it is done."""
+        """Return the tensors that the operator writes to, if it returns them, and a completed work object."""
         work = FakeWork().boxed()
         return work if len(func._schema.returns) == 1 else (args[0], work)
 
@@ -144,7 +144,7 @@ def _local(value: Any) -> Any:
 
 
 def _sharded(result: Any, given: Sequence[Any]) -> Any:
-    """Wrap shards as the tensors in their places are wrapped; those that are arguments remain what they were."""
+    """Wrap shards like the tensors in the same positions; arguments that are returned stay unchanged."""
     if isinstance(result, list | tuple):
         return type(result)(_sharded(each, [like]) for each, like in zip(result, given, strict=True))
     like = given[0]
@@ -159,9 +159,9 @@ def _sharded(result: Any, given: Sequence[Any]) -> Any:
 class BucketedReplica(nn.Module):
     """A model on one rank of DDP, as far as memory and kernels are concerned.
 
-    The first step reduces all gradients at once. Before the second, they are put into buckets, in the order in which
-    they became complete. The buckets are kept beside the gradients, which are copied in and out; with
-    `gradient_as_bucket_view`, the gradients are copied in and then are the buckets' parts.
+    The first step reduces all gradients at once. Before the second step, they are assigned to buckets, in the order in
+    which they became complete. The buckets are kept in addition to the gradients, which are copied in and out. With
+    `gradient_as_bucket_view`, the gradients are copied in once and then are views of the buckets.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class BucketedReplica(nn.Module):
         self._group = process_group
         self._are_views = gradient_as_bucket_view
         given = bucket_cap_mb and bucket_cap_mb * MIB
-        # A capacity that is given is that of the first bucket too (_BucketCapacityConfig).
+        # An explicit capacity also applies to the first bucket (_BucketCapacityConfig).
         self._capacities = (given, given) if given else (FIRST_BUCKET_BYTES, BUCKET_BYTES)
         self._trained: list[Tensor] = [each for each in module.parameters() if each.requires_grad]
         self._order: list[Tensor] = []
@@ -190,7 +190,7 @@ class BucketedReplica(nn.Module):
             each.register_post_accumulate_grad_hook(self._complete)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; the first rank's buffers are sent to all others, unless nothing was reduced since."""
+        """Run the model; send the first rank's buffers to all others if anything was reduced since the last time."""
         if torch.is_grad_enabled() and self._order and not self._rebuilt:
             self._buckets.clear()
             self._set_buckets(_filled(self._order, *self._capacities))
@@ -204,7 +204,7 @@ class BucketedReplica(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients in this context, without buckets."""
+        """In this context, accumulate gradients without buckets."""
         self._exchanges = False
         yield
         self._exchanges = True
@@ -226,8 +226,8 @@ class BucketedReplica(nn.Module):
     def _complete(self, parameter: Tensor) -> None:
         """Copy a complete gradient into its bucket, divided by the number of ranks; reduce the bucket once it is full.
 
-        Buckets are reduced in their order (Reducer::mark_bucket_ready), and copied back once all are, if not views.
-        Nothing happens in `no_sync`.
+        Buckets are reduced in their order (Reducer::mark_bucket_ready). Unless they are views, gradients are copied
+        back once all buckets are reduced. Nothing happens in `no_sync`.
         """
         if not self._exchanges:
             return
@@ -250,7 +250,7 @@ class BucketedReplica(nn.Module):
                 each.grad.copy_(view)
 
     def _broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Send tensors to all ranks, copied together in pieces of limited size (broadcast_coalesced)."""
+        """Send tensors to all ranks, concatenated in pieces of limited size (broadcast_coalesced)."""
         kinds: dict[torch.dtype, list[Tensor]] = {}
         for each in tensors:
             kinds.setdefault(each.dtype, []).append(each.detach())
@@ -263,7 +263,7 @@ class BucketedReplica(nn.Module):
 
 
 def _filled(tensors: Sequence[Tensor], first_bytes: int, other_bytes: int) -> Iterator[list[Tensor]]:
-    """Fill buckets: one is closed as soon as it reaches its capacity (compute_bucket_assignment_by_size)."""
+    """Fill buckets; a bucket is closed as soon as it reaches its capacity (compute_bucket_assignment_by_size)."""
     bucket: list[Tensor] = []
     capacity_bytes, size_bytes = first_bytes, 0
     for each in tensors:

@@ -1,6 +1,6 @@
-"""A run of a cell on a simulated device: all allocations and frees in order, and the category of each allocation.
+"""Recording of a cell on a simulated device: all allocations and frees in order, and the category of each allocation.
 
-A recording is independent of memory capacity: it holds a program's requests to the allocator, on any GPU with the same
+A recording is independent of memory capacity: it contains a program's allocator requests, on any GPU with the same
 kernels.
 """
 
@@ -154,7 +154,7 @@ class Recording:
     stacks: tuple[Stack, ...]
 
     def with_workspaces_of(self, size_bytes: int) -> Self:
-        """Return what the same run asks for where cuBLAS's workspaces are this large."""
+        """Return the recording of the same run with cuBLAS workspaces of this size."""
         allocations = (
             each._replace(size_bytes=size_bytes) if each.category == "workspace" else each for each in self.allocations
         )
@@ -163,7 +163,8 @@ class Recording:
     def with_lean_build(self) -> Self:
         """Return the same run with a build that allocates only what it keeps.
 
-        A model that is sharded over ranks need not be whole on any of them: it is built without memory, on `meta`.
+        A model that is sharded over ranks need not exist as a whole on any of them: it is built without memory, on
+        `meta`.
         """
         end = self.spans[0].end
         released = {~event for event in self.events[:end] if event < 0}
@@ -188,11 +189,11 @@ class Recording:
 
     @property
     def measured(self) -> tuple[Span, ...]:
-        """The phases of the measured step, which is the last one."""
+        """Return the phases of the measured step, which is the last one."""
         return tuple(span for span in self.spans if span.step == self.spans[-1].step)
 
     def live_at(self, position: int) -> list[int]:
-        """Numbers of the allocations that are live just before event `position`."""
+        """Return the numbers of the allocations that are live just before event `position`."""
         live: dict[int, None] = {}
         for event in self.events[:position]:
             if event >= 0:
@@ -209,7 +210,7 @@ class StepRecording(Recording):
     cell: ModelCell
     protocol: Protocol
     own_model: OwnModelFacts | None = None
-    """What is known of the user's model; None for the built-in one."""
+    """Facts about a custom model; None for the built-in one."""
 
 
 def record(
@@ -223,14 +224,13 @@ def record(
 ) -> StepRecording:
     """Run the cell with the protocol, without data.
 
-    `origins` requests stacks and modules, which take a fifth of the time; with `parts` the named parts of a module
-    count as modules; `device` creates the device to run on, given
-    the observer to report to. Raises UnavailableError for cells that cannot be simulated, and for attention that the
-    platform does not support.
+    `origins` requests stacks and modules, which take a fifth of the time. With `parts`, the named parts of a module
+    count as modules. `device` creates the device to run on, given the observer to report to. Raises UnavailableError
+    for cells that cannot be simulated, and for attention that the platform does not support.
     """
     if cell.execution == "compiled":
-        raise UnavailableError("a compiled step cannot be simulated: what the compiler keeps is known once it has run")
-    # FlexAttention is part of the compiler, code of the user's may use any part of it, and tensor parallelism does.
+        raise UnavailableError("a compiled step cannot be simulated: its tensors are only known after a run")
+    # FlexAttention is part of the compiler, user code may use any part of it, and tensor parallelism uses it too.
     compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp"
     with (
         _ranks_of(cell) as mesh,
@@ -259,7 +259,7 @@ def _ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
 
 
 def _among(mesh: DeviceMesh | None, device: Device) -> AbstractContextManager[None]:
-    """Return the context in which a device is that of one of several ranks, if there are several."""
+    """Return the context in which a device belongs to one of several ranks, if there are several."""
     if mesh is None:
         return nullcontext()
     from sysbench.simulate.ranks import sharding_on
@@ -270,10 +270,10 @@ def _among(mesh: DeviceMesh | None, device: Device) -> AbstractContextManager[No
 def record_real(
     cell: ModelCell, protocol: Protocol, device: torch.device, mesh: DeviceMesh | None = None
 ) -> Iterator[StepRecording]:
-    """Run the cell with the protocol on a real device, and track its tensors: as one of the ranks of `mesh`, if given.
+    """Run the cell with the protocol on a real device, and track its tensors; with `mesh`, as one of its ranks.
 
     After the last occurrence of each phase in the measured step, yields the recording so far; the last one is complete.
-    Memory that operators allocate and free before they return is not seen.
+    Memory that operators allocate and free before they return is not observed.
     """
     recorder = _StepRecorder(
         _AS_IT_IS,
@@ -298,11 +298,12 @@ def _carry_out(
     after_build: Callable[[], object] = lambda: None,
     mesh: DeviceMesh | None = None,
 ) -> Iterator[int]:
-    """Run the cell; yields the number of its step after each phase."""
+    """Run the cell; yield the number of the current step after each phase."""
     with collection_paused():
         with recorder.span(-1, BUILD):
             step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), device, mesh)
-            # In a new process, the trial run of the attention kernel leaves reference cycles that hold its tensors.
+            # In a new process, the trial run of the attention kernel leaves reference cycles that keep its tensors
+            # alive.
             after_build()
         recorder.built(step)
         with recorder.following(step):
@@ -357,24 +358,24 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """Number of allocations so far; the next one gets this number."""
+        """Return the number of allocations so far, which is the number of the next one."""
         return len(self._sizes)
 
     @property
     def module(self) -> str:
-        """Path of the module that the current operator belongs to; empty without origins."""
+        """Return the path of the module that the current operator belongs to; empty without origins."""
         return self._origin.module
 
     @property
     def events_so_far(self) -> int:
-        """Number of events so far: the position of the next one."""
+        """Return the number of events so far, which is the position of the next one."""
         return len(self._events)
 
     def is_workspace(self, number: int) -> bool:
-        """Whether this allocation is one of cuBLAS's."""
+        """Return whether this allocation is a cuBLAS workspace."""
         return self._categories.get(number) == "workspace"
 
-    # --- what the device reports
+    # --- reports of the device
 
     def begins(self, func: Operator) -> None:
         """Determine the operator's origin, which applies to all of its allocations."""
@@ -395,7 +396,7 @@ class Recorder:
         return self._allocate(size_bytes, origin)
 
     def heeds(self, func: Operator) -> bool:
-        """Whether the operator's kernel may need scratch memory."""
+        """Return whether the operator's kernel may need scratch memory."""
         return func in MATRIX_PRODUCTS or func in self._platform.scratch
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
@@ -414,11 +415,11 @@ class Recorder:
         """Record a free."""
         self._events.append(~number)
 
-    # --- what the run is doing
+    # --- progress of the run
 
     @contextmanager
     def span(self, step: int, name: str) -> Iterator[None]:
-        """Record events inside this context as part of this phase."""
+        """In this context, record events as part of this phase."""
         first, self.phase = len(self._events), name
         self.turn = sum((each.step, each.name) == (step, name) for each in self._spans)
         if self._origins is not None and step != self.step:
@@ -445,14 +446,14 @@ class Recorder:
     def _allocate(self, size_bytes: int, origin: Origin) -> int:
         number = len(self._sizes)
         self._sizes.append(size_bytes)
-        # torch's streams of the CPU do nothing, but its code enters them as it enters those of CUDA.
+        # torch's CPU streams do nothing, but its code enters them like CUDA's.
         self._streams.append(self._stream_numbers.setdefault(torch.cpu.current_stream(), len(self._stream_numbers)))
         self._found.append(origin)
         self._events.append(number)
         return number
 
     def _take_workspace(self) -> None:
-        """Allocate cuBLAS's workspace at a thread's first matrix product; it is kept (setWorkspaceForHandle)."""
+        """Allocate cuBLAS's workspace at a thread's first matrix product, permanently (setWorkspaceForHandle)."""
         is_backward = torch._C._current_autograd_node() is not None
         if self._platform.workspace_bytes and is_backward not in self._threads_with_workspace:
             self._threads_with_workspace.add(is_backward)
@@ -461,10 +462,10 @@ class Recorder:
 
 
 class _MicroBatch(NamedTuple):
-    """What a micro-batch asks for.
+    """Allocator requests of a micro-batch.
 
-    events    as in a recording, but numbered from the first allocation of the micro-batch
-    requests  size, stream, origin and category of its allocations
+    `events` are as in a recording, but numbered from the first allocation of the micro-batch. `requests` are size,
+    stream, origin and category of its allocations.
     """
 
     events: list[int]
@@ -487,17 +488,17 @@ class _StepRecorder(Recorder):
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
         self._repeated_losses: dict[int, list[int]] = {}
-        """Losses of micro-batches that were not run, by the loss that stands for them: the latest first."""
+        """Losses of micro-batches that were not run, latest first, by the loss that represents them."""
 
     def heeds(self, func: Operator) -> bool:
-        """Whether the operator needs scratch memory, communicates, or has FLOPs that are counted."""
+        """Return whether the operator needs scratch memory, communicates, or has FLOPs that are counted."""
         return super().heeds(func) or func.namespace in _COMMUNICATING or self._is_own
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
-        """Count the FLOPs of an operator, and tell what it communicates."""
+        """Count the FLOPs of an operator, and track its communication."""
         super().ends(func, arguments, options, result)
         if func.namespace in _COMMUNICATING:
-            # Parameters come out of a collective's buffer by an operator of FSDP2's, which writes to them.
+            # An operator of FSDP2 writes parameters from a collective's buffer.
             for tensor in tensors_in([*arguments, *options.values()]):
                 number = self.device.number_of(tensor)
                 if number is not None and self._categories.get(number) not in ("parameters", "gradients"):
@@ -512,12 +513,13 @@ class _StepRecorder(Recorder):
         super().freed(number)
 
     def repeat_micro_batch(self, times: int) -> bool:
-        """Record the micro-batch that has just ended `times` more, if running it would do the same; return whether so.
+        """Record the latest micro-batch `times` more, if running it would give the same; return whether it would.
 
-        The first micro-batch of a step makes gradients, and those of the first step make buckets and scales. Once one
-        has done exactly what the one before it did, and has left nothing but its loss, the next one finds what it has
-        found, and does the same. Only the last one of a step differs: it may exchange gradients, and keeps its output.
-        Code of the user's could count its calls, and a real device is there to be measured: these run every one.
+        The first micro-batch of a step creates gradients, and those of the first step create buckets and scales. If a
+        micro-batch did exactly the same as the previous one, and left nothing but its loss, the next one finds the same
+        state and does the same. Only the last one of a step differs: it may exchange gradients, and keeps its output.
+        Every micro-batch runs if user code is involved, because it could count its calls, and on a real device, which
+        is to be measured.
         """
         ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]
         if times < 1 or len(ends) < 3 or self._is_own or not isinstance(self.device, SimulatedDevice):
@@ -541,7 +543,7 @@ class _StepRecorder(Recorder):
         return True
 
     def _micro_batch(self, first: int, end: int) -> _MicroBatch:
-        """Return what the events from `first` to `end` ask for."""
+        """Return the allocator requests of the events from `first` to `end`."""
         events = self._events[first:end]
         numbers = [event for event in events if event >= 0]
         return _MicroBatch(
@@ -578,7 +580,7 @@ class _StepRecorder(Recorder):
         self._assign_rest("inputs", self._spans)
 
     def ended(self, phase: str, step: TrainingStep) -> None:
-        """Assign categories to the allocations that the phase leaves behind."""
+        """Assign categories to the allocations that are live after the phase."""
         spans = [span for span in self._spans if span.step == self._spans[-1].step]
         if phase in ("forward", "loss"):
             self._assign_rest("activations", spans)

@@ -1,4 +1,4 @@
-"""The largest batch or context that fits on a GPU, and the fewest ranks."""
+"""Search for the largest batch or context that fits on a GPU, and for the fewest ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ AT_MOST = 2**20
 
 
 MOST_RANKS = 4096
-"""The same for ranks; sharding over more saves less than the assumptions about a GPU are uncertain by."""
+"""Upper limit of the search for ranks; more ranks save less memory than the assumptions about a GPU are uncertain
+by."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def find_largest(
     settings: AllocatorSettings | None = None,
     at_most: int = AT_MOST,
 ) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
-    """Find the largest value of `axis` with which `cell` fits on `gpu`; yields each value that is tried.
+    """Find the largest value of `axis` for which `cell` fits on `gpu`; yields each tried value.
 
     The value doubles from the cell's own until a value does not fit. The search then narrows the interval, alternately
     by interpolation and by bisection: at most twice the binary logarithm of `at_most` simulations. Raises as `simulate`
@@ -75,8 +76,8 @@ def find_fewest_ranks(
 ) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
     """Find the fewest ranks, 1 or a power of two, over which `cell` fits on GPUs like `gpu`; yields each tried number.
 
-    A number that the strategy does not allow, such as one that does not divide the heads, is passed over. One rank has
-    nothing to share; where parameters have a type to be gathered in, FSDP2 computes in it on one rank too. Raises as
+    Numbers that the strategy does not allow are skipped, such as those that do not divide the heads. One rank shares
+    nothing. If parameters have a type to be gathered in, FSDP2 also computes in that type on one rank. Raises as
     `simulate` does.
     """
     alone = {"strategy": "fsdp2" if cell.param_dtype is not None else None, "reshard": None, "no_sync": None}

@@ -25,7 +25,7 @@ class Verdict:
     failed_step: int | None
     """Step in which memory runs out, from 0; -1 before the first; None if it fits."""
     margin_bytes: int
-    """Free memory of the GPU at the peak; if negative, how much more is needed."""
+    """Free memory of the GPU at the peak; if negative, the missing memory."""
     detail: str | None
     """The allocator's error message, if memory ran out."""
 
@@ -44,10 +44,10 @@ class SpanPeak:
 class Replay:
     """A recording, served by the allocator of a GPU until its end, or until memory runs out.
 
-    sizes           of the blocks, by the numbers of their allocations
-    peaks           of every span that was entered
-    failure         the error that ended it, if any
-    reserved_bytes  after every event
+    sizes           sizes of the blocks, by allocation number
+    peaks           peaks of every span that was entered
+    failure         the error that ended the replay, if any
+    reserved_bytes  reserved bytes after every event
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Replay:
     ) -> None:
         """Replay the recording; `frames` has the stacks to show in a snapshot, one for each recorded stack.
 
-        This replay is known to be `like` another one until an event, up to which that one has released nothing: it is
-        taken from there as far as the span in which they part.
+        `like` is another replay and an event up to which it has released nothing and equals this one. Its state is
+        copied up to the span in which the two differ.
         """
         self.allocator = CachingAllocator(
             gpu.memory_bytes,
@@ -99,15 +99,15 @@ class Replay:
 
     @property
     def addresses(self) -> dict[int, int]:
-        """Of the blocks in use at the end, by the numbers of their allocations."""
+        """Return the addresses of the blocks live at the end, by allocation number."""
         return {number: self._addresses[number] for number in self._recording.live_at(len(self.reserved_bytes))}
 
     def peaks_of_last_step(self) -> list[SpanPeak]:
-        """Peaks of the step in which the replay ended."""
+        """Return the peaks of the step in which the replay ended."""
         return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
 
     def _resume(self, like: Replay, position: int) -> None:
-        """Be where another replay was before this event."""
+        """Take over the state of another replay before this event."""
         events, requests = self._recording.events[:position], self._recording.allocations
         count = sum(event >= 0 for event in events)
         self.sizes, self._addresses = like.sizes[:count], like._addresses[:count]
@@ -121,7 +121,7 @@ class Replay:
         )
 
     def _serve(self, first: int, end: int) -> int:
-        """Replay these events; return where the allocated peak is first reached, before or among them."""
+        """Serve these events; return where the allocated peak is first reached, before or among them."""
         allocator, addresses, sizes, reserved = self.allocator, self._addresses, self.sizes, self.reserved_bytes
         most, peak = self._allocated_bytes, first
         for position, event in enumerate(self._recording.events[first:end], start=first + 1):
@@ -147,7 +147,7 @@ class Replay:
 
 
 def available_bytes(gpu: Gpu, settings: AllocatorSettings) -> int:
-    """Memory of the GPU that the allocator may use."""
+    """Return the GPU memory that the allocator may use."""
     free_bytes = gpu.memory_bytes - gpu.outside_bytes
     if settings.memory_fraction < 1.0:
         return min(free_bytes, int(settings.memory_fraction * gpu.memory_bytes))
@@ -155,7 +155,7 @@ def available_bytes(gpu: Gpu, settings: AllocatorSettings) -> int:
 
 
 def boundless(recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Replay:
-    """Replay the recording to its end, on a GPU like this one with unlimited memory."""
+    """Replay the recording to its end, on a GPU of this kind with unlimited memory."""
     return Replay(recording, replace(gpu, memory_bytes=_BOUNDLESS_BYTES), settings)
 
 
@@ -175,10 +175,10 @@ def _verdict(replay: Replay, unlimited: Replay, there_bytes: int) -> Verdict:
 
 
 class Server:
-    """A recording, served by many GPUs.
+    """A recording that is served by many GPUs.
 
-    An allocator notices how much memory there is only when the device refuses, or when it collects garbage: until
-    then, one replay without a limit is the replay of every GPU.
+    An allocator depends on the size of memory only when the device refuses a request, or when it collects garbage.
+    Until then, one replay without a limit is valid for every GPU.
     """
 
     def __init__(self, recording: Recording, settings: AllocatorSettings) -> None:
@@ -188,13 +188,13 @@ class Server:
         self._collects = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
 
     def on(self, gpu: Gpu) -> tuple[Replay, Verdict]:
-        """The replay on this GPU, with addresses that need not be its own, and whether the recording fits."""
+        """Return the replay on this GPU (addresses may be those of another GPU), and whether the recording fits."""
         settings, unlimited, there_bytes = self._settings, self._unlimited, available_bytes(gpu, self._settings)
         alike = 0 if self._collects else bisect_right(unlimited.reserved_bytes, there_bytes)
         if alike == len(unlimited.reserved_bytes):
             return unlimited, _verdict(unlimited, unlimited, there_bytes)
         memory = gpu.memory_bytes, gpu.outside_bytes
-        if memory not in self._replays:  # many GPUs have as much as others
+        if memory not in self._replays:  # many GPUs have the same memory
             like = None if self._collects or settings.expandable_segments else unlimited
             self._replays[memory] = Replay(self._recording, gpu, settings, like=like, until=alike)
         return self._replays[memory], _verdict(self._replays[memory], unlimited, there_bytes)

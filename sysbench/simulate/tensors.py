@@ -1,16 +1,16 @@
 """Tensors without data: a device that computes shapes, types and storages, but no values.
 
 `SimulatedDevice` represents a GPU. Tensors created on `DEVICE` belong to it and are internally tensors of torch's
-`meta` device; every other tensor is real and represents one in host memory. Autograd is torch's own for both.
+`meta` device. Every other tensor is real and represents one in host memory. Autograd is torch's own for both.
 
-torch's shape functions compute an operator's results once for each operator and kind of arguments; afterwards the
-results are created from a cache. The layers of a Transformer repeat the same calls, and torch's shape functions, which
-are written in Python, take longer than everything else together.
+torch's shape functions compute an operator's results once for each operator and kind of arguments; afterwards a cache
+creates the results. The layers of a Transformer repeat the same calls, and torch's shape functions, which are written
+in Python, take longer than everything else together.
 
-There are no values, so reading a value (`item()`, `if tensor:`, a copy to the host) returns 0 to torch's own code. Code
-of the user's may look at one to decide what to do next: those of small tensors that follow from constants and inputs
-alone, such as positions, masks and token ids, are computed beside the simulation (`KnownValues`). Where code of the
-user's reads another one, it cannot be simulated.
+There are no values, so reading a value (`item()`, `if tensor:`, a copy to the host) returns 0 to torch's own code. User
+code may read a value to decide what to do next. Values of small tensors that follow from constants and inputs alone,
+such as positions, masks and token ids, are computed in addition to the simulation (`KnownValues`). If user code reads
+any other value, it cannot be simulated.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class SimulatedTensor(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     working_out_shapes: ClassVar[bool] = False
-    """Whether torch's shape functions are running, for which tensors must report the `meta` device."""
+    """Whether torch's shape functions are running; tensors must then report the `meta` device."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """`DEVICE`, except for torch's shape functions."""
+        """Return `DEVICE`, except to torch's shape functions."""
         return _META if SimulatedTensor.working_out_shapes else DEVICE
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -71,7 +71,7 @@ class SimulatedTensor(Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Raise RuntimeError: an active SimulatedDevice handles every operator before this is called."""
-        raise RuntimeError(f"{func} was called outside the SimulatedDevice that its arguments are on")
+        raise RuntimeError(f"{func} was called outside the SimulatedDevice of its arguments")
 
 
 class _Fresh(NamedTuple):
@@ -83,7 +83,7 @@ class _Fresh(NamedTuple):
 
 
 class _Several(NamedTuple):
-    """The results are several values: new tensors, and values that are not tensors."""
+    """The results are several values: new tensors, and other values."""
 
     parts: tuple[Any, ...]
     kind: type
@@ -96,7 +96,7 @@ class _Argument(NamedTuple):
 
 
 class _AskAgain:
-    """The result shares a storage with an argument or another result, so it must be computed every time."""
+    """The result shares a storage with an argument or another result, so it must be computed at every call."""
 
 
 _Answer = _Fresh | _Several | _Argument | _AskAgain
@@ -110,11 +110,11 @@ class DeviceObserver(Protocol):
         ...
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
-        """The operator has a result with its own storage; return the number that identifies it."""
+        """An operator has a result with its own storage; return the number that identifies it."""
         ...
 
     def heeds(self, func: Operator) -> bool:
-        """Whether it has to be told when this operator has run; it is asked once."""
+        """Return whether the observer wants to know when this operator has run; called once per operator."""
         ...
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
@@ -122,7 +122,7 @@ class DeviceObserver(Protocol):
         ...
 
     def freed(self, number: int) -> None:
-        """Nothing refers to this storage any more."""
+        """There are no references to this storage any more."""
         ...
 
 
@@ -130,11 +130,11 @@ class Wrappers(Protocol):
     """Handles operators on tensors that wrap others, such as those that are sharded over ranks."""
 
     def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
-        """Run the operator on `device`, or return NotImplemented if the wrapping tensors have to."""
+        """Run the operator on `device`, or return NotImplemented if the wrapper tensors must run it."""
         ...
 
     def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Return what a collective operator of torch.distributed returns at once."""
+        """Return the immediate result of a collective operator of torch.distributed."""
         ...
 
 
@@ -142,7 +142,7 @@ class ObservedDevice(DispatchMode):
     """A mode that tells an observer which storages operators allocate, and when these are freed."""
 
     wrappers: Wrappers | None = None
-    """Handles tensors that are sharded over ranks, where there are several."""
+    """Handles tensors that are sharded over ranks, if there are several ranks."""
 
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__()
@@ -157,13 +157,13 @@ class ObservedDevice(DispatchMode):
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Run an operator on tensors of the device, and watch what it returns."""
+        """Run an operator on tensors of the device, and observe its results."""
         raise NotImplementedError
 
     def number_of(self, tensor: Tensor) -> int | None:
         """Return the observer's number of the tensor's storage; None for empty tensors and those of other devices.
 
-        Of a tensor that is sharded over ranks, it is that of this rank's shard.
+        For a tensor that is sharded over ranks, the number is that of this rank's shard.
         """
         return self._watch.number_of(getattr(tensor, "_local_tensor", tensor))
 
@@ -184,9 +184,9 @@ class SimulatedDevice(ObservedDevice):
         self._answers: dict[tuple[object, ...], _Answer] = {}
         self._handlers: dict[Operator, tuple[Callable[[Operator, Arguments, Options], Any], bool]] = {}
         self.asked: object = None
-        """The same object whenever the operator that ran last is called with alike arguments; None if unknown."""
+        """Identity of the last operator call: the same object for equivalent calls; None if unknown."""
         self.values: KnownValues | None = None
-        """What is known of values; code of the user's needs it, ours does not."""
+        """Known values; user code needs them, sysbench's own code does not."""
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
@@ -213,11 +213,11 @@ class SimulatedDevice(ObservedDevice):
         return result
 
     def repeats(self) -> bool:
-        """Whether the latest two micro-batches were alike in all that the device keeps besides storages."""
+        """Return whether the latest two micro-batches changed the device's state equally, apart from storages."""
         return True
 
     def repeat(self, times: int) -> None:
-        """Keep what the latest micro-batch did as if it had run this many `times` more."""
+        """Update the state as if the latest micro-batch had run `times` more."""
 
     def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
         by_name: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {
@@ -280,11 +280,11 @@ class SimulatedDevice(ObservedDevice):
             )[0]
             for index in range(length)
         ]
-        self.asked = None  # for one element alone it was
+        self.asked = None  # as for a single element
         return results
 
     def _change(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle an operator that returns nothing: it only changes values, of which there are none."""
+        """Handle an operator that returns nothing: it only changes values, which do not exist."""
         return None if describe([*args, *kwargs.values()], []) else func(*args, **kwargs)
 
     def _read(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
@@ -294,9 +294,9 @@ class SimulatedDevice(ObservedDevice):
         return self._value(args[0], args[0].dtype).item()
 
     def _value(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the values of a tensor on the host: those that are known, or zeros for torch's own code.
+        """Return the values of a tensor on the host: the known ones, or zeros for torch's own code.
 
-        Raises UnavailableError if code of the user's wants a value that is not known.
+        Raises UnavailableError if user code reads an unknown value.
         """
         known = self.values.of(tensor) if self.values is not None else None
         if known is not None:
@@ -305,7 +305,7 @@ class SimulatedDevice(ObservedDevice):
         return torch.zeros(tensor.shape, dtype=dtype)
 
     def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle `Tensor.to` where it is not a view: conversion of the type, or a copy between device and host."""
+        """Handle `Tensor.to` if it is not a view: conversion of the type, or a copy between device and host."""
         source, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
         if not _is_ours(source) or device is None or device == _META:
             return self._compute(func, args, kwargs)
@@ -323,7 +323,7 @@ class SimulatedDevice(ObservedDevice):
         return args[0].zero_() if _is_ours(args[1]) else func(*args, **kwargs)
 
     def _multiply_groups(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle products of experts in any type: torch's shape function knows bf16 alone, its kernels do not."""
+        """Handle products of experts in any type: torch's shape function supports only bf16, unlike its kernels."""
         a, b, *rest = args
         ends = rest[0] if rest else kwargs.get("offs")
         if not _is_ours(a) or a.dtype is torch.bfloat16:
@@ -352,9 +352,9 @@ class SimulatedDevice(ObservedDevice):
 
 
 def _refuse_to_read_for_users() -> None:
-    """Raise UnavailableError if code of the user's wants a value, on which what it does next may depend.
+    """Raise UnavailableError if user code reads a value, because its next actions may depend on it.
 
-    torch's optimizers and gradient scalers may have one: what they do with zero is what they usually do.
+    torch's optimizers and gradient scalers may read values: for zero they do what they usually do.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -364,7 +364,7 @@ def _refuse_to_read_for_users() -> None:
         if not file.startswith(_TORCH) and file != __file__:
             break
         frame = frame.f_back
-    raise UnavailableError("it reads a value of a tensor, and a simulation has none: measure it on a device")
+    raise UnavailableError("the code reads a tensor value, which a simulation does not have: measure it on a device")
 
 
 def _is_ours(value: object) -> bool:
@@ -397,7 +397,7 @@ def _shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
         with _below_python():
             return func(*args, **kwargs)
     except NotImplementedError as missing:
-        raise UnavailableError(f"{func} cannot be simulated: without values its shapes are not known") from missing
+        raise UnavailableError(f"{func} cannot be simulated: its shapes depend on values") from missing
     finally:
         SimulatedTensor.working_out_shapes = False
 

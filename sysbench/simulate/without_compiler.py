@@ -1,4 +1,4 @@
-"""torch without its compiler and without algebra on shapes: importing these takes longer than simulating a step."""
+"""torch without its compiler and without symbolic shapes: importing these takes longer than simulating a step."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _OF_NUMBERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     },
     "torch.utils._sympy.functions": {"Max": max},
 }
-"""What torch's shape functions ask of sizes and of what compares them, by module, where these are Python's numbers."""
+"""Functions that torch's shape functions call on sizes and comparisons, by module, for sizes that are ints."""
 
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """Keep torch from importing its compiler, and sympy, in this context.
+    """In this context, keep torch from importing its compiler and sympy.
 
-    Optimizers and shape functions tell the compiler to stay out of them, for which `torch._compile` imports it. Nothing
-    is compiled here, so that they get a stand-in that does nothing. Shape functions compare sizes by what also compares
-    symbols, and these are numbers here: they get a stand-in that compares numbers, and imports what it cannot answer.
-    At the end everything is as it was.
+    Optimizers and shape functions tell the compiler to skip them, and `torch._compile` imports it for this. Nothing is
+    compiled here, so they get a stand-in that does nothing. Shape functions compare sizes with functions that also
+    support symbols. Sizes are numbers here, so they get a stand-in that compares numbers, and imports the original for
+    everything else. At the end, everything is restored.
     """
     with _without_algebra():
         if _COMPILER in sys.modules:
@@ -96,10 +96,10 @@ def _without_algebra() -> Iterator[None]:
     for module, each in stand_ins.items():
         vars(each).update({name: on_numbers(answer, module, name) for name, answer in _OF_NUMBERS[module].items()})
         vars(each)["__getattr__"] = partial(real, module)
-    vars(stand_ins["sympy"])["Basic"] = type("Basic", (), {})  # what a number is not
+    vars(stand_ins["sympy"])["Basic"] = type("Basic", (), {})  # anything that is not a number
     sys.modules.update(stand_ins)
     try:
         yield
     finally:
         withdraw()
-        del vars(stand_ins["sympy"])["Basic"]  # whoever keeps the stand-in gets the real one from now on
+        del vars(stand_ins["sympy"])["Basic"]  # whoever keeps the stand-in gets the real module from now on

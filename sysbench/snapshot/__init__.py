@@ -13,16 +13,16 @@ Category = Literal[
     "workspace",
     "unknown",
 ]
-"""parameters       learned weights; of several ranks, this rank's shards of them
-gradients        of parameters
-optimizer state  created by or for the optimizer, and kept from step to step
+"""parameters       learned weights; with several ranks, this rank's shards
+gradients        gradients of parameters
+optimizer state  created by or for the optimizer, and kept across steps
 activations      created by forward or loss and still live afterwards: outputs, and tensors saved for backward
 inputs           token ids, target ids, and the model's constants (rotary angles, masks)
-temporaries      all tensors that are freed sooner
-communication    of several ranks: parameters gathered from them, and what collectives send and receive
-workspace        of cuBLAS
-unknown          in a snapshot of another program, what cannot be told
+temporaries      all tensors that are freed earlier
+communication    with several ranks: gathered parameters, and send and receive buffers of collectives
+workspace        cuBLAS workspaces
+unknown          in a snapshot of another program: allocations that cannot be classified
 """
 
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-"""All of them, in the order in which they are shown."""
+"""All categories, in display order."""

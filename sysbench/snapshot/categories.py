@@ -1,10 +1,10 @@
-"""Timelines from memory snapshots, with the category of every allocation, inferred where the snapshot has none.
+"""Timelines from memory snapshots, with the category of every allocation, inferred if the snapshot does not record it.
 
 Three facts are known about every allocation: the stack that made it, the stack that released it, and its lifetime.
-Together they explain nearly all of a training step: what torch.optim allocates and keeps is optimizer state; what
-forward allocates and backward releases was saved for backward; what backward allocates and leaves behind is a gradient;
-what is there before the trace and never released is a parameter, or the optimizer's state of one. Everything else
-remains unknown.
+Together they explain nearly all memory of a training step. What torch.optim allocates and keeps is optimizer state.
+What forward allocates and backward releases was saved for backward. What backward allocates and does not release is a
+gradient. What predates the trace and is never released is a parameter or optimizer state. Everything else remains
+unknown.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sysbench.snapshot.lifetimes import ROUNDING_BYTES, Lifetimes, lifetimes
 from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680
-"""cuBLAS's default workspace per handle and stream (getChosenWorkspaceSize in CublasHandlePool.cpp of ATen/cuda)."""
+"""Default workspace of cuBLAS per handle and stream (getChosenWorkspaceSize in ATen/cuda/CublasHandlePool.cpp)."""
 HOPPER_WORKSPACE_BYTES = 33_554_432
-"""The same on Hopper. Parameters have this size too, so it counts only where no more than MOST_WORKSPACES have it."""
+"""Default size on Hopper. Parameters can have this size too, so it only counts if at most MOST_WORKSPACES have it."""
 MOST_WORKSPACES = 2
-"""One for each thread that multiplies matrices: that of forward, and autograd's."""
+"""Maximum number of workspaces: one for the thread of forward, and one for autograd's thread."""
 
 _CODE: Final[Mapping[str, int]] = {name: code for code, name in enumerate(CATEGORIES)}
 _RECORDED_CODE: Final[Mapping[str, int]] = {
@@ -47,7 +47,7 @@ _RECORDED_CODE: Final[Mapping[str, int]] = {
 
 
 class _Trait(IntFlag):
-    """What a frame indicates about its stack."""
+    """Evidence that a frame gives about its stack."""
 
     OPTIMIZER = 1
     BACKWARD = 2
@@ -64,7 +64,7 @@ _SHORTEST_RUN = 3
 
 @dataclass(frozen=True, eq=False)
 class Origins:
-    """Category and module of each allocation, and the phases: recorded or inferred."""
+    """Category and module of each allocation, and the phases of the trace: recorded or inferred."""
 
     category: npt.NDArray[np.uint8]
     module: npt.NDArray[np.int32]
@@ -73,14 +73,14 @@ class Origins:
 
 
 def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
-    """Build the timeline of one device, by default the one with the most activity.
+    """Build the timeline of one device, by default the device with the most activity.
 
-    Categories that the snapshot records are used as they are; otherwise they are inferred, and the timeline is marked
-    accordingly. Raises UsageError for a device that the snapshot does not contain.
+    Categories that the snapshot records are used unchanged. Otherwise they are inferred, and the timeline is marked as
+    inferred. Raises UsageError for a device that the snapshot does not contain.
     """
     trace, blocks, segments = snapshot.trace, snapshot.blocks, snapshot.segments
     if device is None:
-        # By trace entries, then by the bytes that it holds.
+        # Compare by number of trace entries, then by bytes held.
         activity = {
             each: (int((trace.device == each).sum()), int(segments.total_bytes[segments.device == each].sum()))
             for each in snapshot.devices
@@ -88,7 +88,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
         device = max(activity, key=activity.__getitem__, default=0)
     if device not in snapshot.devices:
         held = ", ".join(map(str, snapshot.devices)) or "none"
-        raise UsageError(f"the snapshot has nothing about device {device} (it has: {held})")
+        raise UsageError(f"the snapshot has no data of device {device} (devices: {held})")
     lives = lifetimes(snapshot, device)
     requested = _picked(lives, trace.size_bytes, blocks.requested_bytes)
     rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
@@ -126,9 +126,9 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
 
 
 def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
-    """A value for each allocation: from its trace entry, or from its block if it predates the trace.
+    """Return a value for each allocation: from its trace entry, or from its block if it predates the trace.
 
-    Allocations that predate the trace and were released in it have only the value of the release.
+    An allocation that predates the trace and was released during it only has the value of the release.
     """
     row = np.where(lives.row == NONE, lives.freed_row, lives.row)
     from_block = np.append(of_blocks, of_blocks.dtype.type(0))[lives.block]
@@ -149,16 +149,16 @@ def _recorded(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
 
 
 def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
-    """Like `_picked`, for positions, but ignores releases, which tell nothing about where and for what it was made."""
+    """Return positions like `_picked`, but ignore releases: they do not show who made the allocation, or why."""
     from_block = np.append(of_blocks, NONE)[lives.block]
     return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
 
 
 def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
-    """Phases between a START and the next END of the same name; names of other ranges are ignored."""
+    """Return phases between a START and the next END of the same name; other ranges are ignored."""
     if lives.time_us is None:
         return
-    # State 0 precedes the first event, and has no time of its own.
+    # State 0 precedes the first event, and has no time.
     times = lives.time_us[1:]
     started: dict[str, int] = {}
     for mark in sorted(annotations, key=lambda mark: mark.time_us):
@@ -170,7 +170,7 @@ def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Itera
         elif mark.name in started:
             yield Phase(mark.name, started.pop(mark.name), state + 1)
     for name, state in started.items():
-        # Out of memory in the middle of a phase.
+        # The run ended in the middle of a phase, because memory ran out.
         yield Phase(name, state, lives.states)
 
 
@@ -184,10 +184,10 @@ def infer(
     freed_stack: npt.NDArray[np.int32],
     size_bytes: Column,
 ) -> Origins:
-    """Infer from stacks and lifetimes.
+    """Infer origins from stacks and lifetimes.
 
-    stack, freed_stack  where each allocation was made and released: positions in `snapshot.stacks`, or NONE
-    size_bytes          as requested, rounded up to whole blocks: the allocator may hand out more
+    `stack` and `freed_stack` are the stacks of allocation and release, as positions in `snapshot.stacks`, or NONE.
+    `size_bytes` is the requested size rounded up to whole blocks; the allocator may return more.
     """
     stacks = snapshot.stacks
     of_frame = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
@@ -206,12 +206,12 @@ def infer(
 
 
 _ENGINE = re.compile(r"torch::autograd::(Engine|python::PythonEngine|generated|Node|PyNode|CppNode|AccumulateGrad)\b")
-"""Functions of autograd's threads. Those of forward are in `torch::autograd` as well: VariableType, THPVariable."""
+"""Functions of autograd's threads. Functions of forward are in `torch::autograd` too: VariableType, THPVariable."""
 
 
 def _trait_of(frame: Frame) -> int:
     filename = frame.filename.replace("\\", "/")
-    # Without the parameters of a C++ function, whose types say nothing about it.
+    # Omit the parameters of a C++ function: their types are not evidence.
     name = frame.name.partition("(")[0]
     trait = 0
     if "torch/optim/" in filename or name.startswith("Optimizer.step"):
@@ -229,7 +229,7 @@ def _trait_of(frame: Frame) -> int:
 
 
 def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
-    """Calls that lead to an allocation, outermost first, without library calls: `model.py:88 forward`."""
+    """Return the calls that lead to an allocation, outermost first, without library calls: `model.py:88 forward`."""
     step: list[str | None] = []
     for frame in stacks.frames:
         filename = frame.filename.replace("\\", "/")
@@ -250,7 +250,7 @@ def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[
 
 
 def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
-    """Stretches of equal labels, as (label, first, end)."""
+    """Yield stretches of equal labels, as (label, first, end)."""
     if not len(label):
         return []
     starts = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1])
@@ -261,8 +261,9 @@ def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
 def _phases(
     trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_], born: npt.NDArray[np.int64], states: int
 ) -> tuple[Phase, ...]:
-    """The phases of the trace, from the traits of its allocations in order."""
-    # On CUDA, autograd runs on its own threads without Python code: these allocations have no stack, others have one.
+    """Return the phases of the trace, inferred from the traits of its allocations in order."""
+    # On CUDA, autograd runs on its own threads without Python code. Its allocations have no Python stack, others have
+    # one.
     stackless = ~has_stack & has_stack.any()
     smooth = np.select(
         [(trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0, (trait & _Trait.FORWARD) > 0, stackless],
@@ -273,7 +274,7 @@ def _phases(
     for before, (_, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
         if before[0] == after[0] and end - first < _SHORTEST_RUN:
             smooth[first:end] = before[0]
-    # What lies between forward and backward is the loss, and counts as forward.
+    # Everything between forward and backward is the loss, and counts as forward.
     runs = _runs(smooth)
     for before, (kind, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
         if kind == _OUTSIDE and before[0] == _FORWARD and after[0] == _BACKWARD:
@@ -297,7 +298,7 @@ def _categories(
     size_bytes: Column,
     phases: tuple[Phase, ...],
 ) -> npt.NDArray[np.uint8]:
-    """Categories from the traits of the stacks that made and released each allocation, and from when that was."""
+    """Return categories, inferred from the stacks and times of allocations and releases."""
     names = np.array([*(phase.name for phase in phases), ""])
     born_in = _phase_of(lives.born, phases)
     phase, end = names[born_in], np.array([*(phase.end for phase in phases), 0])[born_in]
@@ -317,7 +318,7 @@ def _categories(
             (phase == "backward") & outlives,
             (phase == "forward") & (outlives | freed_in_backward),
             phase != "",
-            # Forward without modules has no lines that tell.
+            # Without modules, the stacks of forward contain no line of a model.
             freed_in_backward,
             stays & (lives.born <= first),
         ],
@@ -331,12 +332,12 @@ def _categories(
             _CODE["activations"],
             _CODE["temporaries"],
             _CODE["activations"],
-            # The model is loaded before the first step.
+            # Models are loaded before the first step.
             _CODE["parameters"],
         ],
         _between_phases(lives, phases, stays),
     ).astype(np.uint8)
-    # Without any event, lifetimes say nothing about the purpose.
+    # Without events, lifetimes give no evidence of the purpose.
     residents = np.flatnonzero((lives.born == 0) & stays & (made == 0) & (category == UNKNOWN) & (lives.states > 1))
     gradients = np.flatnonzero((category == _CODE["gradients"]) & (phase == "backward"))
     if len(gradients):
@@ -350,11 +351,11 @@ def _categories(
 def _are_workspaces(
     lives: Lifetimes, size_bytes: Column, stays: npt.NDArray[np.bool_], phase: npt.NDArray[np.str_]
 ) -> npt.NDArray[np.bool_]:
-    """Whether allocations are cuBLAS's, by their size and because they are never released."""
+    """Return whether allocations are cuBLAS workspaces: they have its size and are never released."""
     by_default = (size_bytes == CUBLAS_WORKSPACE_BYTES) & stays
     as_large = size_bytes == HOPPER_WORKSPACE_BYTES
     of_hopper = as_large & stays & ((lives.born == 0) | np.isin(phase, ("forward", "backward")))
-    # Anything else of that size may be the gradient of a parameter.
+    # Another allocation of that size may be the gradient of a parameter.
     alone = as_large.sum() == of_hopper.sum() <= MOST_WORKSPACES and not by_default.any()
     return np.asarray(by_default | (of_hopper & alone))
 
@@ -366,7 +367,7 @@ def _of_older(
     stays: npt.NDArray[np.bool_],
     freed_in_backward: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.int64]:
-    """Categories of what was there before the trace; what has no stack and is never released stays unknown."""
+    """Return categories of allocations that predate the trace; unknown if they have no stack and are never released."""
     kept_sizes = size_bytes[(lives.born == 0) & stays]
     return np.select(
         [
@@ -375,7 +376,7 @@ def _of_older(
             (made & _Trait.FORWARD) > 0,
             stays,
             freed_in_backward,
-            # Released between steps, where zero_grad runs, and as large as a parameter.
+            # It is released between steps, where zero_grad runs, and has the size of a parameter.
             np.isin(size_bytes, kept_sizes) | (len(kept_sizes) == 0),
         ],
         [
@@ -386,26 +387,26 @@ def _of_older(
             _CODE["activations"],
             _CODE["gradients"],
         ],
-        # What the step before put out: logits, the loss.
+        # Outputs of the previous step: logits, the loss.
         _CODE["activations"],
     )
 
 
 def _between_phases(lives: Lifetimes, phases: tuple[Phase, ...], stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Categories of what is made in no phase: batches, and where no backward follows, the loss."""
+    """Return categories of allocations outside all phases: batches and, if no backward follows, the loss."""
     if not phases:
         return np.full(len(lives.born), UNKNOWN)
     starts = np.array([phase.first for phase in phases if phase.name == "forward"] + [lives.states])
     following = starts[np.minimum(np.searchsorted(starts, lives.born), len(starts) - 1)]
     before = np.searchsorted([phase.first for phase in phases], lives.born, side="left") - 1
     after_forward = np.array([*(phase.name == "forward" for phase in phases), False])[before]
-    # The last that is made in the same gap between phases.
+    # The last allocation made in the same gap between phases.
     last = np.zeros(len(phases) + 1, np.int64)
     np.maximum.at(last, before, np.where(lives.born < following, lives.born, 0))
     return np.select(
         [
             ~stays & (following < lives.states) & (lives.died > following),
-            # With no step to come that would release them, what is kept is still there.
+            # Without a later step that would release them, kept tensors are still live.
             after_forward & np.where(following < lives.states, lives.died > last[before], stays),
             ~stays,
         ],
@@ -415,7 +416,7 @@ def _between_phases(lives: Lifetimes, phases: tuple[Phase, ...], stays: npt.NDAr
 
 
 def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.NDArray[np.int64]:
-    """Position of the phase whose events lead to each state; the number of phases for states outside all phases."""
+    """Return the position of the phase that contains each state; the number of phases if none does."""
     if not phases:
         return np.zeros(len(state), np.int64)
     first = np.array([phase.first for phase in phases])
@@ -425,12 +426,13 @@ def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.ND
 
 
 def _residents(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt.NDArray[np.uint8]:
-    """Categories of memory that is always live and has no stack: parameters and what belongs to them, told by count.
+    """Return categories of memory that is always live and has no stack, inferred from the number of equal sizes.
 
-    There is one gradient for each parameter, of the same size. For each size, as many residents as gradients are
-    parameters, in the order of addresses; the others are state (two for each parameter under Adam), as is what is twice
-    as large as a gradient: fp32 for 16 bits. Where no gradient is made in the trace, sizes that all come in threes are
-    parameters and Adam's state, and those that come in fours have gradients between them that are never released.
+    Each parameter has one gradient of the same size. For each size, the first residents in address order are
+    parameters, as many as there are gradients. The others are optimizer state (two for each parameter under Adam), and
+    so are residents twice as large as a gradient: fp32 for 16-bit gradients. If the trace makes no gradients, sizes
+    that all occur in multiples of three are parameters and Adam's state. Sizes in multiples of four also include
+    gradients that are never released.
     """
     category = np.full(len(size_bytes), _CODE["parameters"], np.uint8)
     copies = 1 if len(gradients_bytes) else _copies(size_bytes, trains)
@@ -450,13 +452,13 @@ def _residents(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt
 
 
 LARGE_SHARE = 0.001
-"""Share of all residents' bytes from which on a size has to come in the same multiples as the others."""
+"""A size with at least this share of all residents' bytes must occur in the same multiple as the other sizes."""
 
 
 def _copies(size_bytes: Column, trains: bool) -> int:
-    """How many of each parameter's size there are: 3 or 4 if all sizes come in such multiples, in training also 2."""
+    """Return the number of residents per parameter: 3 or 4 if all sizes occur in such multiples, in training also 2."""
     sizes, counts = np.unique(size_bytes, return_counts=True)
     counts = counts[sizes * counts >= LARGE_SHARE * size_bytes.sum()]
-    # Threes first: zero_grad has released gradients since torch 2.0.
+    # Try 3 first: zero_grad has released gradients since torch 2.0.
     candidates = (3, 4, 2) if trains else (3, 4)
     return next((copies for copies in candidates if len(counts) and not (counts % copies).any()), 1)

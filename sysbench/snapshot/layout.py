@@ -31,7 +31,7 @@ STATES: Final = ("inactive", "active_allocated", "active_pending_free")
 """States of blocks; `Blocks.state` holds positions in this tuple."""
 
 NONE: Final = -1
-"""Missing position, in columns of positions (stack, category, label)."""
+"""Missing position in columns of stacks, categories or labels."""
 
 
 class Frame(NamedTuple):
@@ -73,7 +73,7 @@ class Trace:
     address: Column
     """uint64; for `oom`, the free bytes that the device reported."""
     size_bytes: Column
-    """int64, requested size: not rounded up."""
+    """int64, requested size, not rounded up."""
     stream: Column
     """int64"""
     time_us: Column
@@ -118,7 +118,7 @@ class Segments:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Blocks of all segments at the time of the snapshot, one segment after the other."""
+    """Blocks of all segments at the time of the snapshot, segment by segment."""
 
     segment: Column
     """int64, positions in `Snapshot.segments`."""
@@ -168,16 +168,16 @@ class Snapshot:
 
     @property
     def source(self) -> Literal["measured", "simulated"]:
-        """Whether the snapshot was measured on a device or simulated."""
+        """Return whether the snapshot was measured on a device or simulated."""
         return "simulated" if self.metadata.get("source") == "simulated" else "measured"
 
     @property
     def has_allocator(self) -> bool:
-        """Whether an allocator reserved memory and recorded times; otherwise single tensors were tracked."""
+        """Return whether an allocator reserved memory and recorded times; otherwise individual tensors were tracked."""
         return self.metadata.get("allocator", "cuda") is not None
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Devices with trace entries or segments."""
+        """Return the devices with trace entries or segments."""
         present = np.union1d(self.trace.device, self.segments.device)
         return tuple(int(device) for device in present)

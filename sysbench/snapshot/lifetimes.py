@@ -1,4 +1,4 @@
-"""Lifetimes of allocations, from a trace: matching releases, and allocations that predate or outlive the trace."""
+"""Lifetimes of allocations in a trace: matching releases, and allocations that predate or outlive the trace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lifetimes:
     freed_row: npt.NDArray[np.int64]
     """Position of the release in the trace, or NONE."""
     block: npt.NDArray[np.int64]
-    """Position among the blocks that exist at the end, or NONE."""
+    """Position among the blocks that exist at the end of the trace, or NONE."""
     time_us: npt.NDArray[np.int64] | None
     reserved: Reserved
     failures: tuple[OutOfMemory, ...]
@@ -40,8 +40,8 @@ class Lifetimes:
 def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
     """Return the lifetimes of all allocations on one device.
 
-    An allocation is live until its release is requested, as in `torch.cuda.memory_allocated`, or until it is completed
-    if the trace holds no requests. A release or a block without an allocation predates the trace.
+    An allocation is live until its release is requested, as in `torch.cuda.memory_allocated`. If the trace has no
+    requests, it is live until the release completes. A release or a block without an allocation predates the trace.
     """
     trace = snapshot.trace
     rows = np.flatnonzero(trace.device == device)
@@ -51,7 +51,7 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
     changes = np.isin(action, [*_GROWS, *_SHRINKS])
     failed = action == ACTION_CODE["oom"]
     counted = (action == _ALLOC) | freed | changes | failed
-    # The state that each event leads to; state 0 precedes the first event.
+    # The state after each event; state 0 precedes the first event.
     state = np.cumsum(counted)
     states = int(state[-1]) + 1 if len(state) else 1
 
@@ -98,13 +98,12 @@ def _pair(
     same = np.zeros(count + 1, bool)
     same[1:count] = sorted_address[1:] == sorted_address[:-1]
     allocated = np.flatnonzero(~is_free)
-    # An allocation ends with the next event at its address: its release, or another allocation if the release was not
-    # recorded.
+    # An allocation ends at the next event at its address: its release, or another allocation if the release is missing.
     has_next = same[allocated + 1]
     following = np.minimum(allocated + 1, max(count - 1, 0))
     died = np.where(has_next, when[following], states)
     freed_row = np.where(has_next & is_free[following], where[following], NONE)
-    # A release that follows no event at its address belongs to an allocation that predates the trace.
+    # A release without an earlier event at its address belongs to an allocation that predates the trace.
     orphan = np.flatnonzero(is_free & ~same[:count])
     born = np.concatenate([when[allocated], np.zeros(len(orphan), np.int64)])
     return (
@@ -118,7 +117,7 @@ def _pair(
 def _match_blocks(
     snapshot: Snapshot, block: npt.NDArray[np.int64], row: npt.NDArray[np.int64], lives: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
-    """Block of each allocation that is live at the end, or NONE."""
+    """Return the block of each allocation that is live at the end, or NONE."""
     found = np.full(len(row), NONE, np.int64)
     if not len(block):
         return found
@@ -138,7 +137,7 @@ def _reserved(
     state: npt.NDArray[np.int64],
     states: int,
 ) -> Reserved:
-    """Reserved memory, computed backwards from the end, because a trace in steady state lacks the beginning."""
+    """Compute reserved memory backwards from the end, because a trace in steady state lacks the beginning."""
     segments, trace = snapshot.segments, snapshot.trace
     here = np.flatnonzero(segments.device == device)
     final = [

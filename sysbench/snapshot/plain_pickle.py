@@ -1,12 +1,12 @@
-"""Reads untrusted pickles of plain data: at C speed, in bounded memory, and without executing anything in them.
+"""Reader for untrusted pickles of plain data: at C speed, in bounded memory, and without executing anything in them.
 
-`pickle.Unpickler` reads, but it never sees the file itself. It sees a filtered copy, produced one window at a time:
+`pickle.Unpickler` never sees the file itself. It reads a filtered copy, produced one window at a time:
 
 - Only opcodes of plain data pass: dict, list, tuple, str, int, float, bool, None and bytes. A file that names, builds
   or calls something is refused, and so are texts and memo slots larger than in any snapshot.
 - After every opcode that fills a list, the copy has a BINPERSID, which makes the unpickler pass the list to
   `persistent_load`. The caller can then replace the list's content with something smaller while the rest is still
-  unread. In this way a file of 1 GB is read although its objects never exist all at once.
+  unread. A file of 1 GB can thus be read although its objects never exist all at once.
 
 The filter is a regular expression. Opcodes are a prefix code, so a pattern of whole opcodes that matches from the first
 opcode on can only split the bytes at opcode boundaries. Opcodes: Lib/pickletools.py of CPython, protocols 2 to 5.
@@ -31,7 +31,7 @@ _REMEMBERED_BYTES: Final = 64 << 20
 
 
 def _by_length(lengths: range) -> bytes:
-    """A pattern for arguments that begin with their length in a byte; it must list every length."""
+    """Return a pattern for arguments whose first byte is their length; it must list every length."""
     return b"(?:" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in lengths) + b")"
 
 
@@ -39,21 +39,21 @@ _TEXT: Final = rb"\x8c" + _by_length(range(96))
 _NUMBER: Final = rb"(?:K.|M..|J.{4}|\x8a" + _by_length(range(9, -1, -1)) + rb")"
 _REFERENCES: Final = rb"(?:(?:j....)++|(?:h.)++)++"
 _LIST: Final = rb"\](?!\x94\([hj])"
-"""A new list that does not begin with a reference."""
+"""Matches a new list that does not begin with a reference."""
 _PAIR: Final = rb"h.(?:K.K.\x86\x94|" + _NUMBER + rb"|h.|" + _LIST + rb"\x94|" + _TEXT + rb"\x94|)"
-"""A key and its value: most of a snapshot. Other patterns would match it too, but more slowly."""
+"""Matches a key and its value, the bulk of a snapshot. Other patterns would match them too, but more slowly."""
 _MEMO: Final = rb"q.|r...[\x00-\x03]"
-"""Memo slots. The unpickler allocates all slots up to the highest, so the limit is 2²⁶."""
+"""Matches memo slots. The unpickler allocates all slots up to the highest, so the limit is 2²⁶."""
 _PASSING: Final = rb"|".join(
     (rb"(?:" + _PAIR + rb")++", rb"[\x94(}uNsd\x88\x89)]++", _LIST, rb"(?:j....)++", _NUMBER, _TEXT, rb"G.{8}", _MEMO)
 )
 _RUN: Final = re.compile(rb"(?:" + _PASSING + rb")*+(?:\]\x94\((" + _REFERENCES + rb")e|([eal\x85-\x87t]))?", re.DOTALL)
-"""Opcodes that pass, up to a whole list of references, or to an opcode that completes a list or a tuple."""
+"""Matches accepted opcodes, up to a whole list of references, or to an opcode that completes a list or a tuple."""
 
 _INT32: Final = struct.Struct("<i")
 _OPCODES: Final = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 _FIXED_BYTES: Final = {"PROTO": 2, "FRAME": 9, "STOP": 1, "EMPTY_LIST": 1}
-"""Opcodes that pass one at a time. EMPTY_LIST is one of them if its references are not all in the window."""
+"""Accepted opcodes that end a run, and their sizes. EMPTY_LIST is one if its references are not all in the window."""
 _LENGTHS: Final = {
     "SHORT_BINUNICODE": struct.Struct("<B"),
     "BINUNICODE": struct.Struct("<I"),
@@ -63,31 +63,32 @@ _LENGTHS: Final = {
     "BINBYTES8": struct.Struct("<Q"),
 }
 _LIMITED: Final = b"KMJ\x8aGhjqr"
-"""Opcodes that pass in a sequence if their argument is complete and within its size limit."""
+"""Opcodes that are accepted in a run if their argument is complete and within its size limit."""
 _HEAD_BYTES: Final = 256
-"""Longer than any of these opcodes; also the number of bytes shown of names."""
+"""Length that exceeds any of these opcodes; also the number of bytes of a name that messages show."""
 _NAMED: Final = re.compile(rb"[ci][^\n]*\n[^\n]*\n|\x93")
-"""GLOBAL, INST and STACK_GLOBAL pass last: the unpickler then calls `find_class`, which refuses."""
+"""Opcodes that name objects: they pass and end the copy, because the unpickler's `find_class` then refuses them."""
 
 
 class UnreadableError(Exception):
-    """The reason why a file cannot be read, as the end of a sentence that begins with the file's name."""
+    """Reason why a file cannot be read. The message continues a sentence that begins with the file's name."""
 
 
 class ByteStream(Protocol):
-    """Source of a pickle: a file, possibly one that decompresses itself."""
+    """Source of a pickle: a file, possibly one that is decompressed on reading."""
 
     def read(self, size: int, /) -> bytes:
         """Read up to `size` bytes; returns no bytes at the end."""
 
 
 def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: int = DEFAULT_BUDGET_BYTES) -> object:
-    """Return the object that a pickle holds.
+    """Return the object in a pickle.
 
     `finish` receives every list that has items, after each batch of items, and may replace them with something smaller.
-    If it leaves one item in a list, later lists of the same objects are not passed to it, and hold that item.
+    If it leaves one item in a list, later lists of the same objects also hold that item, and `finish` does not receive
+    them.
 
-    Raises UnreadableError for anything other than a complete pickle of plain data, and when this process grows by more
+    Raises UnreadableError for anything other than a complete pickle of plain data, and if this process grows by more
     than `budget_bytes`.
     """
     screen = _Screen(stream, budget_bytes)
@@ -107,7 +108,7 @@ def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: 
     ) as error:
         raise UnreadableError(f"is damaged before byte {screen.offset}: {error}") from error
     except MemoryError:
-        raise UnreadableError("needs more memory than there is") from None
+        raise UnreadableError("needs more memory than is available") from None
     finally:
         if collects:
             gc.enable()
@@ -123,19 +124,19 @@ class _Unpickler(pickle.Unpickler):
         self._latest: list[Any] = []
 
     def find_class(self, module: str, name: str) -> object:
-        """Refuse."""
+        """Refuse every name."""
         wish = f"{module}.{name}"[:80]
-        raise UnreadableError(f"is refused: it asks to use {wish!r}, and a snapshot holds plain data only")
+        raise UnreadableError(f"is refused: it refers to {wish!r}, but a snapshot contains only plain data")
 
     def persistent_load(self, shown: Any) -> object:
-        """Return the replacement of a list or a tuple on the stack, or of the number of a list."""
+        """Return the replacement of a list or tuple on the stack, or the item for a list's number."""
         if type(shown) is list:
             self._finish(shown)
             self._latest = shown
         elif type(shown) is tuple:
-            # As a dict key it would be hashed, which takes time exponential in its depth.
+            # As a dict key the tuple would be hashed, which takes time exponential in its depth.
             if tuple in map(type, shown):
-                raise UnreadableError("holds a tuple in a tuple: no snapshot does")
+                raise UnreadableError("contains a nested tuple, unlike any snapshot")
         elif shown in self._left:
             return self._left[shown]
         elif len(self._latest) == 1:
@@ -150,7 +151,7 @@ class _Screen:
         self.offset = 0
         """Number of bytes read from the stream."""
         self.left: dict[int, object] = {}
-        """The remaining item of each list of references, by the list's number, if one item remains."""
+        """For each list of references that has one item left, that item, by the list's number."""
         self._numbers: dict[bytes, int] = {}
         """Numbers of lists of references, in order of first appearance."""
         self._numbered_bytes = 0
@@ -163,11 +164,11 @@ class _Screen:
         self._position = 0
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes: part of a frame's head, or its whole body."""
+        """Return the next bytes: a part of a frame's head, or its whole body."""
         if self._position == len(self._frame):
             if self._process.memory_info().rss - self._rss_bytes > self._budget_bytes:
                 limit = f"{self._budget_bytes >> 20} MiB of memory"
-                raise UnreadableError(f"needs more than {limit} to read: no snapshot does")
+                raise UnreadableError(f"needs more than {limit} to read, unlike any snapshot")
             window = next(self._windows)
             self._frame = b"\x95" + struct.pack("<Q", len(window)) + window
             self._position = 0
@@ -175,7 +176,7 @@ class _Screen:
         return self._frame[self._position - size : self._position]
 
     def readline(self) -> bytes:
-        """Return no bytes: lines are inside frames, where the unpickler finds them itself."""
+        """Return no bytes: the unpickler finds lines within frames without calling this."""
         return b""
 
     def _screened(self) -> Iterator[bytes]:
@@ -209,11 +210,11 @@ class _Screen:
         raise UnreadableError(f"is truncated: it ends after {self.offset} bytes")
 
     def _shown(self, run: re.Match[bytes]) -> bytes:
-        """Return a sequence of opcodes with `BINPERSID` after it, so that the list or tuple it completes is passed on.
+        """Return the opcodes of a run, followed by BINPERSID, so that the list or tuple they complete is passed on.
 
-        A list of references is followed by its number, which is passed on and dropped: `BININT number BINPERSID POP`.
-        When the same references occur again, the number alone gives the remaining item of the list: `EMPTY_LIST MEMOIZE
-        BININT number BINPERSID APPEND`.
+        The number of a list of references follows the list, is passed on and dropped: `BININT number BINPERSID POP`. If
+        the same references occur again, their number replaces the list, and its remaining item is inserted: `EMPTY_LIST
+        MEMOIZE BININT number BINPERSID APPEND`.
         """
         references, completing = run.groups()
         if references is None:
@@ -230,23 +231,23 @@ class _Screen:
         return run.string[run.start() : run.start(1) - 1] + numbered + b"a"
 
     def _size_bytes(self, head: bytes) -> int:
-        """Size of the opcode that ended a sequence; 0 if the window ends within it. Raises UnreadableError."""
+        """Return the size of the opcode that ended a run; 0 if the window ends within it. Raises UnreadableError."""
         name = _OPCODES.get(head[:1], f"opcode 0x{head[:1].hex()}")
         if name == "PROTO" and head[1:2] > b"\x05":
-            raise UnreadableError(f"is a pickle of protocol {head[1]}, which is not known")
+            raise UnreadableError(f"is a pickle of an unknown protocol, {head[1]}")
         if name in _FIXED_BYTES:
             return _FIXED_BYTES[name]
         length = _LENGTHS.get(name)
         if length is not None and len(head) > length.size:
             (text_bytes,) = length.unpack_from(head, 1)
             if text_bytes > LONGEST_TEXT_BYTES:
-                raise UnreadableError(f"holds a text of {text_bytes} bytes before byte {self.offset}: no snapshot does")
+                raise UnreadableError(f"has a text of {text_bytes} bytes before byte {self.offset}, too large for one")
             return 1 + length.size + int(text_bytes)
         if head[:1] in _LIMITED and len(head) == _HEAD_BYTES:
-            raise UnreadableError(f"has a {name} before byte {self.offset} that is larger than any in a snapshot")
+            raise UnreadableError(f"has a {name} before byte {self.offset}, too large for a snapshot")
         if length is not None or head[:1] in _LIMITED:
             return 0
         named = _NAMED.match(head)
         if named is None:
-            raise UnreadableError(f"is refused: it asks to run {name}, and a snapshot holds plain data only")
+            raise UnreadableError(f"is refused: it asks to run {name}, but a snapshot contains only plain data")
         return named.end()

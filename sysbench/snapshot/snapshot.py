@@ -1,4 +1,4 @@
-"""Memory snapshots as `torch.cuda.memory._dump_snapshot` writes them: safe reading, and writing for viewers.
+"""Memory snapshots in the format of `torch.cuda.memory._dump_snapshot`: safe reading, and writing for viewers.
 
 A snapshot is returned as columns: one row per trace entry, per segment and per block, with a table of distinct stacks.
 Its dicts become columns while the file is still being read. Layouts since 2022 are supported: without
@@ -6,9 +6,9 @@ Its dicts become columns while the file is still being read. Layouts since 2022 
 of segments. Sources of the layout: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/Module.cpp and
 memory_snapshot.cpp, torch/utils/viz/MemoryViz.js.
 
-sysbench's own snapshots contain more, in keys that viewers ignore: a trace entry or a block may have `category` and, in
-`user_metadata`, the path of its module; `external_annotations` mark phases by entries with `name`, `stage` (START or
-END), `time_us` and `device`; and the key `sysbench` holds a dict of plain values, in which `source: simulated` marks a
+Snapshots by sysbench have additional keys, which viewers ignore. A trace entry or a block may have `category` and, in
+`user_metadata`, the path of its module. `external_annotations` mark phases by entries with `name`, `stage` (START or
+END), `time_us` and `device`. The key `sysbench` holds a dict of plain values, in which `source: simulated` marks a
 snapshot that was not measured.
 """
 
@@ -52,21 +52,21 @@ _FOREIGN = {
     b"[": "looks like JSON, not like a pickled memory snapshot",
     b"SQLi": "is an SQLite database, not a memory snapshot",
 }
-"""First bytes of other kinds of files."""
+"""First bytes of other file formats, and messages for them."""
 
 METADATA_KEY: Final = "sysbench"
-"""Key of what sysbench adds to a snapshot."""
+"""Key of sysbench's additions to a snapshot."""
 
 _BATCH_ROWS: Final = 1 << 11
 _PICKLED_TOGETHER: Final = 1000
-"""pickle fills lists in batches of this size (`_BATCHSIZE` in Lib/pickle.py): after a full batch, more may follow."""
+"""Batch size in which pickle fills lists (`_BATCHSIZE` in Lib/pickle.py): after a full batch, more may follow."""
 
 
 def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
     """Read a snapshot from a file, plain or gzipped.
 
     Nothing in the file is ever executed, and reading needs little more than `budget_bytes` of memory. Raises LogError
-    with a one-line message for a file that is missing, hostile, truncated, or not a snapshot.
+    with a one-line message for a file that is missing, malicious, truncated, or not a snapshot.
     """
     try:
         with path.open("rb") as file:
@@ -82,7 +82,7 @@ def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
                     return _load(path, unpacked, budget_bytes)
             return _load(path, file, budget_bytes)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise LogError(f"{path} is truncated or damaged: its gzip stream does not unpack") from error
+        raise LogError(f"{path} is truncated or damaged: its gzip stream cannot be decompressed") from error
     except IsADirectoryError:
         raise LogError(f"{path} is a directory, not a memory snapshot") from None
     except OSError as error:
@@ -157,7 +157,7 @@ def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Names(dict[object, int]):
-    """Assigns positions to distinct texts in order of appearance; a missing text is NONE."""
+    """Assigns positions to distinct texts in order of first appearance; NONE stands for a missing text."""
 
     def __init__(self) -> None:
         super().__init__({None: NONE, "": NONE})
@@ -180,7 +180,7 @@ class _Codes(dict[object, int]):
 
 _ACTION_CODES: Final = _Codes(ACTION_CODE)
 _STATE_CODES: Final = _Codes({name: code for code, name in enumerate(STATES)})
-# The documentation's name for active_pending_free in the code.
+# The documentation's name for `active_pending_free` in the code.
 _STATE_CODES["active_awaiting_free"] = _STATE_CODES["active_pending_free"]
 
 
@@ -189,7 +189,7 @@ class _Stack(int):
 
 
 _FRAME: Final = object()
-"""The only key of a dict that has replaced a frame; its value is the frame's position in the table."""
+"""The only key of a dict that replaces a frame; its value is the frame's position in the table."""
 
 
 class _StackTable:
@@ -203,7 +203,7 @@ class _StackTable:
         self._stacks: dict[bytes, _Stack] = {}
 
     def add(self, items: list[Any]) -> None:
-        """Add a list of frames to the table and replace its content; other lists remain unchanged."""
+        """Add a list of frames to the table and replace its content; leave other lists unchanged."""
         for record in items:
             if type(record) is dict and "filename" in record:
                 filename, line, name = record["filename"], record.get("line"), record.get("name")
@@ -239,7 +239,7 @@ class _StackTable:
 
 
 class _Rows:
-    """Converts dicts of one kind to rows, a batch at a time; in its list, each dict is replaced by this object."""
+    """Converts dicts of one kind to rows, in batches. This object replaces each converted dict in its list."""
 
     def __init__(self, kind: str, columns_of: Callable[[list[dict[object, Any]]], dict[str, Column]]) -> None:
         self.kind = kind
@@ -256,9 +256,9 @@ class _Rows:
             self.pack()
 
     def columns(self) -> dict[str, Column]:
-        """Return all rows and remove them from here. Raises UnreadableError."""
+        """Return all rows and remove them from this object. Raises UnreadableError."""
         self.pack()
-        # Column by column, so that at most one column exists twice at any time.
+        # Convert column by column, so that at most one column exists twice at any time.
         return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
 
     def pack(self) -> None:
@@ -280,15 +280,15 @@ def _coded(codes: Mapping[object, int], values: Iterable[object], kind: type[np.
 
 
 def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column:
-    """Convert whole numbers to a column; None counts as 0. Raises TypeError and OverflowError."""
+    """Convert integers to a column; None counts as 0. Raises TypeError and OverflowError."""
     if not set(map(type, values)) <= {int, NoneType}:
         wrong = next(value for value in values if type(value) not in (int, NoneType))
-        raise TypeError(f"{wrong!r:.40} is not a whole number")
+        raise TypeError(f"{wrong!r:.40} is not an integer")
     return np.fromiter((value or 0 for value in values), kind, len(values))
 
 
 class SnapshotCollector:
-    """Receives the lists of a snapshot as they are filled, and keeps their content as columns."""
+    """Receives the lists of a snapshot while they are read, and keeps their content as columns."""
 
     def __init__(self) -> None:
         self._stacks = _StackTable()
@@ -300,7 +300,7 @@ class SnapshotCollector:
         self._kinds = {"action": self._entries, "state": self._blocks, "total_size": self._segments}
 
     def finish(self, items: list[Any]) -> None:
-        """Convert the dicts in a list to rows if they are of one kind, or the list to a stack if it holds frames."""
+        """Convert the list to rows if it holds dicts of one kind, or to a stack if it holds frames."""
         fresh = list(takewhile(lambda item: type(item) is dict, reversed(items)))[::-1]
         if not fresh:
             return
@@ -308,7 +308,7 @@ class SnapshotCollector:
             if key in fresh[0] and all(key in record for record in fresh):
                 for other in self._kinds.values():
                     if other is not rows:
-                        # Names are numbered in the order of packing, which is that of the file.
+                        # Packing numbers the names, and it follows the order of the file.
                         other.pack()
                 rows.add(fresh)
                 items[len(items) - len(fresh) :] = [rows] * len(fresh)
@@ -319,10 +319,10 @@ class SnapshotCollector:
     def _entry_columns(self, entries: list[dict[object, Any]]) -> dict[str, Column]:
         sizes = _numbers([entry.get("size") for entry in entries])
         if (sizes < 0).any():
-            raise TypeError("the size is below zero")
+            raise TypeError("the size is negative")
         return {
             "action": _coded(_ACTION_CODES, (entry["action"] for entry in entries), np.uint8),
-            # An `oom` entry has device_free in place of an address.
+            # An `oom` entry has device_free instead of an address.
             "address": _numbers([entry.get("addr") or entry.get("device_free") for entry in entries], np.uint64),
             "size_bytes": sizes,
             "stream": _numbers([entry.get("stream") for entry in entries]),
@@ -333,8 +333,8 @@ class SnapshotCollector:
         }
 
     def _block_columns(self, blocks: list[dict[object, Any]]) -> dict[str, Column]:
-        # In the layout of 2022, the latest use of a block, the first in its history, holds the fields that newer
-        # layouts store in the block itself.
+        # In the layout of 2022, the history of a block begins with its latest use. That entry holds the fields that
+        # newer layouts store in the block itself.
         used: list[dict[object, Any]] = []
         for block in blocks:
             history = block.get("history")
@@ -374,7 +374,7 @@ class SnapshotCollector:
         if isinstance(root, list) and root and root[0] is self._segments:
             root = {"segments": root}
         if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
-            raise UnreadableError(f"is a pickle, but not of a memory snapshot: it holds {_shown(root)}")
+            raise UnreadableError(f"is a pickle, but not of a memory snapshot: it contains {_shown(root)}")
         traces = _listed(root.get("device_traces"))
         if not all(isinstance(trace, list) for trace in traces):
             raise UnreadableError("is not a memory snapshot: its device_traces are not lists")
@@ -404,7 +404,7 @@ class SnapshotCollector:
 
 
 def _with_addresses(blocks: Blocks, segments: Segments) -> Blocks:
-    """Compute missing addresses of blocks, as in old layouts: blocks fill their segment without gaps."""
+    """Compute missing addresses of blocks in old layouts, where blocks fill their segment without gaps."""
     start = _starts(blocks.size_bytes)
     offset = start[:-1] - start[segments.first_block[:-1]][blocks.segment]
     computed = segments.address[blocks.segment] + offset.astype(np.uint64)
@@ -430,10 +430,10 @@ def _annotations(entries: list[Any]) -> Iterable[Annotation]:
 
 
 def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
-    """Check that everything converted to rows was in the right place."""
+    """Raise UnreadableError if anything that was converted to rows was in the wrong place."""
     misfit = next((item for item in found if item is not rows), None)
     if misfit is not None:
-        raise UnreadableError(f"is not a memory snapshot: {_shown(misfit)} stands where a {rows.kind} belongs")
+        raise UnreadableError(f"is not a memory snapshot: {_shown(misfit)} where a {rows.kind} was expected")
     if len(found) != rows.count:
         raise UnreadableError(f"is not a memory snapshot: it has a {rows.kind} in the wrong place")
 

@@ -1,9 +1,9 @@
-"""Live and reserved bytes over time: when each allocation was made, its category, and what was live at the peak.
+"""Live and reserved bytes over time: when each allocation was made, its category, and the composition of the peak.
 
-Time is counted in states. State 0 precedes the first event; every event of the allocator (an allocation, a release,
-memory reserved or returned) leads to the next state. An allocation is live in the states `born` to `died - 1`, so sums
-over allocations are exact in every state. Reserved memory is in segments, which the allocator takes from the device and
-returns.
+Time is counted in states. State 0 precedes the first event. Every allocator event (an allocation, a release, memory
+reserved or returned) leads to the next state. An allocation is live in the states `born` to `died - 1`, so sums over
+allocations are exact in every state. Reserved memory consists of segments, which the allocator takes from the device
+and returns to it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Allocations:
     """All allocations, one row each."""
 
     size_bytes: Column
-    """int64, size as the allocator counts it: rounded up."""
+    """int64, size as the allocator counts it, rounded up."""
     requested_bytes: Column
     """int64"""
     born: Column
-    """int64, the first state in which it is live; 0 if it predates the trace."""
+    """int64, the first state in which the allocation is live; 0 if it predates the trace."""
     died: Column
     """int64, the first state in which it is no longer live; the number of states if it is never released."""
     category: Column
@@ -88,23 +88,23 @@ class Group:
 
     @property
     def total_bytes(self) -> int:
-        """Total size of the group."""
+        """Return the total size of the group."""
         return self.count * self.size_bytes
 
 
 @dataclass
 class ModuleNode:
-    """A module in the tree, with the bytes of itself and all modules below it."""
+    """A module in the tree, with the bytes of itself and all its submodules."""
 
     name: str
     total_bytes: int = 0
     own_bytes: int = 0
-    """Bytes of this module alone, without the modules below it."""
+    """Bytes of this module without its submodules."""
     by_category: dict[str, int] = field(default_factory=dict)
     children: dict[str, ModuleNode] = field(default_factory=dict)
 
     def add(self, path: Sequence[str], category: str, size_bytes: int) -> None:
-        """Add bytes to the module at a path below this one, and to every module above it."""
+        """Add bytes to the module at a path relative to this one, and to every module above it."""
         node = self
         for part in ("", *path):
             node = node.children.setdefault(part, ModuleNode(part)) if part else node
@@ -113,7 +113,7 @@ class ModuleNode:
         node.own_bytes += size_bytes
 
     def walk(self, above: str = "") -> Iterator[tuple[str, ModuleNode]]:
-        """Yield this node and all below it, each with its path (`layers.3.attention`), largest first among siblings."""
+        """Yield this node and its descendants, each with its path (`layers.3.attention`), largest siblings first."""
         path = f"{above}.{self.name}" if above else self.name
         yield path, self
         for child in sorted(self.children.values(), key=lambda node: -node.total_bytes):
@@ -127,11 +127,11 @@ class Fragmentation:
     reserved_bytes: int
     allocated_bytes: int
     largest_free_bytes: int | None
-    """Largest block that one allocation could use; None without addresses."""
+    """Largest free block that one allocation could use; None without addresses."""
 
     @property
     def free_bytes(self) -> int:
-        """Reserved but not allocated bytes."""
+        """Return the number of reserved but unallocated bytes."""
         return self.reserved_bytes - self.allocated_bytes
 
 
@@ -155,27 +155,27 @@ class Reserved:
     bytes: Column
     """int64, one per state."""
     history: SegmentHistory | None = None
-    """None without addresses."""
+    """None if addresses are unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentHistory:
-    """Address ranges that are reserved at the end, and the earlier changes."""
+    """Address ranges that are reserved at the end, and all earlier changes."""
 
     final: Ranges
     state: Column
     """int64, the state that each change leads to, ascending."""
     grows: Column
-    """bool, whether memory is added or returned."""
+    """bool, whether memory is added (True) or returned."""
     address: Column
     """uint64"""
     size_bytes: Column
     """int64"""
     joins: bool
-    """Adjacent ranges count as one (expandable segments); otherwise an allocation never spans two."""
+    """Whether adjacent ranges count as one (expandable segments); otherwise an allocation never spans two."""
 
     def ranges_at(self, state: int) -> Ranges:
-        """Return the reserved ranges in a state, by undoing all later changes to the final ones."""
+        """Return the reserved ranges in a state, by undoing all later changes."""
         ranges = list(self.final)
         for change in range(len(self.state) - 1, -1, -1):
             if self.state[change] <= state:
@@ -193,7 +193,7 @@ class SegmentHistory:
         largest = 0
         for start, end in self.ranges_at(state):
             inside = slice(np.searchsorted(starts, start), np.searchsorted(starts, end))
-            # Gaps lie between the end of one allocation and the start of the next, and at both ends of the range.
+            # Gaps lie between the end of one allocation and the start of the next, and at both ends of a range.
             gaps = np.concatenate([starts[inside], [end]]) - np.concatenate([[start], ends[inside]])
             largest = max(largest, int(gaps.max()))
         return largest
@@ -224,17 +224,17 @@ class Timeline:
 
     @cached_property
     def allocated_bytes(self) -> npt.NDArray[np.int64]:
-        """Live bytes in every state."""
+        """Return the live bytes in every state."""
         return self._live(np.ones(len(self.allocations), bool))
 
     @cached_property
     def by_category(self) -> npt.NDArray[np.int64]:
-        """Live bytes (category, state), categories in the order of CATEGORIES; columns add up to `allocated_bytes`."""
+        """Return live bytes (category, state) in the order of CATEGORIES; columns sum to `allocated_bytes`."""
         category = self.allocations.category
         return np.stack([self._live(category == code) for code in range(len(CATEGORIES))])
 
     def _live(self, which: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Live bytes of some allocations in every state. Integers, because long sums of float64 are not exact."""
+        """Return the live bytes of some allocations in every state, as integers: long sums of float64 are not exact."""
         change = np.zeros(self.states + 1, np.int64)
         allocations = self.allocations
         np.add.at(change, allocations.born[which], allocations.size_bytes[which])
@@ -245,7 +245,7 @@ class Timeline:
 
     @property
     def peak(self) -> Peak:
-        """The largest number of allocated bytes."""
+        """Return the largest number of allocated bytes, and when it is reached."""
         return self._peak(0, self.states)
 
     def _peak(self, first: int, end: int) -> Peak:
@@ -253,7 +253,7 @@ class Timeline:
         return Peak(state, int(self.allocated_bytes[state]))
 
     def peaks_by_phase(self) -> dict[str, Peak]:
-        """Return the peak of each phase over all its occurrences, in the order in which phases first occur."""
+        """Return the peak of each phase over all its occurrences, in order of first occurrence."""
         peaks: dict[str, Peak] = {}
         for phase in self.phases:
             peak = self._peak(phase.first, phase.end)
@@ -262,13 +262,13 @@ class Timeline:
         return peaks
 
     def phase_at(self, state: int) -> Phase | None:
-        """Return the phase whose events lead to this state; None outside all phases."""
+        """Return the phase that contains this state; None outside all phases."""
         return next((phase for phase in self.phases if phase.first < state < phase.end), None)
 
     # --- what is live
 
     def live_at(self, state: int) -> npt.NDArray[np.int64]:
-        """Return positions of the allocations that are live in a state, by time of allocation."""
+        """Return positions of the allocations that are live in a state, in order of allocation."""
         allocations = self.allocations
         live = np.flatnonzero((allocations.born <= state) & (state < allocations.died))
         return live[np.argsort(allocations.born[live], kind="stable")]
@@ -278,14 +278,14 @@ class Timeline:
         return {name: int(size) for name, size in zip(CATEGORIES, self.by_category[:, state], strict=True) if size}
 
     def largest(self, count: int, state: int | None = None) -> npt.NDArray[np.int64]:
-        """Return positions of the largest allocations, largest first: of those live in `state`, or of all."""
+        """Return positions of the largest allocations, largest first, among those live in `state` or among all."""
         among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
         return among[np.argsort(-self.allocations.size_bytes[among], kind="stable")[:count]]
 
     def groups(self, state: int | None = None) -> list[Group]:
         """Group allocations of equal size, category and stack, largest total first: `32 × 256 MiB`.
 
-        Covers the allocations live in `state`, or all of them.
+        Groups cover the allocations live in `state`, or all allocations.
         """
         among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
         allocations = self.allocations
@@ -304,7 +304,7 @@ class Timeline:
         return sorted(groups, key=lambda group: -group.total_bytes)
 
     def tree_at(self, state: int) -> ModuleNode:
-        """Return live bytes in a state as a tree of modules; the root's total covers everything."""
+        """Return live bytes in a state as a tree of modules; the total of the root covers everything."""
         live = self.live_at(state)
         allocations = self.allocations
         keys = np.stack([allocations.module[live], allocations.category[live]], axis=1).astype(np.int64)
@@ -320,7 +320,7 @@ class Timeline:
 
     @property
     def reserved_peak_bytes(self) -> int | None:
-        """Peak of reserved memory."""
+        """Return the peak of reserved memory."""
         return int(self.reserved.bytes.max()) if self.reserved is not None else None
 
     def fragmentation_at(self, state: int) -> Fragmentation | None:

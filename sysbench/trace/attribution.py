@@ -1,20 +1,19 @@
-"""Attribution of device work to the module, phase and step that caused it, slice by slice.
+"""Attribution of device work to the module, phase and step that launched it, slice by slice.
 
-Device work is linked to the call that launched it by its correlation number, and from the time of that call to the
-enclosing operator and ranges on the launching thread. Work that runs long after its range has ended is therefore
-counted where it belongs. In a trace without device work, the operators themselves are the work, each with the time not
-spent in other operators.
+A correlation number links device work to the call that launched it. The time of that call gives the enclosing operator
+and ranges on the launching thread. Work that runs long after its range has ended is therefore counted in the right
+range. In a trace without device work, the operators themselves are the work, each with its self time.
 
-Work launched by autograd's thread is further linked to the forward operator whose gradient it computes, and to the
-module in which that operator ran: autograd gives every node of its graph a sequence number, which both operators have.
-Every thread has its own sequence numbers. Kineto records a `Fwd thread id` for every backward operator, which counts
-torch's threads and matches no thread id of the trace; 0 stands for none (torch/csrc/autograd/profiler_kineto.cpp). The
-forward thread is the one whose numbers fit best.
+Work launched by autograd's thread is also linked to the forward operator whose gradient it computes, and to the module
+in which that operator ran: autograd gives every node of its graph a sequence number, and the forward and the backward
+operator share it. Every thread has its own sequence numbers. Kineto records a `Fwd thread id` for every backward
+operator, but this id counts torch's threads and matches no thread id of the trace; 0 stands for none
+(torch/csrc/autograd/profiler_kineto.cpp). The forward thread is the one whose sequence numbers fit best.
 
-A slice ends where no operator is open on any thread, and device work belongs to the slice in which it was launched,
-however late it runs. Links that cross slices are resolved beforehand, for the whole recording: ranges, which are few;
-the call that launched each piece of work; and the module whose gradient a backward operator computes. A recording in
-which some operator is always open is one slice.
+A slice ends where no operator is open on any thread. Device work belongs to the slice in which it was launched, however
+late it runs. Links that cross slices are resolved beforehand for the whole recording: the ranges, which are few; the
+call that launched each piece of work; and the module whose gradient a backward operator computes. A recording in which
+some operator is always open is one slice.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ from sysbench.trace.recording import (
 from sysbench.trace.summary import ProfileSource
 
 ROWS: Final = 400_000
-"""Operators and pieces of work that are attributed at a time: tens of megabytes."""
+"""Number of operators and pieces of work that are attributed at a time. They take tens of megabytes."""
 _CANDIDATES: Final = 8192
-"""Number of moments that are examined as ends of slices."""
+"""Number of times that are considered as ends of slices."""
 _ALWAYS: Final = (-(2**63), 2**63 - 1)
 
 _BACKWARD_OPERATOR: Final = re.compile(r"autograd::engine::evaluate_function: .*|.*Backward\d*(, .*)?", re.DOTALL)
@@ -73,20 +72,20 @@ class Launched(DeviceWork):
     thread: Integers
     """Thread that launched it; NONE if not recorded."""
     at_ns: Integers
-    """Time of the launch; without a launch, time of the start."""
+    """Time of the launch; the start time of the work if the launch was not recorded."""
     launch_ns: Integers
-    """Duration of the launching call; 0 without one."""
+    """Duration of the launching call; 0 if the launch was not recorded."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A stretch of time."""
+    """The part of a recording between two times at which no operator is open."""
 
     work: Launched | None
-    """Device work; None if the whole recording has none."""
+    """Device work of the slice; None if the whole recording has no device work."""
     operators: Operators
     gradient_of: Integers
-    """For each operator the module whose gradient it computes, as position in `RangeTree.modules`; NONE for others."""
+    """For each operator, position in `RangeTree.modules` of the module whose gradient it computes; or NONE."""
 
 
 _AT: Final = place(Launched, "at_ns")
@@ -101,7 +100,7 @@ class Slices:
     on_device: bool
 
     def __len__(self) -> int:
-        """Number of slices."""
+        """Return the number of slices."""
         return len(self.cuts) + 1
 
     def __iter__(self) -> Iterator[Slice]:
@@ -114,7 +113,7 @@ class Slices:
 
 
 def sliced(recording: Recording) -> tuple[RangeTree, Slices]:
-    """Return the ranges, and everything else slice by slice. The recording cannot be used afterwards."""
+    """Return the ranges, and everything else in slices. The recording cannot be used afterwards."""
     ranges = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
     add_modules(recording.operators, recording.names, ranges)
     on_device = len(recording.work) > 0
@@ -125,7 +124,7 @@ def sliced(recording: Recording) -> tuple[RangeTree, Slices]:
 
 
 def _lead_back(work: Table, launches: Table) -> None:
-    """Append to each piece of work its launch: the first with its correlation number."""
+    """Append the launch to each piece of work: the first launch with the same correlation number."""
     correlation = launches.column(place(Launches, "correlation"))
     order = np.argsort(correlation, kind="stable").astype(np.int32)
     correlation = correlation[order]
@@ -150,7 +149,7 @@ def _lead_back(work: Table, launches: Table) -> None:
 
 
 def _cuts(operators: Table, work: Table) -> list[int]:
-    """Return a minimum of moments at which no operator is open, with at least ROWS rows between two of them."""
+    """Return a small set of times at which no operator is open, with at least ROWS rows between any two."""
     tables = [(operators, START), *([(work, _AT)] if len(work) else [])]
     if sum(len(table) for table, _ in tables) <= ROWS:
         return []
@@ -182,7 +181,7 @@ def _cuts(operators: Table, work: Table) -> list[int]:
 
 
 def is_backward(name: Integers, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which operators autograd's engine runs, by their names."""
+    """Return whether each operator is run by autograd's engine, judged by its name."""
     different, which = grouped(name)
     known = np.array([_BACKWARD_OPERATOR.fullmatch(names[each]) is not None for each in different.tolist()], bool)
     return known[which] if len(known) else np.zeros(0, bool)
@@ -204,11 +203,11 @@ def add_modules(operators: Table, names: Sequence[str], ranges: RangeTree) -> No
 
 
 def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
-    """Return, for each backward operator, the forward operator with the same sequence number; NONE for all others.
+    """For each backward operator, return the forward operator with the same sequence number; NONE for all others.
 
-    Operators that call others have the number of the next node in the graph, and so do all operators before that node
-    is created: its creator is the last of them (torch/csrc/autograd/function.h, `sequence_number`). Every thread counts
-    separately.
+    An operator that calls others has the number of the next node in the graph, and so do all operators before that node
+    is created. The last of them creates the node (torch/csrc/autograd/function.h, `sequence_number`). Every thread
+    counts separately.
     """
     forward = np.full(len(operators.name), NONE, np.int64)
     backward = np.flatnonzero(backward_ & (operators.sequence != NONE))
@@ -249,9 +248,10 @@ def _last_maker(operators: Operators, makers: Integers, asked: Integers, threads
 
 
 def resolve_forward_threads(operators: Table) -> None:
-    """Replace torch's number of the forward thread (0 and less for none) by the trace's index of that thread.
+    """Replace torch's number of the forward thread (0 or less means none) by the thread index of the trace.
 
-    The result is NONE if there is none, if no thread shares a sequence number with it, and if two fit equally well.
+    The result is NONE if there is no forward thread, if no thread shares a sequence number with it, or if two threads
+    fit equally well.
     """
     made: dict[int, list[Integers]] = defaultdict(list)
     asked: dict[int, list[Integers]] = defaultdict(list)
@@ -276,7 +276,7 @@ def resolve_forward_threads(operators: Table) -> None:
 
 
 def _best_fit(asked: Integers, made: dict[int, Integers]) -> int:
-    """Return the thread that shares most numbers with `asked`, as a share of the numbers of both; NONE if none does."""
+    """Return the thread that shares the largest fraction of its numbers with `asked`; NONE if no thread shares any."""
     fits = []
     for thread, numbers in made.items():
         common = len(np.intersect1d(asked, numbers, assume_unique=True))
@@ -296,7 +296,7 @@ class Attribution:
 
     source: ProfileSource
     work: Launched
-    """Device work; in a CPU-only trace the operators, each as if it had launched itself."""
+    """Device work; in a CPU-only trace, the operators, each as its own launch."""
     operators: Nesting
     operator: Integers
     """Innermost operator around the launch; NONE if there is none."""
@@ -322,8 +322,8 @@ def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attributi
     elsewhere = ranges.milestone_at(work.at_ns)
     step = looked_up(ranges.step, around)
 
-    # Around each piece of work: whether an operator of autograd's engine, or one that autograd recorded; and the
-    # innermost that computes the gradient of a module.
+    # For each piece of work: is it inside an operator of autograd's engine, or inside one that autograd recorded? Which
+    # is the innermost operator around it that computes the gradient of a module?
     backward = is_backward(called.name, names)
     in_backward = looked_up(_nearest(backward, operators.parents), operator) != NONE
     recorded = looked_up(_nearest((called.sequence != NONE) & ~backward, operators.parents), operator) != NONE
@@ -336,8 +336,8 @@ def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attributi
     phase = np.where(in_backward, BACKWARD, phase)
     phase = np.where((phase == NONE) & recorded & launched, FORWARD, phase)
 
-    # A gradient belongs to its module, but a range that was entered after the backward operator began takes precedence:
-    # a forward pass that is recomputed within backward has its own module ranges.
+    # A gradient belongs to its module. A range that was entered after the backward operator began takes precedence: a
+    # forward pass that is recomputed within backward has module ranges of its own.
     entered_since = looked_up(ranges.start_ns, around) >= looked_up(called.start_ns, linked)
     module = np.where((around != NONE) & entered_since, NONE, looked_up(part.gradient_of, linked))
     return Attribution(
@@ -372,7 +372,7 @@ def _host_work(operators: Operators, nesting: Nesting) -> Launched:
 
 
 def _nearest(wanted: NDArray[np.bool_], parents: Integers) -> Integers:
-    """For each operator, the innermost `wanted` operator around it, itself included; NONE if there is none."""
+    """For each operator, return the innermost `wanted` operator around it, possibly itself; NONE if there is none."""
     found = np.where(wanted, np.arange(len(parents)), parents)
     looking = np.flatnonzero((found != NONE) & ~wanted)
     while len(looking):

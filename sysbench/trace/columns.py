@@ -1,6 +1,6 @@
-"""Operations on columns of whole numbers: groups and their sums, intervals that enclose each other, and their union.
+"""Operations on integer columns: grouping, sums per group, enclosing intervals, and unions of intervals.
 
-Everything here is vectorised: traces hold millions of rows, and no Python loop runs over them.
+Everything here is vectorised: traces have millions of rows, too many for a Python loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def distinct(numbers: Integers) -> Integers:
 
 
 def firsts(which: Integers, groups: int) -> Integers:
-    """Return the first position of each group; `which` is the group of every value, and no group is empty."""
+    """Return the first position of each group; `which` is the group of every value, and every group has a value."""
     found = np.zeros(groups, np.int64)
     found[which[::-1]] = np.arange(len(which) - 1, -1, -1)
     return found
@@ -74,7 +74,7 @@ def added_up(keys: Integers, *columns: Integers) -> list[Integers]:
 
 
 def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Distinct rows (shapes, 6) of six columns, a grid and a block, and each row's index; NONE if a value is NONE."""
+    """Return the distinct rows (shapes, 6) of six columns, a grid and a block, and each row's index, or NONE."""
     complete = np.logical_and.reduce([column != NONE for column in shapes])
     known = slice(None) if complete.all() else np.flatnonzero(complete)
     code = np.zeros(int(complete.sum()), np.int64)
@@ -95,27 +95,28 @@ def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
 class Nesting:
     """Intervals [start, end) on threads, indexed to find the one that encloses a given time.
 
-    They need not be properly nested: the innermost is always the one that started last among those that are open.
+    Intervals may overlap without being nested. The innermost interval is always the one that started last among the
+    open ones.
     """
 
     thread: Integers
-    """Thread of every interval in `order`."""
+    """Thread of every interval, in the order of `order`."""
     start_ns: Integers
     end_ns: Integers
     around: Integers
-    """Position in `order` of the last earlier interval on the same thread that ends no earlier; NONE if none."""
+    """Position in `order` of the last earlier interval on the same thread that ends no earlier, or NONE."""
     order: Integers
-    """Positions of the intervals as given, sorted by thread, then start, the longer first."""
+    """Indices of the given intervals, sorted by thread, then by start, longer intervals first."""
 
     @classmethod
     def of(cls, thread: Integers, start_ns: Integers, duration_ns: Integers) -> Nesting:
-        """Index the intervals; of two equal ones, the one given later is the inner one."""
+        """Index the intervals; if two are equal, the one given later is the inner one."""
         order = np.lexsort((-duration_ns, start_ns, thread)).astype(np.int64)
         ends = (start_ns + duration_ns)[order]
         return cls(thread[order], start_ns[order], ends, _around(thread[order], ends), order)
 
     def innermost(self, thread: Integers, at_ns: Integers) -> Integers:
-        """For each time on a thread, the open interval that started last; NONE if none is open."""
+        """For each time on a thread, return the open interval that started last; NONE if none is open."""
         last_started = np.full(len(at_ns), NONE, np.int64)
         for each in distinct(thread):
             first, beyond = np.searchsorted(self.thread, [each, each + 1])
@@ -126,14 +127,14 @@ class Nesting:
 
     @cached_property
     def parents(self) -> Integers:
-        """For each interval as given, the innermost one that encloses it completely; NONE if there is none."""
+        """For each interval, in the given order, return the innermost one that completely encloses it, or NONE."""
         parents = np.full(len(self.order), NONE, np.int64)
         # An interval of zero length must not count as enclosed by one that ends at its start.
         parents[self.order] = self._given(self._open_from(self.around, self.start_ns))
         return parents
 
     def _open_from(self, place: Integers, at_ns: Integers) -> Integers:
-        """From each position outwards, the first interval that ends after the given time."""
+        """Starting at each position and moving outwards, return the first interval that ends after the given time."""
         place = place.copy()
         over = np.flatnonzero(place != NONE)
         over = over[self.end_ns[place[over]] <= at_ns[over]]
@@ -144,21 +145,21 @@ class Nesting:
         return place
 
     def _given(self, place: Integers) -> Integers:
-        """Return positions among the intervals as given, from those in `order`."""
+        """Convert positions in `order` to indices of the given intervals."""
         return np.asarray(np.where(place == NONE, NONE, self.order[place]) if len(self.order) else place, np.int64)
 
 
 def _around(thread: Integers, end_ns: Integers) -> Integers:
-    """For intervals in order, the last earlier one that ends no earlier, found by pointer jumping.
+    """For each interval in order, return the last earlier one that ends no earlier, found by pointer jumping.
 
     All intervals between an interval and the one it points to end earlier than it. A search that must continue can
-    therefore jump to where that one points, and distances double with every round.
+    therefore jump to the target of that pointer, and the distance doubles every round.
     """
     count = len(end_ns)
     around = np.arange(-1, count - 1, dtype=np.int64)
     firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)) if count else around
     for first, beyond in pairwise([*firsts.tolist(), count]):
-        # An interval that ends later than all before it has no enclosing one.
+        # No interval encloses one that ends later than all earlier ones.
         latest = np.maximum.accumulate(end_ns[first:beyond])
         around[first] = NONE
         around[first + 1 : beyond][end_ns[first + 1 : beyond] > latest[:-1]] = NONE
@@ -172,7 +173,7 @@ def _around(thread: Integers, end_ns: Integers) -> Integers:
 
 
 def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
-    """Duration of every interval without the intervals that it directly encloses."""
+    """Return the duration of every interval minus the durations of its direct children."""
     parents = nesting.parents
     has_parent = parents != NONE
     inner = summed(duration_ns[has_parent], parents[has_parent], len(duration_ns))
@@ -188,11 +189,11 @@ class Stretches:
 
     @property
     def total_ns(self) -> int:
-        """Total duration."""
+        """Return the total duration."""
         return int((self.end_ns - self.start_ns).sum())
 
     def before_ns(self, at_ns: Integers) -> Integers:
-        """Active time before each given time."""
+        """Return the active time before each given time."""
         if not len(self.start_ns):
             return np.zeros(len(at_ns), np.int64)
         ended = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
@@ -202,7 +203,7 @@ class Stretches:
         return np.where(number > 0, ended[last] + within, 0)
 
     def within_ns(self, other: Stretches) -> int:
-        """Time in which both sets of stretches are active."""
+        """Return the time in which both sets of stretches are active."""
         return int((self.before_ns(other.end_ns) - self.before_ns(other.start_ns)).sum())
 
 
@@ -220,7 +221,7 @@ def union(start_ns: Integers, end_ns: Integers) -> Stretches:
 
 
 def depths(parents: Integers) -> NDArray[np.int64]:
-    """Number of intervals that enclose each one."""
+    """Return the number of intervals that enclose each interval."""
     depth = np.zeros(len(parents), np.int64)
     outer, inside = parents.copy(), np.flatnonzero(parents != NONE)
     while len(inside):

@@ -1,8 +1,8 @@
-"""The meaning of the ranges in a trace: step, phase, and module of the model.
+"""Meaning of the ranges in a trace: step, phase, or module of the model.
 
 `sysbench.lab.ranges` lists the ranges of sysbench's own workload. Ranges of other programs are recognised by name:
-`ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` the optimizer, and any other range is a module below the range
-around it.
+`ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` is the optimizer, and any other range is a submodule of the
+enclosing range.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BACKWARD: Final = PHASES.index("backward")
 FORWARD: Final = PHASES.index("forward")
 
 LONGEST_NAME: Final = 200
-"""Number of characters of a range's name that are kept in a module's path."""
+"""Maximum length of a range's name in a module path, in characters."""
 _DEEPEST_PATH: Final = 32
 
 _PHASE_NAMES: Final = (
@@ -55,32 +55,32 @@ class RangeTree:
     module: Integers
     """Position in `modules`."""
     modules: tuple[str, ...]
-    """Module paths; the first is the model as a whole, with an empty name."""
+    """Module paths; the first is the whole model, whose name is empty."""
     step_start_ns: Integers
     step_end_ns: Integers
-    """Start and end of every step on the host, by its number."""
+    """Start and end of every step on the host, by step number."""
     step_name: Integers
     """Name of the range that marks each step."""
     milestones: Nesting
-    """Steps and phases on any thread, for work on other threads while one thread waits."""
+    """Steps and phases on any thread. They classify work on other threads while one thread waits."""
     milestone: Integers
-    """Positions among all ranges of those in `milestones`."""
+    """Positions among all ranges of the ranges in `milestones`."""
 
     @property
     def steps(self) -> int:
-        """Number of marked steps."""
+        """Return the number of marked steps."""
         return len(self.step_start_ns)
 
     def at(self, thread: Integers, at_ns: Integers) -> Integers:
-        """Innermost range at each time on a thread; NONE if there is none."""
+        """Return the innermost range at each time on a thread; NONE if there is none."""
         return self.nesting.innermost(thread, at_ns)
 
     def module_at(self, thread: Integers, at_ns: Integers) -> Integers:
-        """Position in `modules` of the module at each time on a thread."""
+        """Return the position in `modules` of the module at each time on a thread."""
         return np.maximum(looked_up(self.module, self.at(thread, at_ns)), 0)
 
     def milestone_at(self, at_ns: Integers) -> Integers:
-        """Innermost step or phase at each time, on any thread; NONE if there is none."""
+        """Return the innermost step or phase at each time, on any thread; NONE if there is none."""
         found = self.milestones.innermost(np.zeros(len(at_ns), np.int64), at_ns)
         return looked_up(self.milestone, found)
 
@@ -88,17 +88,17 @@ class RangeTree:
 _STEP: Final = len(PHASES)
 _TRANSPARENT: Final = _STEP + 1
 _MODULE: Final = _STEP + 2
-"""Meanings of names beyond PHASES: a step, a step of another family, a module."""
+"""Meanings of names in addition to PHASES: a step, a step of another family, a module."""
 
 _FROM_TORCH: Final = (PHASES.index("zero_grad"), PHASES.index("optimizer"))
-"""Phases that torch marks itself."""
+"""Phases that torch itself marks."""
 
 _FROM_DDP: Final = "DistributedDataParallel.forward"
-"""Range in which DDP calls the model, whose modules have their paths as without it."""
+"""Range in which DDP calls the model; it adds nothing to module paths."""
 
 
 def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
-    """Determine the meaning of every range from its name and the ranges around it, one nesting depth at a time."""
+    """Determine the meaning of every range from its name and the enclosing ranges, one nesting depth at a time."""
     nesting = Nesting.of(ranges.thread, ranges.start_ns, ranges.duration_ns)
     parents, count = nesting.parents, len(ranges.name)
     meaning = _meanings(ranges.name, names)[ranges.name] if count else np.zeros(0, np.int64)
@@ -119,7 +119,7 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
         outer_module = np.where(parent == NONE, 0, module[parent])
         is_step = means == _STEP
         is_phase = (means < _STEP) & (outer_phase == NONE)
-        # A range `forward` inside forward is a part with that name; torch's own ranges add nothing.
+        # A range `forward` inside forward is a module of that name. torch's own ranges add nothing.
         of_torch = np.isin(means, _FROM_TORCH) | from_ddp[here]
         is_module = (means == _MODULE) | ((means < _STEP) & ~is_phase & ~of_torch)
         step[here] = np.where(is_step, own_step[here], np.where(parent == NONE, NONE, step[parent]))
@@ -146,7 +146,7 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
 
 
 def _meanings(used: Integers, names: Sequence[str]) -> Integers:
-    """Return a position in PHASES, or one of the meanings beyond them, for every name."""
+    """Return a position in PHASES, or one of the other meanings, for every name."""
     meaning = np.full(len(names), _MODULE, np.int64)
     used_names = distinct(used).tolist()
     family = next((each for each in _STEP_NAMES if any(each.fullmatch(names[name]) for name in used_names)), None)
@@ -161,7 +161,7 @@ def _meanings(used: Integers, names: Sequence[str]) -> Integers:
 
 
 class _Modules:
-    """Module paths, numbered in order of first appearance; the first is the model as a whole."""
+    """Module paths, numbered in order of first appearance; the first is the whole model."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -170,7 +170,7 @@ class _Modules:
         self._below: dict[tuple[int, int], int] = {}
 
     def numbered(self, outer: Integers, name: Integers) -> Integers:
-        """Return the number of each module, given the number of the enclosing one and its own name."""
+        """Return the number of each module, given the number of its parent and its own name."""
         pairs, which = grouped(outer * len(self._names) + name)
         below = []
         for pair in pairs.tolist():
@@ -186,10 +186,10 @@ class _Modules:
 
 
 def module_path(outer: str, name: str) -> str:
-    """Return the path of the range `name` within `outer`; a name that is already a path is kept."""
+    """Return the path of the range `name` within `outer`; a name that is already a path is returned unchanged."""
     text = name[:LONGEST_NAME]
     if not (_MODULE_PATH.fullmatch(text) and text.count(".") < _DEEPEST_PATH):
-        # A dot that is not a separator must not look like one.
+        # Replace dots that are no separators, so that they do not look like separators.
         text = text.replace(".", "․") or "(no name)"
     if not outer or text.startswith(f"{outer}."):
         return text

@@ -1,10 +1,10 @@
 """A profiler's recording in columns, in one form for torch (Kineto) and Nsight Systems.
 
-Columns hold whole numbers, of equal length within a table; times are whole nanoseconds since the first one, so that
+Columns hold integers and have equal length within a table. Times are integer nanoseconds since the first event, so
 totals are exact. Names are stored once, and columns hold their index. Readers (`sysbench.trace.readers`) build a
-`Recording`, whose tables grow and are packed: a trace of several gigabytes has tens of millions of numbers, most of
-them small or close to their neighbours, so each stretch of a column stores its smallest number in full and the others
-as differences from it. A recording can be unpacked slice by slice, or completely, as a `Trace`.
+`Recording`, whose tables grow and are packed. A trace of several gigabytes has tens of millions of numbers, most of
+them small or close to their neighbours. Each stretch of a column therefore stores its smallest number in full and the
+others as differences from it. A recording can be unpacked slice by slice, or completely, as a `Trace`.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ class Launches:
     duration_ns: Integers
     name: Integers
     thread: Integers
-    """Thread index, common to `Launches`, `Operators` and `Ranges`."""
+    """Thread index, shared by `Launches`, `Operators` and `Ranges`."""
     correlation: Integers
 
 
 @dataclass(frozen=True)
 class Operators:
-    """PyTorch operators (`aten::mm`, `SoftmaxBackward0`) as called on the host; nested by time within a thread."""
+    """PyTorch operators (`aten::mm`, `SoftmaxBackward0`) as called on the host, nested by time within a thread."""
 
     start_ns: Integers
     duration_ns: Integers
     name: Integers
     thread: Integers
     sequence: Integers
-    """Autograd's sequence number: a backward operator has that of its forward operator; NONE if there is none."""
+    """Autograd's sequence number, which a forward operator and its backward operator share; NONE if there is none."""
     forward_thread: Integers
-    """Index of the thread that ran the forward operator, for backward operators; NONE or its own thread otherwise."""
+    """For backward operators, index of the thread that ran the forward operator; for others, NONE or their own."""
     shapes: Integers
     """Index into `Recorded.names` of the input shapes as written (`[[4, 128], [128, 64]]`); NONE if not recorded."""
 
@@ -93,7 +93,7 @@ that runs on a thread of the host (`gloo:all_reduce`)."""
 class Collectives:
     """Collectives of torch.distributed and the calls that start them, with their arguments.
 
-    Every row stands in one of the other tables, too. NONE stands for what was not recorded.
+    Every row is also in one of the other tables. NONE stands for values that were not recorded.
     """
 
     start_ns: Integers
@@ -104,12 +104,12 @@ class Collectives:
     correlation: Integers
     """Correlation number of a kernel's launch."""
     collective: Integers
-    """Index into `Recorded.names` of the collective's name according to its arguments: `_allgather_base`."""
+    """Index into `Recorded.names` of the collective's name in its arguments: `_allgather_base`."""
     in_elements: Integers
-    """Elements of this rank's input."""
+    """Number of elements of this rank's input."""
     out_elements: Integers
     dtype: Integers
-    """Index into `Recorded.names`: `BFloat16`."""
+    """Index into `Recorded.names` of the element type: `BFloat16`."""
     group_size: Integers
     group: Integers
     """Index into `Recorded.names` of the process group's name."""
@@ -129,17 +129,17 @@ class ProcessGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """One process on one machine as a profiler recorded it: everything except the events."""
+    """One process on one machine as a profiler recorded it, without the events."""
 
     title: str
     """Name of the file, without its directory."""
     format: Literal["kineto", "nsys"]
     names: tuple[str, ...]
-    """Names as recorded, demangled if the profiler does so; they are untrusted and must be escaped when shown."""
+    """Names as recorded, demangled if the profiler demangles them; untrusted: escape them before display."""
     launch_shapes: Integers
     """(shapes, 6): distinct pairs of a grid, in blocks, and a block, in threads."""
     origin_ns: int
-    """Time in the file that corresponds to zero here."""
+    """Time in the file that corresponds to zero in this recording."""
     devices: tuple[str, ...] = ()
     """Names of the devices by index; empty if the file does not contain them."""
     rank: int | None = None
@@ -153,7 +153,7 @@ class Recorded:
     clock_ns: int = 0
     """Time on the host's clock that corresponds to zero in the file."""
     predicted: bool = False
-    """Whether nothing of it was recorded: it was worked out, for a device that was not there."""
+    """Whether the recording was predicted for a device that was not present, instead of recorded."""
     remarks: tuple[str, ...] = field(default=())
     """Defects of the file and how they were handled: `cut off at byte 1,048,576`; one line each."""
 
@@ -169,12 +169,12 @@ class Trace(Recorded):
 
 
 def place(part: type, column: str) -> int:
-    """Return the position of a column among those of a part, and of tables with the same columns."""
+    """Return the position of a column in a part of a recording, and in tables with the same columns."""
     return [each.name for each in fields(part)].index(column)
 
 
 _ROWS: Final = 65_536
-"""Number of rows that are packed together: a few megabytes before, a few hundred kilobytes after."""
+"""Number of rows that are packed together: a few megabytes unpacked, a few hundred kilobytes packed."""
 _TYPES: Final = ("uint8", "uint16", "uint32")
 
 
@@ -236,7 +236,7 @@ class Table:
         return table
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return self._waiting_rows + sum(stretch[0].length for stretch in self._packed)
 
     def add(self, columns: Sequence[NDArray[Any]]) -> None:
@@ -278,7 +278,7 @@ class Table:
         return [self.column(at) for at in range(self.width)]
 
     def stretches(self, *places: int) -> Iterator[list[Integers]]:
-        """Yield the given columns, or all if none is given, some ten thousand rows at a time."""
+        """Yield the given columns, or all columns if none is given, some ten thousand rows at a time."""
         chosen = places or range(self.width)
         for stretch in self.packed():
             yield [stretch[at].numbers() for at in chosen]
@@ -286,7 +286,7 @@ class Table:
     def between(self, at: int, first: int, beyond: int) -> tuple[Integers, list[Integers]]:
         """Return positions and columns of the rows with `first` ≤ column `at` < `beyond`.
 
-        Stretches without such rows are not unpacked, so rows are best added in the order in which they will be
+        Stretches without such rows are not unpacked. Rows are therefore best added in the order in which they will be
         requested.
         """
         found: list[list[Integers]] = [[np.zeros(0, np.int64) for _ in range(self.width + 1)]]
@@ -305,7 +305,7 @@ class Table:
     def where(self, holds: Callable[..., NDArray[np.bool_]], *places: int) -> Table:
         """Return a table of the rows that satisfy `holds`, a predicate on the given columns, in batches.
 
-        Stretches with only selected rows are shared by both tables, and take memory once.
+        Both tables share stretches in which all rows are selected; these take memory only once.
         """
         found = Table(self.width)
         for stretch in self.packed():
@@ -352,7 +352,7 @@ START, DURATION, NAME = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(Recorded):
-    """Tables whose columns are those of the parts of a `Trace`, in the same order."""
+    """Tables with the columns of the parts of a `Trace`, in the same order."""
 
     work: Table
     launches: Table
@@ -363,7 +363,7 @@ class Recording(Recorded):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All tables that together hold every event once."""
+        """Return the tables that together hold every event once."""
         return (self.work, self.launches, self.operators, self.ranges)
 
     def whole(self) -> Trace:
@@ -378,7 +378,7 @@ class Recording(Recorded):
 
 
 def since_the_first(tables: Iterable[Table]) -> int:
-    """Shift all times so that the earliest is zero; return the earliest. At least one table must have rows."""
+    """Shift all times so that the earliest is zero; return the earliest time. At least one table must have rows."""
     known = [table for table in tables if len(table)]
     origin = min(bounds[0] for table in known if (bounds := table.bounds(START)))
     for table in known:

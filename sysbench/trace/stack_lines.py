@@ -1,4 +1,4 @@
-"""Short forms of source lines, and the line of a stack that says most, for tables."""
+"""Short forms of source lines, and the most informative line of a stack, for tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Final, Protocol, TypeVar
 
 _PACKAGES = ("sysbench", "torch")
-"""Directories below which a path is unambiguous without them."""
+"""Directories that can be omitted from a path: the rest is unambiguous."""
 
 
 class Line(Protocol):
@@ -16,15 +16,15 @@ class Line(Protocol):
 
     @property
     def filename(self) -> str:
-        """As recorded; `??` for a C++ function without debugging information."""
+        """Return the recorded file name; `??` for a C++ function without debugging information."""
 
     @property
     def line(self) -> int:
-        """0 if unknown."""
+        """Return the line number; 0 if unknown."""
 
     @property
     def name(self) -> str:
-        """Name of the function; in C++ with parameter types."""
+        """Return the name of the function; in C++ with parameter types."""
 
 
 AnyLine = TypeVar("AnyLine", bound=Line)
@@ -33,7 +33,7 @@ _LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/pytho
 _OURS: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
 """Lines of torch's optimizers are more informative than the call of `step`."""
 _DRIVING: Final = re.compile(r"(^|/)sysbench/(lab|workload)/(step|workload/(own|hugging_face|imports))\.py$")
-"""Our lines that only call a model: where a library made it, that library's line says more."""
+"""Lines of sysbench that only call a model; if a library made the model, the library's line is more informative."""
 _ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
 """C++ functions that every allocation passes through."""
 
@@ -41,8 +41,8 @@ _ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(de
 def telling(stack: Sequence[AnyLine]) -> AnyLine | None:
     """Return the most informative frame of a stack, given innermost first.
 
-    It is the first line of the user's own Python; without one the first of any Python, without that the first C++
-    function that is more than the way to the allocator. None for an empty stack.
+    This is the first frame of the user's own Python code; otherwise the first Python frame; otherwise the first C++
+    function that is not part of the allocator's call path. None for an empty stack.
     """
     python = [frame for frame in stack if frame.filename.endswith(".py") or frame.filename.startswith("<")]
     for frame in python:
@@ -63,7 +63,7 @@ def place(stack: Sequence[Line]) -> str | None:
 
 
 def shortened(filename: str) -> str:
-    """Shorten a path: from the package on, without our own package's name; otherwise the last two parts."""
+    """Shorten a path: keep it from the package on, without our own package's name, or keep the last two parts."""
     parts = PurePosixPath(filename.replace("\\", "/")).parts
     for package in _PACKAGES:
         if package in parts[:-1]:

@@ -1,4 +1,4 @@
-"""Computes the summary of a recording, from which its tables are made."""
+"""Computation of the summary of a recording, the source of its tables."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def summarise(
 ) -> ProfileSummary:
     """Summarise a recording, which cannot be used afterwards.
 
-    `cell` is the profiled cell, if sysbench made the profile: the trace is checked against what is known of its model.
-    `device` is the hardware, by default the one that the trace names. `ranges` names modules that get a kernel table in
-    addition to those that always have one (`layers.3.attention`, `forward/layers.3`).
+    `cell` is the profiled cell, if sysbench made the profile: the trace is then checked against the model of the cell.
+    `device` is the hardware, by default the hardware that the trace names. `ranges` names modules that get a kernel
+    table in addition to the default ones (`layers.3.attention`, `forward/layers.3`).
     """
     source: ProfileSource = "device" if len(recording.work) else "cpu"
     tree, slices = sliced(recording)
@@ -107,7 +107,7 @@ class _Sums:
         self.left_out = self.left_out_ns = self.unlinked_ns = self.operators_busy_ns = 0
         self._step_end_ns = tree.step_end_ns.copy()
         self._extent_ns: tuple[int, int] | None = None
-        """From the first launch to the end of the last piece of work."""
+        """Times of the first launch and of the end of the last piece of work."""
 
     def add(self, part: StepWork) -> None:
         """Add a slice."""
@@ -140,7 +140,7 @@ class _Sums:
 
 
 class _Copies:
-    """Memory copied and set by the driver, slice by slice; copies by kernels count as kernels."""
+    """Bytes copied and set by the driver, collected slice by slice; copies by kernels count as kernels."""
 
     def __init__(self) -> None:
         self._sums: dict[int, Integers] = {}

@@ -1,6 +1,6 @@
 """The summary of a profile: all data of its tables and figures, of bounded size.
 
-Times are whole nanoseconds over all profiled steps, so that totals are exact; `steps` is the number of these steps.
+Times are integer nanoseconds over all profiled steps, so totals are exact; `steps` is the number of these steps.
 Modules and kernels are referenced by their position in `modules` and `names`.
 """
 
@@ -30,10 +30,10 @@ KernelClass = Literal[
     "other",
 ]
 """Classes of kernels. `attention` is fused attention: matrix products and softmax in one kernel. `permutation` reorders
-sparse features and experts' tokens; `quantisation` changes number formats by scales; `other` is all the rest."""
+sparse features and experts' tokens; `quantisation` changes number formats by scales; `other` is everything else."""
 
 ProfileSource = Literal["device", "cpu"]
-"""device: kernels, as they ran on a device. cpu: operators, by their own time on the host."""
+"""device: kernels, as they ran on a device. cpu: operators, by their self time on the host."""
 
 PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
 """Phases of a step, in order; see `sysbench.spec.model.Phase`."""
@@ -42,13 +42,13 @@ NO_PHASE = ""
 """Phase of work that cannot be assigned to a phase."""
 
 EVERYWHERE = ""
-"""Path of the model as a whole."""
+"""Path of the whole model."""
 
 STEP = "step"
 """The range of the whole step."""
 
 PARTS: Final = ("scores", "mask", "softmax", "output")
-"""q·kᵀ, hiding later positions, softmax, and weights·v, in this order."""
+"""Parts of attention in this order: q·kᵀ, masking of later positions, softmax, and weights·v."""
 
 _OUR_PARTS: Final = re.compile(r"(?:.*\.)?attend\.(scores|mask|softmax|output)(?:\..*)?")
 _OTHERS_PARTS: Final = (
@@ -63,12 +63,12 @@ _NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 
 
 def folded(path: str) -> str:
-    """Replace the layer number in a path: `layers.3.attention` becomes `layers.*.attention`, for every layer."""
+    """Replace the layer number in a path by `*`: `layers.3.attention` becomes `layers.*.attention`."""
     return _NUMBER.sub(r"\1*", path)
 
 
 def ancestry(path: str) -> list[str]:
-    """Return a module and its enclosing modules, outermost first: `layers`, `layers.3`, `layers.3.attention`."""
+    """Return a module and its ancestors, outermost first: `layers`, `layers.3`, `layers.3.attention`."""
     parts = path.split(".") if path else []
     return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
@@ -90,22 +90,22 @@ class KernelName(Frozen):
     name: str
     """Name as recorded."""
     short: str
-    """Name as shown, without uninformative template arguments."""
+    """Name as displayed, without uninformative template arguments."""
     kernel_class: KernelClass
     placed: bool
-    """False if no phrase matches the name, and the class is therefore `other`."""
+    """False if no phrase matches the name, so the class is `other`."""
     precision: str | None
     """Input format of the product according to the name: `tf32`, `bf16`; None if the name does not contain it."""
 
     def class_in(self, phase: str) -> KernelClass:
-        """Class in a phase: elementwise kernels and reductions within the optimizer belong to the optimizer."""
+        """Return the class in a phase: `optimizer` for elementwise kernels and reductions within the optimizer."""
         if phase == "optimizer" and self.kernel_class in ("elementwise", "reduction"):
             return "optimizer"
         return self.kernel_class
 
 
 class KernelTimeColumns(Frozen):
-    """Time of every kernel launched by a module in a phase, one row each; columns of equal length."""
+    """Time of every kernel launched by a module in a phase, one row each, in columns of equal length."""
 
     phase: list[Count]
     """Position in `phases`."""
@@ -125,8 +125,8 @@ class KernelStatistics(Frozen):
     """One kernel within one range, over all steps."""
 
     range: str
-    """`step` for the whole step, a phase (`forward`), modules with everything below them (`layers.*.attention`), or
-    those in a phase (`forward/layers.*.attention`)."""
+    """`step` for the whole step, a phase (`forward`), modules including submodules (`layers.*.attention`), or such
+    modules in a phase (`forward/layers.*.attention`)."""
     kernel: Count
     total_ns: Nanoseconds
     calls: Count
@@ -137,11 +137,11 @@ class KernelStatistics(Frozen):
     std_ns: Amount
     """Sample standard deviation; 0 for one call."""
     grid: tuple[Count, Count, Count] | None
-    """Number of blocks if all calls have the same; None if they differ or were not recorded."""
+    """Number of blocks if all calls have the same number; None if they differ or were not recorded."""
     block: tuple[Count, Count, Count] | None
-    """Number of threads per block if all calls have the same; None if they differ or were not recorded."""
+    """Number of threads per block if all calls have the same number; None if they differ or were not recorded."""
     launch_shapes: Count
-    """Number of different pairs of grid and block; 0 if none was recorded."""
+    """Number of distinct pairs of grid and block; 0 if none was recorded."""
 
 
 class OperatorStatistics(Frozen):
@@ -149,7 +149,7 @@ class OperatorStatistics(Frozen):
 
     name: str
     shapes: str | None
-    """Input shapes, as written; None for the operator with all inputs together."""
+    """Input shapes, as written; None for the operator over all its inputs."""
     calls: Count
     self_host_ns: Nanoseconds
     total_host_ns: Nanoseconds
@@ -192,15 +192,15 @@ class DeviceUse(Frozen):
 
     @property
     def launch_bound(self) -> bool:
-        """Whether the device waits for the host for so much of the step that the host sets the pace."""
+        """Return whether the step is launch-bound: the device waits for the host for a large share of the step."""
         return self.waiting_ns > LAUNCH_BOUND_SHARE * self.window_ns
 
 
 class Rate(Frozen):
-    """Work and time of one part: its minimum FLOPs and bytes, and its duration."""
+    """Minimum FLOPs and bytes of one part of a step, and its duration."""
 
     part: str
-    """`scores`, `softmax`, … of attention, or a class of kernels."""
+    """A part of attention (`scores`, `softmax`, …) or a class of kernels."""
     kind: Literal["attention", "class"]
     phase: str
     total_ns: Nanoseconds
@@ -209,14 +209,14 @@ class Rate(Frozen):
     bytes: Bytes | None
     """Bytes per step if every operand is read or written once; None if unknown."""
     peak_flops_per_s: PerSecond | None
-    """Peak of the hardware units that this part uses; None for unknown hardware."""
+    """Peak rate of the hardware units that this part uses; None for unknown hardware."""
     peak_bytes_per_s: PerSecond | None
     basis: Literal["model", "shapes"]
     """Whether the work comes from the model's dimensions or from the operators' recorded shapes."""
 
 
 class Check(Frozen):
-    """A count that is known from the model, and the count in the profile."""
+    """A count that follows from the model, and the count in the profile."""
 
     name: str
     expected: Count
@@ -224,25 +224,25 @@ class Check(Frozen):
 
 
 class ProfileSummary(Frozen):
-    """One process's profile."""
+    """Profile of one process."""
 
     title: str
     format: Literal["kineto", "nsys"]
     source: ProfileSource
     predicted: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether the times were worked out, for a device that was not there."""
+    """Whether the times were predicted for a device that was not present, instead of recorded."""
     devices: list[str]
     rank: Count | None
     steps: Size
-    """Number of profiled steps; 1 if no steps are marked, and everything then counts as one step."""
+    """Number of profiled steps. If no steps are marked, this is 1, and everything counts as one step."""
     steps_marked: bool
     """Whether ranges mark the steps."""
     window_ns: Nanoseconds
     """Duration of the steps, each from its start until host and device have finished it."""
     busy_ns: Nanoseconds
-    """Time within the steps in which the device, or on the CPU any operator, is active."""
+    """Time within the steps in which the device, or any operator on the CPU, is active."""
     left_out: Count
-    """Number of kernels launched outside every step; no table includes them."""
+    """Number of kernels launched outside all steps; no table includes them."""
     left_out_ns: Nanoseconds
     unlinked_ns: Nanoseconds
     """Time of kernels without a recorded launch."""
@@ -259,7 +259,7 @@ class ProfileSummary(Frozen):
     rates: list[Rate]
     checks: list[Check]
     remarks: list[str]
-    """Defects and omissions of the file."""
+    """Defects of the file, and omissions."""
 
     @model_validator(mode="after")
     def _positions(self) -> Self:

@@ -1,4 +1,4 @@
-"""Reads and summarises traces of any supported profiler. numpy and the parsers are imported on use."""
+"""Reading and summarising of traces of any supported profiler. numpy and the parsers are imported on use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BEGINNING_BYTES = 64
 
 
 def read(path: Path, progress: Progress = in_silence) -> Recording:
-    """Read a trace, recognised by content, not by name; raises LogError if the file holds no trace."""
+    """Read a trace, recognised by content instead of name; raises LogError if the file contains no trace."""
     from sysbench.trace.readers import kineto, nsys
 
     def told(so_far: str) -> None:
@@ -41,7 +41,7 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
         return nsys.read(path, told)
     if kineto.is_kineto(beginning):
         return kineto.read(path, told)
-    raise LogError(f"{path} is not a trace: it is neither JSON of torch.profiler nor an export of Nsight Systems")
+    raise LogError(f"{path} is not a trace: it is neither torch.profiler JSON nor an Nsight Systems export")
 
 
 def summary_of(
@@ -53,8 +53,8 @@ def summary_of(
 ) -> ProfileSummary:
     """Summarise a recording, which cannot be used afterwards; raises SysbenchError if it is empty.
 
-    `cell` is the profiled cell, if the trace comes from a sysbench run. `ranges` get their own kernel tables, in
-    addition to the ranges that always have one. `device` is the hardware, by default the one that the trace names.
+    `cell` is the profiled cell, if the trace comes from a sysbench run. `ranges` get kernel tables of their own, in
+    addition to the default ones. `device` is the hardware, by default the hardware that the trace names.
     """
     from sysbench.trace.summarise import summarise
 
@@ -67,8 +67,8 @@ def summary_of(
             progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}"),
         )
     except ValidationError as error:
-        raise LogError(f"{recording.title} holds what no profile can: {first_fault(error)}") from None
+        raise LogError(f"{recording.title} is inconsistent: {first_fault(error)}") from None
     if not summary.names:
         why = f" ({'; '.join(summary.remarks)})" if summary.remarks else ""
-        raise SysbenchError(f"the profile is empty: {recording.title} holds no kernels and no operators{why}")
+        raise SysbenchError(f"the profile is empty: {recording.title} has no kernels and no operators{why}")
     return summary

@@ -1,10 +1,10 @@
 """A window of time in a trace: finding it, cutting out its events, and writing them as Chrome JSON.
 
-The rows cut out are packed like the recording, and stretches that lie wholly within the window are shared with it, so
-the recording can be summarised and released before the slice is written.
+The rows of the window are packed like the recording and share stretches that lie wholly within the window with it. The
+recording can therefore be summarised and released before the slice is written.
 
-Perfetto and chrome://tracing can open the file. The format is that of "Trace Event Format" by the Chromium project; a
-thread of the host is a thread of process 0, a stream of device n one of process n + 1, and arrows lead from launches to
+Perfetto and chrome://tracing can open the file. The format is "Trace Event Format" by the Chromium project. Host
+threads are threads of process 0, streams of device n are threads of process n + 1, and arrows lead from launches to
 kernels. Categories and arguments have Kineto's names, so that tools for torch's traces can read slices too.
 """
 
@@ -51,7 +51,7 @@ _LAUNCH_CORRELATION: Final = place(Launches, "correlation")
 _Part = Ranges | Operators | Launches | DeviceWork
 
 LARGEST_BYTES: Final = 100_000_000
-"""Size before compression; Chrome's own viewer fails at 500 to 800 MB, and is slow long before that."""
+"""Maximum size before compression. Chrome's own viewer fails at 500 to 800 MB, and is slow long before that."""
 
 _SMALLEST_BYTES: Final = 80
 """Lower bound of the size of an event."""
@@ -65,7 +65,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 _HOST = 0
 _LONGEST_NAME = 10_000
-"""Names of template kernels may have thousands of characters, and differ in the last ones."""
+"""Maximum length of a name. Names of template kernels may have thousands of characters, and differ only at the end."""
 
 _CATEGORIES: dict[type, str] = {Ranges: "user_annotation", Operators: "cpu_op", Launches: "cuda_runtime"}
 _KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset"}
@@ -81,7 +81,7 @@ class Window:
     """Name of the range that defines it; None for the whole trace."""
 
     def holds(self, start_ns: Integers) -> Truths:
-        """Return which events start in the window; earlier ones would be shown without their beginning."""
+        """Return whether each event starts in the window; earlier ones would be shown without their beginning."""
         return (start_ns >= self.start_ns) & (start_ns <= self.end_ns)
 
 
@@ -91,21 +91,21 @@ class Cut:
 
     window: Window
     recording: Recording
-    """The rows of the window alone; if there are too many to write, those that start first."""
+    """The rows of the window; if there are too many to write, the rows that start first."""
     last_ns: int
-    """Latest start of any row; work launched in the window may start after its end."""
+    """Latest start of any row; work launched in the window may start after the window ends."""
     devices: tuple[int, ...]
     """Numbers of all devices in the trace."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the window contains nothing but ranges."""
+        """Return whether the window contains nothing but ranges."""
         here = self.recording
         return not (len(here.operators) or len(here.launches) or len(here.work))
 
 
 def find(recording: Recording, wanted: str | None) -> Window:
-    """Find the first range named `wanted`, or whose path ends with it; by default the first step, or the whole trace.
+    """Find the first range that is named `wanted` or whose path ends with it; by default the first step or everything.
 
     Raises UsageError, with the nearest name, if there is none.
     """
@@ -121,7 +121,7 @@ def find(recording: Recording, wanted: str | None) -> Window:
         return Window(begin_ns, begin_ns + int(duration_ns[first]), recording.names[name[first]])
     if wanted is not None:
         guess = nearest(wanted, set(here.values()))
-        raise UsageError(f"--range {wanted} is not in this trace" + (f". Did you mean {guess}?" if guess else ""))
+        raise UsageError(f"--range {wanted} not found in this trace" + (f". Did you mean {guess}?" if guess else ""))
     ends = [
         int((begin + lasting).max())
         for table in recording.tables
@@ -131,10 +131,10 @@ def find(recording: Recording, wanted: str | None) -> Window:
 
 
 def cut(recording: Recording, window: Window, most_rows: int) -> Cut:
-    """Extract the rows that start in the window, and the work that was launched in it, whenever it runs.
+    """Extract the rows that start in the window, and the work that was launched in it, whenever the work runs.
 
-    If there are more than `most_rows`, those that start first are kept, including ties with the last of them. Besides
-    the rows, this takes memory for one number per launch of the recording.
+    If there are more than `most_rows`, the rows that start first are kept, including ties with the last of them. In
+    addition to the rows, this needs memory for one number per launch of the recording.
     """
     chosen = replace(
         recording,
@@ -154,7 +154,7 @@ def cut(recording: Recording, window: Window, most_rows: int) -> Cut:
 
 
 def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integers], Truths]:
-    """Return a predicate for work launched in the window; work without a known launch counts if it starts in it."""
+    """Return a predicate for work launched in the window, or starting in it if the launch is unknown."""
     anywhere = distinct(launches.column(_LAUNCH_CORRELATION))
     parts = [
         correlation[window.holds(start_ns)] for start_ns, correlation in launches.stretches(START, _LAUNCH_CORRELATION)
@@ -171,7 +171,7 @@ def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integer
 
 
 def _among(ordered: Integers, numbers: Integers) -> Truths:
-    """Return which numbers occur in the sorted array `ordered`."""
+    """Return whether each of `numbers` occurs in the sorted array `ordered`."""
     if not len(ordered):
         return np.zeros(len(numbers), bool)
     found: Truths = ordered[np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)] == numbers
@@ -179,10 +179,10 @@ def _among(ordered: Integers, numbers: Integers) -> Truths:
 
 
 def _first(rows: int, recording: Recording) -> Recording:
-    """Keep the first `rows` rows of all tables together, including ties with the last of them."""
+    """Keep the first `rows` rows of all tables together, including ties with the last row."""
     if sum(map(len, recording.tables)) <= rows:
         return recording
-    # The earliest starts, sorted out while they are collected, so that never all of them are in memory.
+    # The earliest starts are selected while they are collected, so that they are never all in memory.
     earliest: list[Integers] = []
     for (start_ns,) in chain.from_iterable(table.stretches(START) for table in recording.tables):
         earliest.append(start_ns)
@@ -234,7 +234,7 @@ def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
 
 
 def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield names of processes, then all events by start time, each with that time; truncation then cuts at a time."""
+    """Yield process names, then all events by start time, each with that time."""
     trace = cut.recording.whole()
     mark = ", PREDICTED" if trace.predicted else ""
     processes = {_HOST: f"{trace.title}{mark}"}
@@ -292,7 +292,7 @@ def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
 
 @lru_cache(maxsize=65_536)
 def _shapes(text: str) -> object:
-    """Parse shapes that are written as lists; return others unchanged."""
+    """Parse shapes that are written as lists; return other texts unchanged."""
     try:
         return msgspec.Raw(_ENCODER.encode(msgspec.json.decode(text)))
     except (msgspec.DecodeError, RecursionError):
@@ -304,7 +304,7 @@ def _known(**numbers: np.int64) -> dict[str, object]:
 
 
 def _complete(trace: Trace, name: Integers, start_ns: Integers, duration_ns: Integers, row: int) -> dict[str, object]:
-    """Return an event with start and duration in microseconds with three decimals, which are whole nanoseconds."""
+    """Return an event with start and duration in microseconds, whose three decimals are exact nanoseconds."""
     return {
         "ph": "X",
         "name": trace.names[name[row]][:_LONGEST_NAME],

@@ -29,8 +29,8 @@ def test_a_directory_of_ranks_shows_communication_collectives_and_the_late_rank(
     assert ran.code == 0, ran.err
     for title in ("communication of each rank", "collectives by kind, message size and group size", "arrival of ranks"):
         assert title in ran.out
-    assert "Rank 1 is late: 100 % of all waiting is for it" in ran.out
-    assert "it is idle for longer" in " ".join(ran.out.split())
+    assert "Rank 1 is late: 100 % of all waiting is for this rank" in ran.out
+    assert "it is idle longer" in " ".join(ran.out.split())
 
 
 def test_tables_of_ranks_are_csv_with_the_numbers_that_were_made(run: Run, tmp_path: Path) -> None:
@@ -125,14 +125,14 @@ def test_ranks_of_runs_of_different_sizes_are_refused(run: Run, tmp_path: Path) 
     other.write(tmp_path, ranks=(7,))
     ran = answered("profile", f"--from={tmp_path}")
     assert (ran.code, ran.out) == (2, "")
-    assert "the traces are of different runs: trace-1.json of 3 and trace-7.json of 8 ranks" in ran.complaint
+    assert "the traces come from different runs: trace-1.json of 3 and trace-7.json of 8 ranks" in ran.complaint
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
         ("{}", "notes.json is not a trace of torch.profiler: it has no traceEvents"),
-        ("ranks: 3", "notes.json is not a trace: it is neither JSON of torch.profiler nor an export of Nsight Systems"),
+        ("ranks: 3", "notes.json is not a trace: it is neither torch.profiler JSON nor an Nsight Systems export"),
     ],
 )
 def test_a_file_that_is_no_trace_among_them_is_named(run: Run, tmp_path: Path, content: str, complaint: str) -> None:
@@ -153,7 +153,7 @@ def test_impossible_times_are_one_line(run: Run, tmp_path: Path) -> None:
         path.write_text(json.dumps(content))
     ran = answered("profile", f"--from={tmp_path}")
     assert (ran.code, ran.out) == (2, "")
-    assert "what no" in ran.complaint
+    assert "is inconsistent" in ran.complaint
 
 
 def test_a_rank_that_is_missing_is_said(run: Run, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_rank_that_is_missing_is_said(run: Run, tmp_path: Path) -> None:
 def test_rank_regex_needs_traces() -> None:
     ran = answered("profile", "--rank-regex=(1)", "--device=cpu")
     assert ran.code == 2
-    assert ran.complaint == "sysbench profile: --rank-regex finds ranks in the names of traces: it needs --from"
+    assert ran.complaint == "sysbench profile: --rank-regex finds ranks in the file names of traces: it needs --from"
 
 
 def test_a_step_of_all_ranks_is_drawn_and_its_collectives_are_listed(run: Run, tmp_path: Path) -> None:

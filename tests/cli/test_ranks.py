@@ -253,7 +253,7 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
         (("time", "--ranks", "2", "--simulate", "h100", "--compile"), "measured, not predicted: leave out --compile"),
         (("time", "--interconnect", "ib-400"), "--interconnect needs --simulate GPU"),
         (("time", "--ranks", "16", "--simulate", "h100", "--interconnect", "ib"), "--interconnect ib is not allowed"),
-        (("profile", "--ranks", "2", "--with", "nsys"), "--ranks 2: --with nsys records one process; --with torch"),
+        (("profile", "--ranks", "2", "--with", "nsys"), "--ranks 2: --with nsys records one process only; use"),
         (("profile", "--ranks", "2", "--simulate", "h100"), "several ranks are profiled, not predicted; sysbench time"),
     ],
 )

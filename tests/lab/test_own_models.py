@@ -236,7 +236,7 @@ def test_what_depends_on_weights_is_measured_but_not_simulated(look: str, write:
     )
     stepped(here, "theirs:Looks")
     said = refusal(simulated, here, "theirs:Looks")
-    assert said == f"it reads a value of a tensor, and a simulation has none: measure it on a device ({line})"
+    assert said == f"the code reads a tensor value, which a simulation does not have: measure it on a device ({line})"
 
 
 def test_what_follows_from_constants_and_inputs_is_known_to_a_simulation(write: Write) -> None:

@@ -135,7 +135,7 @@ def test_what_limits_a_kernel_is_named() -> None:
 
 
 def test_a_memory_size_is_no_gpu_to_predict_for() -> None:
-    with pytest.raises(UnavailableError, match="cannot be predicted: its rates are not known"):
+    with pytest.raises(UnavailableError, match="cannot be predicted: its rates are unknown"):
         gpu("24GiB")
 
 

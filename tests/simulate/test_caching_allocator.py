@@ -346,7 +346,7 @@ def test_blocks_can_be_freed_by_address_and_only_once() -> None:
     made = allocator()
     address = made.allocate(100).address
     made.free(address)
-    with pytest.raises(ValueError, match="no block in use begins at"):
+    with pytest.raises(ValueError, match="no used block begins at"):
         made.free(address)
 
 

@@ -180,7 +180,7 @@ def test_the_device_on_which_most_happened_is_taken_unless_another_is_named() ->
     assert from_snapshot(columns).device == 1
     assert from_snapshot(columns, 0).allocated_bytes.tolist() == Walk(raw, 0).live()
     assert from_snapshot(columns, 1).allocated_bytes.tolist() == Walk(raw, 1).live()
-    with pytest.raises(UsageError, match=r"nothing about device 5 \(it has: 0, 1\)"):
+    with pytest.raises(UsageError, match=r"no data of device 5 \(devices: 0, 1\)"):
         from_snapshot(columns, 5)
 
 

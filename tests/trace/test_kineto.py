@@ -279,12 +279,14 @@ def test_damage_in_the_very_first_event_and_before_it_is_said(tmp_path: Path) ->
     path = tmp_path / "head.json"
     path.write_bytes(whole().replace(b'"ph"', b'"ph\xff', 1))
     begin = len(HEADER.encode())
-    with pytest.raises(LogError, match=f"holds no events that last: damaged at byte .*: read to byte {begin - 1:,}"):
+    with pytest.raises(
+        LogError, match=f"has no events with a duration: damaged at byte .*: read to byte {begin - 1:,}"
+    ):
         kineto.read(path)
     path.write_bytes(whole().replace(b'"world_size": 8}', b'"world_size": 8\xff}'))
     trace = kineto.read(path)
     at_byte = path.read_bytes().index(b"\xff")
-    assert trace.remarks == (f"damaged at byte {at_byte:,}, before the events: devices and rank are not known",)
+    assert trace.remarks == (f"damaged at byte {at_byte:,}, before the events: devices and rank are unknown",)
     assert len(trace.operators) == 40
     assert (trace.devices, trace.rank) == ((), None)
 
@@ -402,7 +404,7 @@ def test_an_event_without_a_duration_is_left_out_and_said(tmp_path: Path) -> Non
     path.write_text(json.dumps(content))
     trace = kineto.read(path).whole()
     assert len(trace.work.name) == 0
-    assert trace.remarks == ("1 events without a duration were left out",)
+    assert trace.remarks == ("1 events without a duration were omitted",)
 
 
 def test_an_event_without_a_time_is_at_the_very_beginning(tmp_path: Path) -> None:
@@ -486,12 +488,12 @@ def test_a_backend_names_a_device_that_has_recorded_nothing(tmp_path: Path) -> N
     [
         (b"", "is empty"),
         (b"{}", "it has no traceEvents"),
-        (b'{"traceEvents": []}', "holds no events that last"),
-        ((HEADER + FOOTER).encode(), "holds no events that last"),
+        (b'{"traceEvents": []}', "has no events with a duration"),
+        ((HEADER + FOOTER).encode(), "has no events with a duration"),
         (b'{"spec": {"kind": "time"}}', "it has no traceEvents"),
         (b"PK\x03\x04", "is not a trace"),
         (b"\x1f\x8b\x08\x00garbage", "trace"),
-        (b'{"traceEvents": [{"ph": "X", "cat": "ker', "holds no events that last: cut off"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "ker', "has no events with a duration: cut off"),
         (b'{"traceEvents": 7}', "it has no traceEvents"),
     ],
 )

@@ -87,7 +87,7 @@ def test_what_is_no_number_is_an_error_that_says_so(export: Path, value: str, sa
     with closing(sqlite3.connect(export)) as database:
         database.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = {value} WHERE rowid = 7")
         database.commit()
-    with pytest.raises(LogError, match=f"no number where Nsight Systems has numbers.*{said}"):
+    with pytest.raises(LogError, match=f"non-numeric value in a numeric column of Nsight Systems.*{said}"):
         nsys.read(export)
 
 
@@ -140,7 +140,7 @@ def test_ranges_without_kernels_are_a_trace_that_says_so(tmp_path: Path) -> None
         database.commit()
     trace = nsys.read(path).whole()
     assert trace.ranges.duration_ns.tolist() == [20]
-    assert trace.remarks == ("nothing that ran on a GPU was recorded",)
+    assert trace.remarks == ("no GPU activity was recorded",)
 
 
 def test_a_hostile_name_is_only_a_name(tmp_path: Path) -> None:
@@ -182,13 +182,13 @@ def words_for_numbers(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (database_of_another, "is a database, but no export of Nsight Systems"),
-        (truncated, "is not an export of Nsight Systems that can be read"),
-        (empty_tables, "holds no kernels, no calls and no ranges"),
-        (words_for_numbers, "holds what is no number"),
+        (database_of_another, "is a database, but not an export of Nsight Systems"),
+        (truncated, "is not a readable export of Nsight Systems"),
+        (empty_tables, "has no kernels, no calls and no ranges"),
+        (words_for_numbers, "has a non-numeric value"),
         (
             lambda path: path.write_bytes(nsys.SQLITE + b"\x00" * 50),
-            "is not an export of Nsight Systems that can be read",
+            "is not a readable export of Nsight Systems",
         ),
     ],
 )

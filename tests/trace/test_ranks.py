@@ -218,7 +218,7 @@ def test_a_collective_that_differs_between_ranks_is_not_matched_and_said() -> No
     found = summary_of(run)
     assert found.arrivals == []
     assert found.cautions == [
-        "1 collective is not the same on all ranks of the group: transfer and waiting are unknown"
+        "1 collective is not the same on all ranks of the group: transfer and waiting times are unknown"
     ]
 
 
@@ -330,7 +330,7 @@ def test_silence_where_too_little_was_measured() -> None:
 
 def test_what_is_missing_is_said() -> None:
     assert summary_of(noisy(1, None), ranks=(0, 3)).cautions == [
-        "ranks 1, 2 of 4 are missing: transfer and waiting are those of the others, and no straggler can be named"
+        "ranks 1, 2 of 4 are missing: transfer and waiting times exclude them, and no straggler can be named"
     ]
 
 
@@ -341,7 +341,7 @@ def test_steps_that_do_not_match_are_said_and_the_common_ones_compared() -> None
     found = summary_of(run)
     assert found.steps == ["ProfilerStep#12", "ProfilerStep#13"]
     assert found.cautions[0] == (
-        "steps do not match: rank 0 has 4, rank 1 has 4, and 2 are common to all ranks and compared"
+        "steps do not match: rank 0 has 4, rank 1 has 4; the 2 steps common to all ranks are compared"
     )
 
 
@@ -352,7 +352,7 @@ def test_clocks_that_are_apart_are_said() -> None:
     assert found.clock is not None
     assert found.clock.offsets_ns == {0: 0, 1: -2_500_000_000}
     assert found.cautions == [
-        "clocks are apart: that of rank 1 is 2.50 s behind that of rank 0; collectives align them"
+        "clocks differ: the clock of rank 1 is 2.50 s behind that of rank 0; collectives are used to align them"
     ]
 
 
@@ -364,7 +364,7 @@ def test_a_trace_without_its_clock_is_compared_with_one_that_has_it(tmp_path: Pa
     paths[1].write_text(json.dumps(content))
     found = summarise(readings(paths))
     assert found.straggler == summary_of(run).straggler
-    assert found.cautions[0].startswith("clocks are apart")
+    assert found.cautions[0].startswith("clocks differ")
 
 
 # --- real traces of gloo (tests/fixtures/ranks)

@@ -313,7 +313,7 @@ def test_a_user_is_told_when_nothing_happens_in_a_slice(tmp_path: Path) -> None:
 
 
 def test_a_range_that_is_not_in_the_trace_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match=re.escape("--range forwrad is not in this trace. Did you mean forward?")):
+    with pytest.raises(UsageError, match=re.escape("--range forwrad not found in this trace. Did you mean forward?")):
         cut(training_trace(), "forwrad")
 
 
@@ -394,7 +394,7 @@ def test_a_slice_of_a_range_that_is_not_there_is_refused_before_any_table_is_mad
     path, slice_ = tmp_path / "trace.json", tmp_path / "w.json"
     kineto_file(path)
     monkeypatch.delattr("sysbench.trace.summarise.summarise")
-    with pytest.raises(UsageError, match=r"--range layers\.77 is not in this trace\. Did you mean layers\."):
+    with pytest.raises(UsageError, match=r"--range layers\.77 not found in this trace\. Did you mean layers\."):
         profile_source.show([path], ProfileOptions(source=(path,), window=slice_, range="layers.77"))
     assert capsys.readouterr().out == ""
     assert not slice_.exists()

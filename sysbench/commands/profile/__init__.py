@@ -1,4 +1,4 @@
-"""See which kernels take the time, by the part of the model that launched them."""
+"""Show which kernels take the time, by the part of the model that launched them."""
 
 from sysbench.command import Command, InReport
 

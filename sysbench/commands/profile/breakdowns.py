@@ -1,4 +1,4 @@
-"""Tables that add up the time of kernels: by module, phase, class and name, and file by file."""
+"""Tables that sum the time of kernels by module, phase, class and name, and compare files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from sysbench.trace.summary import (
 )
 
 PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _: lambda row: row.profile.leading)
-"""Leading columns that tell profiles apart."""
+"""Leading columns that identify the profile."""
 
 WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.work)}
 
 
 @dataclass(frozen=True)
 class Part:
-    """A row: the time of some kernels of a profile, and its share of a whole."""
+    """A row: the time of some kernels of a profile, and its share of a total."""
 
     profile: Profile
     label: str
@@ -44,33 +44,33 @@ class Part:
 
     @cached_property
     def total_ns(self) -> int:
-        """Total time, over all steps."""
+        """Return the total time, over all steps."""
         return sum(each.total_ns for each in self.times)
 
     @property
     def share(self) -> float:
-        """Share of the whole."""
+        """Return the share of the total."""
         return self.total_ns / self.whole_ns if self.whole_ns else 0.0
 
     @property
     def total(self) -> Measure:
-        """Time per step."""
+        """Return the time per step."""
         return self.profile.per_step(self.total_ns)
 
     @property
     def calls(self) -> Measure:
-        """Calls per step."""
+        """Return the calls per step."""
         return self.profile.calls_per_step(sum(each.calls for each in self.times))
 
     def of_phase(self, phase: str) -> Measure:
-        """Time per step in a phase."""
+        """Return the time per step in a phase."""
         return self.profile.per_step(sum(each.total_ns for each in self.times if each.phase == phase))
 
 
 # --- modules and phases
 
 DEPTH: Final = 6
-"""Deeper modules are counted in their ancestors."""
+"""Modules at greater depths count for their ancestors."""
 
 
 def _tree_title(profiles: Profiles) -> str:
@@ -85,7 +85,7 @@ def _tree_phases(profiles: Profiles) -> list[str]:
 
 
 def _tree(profiles: Profiles) -> Iterator[Part]:
-    """A row per folded module including its submodules, in the order of the model."""
+    """Return a row per folded module including its submodules, in the order of the model."""
     for profile in profiles.each:
         times = profiles.chosen(profile)
         if not times:
@@ -108,7 +108,7 @@ def _tree(profiles: Profiles) -> Iterator[Part]:
 
 
 def _inclusive(times: Sequence[KernelTime]) -> tuple[dict[str, list[KernelTime]], dict[str, set[str]]]:
-    """For every folded path, the times including submodules, and the modules that it stands for."""
+    """For every folded path, return the times including submodules, and the modules that it stands for."""
     inclusive: dict[str, list[KernelTime]] = defaultdict(list)
     members: dict[str, set[str]] = defaultdict(set)
     for each in times:
@@ -158,7 +158,7 @@ def _phases(profiles: Profiles) -> Iterator[Part]:
         for phase in (*profile.phases, NO_PHASE):
             times = [each for each in profile.times if each.phase == phase]
             if times:
-                yield Part(profile, phase or "not known", times, profile.total_ns)
+                yield Part(profile, phase or "unknown", times, profile.total_ns)
         yield Part(profile, "all", profile.times, profile.total_ns)
 
 
@@ -179,12 +179,12 @@ PHASE_TABLE = DeclaredTable(
 # --- classes
 
 LARGE_OTHER_SHARE: Final = 0.1
-"""Above this share of time, the kernels in class `other` are named."""
+"""If class `other` takes a larger share of time, its kernels are named."""
 LARGE_UNKNOWN_SHARE: Final = 0.01
-"""Above this share of time, kernels whose names match no class are named."""
+"""Kernels whose names match no class are named if they take a larger share of time."""
 MOST_OTHERS: Final = 3
 MOST_WRITTEN_OUT: Final = 2
-"""The largest number of classes to name for a softmax without its own kernel."""
+"""Maximum number of classes that are named for a softmax without a kernel of its own."""
 
 _GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
     "forward": ("forward", RANGES["forward"]),
@@ -196,7 +196,7 @@ _GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
 
 
 def _groups(profiles: Profiles) -> list[str]:
-    """Groups that add information to the ones before them."""
+    """Return the groups that add information to the previous ones."""
     adds: Mapping[str, Callable[[Profile], bool]] = {
         "forward": lambda profile: "forward" in profile.phases,
         "forward_backward": lambda profile: "backward" in profile.phases,
@@ -232,7 +232,7 @@ def _classes(profiles: Profiles) -> Iterator[_ClassRow]:
 
 
 def _class_notes(profiles: Profiles) -> list[str]:
-    """Notes on large kernels in `other`, and on the classes that a softmax is counted in."""
+    """Return notes on large kernels in `other`, and on the classes that softmax counts for."""
     notes = []
     for profile in profiles.each:
         others, unknown = Counter[int](), Counter[int]()
@@ -255,8 +255,8 @@ def _class_notes(profiles: Profiles) -> list[str]:
         most = [kind for kind, _ in softmax.most_common(MOST_WRITTEN_OUT)]
         if most and "softmax" not in most:
             notes.append(
-                f"softmax within attention has no kernel of its own and counts as {' and '.join(most)}: "
-                "the table attention shows its time"
+                f"softmax within attention has no kernel of its own and counts as {' and '.join(most)}; "
+                "the attention table shows its time"
             )
     return notes
 
@@ -305,7 +305,7 @@ _SORTS: Mapping[Sort, Callable[[KernelStatistics], float]] = {
 
 @dataclass(frozen=True)
 class _KernelRow(Part):
-    """A kernel within a range, or all kernels that are not listed, which have no statistics."""
+    """A kernel within a range, or the sum of all unlisted kernels, which has no statistics."""
 
     statistics: KernelStatistics | None = field(kw_only=True)
 
@@ -317,7 +317,7 @@ class _KernelRow(Part):
 
     @property
     def kernel_class(self) -> Cell:
-        """Classes as in the table of classes; an operator of forward and the optimizer is in two of them."""
+        """Return the kernel's classes as in the table of classes; operators of forward and the optimizer have two."""
         if self.statistics is None:
             return NOTHING
         time_ns = Counter[str]()
@@ -326,7 +326,7 @@ class _KernelRow(Part):
         return ", ".join(kind for kind, _ in time_ns.most_common())
 
     def shape(self, name: str) -> Cell:
-        """`128×4×1`; if calls differ, the number of different shapes."""
+        """Return `128×4×1`; if calls differ, the number of distinct shapes."""
         if self.statistics is None:
             return NOTHING
         shape, kinds = getattr(self.statistics, name), self.statistics.launch_shapes
@@ -334,7 +334,7 @@ class _KernelRow(Part):
 
 
 def _kernels(profiles: Profiles) -> Iterator[_KernelRow]:
-    """The matching kernels of a range, sorted, and one row for those that are not listed."""
+    """Return the matching kernels of a range, sorted, and one row for the unlisted kernels."""
     for profile in profiles.each:
         here, names = range_of(profile, profiles.selection.range), profile.summary.names
         found = [row for row in profile.summary.kernels if row.range == here.name]
@@ -403,7 +403,7 @@ KERNELS = DeclaredTable(
 
 
 class _File(NamedTuple):
-    """A file's column: the key has its number, the heading its name."""
+    """Column of one file: the key has its number, the heading its name."""
 
     number: int
     heading: str
@@ -425,7 +425,7 @@ def _files(profiles: Profiles) -> list[_File]:
 
 
 def _ranks(profiles: Profiles) -> Iterator[_RankRow]:
-    """Step time, busy time, and the time of each class, with the largest value emphasised if it differs."""
+    """Return step time, busy time, and the time of each class, with the largest value emphasised if it differs."""
     for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
         yield _RankRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.each])
     times = [profile.by_class() for profile in profiles.each]
@@ -458,4 +458,4 @@ RANKS = DeclaredTable(
     leading=leading(Field("what", "per step", get=lambda row: row.label)),
     when=lambda profiles: len(profiles.each) > 1,
 )
-"""One column per file: step, busy time, and time by kernel class; the slowest is marked."""
+"""One column per file: step time, busy time, and time by kernel class; the slowest is marked."""

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 @command_options(ProfileSpec, ProfileOptions)
 def profile(spec_given: Given, options_given: Given) -> None:
-    """See which kernels take the time, by the part of the model that launched them.
+    """Show which kernels take the time, by the part of the model that launched them.
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
-    --from takes traces that any program has recorded with torch.profiler or nsys.
+    --from shows traces that any program has recorded with torch.profiler or nsys.
     """
     running.answer("profile", spec_given, options_given)
 
@@ -46,12 +46,12 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
         for known in map(hardware.named, spec.simulate):
             if known.synchronous:  # no lanes to draw
                 raise UsageError(
-                    f"--simulate {known.slug}: host and device are one there; sysbench time --simulate predicts the "
+                    f"--simulate {known.slug}: its host and device are the same; sysbench time --simulate predicts the "
                     "step"
                 )
         options = options.model_copy(update={"no_live": True})
     if options.rank_regex is not None:
-        raise UsageError("--rank-regex finds ranks in the names of traces: it needs --from")
+        raise UsageError("--rank-regex finds ranks in the file names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
         return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
@@ -85,10 +85,10 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
 
 
 def _traces_in(directory: Path) -> list[Path]:
-    """All traces in a directory, such as those of tensorboard_trace_handler; a report and its export count once."""
+    """Return all traces in a directory, such as tensorboard_trace_handler's; a report and its export count once."""
     found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACES))
     if not found:
-        raise UsageError(f"--from {directory} is a directory without a trace ({', '.join(_TRACES)}) in it")
+        raise UsageError(f"--from {directory} contains no trace ({', '.join(_TRACES)})")
     return [path for path in found if path.suffix != _REPORT or path.with_suffix(".sqlite") not in found]
 
 
@@ -125,7 +125,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
         if options.json_path == "-":
             sys.stdout.write(written)
         else:
-            # As for a record, CSV holds a single table.
+            # CSV holds a single table, as for a record.
             tables = options.tables or ((measuring("profile").long_table,) if options.format == "csv" else ())
             sheet = sheet_of([(each.title, each) for each in summaries], tables, options.selection, ranks)
             output.show_sheet(sheet, console, options.format, options.columns)
@@ -133,17 +133,17 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
 
 
 class _Read(NamedTuple):
-    """What is taken from one trace."""
+    """Data from one trace."""
 
     summary: ProfileSummary
     cut: Cut | None
     """The requested slice."""
     rank: RankReading | None
-    """None for a single trace without collectives, which has nothing to compare."""
+    """Comparison of ranks; None for a single trace without collectives."""
 
 
 def _read(path: Path, options: ProfileOptions, progress: Progress, *, several: bool) -> _Read:
-    """Read a trace; its summary is made last because it consumes the recording."""
+    """Read a trace. The summary is made last because it consumes the recording."""
     from sysbench.trace.ranks import reading
 
     recording = traces.read(path, progress)

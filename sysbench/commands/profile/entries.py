@@ -1,6 +1,6 @@
-"""Tables of what a summary lists: operators, copies, device use, number formats, checks, and rates of work.
+"""Tables of the entries of a summary: operators, copies, device use, number formats, checks, and rates of work.
 
-Each row is one entry of the summary. `breakdowns` has the tables that add up the time of kernels.
+Each row is one entry of the summary. `breakdowns` has the tables that sum the time of kernels.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Row:
     of: Any
 
     def per_step(self, name: str) -> Measure:
-        """A time in nanoseconds, as seconds per step."""
+        """Return a time in nanoseconds as seconds per step."""
         return self.profile.per_step(getattr(self.of, name))
 
     def count(self, name: str) -> Measure:
-        """A count per step."""
+        """Return a count per step."""
         return self.profile.calls_per_step(getattr(self.of, name))
 
 
@@ -78,7 +78,7 @@ def _operator_table(name: str, shapes: bool) -> DeclaredTable:
 
 
 OPERATORS = _operator_table("operators", shapes=False)
-"""PyTorch's operators: their time on the host, and the device time of the work they launched."""
+"""PyTorch's operators: their host time, and the device time of the work they launched."""
 OPERATOR_SHAPES = _operator_table("operator-shapes", shapes=True)
 """PyTorch's operators, one row per combination of input shapes."""
 
@@ -89,7 +89,7 @@ def _over(value: float | None, by: float | None) -> float | None:
 
 COPIES = DeclaredTable(
     "copies",
-    "memory copied and set",
+    "memory copies and sets",
     (
         Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
         Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
@@ -99,7 +99,7 @@ COPIES = DeclaredTable(
     rows=_rows(lambda profile: profile.summary.copies),
     leading=(PROFILE, leading(Field("copy", elastic=True, get=lambda row: row.of.name))),
 )
-"""Memory that the driver copied and set."""
+"""Copies and sets of memory by the driver."""
 
 DEVICE = DeclaredTable(
     "device",
@@ -110,9 +110,9 @@ DEVICE = DeclaredTable(
             unit="s",
             get=lambda row: row.profile.per_step(row.profile.summary.window_ns),
             note=lambda profiles: (
-                "step: from its start until host and device are done"
+                "step: from its start until host and device have finished it"
                 if profiles.predicted
-                else "step: under the profiler, from its start until host and device are done"
+                else "step: under the profiler, from its start until host and device have finished it"
             ),
         ),
         Field("busy", unit="share", group="device", get=lambda row: row.of.busy_ns / row.of.window_ns),
@@ -187,7 +187,7 @@ PRECISION = DeclaredTable(
     rows=_rows(_formats),
     leading=(PROFILE, leading(Field("format", get=lambda row: row.of.name))),
     when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
-    notes=("by the names of matmul and attention kernels; unknown: the name contains no format",),
+    notes=("format in the names of matmul and attention kernels; unknown: the name contains no format",),
 )
 """Time of matrix products by the number format in kernel names."""
 
@@ -207,7 +207,7 @@ CHECKS = DeclaredTable(
 )
 """Counts that the model determines, and the counts in the profile."""
 
-# --- time against work
+# --- time and work
 
 
 class _RateRow(Row):
@@ -227,7 +227,7 @@ class _RateRow(Row):
 
 
 def bound(rate: Rate) -> Literal["compute", "memory"] | None:
-    """Whether compute or memory traffic takes longer at the hardware's peak; None if unknown."""
+    """Return whether compute or memory traffic takes longer at the hardware's peak; None if unknown."""
     arithmetic, traffic = _over(rate.flops, rate.peak_flops_per_s), _over(rate.bytes, rate.peak_bytes_per_s)
     if arithmetic is None or traffic is None:
         return None
@@ -261,7 +261,7 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
                 importance=1,
                 get=lambda row: row.of.bytes,
                 optional=True,
-                note="bytes: a lower bound, every operand and result moved once",
+                note="bytes: a lower bound; every operand and result is moved once",
             ),
             Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.achieved, when=has_work),
             Field(
@@ -287,13 +287,13 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
             PROFILE,
             leading(
                 Field("part", part, get=lambda row: row.of.part),
-                Field("phase", get=lambda row: row.of.phase or "not known"),
+                Field("phase", get=lambda row: row.of.phase or "unknown"),
             ),
         ),
     )
 
 
-ATTENTION = _rate_table("attention", "attention, part by part", "part", "attention")
+ATTENTION = _rate_table("attention", "parts of attention", "part", "attention")
 """Time, work and rates of scores, mask, softmax and output."""
-RATES = _rate_table("rates", "time against work, by class", "class", "class")
+RATES = _rate_table("rates", "time and work by class", "class", "class")
 """Time, work and rates of kernel classes with known work."""

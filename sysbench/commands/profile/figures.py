@@ -1,6 +1,6 @@
-"""Figures of profiles: shares of kernel classes, attention's parts by time and by FLOPs, and rates below the roofline.
+"""Figures of profiles: shares of kernel classes, attention's parts by time and by FLOPs, and rooflines.
 
-Also the colours of kernel classes and phases, which the flame graph shares.
+The module also has the colours of kernel classes and phases, which the flame graph shares.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ PHASES: Final[Mapping[str, str]] = {
     "backward": "#d5d9f0",
     "optimizer": "#f0e5cf",
 }
-"""Light colours, because names of modules are written on them."""
+"""Colours of phases, light because module names are written on them."""
 
 NEUTRAL: Final = "#e4e7eb"
 """Colour of the whole step and of unknown phases."""
@@ -80,7 +80,7 @@ PROFILE_PALETTE_INK: Final = "#1b1f24"
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever has more contrast, by relative luminance (WCAG 2.2)."""
+    """Return black or white, whichever has more contrast, by relative luminance (WCAG 2.2)."""
     channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -88,16 +88,16 @@ def ink_on(colour: str) -> str:
 
 
 MOST_CELLS: Final = 10
-"""The largest number of cells in a figure; each has up to three bars."""
+"""Maximum number of cells in a figure; each has up to three bars."""
 
 MOST_ROOFLINES: Final = 4
-"""The largest number of cells in a figure of rooflines; each has a panel."""
+"""Maximum number of cells in a figure of rooflines; each has a panel."""
 
 _WRITTEN: Final = 0.06
-"""Parts with a smaller share of a bar have no room for their number."""
+"""Minimum share of a bar that has room for its number."""
 
 _SEEN: Final = 0.004
-"""Parts with a smaller share in all bars are not in the legend."""
+"""Parts with a smaller share in all bars are omitted from the legend."""
 
 _BAR_IN: Final = 0.2
 _GAP_IN: Final = 0.12
@@ -111,7 +111,7 @@ _POINT_COLOURS: Final = {
     "matmul": "#4477aa", "scores": "#228833", "mask": "#ccbb44", "softmax": "#ee6677", "output": "#66ccee",
     "attention": "#aa3377", "optimizer": "#cc8844",
 }  # fmt: skip
-"""Paul Tol's bright scheme, with an orange."""
+"""Paul Tol's bright scheme, plus an orange."""
 
 _SHORT: Final = {"forward": "forward", "forward and backward": "fwd + bwd", "the step": "step"}
 
@@ -126,21 +126,21 @@ class Bar:
 
 
 def of_run(record: ProfileRecord) -> Iterator[Drawn]:
-    """All figures of a run."""
+    """Return all figures of a run."""
     return figures(record.cells)
 
 
 def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
-    """All figures of some cells."""
+    """Return all figures of some cells."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
     about = subject(cells)
     mark = ", ".join(dict.fromkeys(cell.prediction.gpu for cell in profiled if cell.prediction))
     for name, title, what, bars, colours in (
-        ("classes", "where the time goes", "Share of the time by class of kernel", _class_bars, CLASSES),
+        ("classes", "time by kernel class", "Share of time by kernel class", _class_bars, CLASSES),
         (
             "attention-parts",
-            "attention, part by part",
-            "Attention's parts by their share of its time, and of its FLOPs",
+            "parts of attention",
+            "Parts of attention by share of its time and of its FLOPs",
             _attention_bars,
             PARTS,
         ),
@@ -256,7 +256,7 @@ def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> li
 
 @dataclass(frozen=True)
 class Point:
-    """What one part does in a phase: FLOPs per byte that must be moved, and FLOP/s."""
+    """Performance of one part in a phase: FLOPs per byte of minimum traffic, and FLOP/s."""
 
     part: str
     phase: str
@@ -266,7 +266,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Roofline:
-    """One profile, and the roofs over it: bytes per second, and FLOP/s of units that its parts use."""
+    """One profile and its roofline ceilings: bytes per second, and FLOP/s of the units that its parts use."""
 
     name: str
     points: tuple[Point, ...]
@@ -275,7 +275,7 @@ class Roofline:
 
 
 def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofline]:
-    """The roofline of every profile whose hardware, and the work of some part, are known."""
+    """Return the roofline of every profile with known hardware and at least one part with known work."""
     for cell in cells:
         if cell.summary is None:
             continue
@@ -292,23 +292,23 @@ def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofl
 
 
 def _drawn_rooflines(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[Drawn]:
-    """The picture of a run, if there is anything in it; `mark` names GPUs that were not there."""
+    """Yield the roofline figure of a run, if there is data for it; `mark` names GPUs that were predicted."""
     found = list(rooflines(cells, name))[:MOST_ROOFLINES]
     if not found:
         return
     about = subject(cells)
-    what = "Rate of attention's parts and of classes of kernels over the least bytes that they must move, below the "
+    what = "Performance of attention's parts and kernel classes over FLOP per byte of minimum traffic, below the "
     heading = Heading("roofline", " · ".join(about), mark, mark="PREDICTED")
     yield Drawn(
         "roofline",
-        captioned(f"{'Predicted: ' if mark else ''}{what}data sheet's roofs", about),
+        captioned(f"{'Predicted: ' if mark else ''}{what}data sheet's roofline", about),
         partial(draw_rooflines, found, heading),
         tuple(cells),
     )
 
 
 def draw_rooflines(found: Sequence[Roofline], heading: Heading) -> Figure:
-    """A panel for each profile, both axes logarithmic."""
+    """Draw a panel for each profile, with logarithmic axes."""
     from matplotlib.lines import Line2D
 
     parts = list(dict.fromkeys(point.part for each in found for point in each.points))
@@ -355,7 +355,7 @@ def _draw_roofline(axes: Axes, each: Roofline, title: str) -> None:
         )  # fmt: skip
     axes.set_xlim(left, right)
     axes.set_ylim(min(reached) / 3, max(each.peaks_flops_per_s) * 3)
-    dressed(axes, title=title, x="FLOP for each byte that must be moved", y="", lines="both")
+    dressed(axes, title=title, x="FLOP per byte (minimum traffic)", y="", lines="both")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(
         lambda value, _: units.quantity("flops_per_s", value).replace(".00 ", " ").replace(".0 ", " ")

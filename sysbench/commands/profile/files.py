@@ -1,6 +1,6 @@
-"""Files of `sysbench profile`: the traces of a cell's ranks, and what is written besides the record.
+"""Files of `sysbench profile`: the traces of a cell's ranks, and outputs other than the record.
 
-Traces are read, and those of one run are compared; slices of traces, flame graphs and timelines are written.
+This module reads traces, compares the traces of one run, and writes slices of traces, flame graphs and timelines.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.g
 
 @dataclass(frozen=True)
 class TraceReader:
-    """Reads a cell's traces, one per rank, in the parent, after the workers have finished or, under nsys, have ended.
+    """Reads a cell's traces, one per rank, in the parent after the workers have finished (under nsys, ended).
 
     The summary of rank 0 and the comparison of all ranks go into the log. Traces are large and are kept only on
     request, so tables must not depend on them.
@@ -112,7 +112,7 @@ class Files:
     @classmethod
     @contextmanager
     def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
-        """Choose all paths; raises UsageError and OutputError for files or profilers that cannot be used."""
+        """Choose all paths; raises UsageError and OutputError for unusable files or profilers."""
         refuse_other_endings(options)
         cells = list(spec.cells())
         refuse_impossible(cells)
@@ -150,9 +150,9 @@ class Files:
                 yield from (Saved(path) for path in paths_of_ranks(trace, cell.cell.workers) if path.is_file())
             window, flame = self.windows.get(cell.key), self.flames.get(cell.key)
             if window is not None:
-                # The trace is read again, because a failure to cut or write the slice must not fail the cell, and a
-                # resumed run has traces that an earlier one read.
-                with waiting(f"cutting {window.name} out of the trace", silent=self.quiet):
+                # The trace is read again, for two reasons: failure to write the slice must not fail the cell, and a
+                # resumed run has traces that an earlier run read.
+                with waiting(f"extracting {window.name} from the trace", silent=self.quiet):
                     file = write_window(window, taken(traces.read(trace), self.range))
                 yield file
             if flame is not None:
@@ -169,7 +169,7 @@ class Files:
 
 
 def taken(recording: Recording, range: str | None) -> Cut:
-    """Cut out the requested slice, limited to what can be written; raises UsageError if there is no such range."""
+    """Extract the requested slice, limited to a writable size; raises UsageError if the range does not exist."""
     from sysbench.trace import window
 
     return window.cut(recording, window.find(recording, range), window.MOST_ROWS)
@@ -204,7 +204,7 @@ def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
 
 
 def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) -> Saved:
-    """Draw a step of several ranks; raises UsageError if they have none in common, and OutputError."""
+    """Draw a step of several ranks; raises UsageError if they have no step in common, and OutputError."""
     from sysbench.commands.profile.ranks import timeline_figure
     from sysbench.trace.ranks.matching import timeline
 
@@ -227,7 +227,7 @@ def refuse_other_endings(options: ProfileOptions) -> None:
 
 
 def ranges_wanted(options: ProfileOptions) -> Sequence[str]:
-    """Ranges that need an additional kernel table."""
+    """Return the ranges that need an additional kernel table."""
     return (options.range,) if options.range is not None else ()
 
 
@@ -238,11 +238,11 @@ def _refuse_other_ending(option: str, path: Path, endings: Sequence[str], profil
 
 
 _IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
-"""A rank in the name of a file, for traces that do not contain it."""
+"""Matches a rank in a file name, for traces that do not contain it."""
 
 
 def numbered(reading: RankReading, pattern: str | None) -> RankReading:
-    """Return the reading with its rank: by `--rank-regex`, otherwise as recorded, otherwise as in the file's name.
+    """Return the reading with its rank: from `--rank-regex`, otherwise as recorded, otherwise from the file's name.
 
     Raises UsageError if the expression finds no rank in the file's name.
     """
@@ -258,10 +258,10 @@ def numbered(reading: RankReading, pattern: str | None) -> RankReading:
 
 
 def compared(readings: Sequence[RankReading], together: str | None) -> RanksSummary | None:
-    """Compare the ranks of a run; None if they are not known, do not communicate, or are not of one run.
+    """Compare the ranks of a run; None if ranks are unknown, do not communicate, or belong to different runs.
 
-    `together` names what says that the traces belong together, such as their directory: rank twice is an error then.
-    Raises UsageError for that, and for ranks of runs of different sizes; LogError for impossible times.
+    `together` names the reason why the traces belong together, such as their directory. Two traces of the same rank are
+    then an error. Raises UsageError for that, and for ranks of runs of different sizes; LogError for impossible times.
     """
     from sysbench.trace.ranks.summarise import summarise
 
@@ -274,15 +274,15 @@ def compared(readings: Sequence[RankReading], together: str | None) -> RanksSumm
         if each.rank in ranks:
             raise UsageError(
                 f"{together} has two traces of rank {each.rank}, {ranks[each.rank].title} and {each.title}: keep one "
-                "per rank, or name the files one by one to see them side by side"
+                "per rank, or list the files to compare them side by side"
             )
         ranks[each.rank] = each
     sizes = {each.world_size: each for each in readings if each.world_size is not None}
     if len(sizes) > 1:
         told = " and ".join(f"{each.title} of {size}" for size, each in [*sizes.items()][:2])
-        raise UsageError(f"the traces are of different runs: {told} ranks")
+        raise UsageError(f"the traces come from different runs: {told} ranks")
     try:
         return summarise(ranks) if any(each.collectives for each in readings) else None
     except ValidationError as error:
         titles = ", ".join(each.title for each in ranks.values())
-        raise LogError(f"{titles} hold what no run can: {first_fault(error)}") from None
+        raise LogError(f"{titles}: inconsistent data: {first_fault(error)}") from None

@@ -23,7 +23,7 @@ DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
 """Cautions about missing kernels or kernels without a range, which make shares misleading."""
 
 DOUBTFUL_ON_CPU: Final[frozenset[CautionCode]] = frozenset({"host-busy"})
-"""On a CPU operators are timed by the host clock, which includes the time that other processes take."""
+"""On a CPU the host clock times operators, and includes the time that other processes take."""
 
 RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
     "forward": ("forward",),
@@ -37,11 +37,11 @@ PARTS: Final = ("scores", "mask", "softmax", "output")
 """Parts of naive attention, in order."""
 
 NOTABLE: Final = 0.02
-"""Smaller shares of time are not mentioned, and smaller differences are ignored."""
+"""Minimum share of time to mention, and minimum difference to report."""
 
 MOST_CLASSES: Final = 3
 MOST_LEADERS: Final = 3
-"""With more different leading kernels than this, there is no sentence."""
+"""Maximum number of different leading kernels; with more, the sentence is omitted."""
 
 NAMES: Final[Mapping[KernelClass, str]] = {
     "matmul": "matrix products",
@@ -60,11 +60,11 @@ NAMES: Final[Mapping[KernelClass, str]] = {
 }
 
 _POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "profiler")
-"""Sentences cover ranges over these axes; each value of another axis has its own sentences."""
+"""Sentences give ranges over these axes; each value of another axis has its own sentences."""
 
 
 def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
-    """All findings."""
+    """Yield all findings."""
     known = complete(cells)
     for where, group, name in _settings(known, cells):
         for about in (_leaders, _besides_products, _products, _softmax, _precision):
@@ -79,7 +79,7 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
 
 
 def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
-    """Findings to show below the tables on a screen; the tables show the others."""
+    """Yield the findings to show below the tables on a screen; the tables show the others."""
     known = complete(cells)
     for where, group, name in _settings(known, cells):
         mark = "predicted: " if any(cell.prediction for cell in group) else ""
@@ -90,19 +90,19 @@ def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
 
 
 def doubts(cell: ProfileCellRecord) -> frozenset[CautionCode]:
-    """Cautions that exclude a cell from all sentences."""
+    """Return the cautions that exclude a cell from all sentences."""
     on_cpu = cell.summary is not None and cell.summary.source == "cpu"
     against = DOUBTFUL | DOUBTFUL_ON_CPU if on_cpu else DOUBTFUL
     return frozenset(caution.code for caution in cell.cautions) & against
 
 
 def complete(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
-    """Cells with a complete profile."""
+    """Return the cells with a complete profile."""
     return [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns and not doubts(cell)]
 
 
 def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:
-    """Share of each kernel class in the time of some phases, largest first; empty if nothing ran."""
+    """Return the share of each kernel class in the time of some phases, largest first; empty if nothing ran."""
     summary = cell.summary
     if summary is None:
         return {}
@@ -116,20 +116,20 @@ def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[
 
 
 def has_phase(cell: ProfileCellRecord, phase: str) -> bool:
-    """Whether anything was launched in a phase."""
+    """Return whether anything was launched in a phase."""
     if cell.summary is None or phase not in cell.summary.phases:
         return False
     return cell.summary.phases.index(phase) in set(cell.summary.spent.phase)
 
 
 def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
-    """Rates of the parts of attention in a phase, in order."""
+    """Return the rates of the parts of attention in a phase, in order."""
     found = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
     return {part: found[part] for part in PARTS if part in found}
 
 
 def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tuple[int, int], tuple[int, int]]:
-    """(time, calls) by (phase, kernel), summed over modules; phases and kernels are given by position."""
+    """Return (time, calls) by (phase, kernel), summed over modules; phases and kernels are positions."""
     wanted = {number for number, phase in enumerate(summary.phases) if phases is None or phase in phases}
     columns = summary.spent
     found: dict[tuple[int, int], tuple[int, int]] = {}
@@ -145,7 +145,7 @@ def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tu
 def _settings(
     cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
 ) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
-    """Groups of cells with equal settings, each with a prefix that names the settings, and names for its cells."""
+    """Yield groups of cells with equal settings, each with a prefix for the settings, and names for its cells."""
     differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _POOLED_AXES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
@@ -160,7 +160,7 @@ def _settings(
 
 @dataclass(frozen=True)
 class Leading:
-    """The kernel, or on a CPU the operator, that takes the most time in some phases."""
+    """The kernel that takes the most time in some phases; on a CPU, the operator."""
 
     cell: ProfileCellRecord
     name: KernelName
@@ -171,7 +171,7 @@ class Leading:
 
 
 def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | None:
-    """The leading kernel of some phases; None if nothing was launched in them."""
+    """Return the leading kernel of some phases; None if nothing was launched in them."""
     summary = cell.summary
     total: dict[int, tuple[int, int]] = {}
     for (_, kernel), (total_ns, calls) in (_by_kernel(summary, phases) if summary is not None else {}).items():
@@ -198,14 +198,14 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
         at = "" if len(alike) == 1 else f" at {named([found.cell for found in each], name)}"
         share = share_range([(found.share, found.cell) for found in each], name)
         calls = {found.calls for found in each}
-        often = f" in {calls.pop()} a step" if len(calls) == 1 else ""
+        often = f" in {calls.pop()} per step" if len(calls) == 1 else ""
         work = "operator" if on_cpu else "kernel"
         text = f"{where}the {work} that takes the most time in forward{at} is {short}, {share}{often}"
         yield Said(f"{text}{_leaders_elsewhere(each)}.", tuple(found.cell for found in each))
 
 
 def _leaders_elsewhere(each: Sequence[Leading]) -> str:
-    """Whether the same kernel also leads backward and the whole step, if all cells agree on that."""
+    """Describe the leading kernels of backward and the whole step, if all cells agree on them."""
     same, others = [], []
     for what in ("backward", "the step"):
         found = [leading(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]
@@ -227,7 +227,7 @@ def _leaders_elsewhere(each: Sequence[Leading]) -> str:
 
 
 def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """Classes other than matrix products that take time in forward."""
+    """Yield the classes other than matrix products that take time in forward."""
     shares = [(cell, found) for cell in group if (found := class_shares(cell, RANGES["forward"]))]
     means: dict[KernelClass, float] = {}
     for _, found in shares:
@@ -239,12 +239,12 @@ def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Name
             f"{NAMES[kind]} {share_range([(found.get(kind, 0.0), cell) for cell, found in shares], name)}"
             for _, kind in others[:MOST_CLASSES]
         ]
-        text = f"{where}besides matrix products, forward's time goes to {listed(words)}."
+        text = f"{where}besides matrix products, forward spends its time in {listed(words)}."
         yield Said(text, tuple(cell for cell, _ in shares))
 
 
 def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """Share of matrix products in forward, with backward, and in the step, as far as all profiles have these phases."""
+    """Yield the share of matrix products in forward, with backward, and in the step, for phases of all profiles."""
     forward = [cell for cell in group if has_phase(cell, "forward")]
     cells = [cell for cell in forward if has_phase(cell, "backward")]
     ranges = ["forward", "forward and backward"] if cells else ["forward"]
@@ -269,7 +269,7 @@ def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> It
     if rise >= NOTABLE:
         before, after = units.share(mean(first, kind)), units.share(mean(last, kind))
         many = " on average" if len(cells) > 1 else ""
-        gains = f"; what grows most from {first} to {last} are {NAMES[kind]}, from {before} to {after}{many}"
+        gains = f"; the share of {NAMES[kind]} grows most, from {before} of {first} to {after} of {last}{many}"
     yield Said(f"{where}matrix products take {listed(words)}{gains}.", tuple(cells))
 
 
@@ -286,11 +286,11 @@ def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
             if len(needed) == 3 and whole_ns and all(rate.flops is not None for rate in needed):
                 found.append((cell, parts))
         if found:
-            yield Said(f"{where}softmax: {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
+            yield Said(f"{where}softmax has {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
 
 
 def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], phase: str, name: Namer) -> str:
-    """Softmax compared with the two matrix products, by share of FLOPs and of time."""
+    """Compare softmax with the two matrix products, by share of FLOPs and of time."""
 
     def share(amount: Callable[[Rate], int], *parts: str) -> str:
         values = [
@@ -301,7 +301,7 @@ def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], p
 
     flops, time = share(lambda rate: rate.flops or 0, "softmax"), share(lambda rate: rate.total_ns, "softmax")
     products = share(lambda rate: rate.total_ns, "scores", "output")
-    text = f"{flops} of attention's FLOPs in {phase}, {time} of its time; its two matrix products take {products}"
+    text = f"{flops} of attention's {phase} FLOPs and takes {time} of its time; the two matrix products take {products}"
     (cell, rates), *others = found
     if others or cell.summary is None:
         return text
@@ -309,14 +309,14 @@ def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], p
         units.seconds(sum(rates[part].total_ns for part in parts) / cell.summary.steps * 1e-9)
         for parts in (("softmax",), ("scores", "output"))
     ]
-    return f"{text} ({' against '.join(per_step)})"
+    return f"{text} ({' vs. '.join(per_step)})"
 
 
 # --- precision and the device
 
 
 def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """The number format that matrix products spend most time in, by the names of their kernels."""
+    """Yield the number format in which matrix products spend most time, by the names of their kernels."""
     formats, shares, known_shares = set(), [], []
     for cell in group:
         precisions = cell.summary.precisions if cell.summary is not None else {}
@@ -330,14 +330,14 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
         return
     ((format_, asked),) = formats
     known_share = min(known_shares)
-    partly = "" if known_share > 1 - NOTABLE / 2 else f" (known for {units.share(known_share)} of that time)"
+    partly = "" if known_share > 1 - NOTABLE / 2 else f" (format known for {units.share(known_share)} of that time)"
     but = "" if format_ == asked else f", although {asked} was requested"
     text = f"{where}matrix products spend {share_range(shares, name)} of their time in {format_}, "
-    yield Said(f"{text}by the names of their kernels{partly}{but}.", tuple(cell for _, cell in shares))
+    yield Said(f"{text}judging by kernel names{partly}{but}.", tuple(cell for _, cell in shares))
 
 
 def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
-    """How long the device does nothing, and how much of that is waiting for launches."""
+    """Yield the idle time of the device, and the part of it spent waiting for launches."""
     found = sorted(
         (
             (use.waiting_ns / use.window_ns, 1 - use.busy_ns / use.window_ns, cell)
@@ -357,12 +357,12 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     idles = share_range([(idle, cell) for _, idle, cell in found], name)
     waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
     bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
-    text = f"the device idles {idles} of the {kind} step, {waits} waiting for the host to launch work"
+    text = f"the device is idle for {idles} of the {kind} step, for {waits} while the host launches work"
     if bound:
         text += ": launch-bound" if len(found) == 1 else f": launch-bound at {named(bound, name)}"
     yield Said(f"{text}.", basis)
 
 
 def of_run(record: ProfileRecord) -> Iterator[Said]:
-    """Everything that a run shows."""
+    """Yield all findings of a run."""
     return findings(record.cells)

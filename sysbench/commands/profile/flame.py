@@ -1,7 +1,7 @@
 """Flame graph of a profile: step, phases, nested modules and kernels, with widths proportional to time.
 
-Either an SVG for reports, which merges layers, or a self-contained HTML page that zooms. Names of kernels and ranges
-are untrusted: the page receives them as data and only ever sets them as text.
+Output is either an SVG for reports, which merges layers, or a self-contained HTML page that zooms. Names of kernels and
+ranges are untrusted: the page receives them as data and only ever sets them as text.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MARGIN: Final = 10.0
 TITLE: Final = 26.0
 LEGEND: Final = 26.0
 NARROWEST: Final = 0.3
-"""Narrower boxes are omitted: they are invisible and would make the file large."""
+"""Minimum width of a box; narrower ones are invisible and would make the file large."""
 _CHARACTER: Final = 6.4
 """Width of a character at 11 px, slightly more than average."""
 _WIDE: Final = frozenset("mwMW@%")
 _WIDE_CHARACTER: Final = 11.0
 _SHORTEST_LABEL: Final = 3
 _LONGEST_NAME: Final = 400
-"""The number of characters of a recorded name in a tooltip."""
-_NOT_KNOWN: Final = "no known phase"
+"""Maximum length of a recorded name in a tooltip."""
+_NOT_KNOWN: Final = "unknown phase"
 _FOLDER: Final = "profile_flame"
 
 
@@ -44,7 +44,7 @@ def write(path: Path, summary: ProfileSummary, title: str) -> None:
     """Write a flame graph in the suffix's format: svg or html. Raises UsageError and OutputError."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise UsageError(f"{path.name} is not a picture's name: it must end in .svg or .html")
+        raise UsageError(f"{path.name} must end in .svg or .html")
     pages.write(path, svg(summary, title) if suffix == "svg" else page(summary, title))
 
 
@@ -58,7 +58,7 @@ class Box:
     name: str
     colour: str
     recorded: str = ""
-    """A kernel's full name."""
+    """Full name of a kernel."""
     total_ns: int = 0
     calls: int = 0
     within: dict[object, Box] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Box:
 
 
 def tree(summary: ProfileSummary) -> Box:
-    """The boxes of a profile: step, phases, modules with merged layers, kernels."""
+    """Return the boxes of a profile: step, phases, modules with merged layers, kernels."""
     spent = summary.spent
     whole = Box("step", NEUTRAL, "", sum(spent.total_ns), sum(spent.calls))
     columns = zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
@@ -91,7 +91,7 @@ def tree(summary: ProfileSummary) -> Box:
 
 
 def svg(summary: ProfileSummary, title: str) -> str:
-    """The SVG, 1200 wide."""
+    """Return the SVG, 1200 wide."""
     whole = tree(summary)
     height = MARGIN * 2 + TITLE + LEGEND + ROW * _depth(whole)
     return "\n".join(
@@ -134,7 +134,7 @@ def _boxes(whole: Box, steps: int, total_ns: int) -> Iterator[str]:
         if label:
             yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{_escaped(label)}</text>'
         yield "</g>"
-        # Phases and modules in their own order, then kernels, longest first.
+        # Phases and modules keep their order, then kernels follow, longest first.
         outer = [part for part in box.within.values() if not part.recorded]
         kernels = [part for part in box.within.values() if part.recorded]
         for part in (*outer, *sorted(kernels, key=lambda part: -part.total_ns)):
@@ -143,7 +143,7 @@ def _boxes(whole: Box, steps: int, total_ns: int) -> Iterator[str]:
 
 
 def _label(name: str, room: float) -> str:
-    """As much of a name as fits; empty if that is too short."""
+    """Return as much of a name as fits; empty if that is too short."""
     for length in range(int(room / _CHARACTER), _SHORTEST_LABEL - 1, -1):
         label = elided(name, length)
         if sum(_WIDE_CHARACTER if letter in _WIDE else _CHARACTER for letter in label) <= room:
@@ -162,7 +162,7 @@ def _legend(summary: ProfileSummary, y: float) -> Iterator[str]:
 
 
 def _classes(summary: ProfileSummary) -> list[KernelClass]:
-    """The kernel class of each row of `spent`."""
+    """Return the kernel class of each row of `spent`."""
     rows = zip(summary.spent.kernel, summary.spent.phase, strict=True)
     return [summary.names[kernel].class_in(summary.phases[phase]) for kernel, phase in rows]
 
@@ -171,16 +171,16 @@ def _escaped(text: str) -> str:
     return html.escape(pages.printable(text))
 
 
-# --- as a page
+# --- as an HTML page
 
 
 def page(summary: ProfileSummary, title: str) -> str:
-    """The HTML page."""
+    """Return the HTML page."""
     spent = summary.spent
     order = list(CLASSES)
     data = {
         "steps": summary.steps,
-        "work": "operators of the CPU" if summary.source == "cpu" else "kernels",
+        "work": "CPU operators" if summary.source == "cpu" else "kernels",
         "phases": [[name or _NOT_KNOWN, PHASES.get(name, NEUTRAL)] for name in summary.phases],
         "modules": [module.split(".") if module else [] for module in summary.modules],
         "names": [

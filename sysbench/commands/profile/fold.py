@@ -1,4 +1,4 @@
-"""Folds the event log of `sysbench profile` into its record, with cautions about incomplete or distorted profiles."""
+"""Fold of the event log of `sysbench profile` into its record, with cautions about incomplete or distorted profiles."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sysbench.log.predictions import prediction_of
 from sysbench.trace.summary import ProfileSummary
 
 COSTLY_SHARE = 0.5
-"""If profiling makes a step longer by more than this share, the profiled step is no measure of time."""
+"""Maximum relative slowdown by the profiler; a slower profiled step is no measure of time."""
 
 SLOWER_SHARE = 0.1
-"""Kernels that take longer in total than the unprofiled step by more than this share ran slower than usual."""
+"""Kernels ran slower than usual if their total exceeds the unprofiled step by more than this share."""
 
 UNLINKED_SHARE = 0.01
 """A caution is issued above this share of kernel time without a known launch."""
@@ -38,7 +38,7 @@ FOREIGN_SHARE = 0.02
 
 
 def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, run: Run) -> list[Caution]:
-    """All cautions of a cell, most serious first; none for a cell without a profile."""
+    """Return all cautions of a cell, most serious first; none for a cell without a profile."""
     summary = record.summary
     if summary is None:
         return []
@@ -56,73 +56,73 @@ def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed:
 
 
 def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    """Missing parts of the file, kernels, launches, or work that the model requires."""
+    """Yield cautions about missing parts of the file, kernels, launches, or work that the model requires."""
     for remark in summary.remarks:
-        yield Caution(code="trace-damaged", message=remark, remedy="profile again if anything is missing")
+        yield Caution(code="trace-damaged", message=remark, remedy="repeat the profile if anything is missing")
     if record.device is not None and record.device.type != "cpu" and summary.source == "cpu":
         yield Caution(
             code="kernels-missing",
             message="the profiler recorded no kernels of the device: tables show operators by their host time",
-            remedy="end other profilers, and check that this user may read the GPU's performance counters",
+            remedy="stop other profilers, and check that this user may read the GPU's performance counters",
         )
     work_ns = summary.device.work_ns if summary.device else 0
     if work_ns and summary.unlinked_ns > UNLINKED_SHARE * work_ns:
         yield Caution(
             code="kernels-unlinked",
-            message=f"the launches of {units.share(summary.unlinked_ns / work_ns)} of the kernels' time were not "
-            "recorded: it belongs to no range",
-            remedy="compare the tables of ranges with that of the whole step",
+            message=f"{units.share(summary.unlinked_ns / work_ns)} of the kernel time has no recorded launch: "
+            "it belongs to no range",
+            remedy="compare tables of single ranges with the table of the whole step",
         )
     for check in summary.checks:
         if check.found != check.expected:
             yield Caution(
                 code="check-failed",
-                message=f"{check.name}: found {check.found}, expected {check.expected}: the profile is incomplete, or "
+                message=f"{check.name}: found {check.found}, expected {check.expected}; the profile is incomplete, or "
                 "the model differs",
-                remedy="do not use its counts; report this as a defect, with the log",
+                remedy="do not use the counts of this profile; report this as a bug, with the log",
             )
 
 
 def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
-    """Matrix products whose kernel names contain another format than the cell's precision."""
+    """Yield cautions about matrix products whose kernel names contain a format other than the cell's precision."""
     whole_ns = sum(summary.precisions.values())
-    # The optimizer and the loss stay in fp32 under autocast, but they multiply no matrices.
+    # The optimizer and the loss stay in fp32 under autocast, but they contain no matrix products.
     for name, total_ns in summary.precisions.items():
         if name not in ("unknown", cell.computed_in) and total_ns > FOREIGN_SHARE * whole_ns:
             yield Caution(
                 code="precision-differs",
-                message=f"{units.share(total_ns / whole_ns)} of the time of matrix products is in kernels for {name}, "
+                message=f"{units.share(total_ns / whole_ns)} of matrix product time is in {name} kernels, "
                 f"not {cell.computed_in}",
-                remedy=f"--precision {name} if that is intended; otherwise find out what enables {name}",
+                remedy=f"use --precision {name} if that is intended; otherwise find out what enables {name}",
             )
 
 
 def _perturbed(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    """Differences from the unprofiled step: slower kernels, a slower host, a device that waits."""
+    """Yield cautions about differences from the unprofiled step: slower kernels, a slower host, a device that waits."""
     if record.coverage is not None and record.coverage > 1 + SLOWER_SHARE:
         yield Caution(
             code="kernels-slower",
             message=f"kernels took {units.share(record.coverage)} of the unprofiled step time: they ran slower, or "
             "overlap",
-            remedy="check whether the clocks were lower or the GPU was shared; more --warmup",
+            remedy="check whether the clocks were lower or the GPU was shared; use more --warmup steps",
         )
     if record.cost_share is not None and record.unprofiled is not None and record.cost_share > COSTLY_SHARE:
         kept = summary.source == "device"
-        effect = "kernels keep their own times" if kept else "small operators look larger than they are"
+        effect = "kernel times are unaffected" if kept else "small operators appear slower than they are"
         yield Caution(
             code="profiler-costly",
-            message=f"under the profiler the step took {units.seconds(standard.fmean(record.profiled_s))} instead of "
+            message=f"the profiled step took {units.seconds(standard.fmean(record.profiled_s))} instead of "
             f"{units.seconds(record.unprofiled.mean_s)}: {effect}",
-            remedy="take step times from sysbench time, and shares from here",
+            remedy="use sysbench time for step times, and this profile for shares",
         )
     use = summary.device
     if use is not None and use.launch_bound:
         yield Caution(
             code="launch-bound",
             message=f"the device waited for the host in {units.share(use.waiting_ns / use.window_ns)} of the "
-            f"{'predicted' if summary.predicted else 'profiled'} step: the host sets the pace",
-            remedy="--compile, a larger --batch, or a longer --ctx"
-            + ("" if summary.predicted else "; the profiler adds to it"),
+            f"{'predicted' if summary.predicted else 'profiled'} step: the host limits the speed",
+            remedy="use --compile, a larger --batch, or a longer --ctx"
+            + ("" if summary.predicted else "; the profiler adds to the waiting"),
         )
 
 
@@ -171,7 +171,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
 
 
 def taken_s(cell: ProfileCellRecord) -> float | None:
-    """Seconds to profile a predicted cell: the steps timed first, and those of the profile."""
+    """Return the seconds to profile a predicted cell: the unprofiled steps and the profiled ones."""
     step = cell.prediction.step if cell.prediction else None
     if cell.outcome == "oom":
         return 0.0

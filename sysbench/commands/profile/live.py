@@ -31,7 +31,7 @@ class CellState(run_state.CellState):
 
     cell: ProfileCell
     timing: bool = False
-    """Whether the step is being timed without a profiler, in the first process."""
+    """Whether the first process is currently timing the step without a profiler."""
     timed_s: tuple[float, ...] = ()
     """Times of the unprofiled steps."""
     profiled_s: tuple[float, ...] = ()
@@ -45,7 +45,7 @@ ProfileState = RunState[CellState]
 
 
 def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
-    """Start a cell, or the timing that precedes one: that of the first unfinished cell with this timing."""
+    """Start a cell, or the timing that precedes one. The timing belongs to the first unfinished cell that uses it."""
     for key, cell in state.cells:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current=key)
         if key == event.cell:
@@ -60,7 +60,7 @@ def _timing_of(cell: CellState) -> str | None:
 
 
 def _of_cell(change: Callable[[CellState, Any], CellState]) -> Handler:
-    """A handler that changes the cell of the event, or the cell that is being timed."""
+    """Return a handler that changes the cell of the event, or the cell that is being timed."""
     in_its_own = in_cell(change)
 
     def handle(state: ProfileState, event: Any) -> Any:
@@ -81,7 +81,7 @@ def _step_measured(cell: CellState, event: StepMeasured) -> CellState:
 
 
 def _cell_finished(cell: CellState, event: CellFinished) -> CellState:
-    """End a cell, or only its timing: the cell itself ends with its own event."""
+    """End a cell. The end of its timing is ignored: the cell has an event of its own."""
     if cell.timing:
         return replace(cell, timing=False, stage=None, stage_since_s=event.at_s)
     return replace(cell, outcome=event.outcome, detail=event.detail)
@@ -102,14 +102,14 @@ _HANDLERS = run_state.handlers(
 )
 
 advance = partial(run_state.advance, _HANDLERS)
-"""The state after one more event; unchanged if the event affects nothing that is shown."""
+"""Return the state after one more event; unchanged if the event affects nothing on the screen."""
 
 
 _TIMING, _PROFILING, _READING = "timing without a profiler", "profiling", "reading the trace"
 """Tasks of a cell, in order."""
 
 _STAGES = {"building": "building the model", "warming-up": "warming up", "writing": "writing the trace"}
-"""Clearer names of some stages."""
+"""Clearer names for some stages."""
 
 
 class ProfileScreen(CellScreen[ProfileState]):
@@ -118,7 +118,7 @@ class ProfileScreen(CellScreen[ProfileState]):
     command = "profile"
 
     def running(self, width: int, plain: bool) -> list[Text]:
-        """The hardware, and a line per task with its result or its duration so far."""
+        """Return the hardware, and a line per task with its result or its duration so far."""
         now, torch = self.state.now, self.state.torch
         pieces = [(now.device.name, theme.QUIET)] if now is not None and now.device is not None else []
         pieces += [(f"torch {torch.torch}", theme.QUIET)] if torch is not None else []
@@ -141,12 +141,12 @@ class ProfileScreen(CellScreen[ProfileState]):
         return lines
 
     def ended(self, cell: CellState) -> str:
-        """The result of a cell on one line."""
+        """Return the result of a cell on one line."""
         return result(cell)
 
 
 def _results(now: CellState) -> Iterator[tuple[str, str]]:
-    """Tasks of a cell with their results so far."""
+    """Return the tasks of a cell with their results so far."""
     if now.cell.steps:
         timed = ""
         if len(now.timed_s) > 1:
@@ -161,11 +161,11 @@ def _results(now: CellState) -> Iterator[tuple[str, str]]:
 
 def _calls(summary: ProfileSummary) -> str:
     calls = sum(summary.spent.calls) // summary.steps
-    return f"{units.count(calls)} {'kernels' if summary.source == 'device' else 'operators'} a step"
+    return f"{units.count(calls)} {'kernels' if summary.source == 'device' else 'operators'} per step"
 
 
 def result(cell: CellState) -> str:
-    """The result of a cell: `step 205 ms, 260 ms profiled, 1,431 kernels a step`."""
+    """Return the result of a cell: `step 205 ms, 260 ms profiled, 1,431 kernels per step`."""
     if cell.summary is None or cell.outcome != "ok":
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     words = [f"step {units.seconds(statistics.fmean(cell.timed_s))}"] if cell.timed_s else []
@@ -186,7 +186,7 @@ class ProfileLines(CellLines):
 
 
 def _share(state: ProfileState) -> float:
-    """The share of a core for drawing; low while steps are timed or profiled."""
+    """Return the share of a core for drawing; low while steps are timed or profiled."""
     now = state.now
     if now is None or now.outcome is not None or now.stage not in (*HOT, "profiling"):
         return IDLE_SHARE

@@ -1,4 +1,4 @@
-"""Profiles a few steps, in a process that takes no timings."""
+"""Profiling of a few steps, in a process that takes no timings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
     """Build the cell on `device`, warm it up, and write a trace of its steps to `artifact`.
 
     Raises UnavailableError for a combination that does not exist on the device, and any error of a step. With
-    --simulate the trace is that of a predicted step.
+    --simulate, the trace is that of a predicted step.
     """
     if artifact is None:
         raise SysbenchError("a profile needs a path for its trace")
@@ -65,7 +65,7 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
         yield _measured(cell, index, _take(step, device), warmup=True)
 
     yield entered(cell.key, "profiling")
-    # gloo's collectives have sizes only where operators have shapes; those of NCCL always have them.
+    # gloo's collectives have sizes only if operator shapes are recorded; NCCL's always have them.
     recorder = recorder_for(cell.profiler, device, shapes=cell.shapes or (cell.ranks > 1 and device.type == "cpu"))
     for index, taken_s in enumerate(_profiled(cell, step, device, recorder)):
         yield _measured(cell, index, taken_s, warmup=False)
@@ -87,11 +87,12 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
 
 
 def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
-    """Predict the cell's step on that GPU, and leave its trace at `artifact`.
+    """Predict the cell's step on GPU `slug`, and write its trace to `artifact`.
 
-    Raises UnavailableError for what cannot be predicted, DoesNotFitError where memory would run out, and OutputError.
+    Raises UnavailableError for cells that cannot be predicted, DoesNotFitError if memory would run out, and
+    OutputError.
     """
-    # Few runs predict, and these take a while to import.
+    # Imported late: few runs predict, and these modules take a while to import.
     from sysbench.predict.recording import recording
     from sysbench.predict.simulated_step import SimulatedStep
     from sysbench.trace import window
@@ -107,11 +108,11 @@ def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
 
 
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
-    """Seconds of each recorded step; no event is sent until all are finished.
+    """Return the seconds of each recorded step; no event is sent until all are finished.
 
-    Ranks begin the first step together, and then follow each other as in training.
+    Ranks begin the first step together. After that they follow each other as in training.
     """
-    # Module ranges would be compiled with the model or cause graph breaks, so compiled models have none.
+    # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
     model = step.work.model if cell.execution == "eager" else None
     with collection_paused(collected=True), recorder.recording(), visible_to(recorder.ranges, model):
         agreed()
@@ -119,7 +120,7 @@ def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recor
 
 
 def _take(step: TrainingStep, device: torch.device) -> float:
-    """Run one step without synchronization between phases; seconds from an idle device until it is idle again."""
+    """Run one step without synchronization between phases; return the seconds from idle device to idle device."""
     step.forget()
     synchronize(device)
     began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Profiles as tables show them: their time by kernel, module and phase, and the part that the user selects."""
+"""Profiles in the form that tables show: time by kernel, module and phase, and the part that the user selects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NS: Final = 1e-9
 """Seconds in a nanosecond."""
 
 MOST_OFFERED: Final = 30
-"""The largest number of ranges to list in a message."""
+"""Maximum number of ranges that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class KernelTime:
 
     @property
     def kernel_class(self) -> KernelClass:
-        """The kernel's class in this phase."""
+        """Return the kernel's class in this phase."""
         return self.name.class_in(self.phase)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One of the profiles shown; `leading` tells it from the others."""
+    """One of the displayed profiles; `leading` distinguishes it from the others."""
 
     leading: tuple[Cell, ...]
     summary: ProfileSummary
 
     @cached_property
     def times(self) -> tuple[KernelTime, ...]:
-        """All rows of `spent`, resolved."""
+        """Return all rows of `spent`, resolved."""
         columns, summary = self.summary.spent, self.summary
         rows = zip(columns.phase, columns.module, columns.kernel, columns.total_ns, columns.calls, strict=True)
         return tuple(
@@ -63,22 +63,22 @@ class Profile:
 
     @property
     def total_ns(self) -> int:
-        """Total time, over all steps."""
+        """Return the total time, over all steps."""
         return sum(self.summary.spent.total_ns)
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Phases that took time, in order."""
+        """Return the phases that took time, in order."""
         present = {self.summary.phases[phase] for phase in self.summary.spent.phase}
         return tuple(phase for phase in PHASES if phase in present)
 
     @property
     def label(self) -> str:
-        """`rank 3`, or the file's name if it contains no rank."""
+        """Return `rank 3`, or the file's name if it contains no rank."""
         return f"rank {self.summary.rank}" if self.summary.rank is not None else self.summary.title
 
     def by_class(self, phases: Sequence[str] | None = None) -> dict[KernelClass, int]:
-        """Nanoseconds of each kernel class in some phases, by default in all."""
+        """Return the nanoseconds of each kernel class in some phases, by default in all."""
         found: dict[KernelClass, int] = {}
         for each in self.times:
             if phases is None or each.phase in phases:
@@ -86,36 +86,36 @@ class Profile:
         return found
 
     def per_step(self, total_ns: float) -> Measure:
-        """Seconds per step, from nanoseconds over all steps."""
+        """Convert nanoseconds over all steps to seconds per step."""
         return Measure(total_ns * NS / self.summary.steps)
 
     def calls_per_step(self, calls: int) -> Measure:
-        """A count per step, from a count over all steps."""
+        """Convert a count over all steps to a count per step."""
         return Measure(calls / self.summary.steps)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Several ranks of one run; `leading` tells a run from the others."""
+    """Several ranks of one run; `leading` distinguishes the run from the others."""
 
     leading: tuple[Cell, ...]
     label: str
-    """What remarks call the run; empty for the only one."""
+    """Name of the run in remarks; empty for the only run."""
     summary: RanksSummary
     link: Link | None = None
-    """The measured ceiling of their collectives; None for traces in files."""
+    """The measured bandwidth ceiling of their collectives; None for traces in files."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """A selected range: a phase, modules with all their submodules, or both; without either, everything."""
+    """A selected range: a phase, modules with all their submodules, both, or everything if neither is given."""
 
     name: str
     phase: str | None
     path: str
 
     def holds(self, time: KernelTime) -> bool:
-        """Whether this time belongs to the range."""
+        """Return whether this time belongs to the range."""
         if self.phase is not None and time.phase != self.phase:
             return False
         module = folded(time.module) if "*" in self.path else time.module
@@ -152,17 +152,17 @@ class Profiles:
     """All profiles to show, and the selected part."""
 
     columns: tuple[Column, ...]
-    """Headings of their `leading` values."""
+    """Headings of the profiles' `leading` values."""
     each: tuple[Profile, ...]
     selection: Selection
     record: ProfileRecord | None = None
-    """Their run; None for trace files."""
+    """The run of the profiles; None for trace files."""
     ranks: tuple[Ranks, ...] = ()
     """Ranks that are compared with each other."""
 
     @property
     def predicted(self) -> bool:
-        """Whether nothing in them was measured."""
+        """Return whether all profiles are predicted."""
         cells = self.record.cells if self.record else ()
         return any(cell.prediction for cell in cells) or (
             bool(self.each) and all(profile.summary.predicted for profile in self.each)
@@ -170,37 +170,37 @@ class Profiles:
 
     @property
     def work(self) -> str:
-        """The noun for rows of a kernel table."""
+        """Return the noun for rows of a kernel table."""
         return "operator" if {profile.summary.source for profile in self.each} == {"cpu"} else "kernel"
 
     @cached_property
     def launches_recorded(self) -> bool:
-        """Whether any profile has grids and blocks."""
+        """Return whether any profile has grids and blocks."""
         return any(row.launch_shapes for profile in self.each for row in profile.summary.kernels)
 
     def matches(self, name: str) -> bool:
-        """Whether a recorded name contains the selected pattern, if there is one."""
+        """Return whether a recorded name matches the selected pattern; always True without a pattern."""
         return self.selection.kernel is None or name in self._matching
 
     def chosen(self, profile: Profile) -> list[KernelTime]:
-        """Time in the selected range of kernels with matching names; raises as `range_of`."""
+        """Return the time in the selected range of kernels with matching names; raises as `range_of`."""
         here = range_of(profile, self.selection.range)
         return [each for each in profile.times if here.holds(each) and self.matches(each.name.name)]
 
     def top(self, count: int) -> int:
-        """The number of rows to show out of `count`; `--top 0` shows all."""
+        """Return the number of rows to show out of `count`; `--top 0` shows all."""
         return min(self.selection.top or count, count)
 
     @cached_property
     def slowest(self) -> int | None:
-        """Position of the profile with the longest steps; None if the difference is small."""
+        """Return the position of the profile with the longest steps; None if the difference is small."""
         steps = [profile.summary.window_ns / profile.summary.steps for profile in self.each]
         *others, longest = sorted(steps)
         return steps.index(longest) if others and longest > (1 + SLOWER_SHARE) * others[-1] else None
 
     @cached_property
     def _matching(self) -> frozenset[str]:
-        """All matching names, searched once and under a time limit, because patterns can be slow."""
+        """Return all matching names, searched once and under a time limit, because patterns can be slow."""
         names = {name.name for profile in self.each for name in profile.summary.names}
         names |= {operator.name for profile in self.each for operator in profile.summary.operators}
         return matching(self.selection.kernel, names) if self.selection.kernel else frozenset(names)
@@ -213,7 +213,7 @@ SLOWER_SHARE: Final = 0.02
 # --- names that a pattern matches
 
 LIMIT_S: Final = 2.0
-"""Longer than a reasonable pattern needs for all names of a profile."""
+"""Time limit, longer than a reasonable pattern needs for all names of a profile."""
 
 LONGEST_NAME: Final = 2000
 """Number of characters of a name that are examined."""
@@ -237,9 +237,9 @@ def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
 
 @contextmanager
 def _limited(limit_s: float) -> Iterator[None]:
-    """Raise _TooLongError inside this context when the time is up: `re` checks for signals while it searches.
+    """Raise _TooLongError in this context when the time limit is exceeded: `re` checks for signals while it searches.
 
-    On systems without timer signals, and outside the main thread, there is no limit.
+    There is no limit on systems without timer signals, and outside the main thread.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield

@@ -23,12 +23,12 @@ class TraceWritten(Event):
     event: Literal["trace_written"] = "trace_written"
     cell: str
     path: str | None
-    """None for a file that is deleted after reading."""
+    """Path of the file; None if it is deleted after reading."""
     size_bytes: Bytes
 
 
 class ProfileRead(Event):
-    """The summary of the trace, which is read as soon as the worker is done, because it may not be kept."""
+    """The summary of the trace. It is read as soon as the worker is done, because the trace may not be kept."""
 
     event: Literal["profile_read"] = "profile_read"
     cell: str
@@ -44,7 +44,7 @@ class Link(Frozen):
 
 
 class LinkMeasured(Link, Event):
-    """The ceiling of the ranks' collectives was measured, after the profile."""
+    """The bandwidth ceiling of the ranks' collectives was measured, after the profile."""
 
     event: Literal["link_measured"] = "link_measured"
     cell: str
@@ -59,9 +59,9 @@ class RanksRead(Event):
 
 
 class ProfileCellRecord(CellRecord):
-    """One cell of `sysbench profile`; None for whatever was not measured.
+    """One cell of `sysbench profile`; None stands for values that were not measured.
 
-    Of a cell of several ranks, steps are those of the rank that took longest for each, and the summary is of rank 0.
+    With several ranks, each step is that of the slowest rank, and the summary is that of rank 0.
     """
 
     cell: ProfileCell = Field(alias="axes")
@@ -73,27 +73,27 @@ class ProfileCellRecord(CellRecord):
     unprofiled: Samples | None
     """The step without a profiler, timed first in another process."""
     unprofiled_device: Samples | None
-    """The unprofiled step by the device's own clock, if it has one."""
+    """The unprofiled step by the device clock, if the device has one."""
     profiled_s: list[Seconds]
-    """The profiled steps by the host's clock."""
+    """The profiled steps by the host clock."""
     cost_share: Finite | None
-    """Relative increase of the mean step time by the profiler."""
+    """Relative increase of the mean step time due to the profiler."""
     coverage: Amount | None
     """Busy time of the profiled step over the mean of the unprofiled steps; None on a CPU."""
     trace: str | None
-    """The path of the trace, if it was kept; other ranks have theirs beside it, as in `trace-rank1.json`."""
+    """Path of the trace, if it was kept; traces of other ranks are in the same directory, as in `trace-rank1.json`."""
     trace_bytes: Bytes | None
     summary: ProfileSummary | None
     ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)
-    """What the ranks have to do with each other; None for one rank, and for ranks that do not communicate."""
+    """Comparison of ranks; None for one rank, and for ranks that do not communicate."""
     link: Link | None = Field(default=None, exclude_if=lambda value: value is None)
-    """With what the bandwidths of collectives are compared; None for one rank."""
+    """Reference for the bandwidths of collectives; None for one rank."""
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Prediction of the step, whose phases follow one another undisturbed; None if a device was profiled."""
+    """Prediction of the step, whose phases follow one another without interruption; None if a device was profiled."""
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
-        """Where its times are from."""
+        """Return the source of the times."""
         return "predicted" if self.cell.simulate else "measured"
 
 
@@ -111,4 +111,4 @@ class TraceRecord(Frozen):
     sysbench_version: str = __version__
     summaries: list[ProfileSummary]
     ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)
-    """What the ranks of one run have to do with each other; None for traces that are not."""
+    """Comparison of the ranks of one run; None for other traces."""

@@ -24,7 +24,7 @@ nsys   Nsight Systems around the worker: kernels and ranges
 """
 
 MOST_ACTIVE = 3
-"""One step of a large model is more than a gigabyte of trace."""
+"""Maximum number of profiled steps: the trace of one step of a large model exceeds a gigabyte."""
 
 PROFILE = "Profile"
 
@@ -39,23 +39,23 @@ class ProfileCell(ModelCell):
     steps: Steps
     shapes: bool
     simulate: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The GPU to predict a profile for; None profiles. Cells that are profiled are written down without it."""
+    """The GPU to predict a profile for; None to profile. Records of profiled cells omit this field."""
     host: Path | None = Field(default=None, exclude_if=lambda value: value is None)
     """The file of the host to predict for."""
 
     @property
     def simulated(self) -> str | None:
-        """The GPU that this is predicted for."""
+        """Return the GPU that the profile is predicted for."""
         return self.simulate
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """A profiled process stays slower, and its caches would hide work from the next profile."""
+        """Return True: a profiled process stays slower, and its caches would hide work from the next profile."""
         return self.simulate is None
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """The cell that times the unprofiled step, synchronized as a whole like the profiled one; or None."""
+        """Return the cell that times the unprofiled step, synchronized as a whole like the profiled one; or None."""
         if not self.steps or self.simulate:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
@@ -63,15 +63,15 @@ class ProfileCell(ModelCell):
 
     @property
     def ranks_refused(self) -> str | None:
-        """Why the cell cannot be one of several ranks, whatever their number; None if it can."""
+        """Return why the cell cannot have several ranks; None if it can."""
         if self.simulate:
             return "several ranks are profiled, not predicted; sysbench time --simulate predicts their steps"
-        return "--with nsys records one process; --with torch profiles every rank" if self.profiler == "nsys" else None
+        return "--with nsys records one process only; use --with torch for ranks" if self.profiler == "nsys" else None
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Why this combination does not exist, or None."""
+        """Return why this combination does not exist, or None."""
         if self.profiler == "nsys" and device != "cuda":
-            return f"--with nsys records kernels of NVIDIA GPUs; on {device} use --with torch"
+            return f"--with nsys only records kernels of NVIDIA GPUs; on {device}, use --with torch"
         return super().unavailable(device)
 
 
@@ -83,7 +83,7 @@ class ProfileSpec(ModelSpec):
         default=(256,), description="Context length, in tokens."
     )
     mode: Annotated[Modes, Option(metavar="MODE,…", panel=STEP)] = Field(
-        default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}."
+        default=("train",), description=f"Phases of a step: {', '.join(get_args(Mode))}."
     )
     profiler: Annotated[
         tuple[Profiler, ...],
@@ -91,17 +91,17 @@ class ProfileSpec(ModelSpec):
         Option(flags=("--with",), metavar="NAME,…", panel=PROFILE),
     ] = Field(
         default=("torch",),
-        description="torch is torch.profiler; nsys is Nsight Systems around the same step. Never both at once.",
+        description="torch uses torch.profiler, nsys uses Nsight Systems. One profiler per run.",
     )
     active: Annotated[
         tuple[int, ...], BeforeValidator(integers(1, MOST_ACTIVE)), Option(metavar="AXIS", panel=PROFILE)
-    ] = Field(default=(1,), description=f"Profiled steps, 1 to {MOST_ACTIVE}.")
+    ] = Field(default=(1,), description=f"Number of profiled steps, 1 to {MOST_ACTIVE}.")
     warmup: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE)] = Field(
-        default=(3,), description="Warm-up steps, in every process."
+        default=(3,), description="Number of warm-up steps in every process."
     )
     steps: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE)] = Field(
         default=(5,),
-        description="Unprofiled steps, timed first in a separate process; 0 skips them.",
+        description="Number of unprofiled steps, timed first in a separate process; 0 skips them.",
     )
     shapes: Annotated[bool, Option(panel=PROFILE)] = Field(
         default=False, description="Record the input shapes of operators."
@@ -110,19 +110,19 @@ class ProfileSpec(ModelSpec):
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION)] = Field(
         default=(),
         exclude_if=lambda value: not value,
-        description="Predict the profile on these GPUs, which need not be here, instead of profiling: a100-80gb,h100.",
+        description="Predict the profile on these GPUs instead of profiling; no GPU is needed: a100-80gb,h100.",
     )
     host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION)] = Field(
         default=None,
         exclude_if=lambda value: value is None,
-        description="With --simulate: the host that issues the work, as sysbench calibrate --host has written it.",
+        description="With --simulate: file of the host that issues the work, written by sysbench calibrate --host.",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.simulate:
             if self.host:
-                raise ValueError("--host needs --simulate GPU: nothing is predicted otherwise")
+                raise ValueError("--host needs --simulate GPU: without it, nothing is predicted")
             return self
         for given, option in (
             (self.device != ("auto",), "--device"),
@@ -131,11 +131,11 @@ class ProfileSpec(ModelSpec):
             (self.shapes, "--shapes"),
         ):
             if given:
-                raise ValueError(f"{option} applies to profiling on a device; with --simulate nothing runs")
+                raise ValueError(f"{option} applies only to profiling on a device; with --simulate nothing runs")
         return self
 
     def cells(self) -> Iterator[ProfileCell]:
-        """Every cell of the run, in the order in which it is profiled; the GPUs of one cell follow each other."""
+        """Return every cell of the run in profiling order; the GPUs of one cell follow each other."""
         points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]
         axes = itertools.product(
             points, self.mode, self.profiler, self.active, self.warmup, self.steps, self.simulate or (None,)
@@ -155,17 +155,17 @@ class ProfileSpec(ModelSpec):
 
 
 def _files(value: object) -> tuple[Path, ...]:
-    """Several paths separated by commas, or one existing path that contains a comma."""
+    """Parse several paths separated by commas, or one existing path that contains a comma."""
     if isinstance(value, str):
         names = (value,) if Path(value).exists() else texts(value)
         if "" in (value, *names):
-            raise ValueError(f"{value or '(nothing)'} lacks the name of a file")
+            raise ValueError(f"{value or '(nothing)'} is not a list of file names")
         return tuple(Path(name) for name in names)
     return (value,) if isinstance(value, Path) else tuple(value)  # type: ignore[arg-type]
 
 
 def _pattern(value: object) -> object:
-    """Validate a regular expression; it is kept as written."""
+    """Validate a regular expression; return it unchanged."""
     if isinstance(value, str):
         try:
             re.compile(value)
@@ -182,7 +182,7 @@ def _rank_pattern(value: object) -> object:
 
 
 class ProfileOptions(RunOptions):
-    """The part of a profile to show, and files to write; with several cells, each file name includes the cell."""
+    """The part of a profile to show, and output files; with several cells, each file name includes the cell."""
 
     source: Annotated[
         tuple[Path, ...], BeforeValidator(_files), Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT)
@@ -193,7 +193,7 @@ class ProfileOptions(RunOptions):
     )
     rank_regex: Annotated[str | None, BeforeValidator(_rank_pattern), Option(metavar="REGEX", panel=VIEW)] = Field(
         default=None,
-        description="Read the rank of each trace from its file name, where traces do not contain it: rank(\\d+).",
+        description="Read the rank of each trace from its file name, if traces do not contain it: rank(\\d+).",
     )
     range: Annotated[str | None, Option(metavar="NAME", panel=VIEW)] = Field(
         default=None, description="Show only work launched in one range: forward, layers.3.attention, softmax."
@@ -202,10 +202,10 @@ class ProfileOptions(RunOptions):
         default=None, description="Show only kernels (on a CPU, operators) whose full name matches."
     )
     top: Annotated[int, Option(metavar="N", panel=VIEW)] = Field(
-        default=20, ge=0, description="Rows of a long table; 0 shows all."
+        default=20, ge=0, description="Number of rows in a long table; 0 shows all."
     )
     sort: Annotated[Sort, Option(metavar="COLUMN", panel=VIEW)] = Field(
-        default="total", description=f"Order of the kernels: {', '.join(get_args(Sort))}."
+        default="total", description=f"Sort kernels by: {', '.join(get_args(Sort))}."
     )
     trace: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None,
@@ -213,8 +213,8 @@ class ProfileOptions(RunOptions):
     )
     window: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None,
-        description="Write the part of the trace that --range names, or a step, for a browser: at most 100 MB, .json "
-        "or .json.gz.",
+        description="Write a slice of the trace (--range, or one step) small enough for a browser: at most 100 MB, "
+        ".json or .json.gz.",
     )
     flame: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw a flame graph of phases, modules and kernels: .svg or .html."
@@ -222,11 +222,11 @@ class ProfileOptions(RunOptions):
 
     timeline: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None,
-        description="Draw one step of several ranks: compute, and collectives by kind and group: .png, .svg or .pdf.",
+        description="Draw one step of several ranks: compute, and collectives by kind and group: .png, .svg, .pdf.",
     )
 
     @property
     def selection(self) -> Selection:
-        """The part of the profile to show."""
+        """Return the part of the profile to show."""
         kernel = re.compile(self.kernel) if self.kernel is not None else None
         return Selection(self.range, kernel, self.top, self.sort)

@@ -24,7 +24,7 @@ from sysbench.trace.summary import ProfileSummary, Rate, part_of
 
 
 def _step(cell: ProfileCellRecord) -> Cell:
-    """The unprofiled or predicted step; for a cell without a profile, its outcome."""
+    """Return the unprofiled or predicted step; for a cell without a profile, its outcome."""
     if cell.summary is None:
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     if cell.prediction is not None:
@@ -39,7 +39,7 @@ def _matmul_share(cell: ProfileCellRecord) -> float | None:
     return profile.by_class().get("matmul", 0) / profile.total_ns if profile is not None and profile.total_ns else None
 
 
-_BY_RATES: Final = "kernels by the rates of the GPU, one after the other, behind a host that issues them"
+_BY_RATES: Final = "kernel times are computed from GPU rates; kernels run one after another, issued by the host"
 
 SUMMARY: Final = DeclaredTable(
     "summary",
@@ -140,11 +140,11 @@ TABLES: Final[dict[str, DeclaredTable]] = {
 """All tables by name; `summary` needs a run."""
 
 _NEEDS: Final = {
-    "attention": "it needs naive attention with ranges around its parts: --attention naive",
-    "operator-shapes": "it needs the input shapes of operators: --shapes",
-    "operators": "it needs operators, which nsys does not record: --with torch",
+    "attention": "it needs naive attention with ranges around its parts: use --attention naive",
+    "operator-shapes": "it needs the input shapes of operators: use --shapes",
+    "operators": "it needs operators, which nsys does not record: use --with torch",
     "copies": "the driver copied nothing, or copies were not recorded",
-    "device": "it needs kernels of a device",
+    "device": "it needs device kernels",
     "precision": "no kernel name contains a number format",
     "checks": "it needs a sysbench run with eager, naive attention",
     "ranks": "it needs several files",
@@ -159,7 +159,7 @@ _NEEDS: Final = {
 
 
 def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """The complete output for a run; raises UsageError for an unknown table or range."""
+    """Return the complete output for a run; raises UsageError for an unknown table or range."""
     profiles = _of_run(record, selection or Selection())
     predictions = [cell.prediction for cell in record.cells if cell.prediction]
     hardware = dict.fromkeys(cell.device.name for cell in record.cells if cell.device and not cell.prediction)
@@ -188,7 +188,7 @@ def sheet_of(
     selection: Selection | None = None,
     ranks: RanksSummary | None = None,
 ) -> Sheet:
-    """The complete output for titled traces; raises UsageError for an unknown table or range."""
+    """Return the complete output for titled traces; raises UsageError for an unknown table or range."""
     several = len(summaries) > 1
     each = []
     for title, summary in summaries:
@@ -212,13 +212,13 @@ def sheet_of(
 
 
 def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
-    """The tables called `names` that the record has data for."""
+    """Return the requested tables that the record has data for."""
     profiles = _of_run(record, selection)
     return _marked(profiles, (table for name in names for table in TABLES[name](profiles))) if profiles.each else []
 
 
 def _marked(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
-    """The tables, with the mark in their titles where nothing in them was measured."""
+    """Return the tables, with a mark in their titles if everything in them is predicted."""
     return [replace(table, title=f"{MARK}: {table.title}") if profiles.predicted else table for table in tables]
 
 
@@ -244,7 +244,7 @@ def _steps(profiles: Profiles) -> Iterator[str]:
 
 
 def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
-    """The tables called `names`, or the most informative ones."""
+    """Return the requested tables, or the most informative ones."""
     asked = profiles.selection
     if not names and profiles.each and (asked.range or asked.kernel):
         names = ("kernels", "tree")
@@ -252,7 +252,7 @@ def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
         return _marked(profiles, (table for name in names for table in _named(profiles, name)))
     if not profiles.each:
         return []
-    # Files have no summary; several profiles have too many other tables to show them all.
+    # Trace files have no summary. With several profiles, the other tables are too many to show them all.
     of_several = ("communication", "collectives", "arrivals")
     several = ("summary", *of_several) if profiles.record is not None else (*of_several, "ranks")
     single = ("summary", "device", *of_several, "classes", "tree", "attention", "kernels")
@@ -269,7 +269,7 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
         raise UsageError(f"--kernel {asked.kernel.pattern} matches no {profiles.work}{where}")
     if not found:
         why = _NEEDS.get(name, "the profile has no data for it")
-        raise UsageError(f"this profile has nothing to show as the table {name}: {why}")
+        raise UsageError(f"this profile has no data for table {name}: {why}")
     return found
 
 
@@ -277,14 +277,14 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
 
 
 def _remarks(profiles: Profiles) -> Iterator[Remark]:
-    """Findings, then notes on what the tables leave out."""
+    """Yield findings, then notes on what the tables omit."""
     yield from of_ranks.remarks(profiles)
     if profiles.record is not None and any(cell.cell.ranks > 1 and cell.summary for cell in profiles.record.cells):
-        yield Remark("note", "kernels, modules and phases are those of rank 0; steps are those of the slowest rank")
+        yield Remark("note", "kernels, modules and phases: rank 0; steps: slowest rank")
     if profiles.record is None and len(profiles.each) > 1 and profiles.slowest is not None:
         slowest = profiles.each[profiles.slowest]
         step_s = slowest.per_step(slowest.summary.window_ns).value
-        yield Remark("finding", f"{slowest.label} is slowest: {units.seconds(step_s)} for a step")
+        yield Remark("finding", f"{slowest.label} is slowest: {units.seconds(step_s)} per step")
     for profile in profiles.each:
         summary = profile.summary
         if len(profiles.each) == 1:
@@ -294,16 +294,16 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
             yield Remark("note", f"{kernels}, {units.seconds(summary.left_out_ns * NS)}, outside all steps: excluded")
         if summary.unlinked_ns and summary.source == "device":
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
-            yield Remark("note", f"{unlinked} per step in kernels without a recorded launch: they belong to no range")
+            yield Remark("note", f"{unlinked} per step in kernels without a recorded launch, which belong to no range")
     on_host = [profile.summary for profile in profiles.each if profile.summary.source == "cpu"]
     if on_host:
         named = dict.fromkeys(name for summary in on_host for name in summary.devices if name)
         missing = f"; the file has no kernels of {', '.join(named)}" if named and profiles.record is None else ""
-        yield Remark("note", f"CPU: operators by self time, without their callees{missing}")
+        yield Remark("note", f"CPU: operators by self time (callees excluded){missing}")
 
 
 def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
-    """Softmax compared with the two matrix products around it, for each phase whose softmax is all in the range."""
+    """Yield a comparison of softmax with the two matrix products around it, for each phase in the range."""
     here, steps = range_of(profile, asked), profile.summary.steps
     parts = {(rate.part, rate.phase): rate for rate in profile.summary.rates if rate.kind == "attention"}
     for phase in ("forward", "backward"):
@@ -316,7 +316,7 @@ def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
         mark = "predicted, " if profile.summary.predicted else ""
         text = f"{mark}{phase}: softmax takes {units.seconds(softmax.total_ns * NS / steps)}"
         if product_ns:
-            text += f", {units.ratio(softmax.total_ns / product_ns)} as long as the two matmuls of attention together"
+            text += f", {units.ratio(softmax.total_ns / product_ns)} the time of both attention matmuls together"
         text += f" ({units.seconds(product_ns * NS / steps)})"
         flops = sum(rate.flops or 0 for rate in products)
         if softmax.flops and all(rate.flops is not None for rate in products):
@@ -326,12 +326,12 @@ def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
 
 
 def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
-    """FLOPs per byte that must be moved, and for known hardware what limits softmax."""
+    """Return FLOPs per byte of minimum traffic, and for known hardware the limit of softmax."""
     moved = sum(rate.bytes or 0 for rate in products)
     if not softmax.flops or not softmax.bytes or not moved:
         return ""
     intensity, denser = softmax.flops / softmax.bytes, sum(rate.flops or 0 for rate in products) / moved
-    why = f": {intensity:.2g} FLOP per byte that must be moved, compared with {denser:.2g} for the matmuls"
+    why = f": {intensity:.2g} FLOP per byte of minimum traffic, compared with {denser:.2g} for the matmuls"
     if softmax.peak_flops_per_s is None or softmax.peak_bytes_per_s is None:
         return why
     ridge = softmax.peak_flops_per_s / softmax.peak_bytes_per_s
@@ -340,6 +340,6 @@ def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
 
 
 def usual(spec: ProfileSpec) -> tuple[str, ...]:
-    """Names of the default tables."""
+    """Return the names of the default tables."""
     of_ranks = ("communication", "collectives", "arrivals") if spec.distributes else ()
     return ("summary", "device", *of_ranks, "classes", "tree", "attention", "kernels")

@@ -1,8 +1,8 @@
 """A model of PyTorch's CUDA caching allocator, exact to the byte, that needs no GPU.
 
-It follows DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13; each rule names the
-function that it comes from. Not modelled: blocks used on several streams (record_stream), private pools (CUDA graphs,
-MemPool) and the pluggable backends.
+It follows DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13; each rule names its source
+function. Not modelled: blocks used on several streams (record_stream), private pools (CUDA graphs, MemPool) and the
+pluggable backends.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class SimulatedOutOfMemoryError(RuntimeError):
 
     requested_bytes  size of the request
     tried_bytes      size requested from the device for it, as in PyTorch's message
-    capacity_bytes   total memory of the device; free_bytes its free memory; allowed_bytes the memory fraction in bytes
-    allocated_bytes  in blocks in use; reserved_bytes taken from the device
+    capacity_bytes   total memory of the device; free_bytes: its free memory; allowed_bytes: memory fraction in bytes
+    allocated_bytes  bytes in blocks in use; reserved_bytes: bytes taken from the device
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class CachingAllocator:
         """Create an empty allocator.
 
         capacity_bytes  total memory of the device
-        outside_bytes   memory of the device that belongs to others: the CUDA context, other processes
+        outside_bytes   device memory in use by others: the CUDA context, other processes
         record          keep every event, for `snapshot()` and `events`
-        device          replaces a device made from the two sizes
+        device          device to use instead of one made from the two sizes
         """
         self.settings = settings
         self._device = device or DeviceMemory(capacity_bytes, outside_bytes)
@@ -94,17 +94,17 @@ class CachingAllocator:
 
     @property
     def statistics(self) -> AllocatorStatistics:
-        """Current counters, with their peaks since the start or the last `reset_peaks`."""
+        """Return the current counters, with their peaks since the start or the last `reset_peaks`."""
         return self._ledger.statistics()
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes taken from the device now; asked for after every event, for which `statistics` takes too long."""
+        """Return the bytes currently taken from the device; fast enough for every event, unlike `statistics`."""
         return self._ledger.reserved.current
 
     @property
     def events(self) -> list[AllocatorEvent]:
-        """Recorded events, oldest first; empty without `record`. Not a copy, so do not modify it."""
+        """Return the recorded events, oldest first; empty without `record`. This is no copy, so do not modify it."""
         return self._ledger.events if self._ledger.events is not None else []
 
     def reset_peaks(self) -> None:
@@ -117,7 +117,7 @@ class CachingAllocator:
         Garbage collection works only below 1. Raises ValueError outside [0, 1].
         """
         if not 0.0 <= fraction <= 1.0:
-            raise ValueError(f"a memory fraction lies in [0, 1], not {fraction}")
+            raise ValueError(f"a memory fraction must be in [0, 1], not {fraction}")
         self._allowed_bytes = int(fraction * self._device.capacity_bytes) if fraction < 1.0 else None
 
     def allocate(self, size_bytes: int, stream: int = 0, frames: Frames | None = None) -> Block:
@@ -126,7 +126,7 @@ class CachingAllocator:
         Raises SimulatedOutOfMemoryError, and ValueError for a size below 1: PyTorch does not allocate empty storages.
         """
         if size_bytes < 1:
-            raise ValueError(f"a block has at least 1 byte, not {size_bytes}")
+            raise ValueError(f"a block must have at least 1 byte, not {size_bytes}")
         size = self.settings.block_bytes(size_bytes)
         pool = self._pool(size)
         block = self._take_cached(pool, stream, size)
@@ -142,7 +142,7 @@ class CachingAllocator:
     def resume(self, segments: Iterable[tuple[int, int, int]], blocks: Iterable[tuple[int, int, int]]) -> None:
         """Continue where another allocator was, one with the same settings that had not released anything so far.
 
-        segments  the request that each was taken for, its size and stream, in order
+        segments  request for which each segment was taken, its size and stream, in order
         blocks    address, size and request of each block in use, by address
         """
         left = deque(blocks)
@@ -166,7 +166,7 @@ class CachingAllocator:
         address = block if isinstance(block, int) else block.address
         freed = self._in_use.pop(address, None)
         if freed is None:
-            raise ValueError(f"no block in use begins at {address:#x}")
+            raise ValueError(f"no used block begins at {address:#x}")
         ledger = self._ledger
         if ledger.events is not None:
             shown = frames or freed.frames
@@ -219,7 +219,7 @@ class CachingAllocator:
         return self._allowed_bytes is not None and self.settings.garbage_collection_threshold > 0.0
 
     def _find_cached(self, pool: BlockPool, stream: int, size: int) -> int | None:
-        """Position of the best-fitting free block in the order of its pool (get_free_block)."""
+        """Return the position of the best-fitting free block in the order of its pool (get_free_block)."""
         free = pool.free_blocks(stream)
         index = bisect_left(free, (size,))
         if index < len(free) and free[index][2].virtual_segment is not None:
@@ -273,7 +273,7 @@ class CachingAllocator:
         return block
 
     def _should_split(self, block: Block, size: int) -> bool:
-        """Whether the remainder of a block is large enough for a block of its own (should_split)."""
+        """Return whether the remainder of a block is large enough for a block of its own (should_split)."""
         left_bytes = block.size - size
         if block.pool.is_small or self.settings.expandable_segments:
             return left_bytes >= MIN_BLOCK_BYTES
@@ -343,7 +343,7 @@ class CachingAllocator:
 
 
 def _whole_segments(pool: BlockPool) -> list[Block]:
-    """Free blocks that are a whole segment from cudaMalloc, in the order of the pool."""
+    """Return the free blocks that are a whole segment from cudaMalloc, in the order of the pool."""
     return [block for block in pool if block.virtual_segment is None and not block.is_split]
 
 
@@ -360,7 +360,7 @@ def _split(block: Block, size: int) -> Block:
 
 
 def _expandable_choice(free: FreeBlocks, index: int) -> int:
-    """Position of the best fit among blocks that can grow, compared by the size they can grow to (get_free_block)."""
+    """Return the position of the best fit among growable blocks, by the size they can reach (get_free_block)."""
     while (
         free[index][2].virtual_segment is not None
         and index + 1 < len(free)
@@ -371,13 +371,13 @@ def _expandable_choice(free: FreeBlocks, index: int) -> int:
 
 
 def _fixed_choice(free: FreeBlocks, index: int) -> int:
-    """Position of the first block outside expandable segments, a relic of earlier settings (get_free_block)."""
+    """Return the position of the first block outside expandable segments, from earlier settings (get_free_block)."""
     while index < len(free) and free[index][2].virtual_segment is not None:
         index += 1
     return index
 
 
 def _growable_bytes(block: Block) -> int:
-    """Size to which a free block of an expandable segment can grow in place."""
+    """Return the size to which a free block of an expandable segment can grow in place."""
     following = block.next
     return block.size + (following.size if following is not None and not following.mapped else 0)

@@ -34,15 +34,15 @@ class VirtualSegment:
 
     @staticmethod
     def addresses_for(capacity_bytes: int, page_bytes: int) -> int:
-        """Number of addresses to reserve."""
+        """Return the number of addresses to reserve."""
         return -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
 
     def pages_over(self, size: int) -> int:
-        """`size` bytes in whole pages, rounded up."""
+        """Return `size` bytes rounded up to whole pages."""
         return (size + self.page_bytes - 1) // self.page_bytes * self.page_bytes
 
     def pages_within(self, block: Block) -> tuple[int, int]:
-        """First address and total size of the pages that lie completely in `block`; the size may be 0 or less."""
+        """Return first address and total size of the pages completely in `block`; the size may be 0 or less."""
         start = self.address + self.pages_over(block.address - self.address)
         end = block.address + block.size
         return start, (end - start) // self.page_bytes * self.page_bytes
@@ -95,16 +95,16 @@ class Block:
 
     @property
     def is_split(self) -> bool:
-        """Whether it shares its segment with another block."""
+        """Return whether the block shares its segment with another block."""
         return self.previous is not None or self.next is not None
 
     @property
     def age(self) -> int:
-        """Number of searches of its pool since it became free (gc_count)."""
+        """Return the number of searches of its pool since it became free (gc_count)."""
         return self.pool.searches - self.searches_at_insert
 
     def put_between(self, before: Block | None, after: Block | None) -> None:
-        """Insert it between two neighbours (splice)."""
+        """Insert the block between two neighbours (splice)."""
         self.previous, self.next = before, after
         if before is not None:
             before.next = self
@@ -112,7 +112,7 @@ class Block:
             after.previous = self
 
     def absorb(self, neighbour: Block | None) -> None:
-        """Merge with a neighbour if that is a free block of the same kind (try_merge_blocks)."""
+        """Merge with a neighbour if it is a free block of the same kind (try_merge_blocks)."""
         if neighbour is None or neighbour.allocated or neighbour.mapped != self.mapped:
             return
         self.pool.remove(neighbour)
@@ -138,15 +138,15 @@ class BlockPool:
         self._unmapped: defaultdict[int, list[tuple[int, Block]]] = defaultdict(list)
 
     def free_blocks(self, stream: int) -> FreeBlocks:
-        """Free blocks of a stream by size, then address: the order in which they are tried."""
+        """Return the free blocks of a stream by size, then address: the order in which they are tried."""
         return self._free[stream]
 
     def unmapped_blocks(self, stream: int) -> list[tuple[int, Block]]:
-        """(address, block) of a stream's unmapped blocks, ascending."""
+        """Return (address, block) of a stream's unmapped blocks, in ascending order."""
         return self._unmapped[stream]
 
     def __iter__(self) -> Iterator[Block]:
-        """All free blocks: by stream, size, address."""
+        """Yield all free blocks: by stream, size, address."""
         for stream in sorted(self._free):
             for _, _, block in self._free[stream]:
                 yield block
@@ -160,7 +160,7 @@ class BlockPool:
             insort(self._unmapped[block.stream], (block.address, block))
 
     def remove(self, block: Block) -> None:
-        """Remove a block; call this before its size or address changes."""
+        """Remove a block. Call this before its size or address changes."""
         if block.mapped:
             free = self._free[block.stream]
             del free[bisect_left(free, (block.size, block.address))]

@@ -28,11 +28,11 @@ class DeviceMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Free memory, as in `torch.cuda.mem_get_info()[0]`; never less than 0."""
+        """Return the free memory, as in `torch.cuda.mem_get_info()[0]`; never less than 0."""
         return max(0, self.capacity_bytes - self._taken_bytes)
 
     def allocate(self, size_bytes: int) -> int | None:
-        """`cudaMalloc`: the address of `size_bytes`, or None if the memory is not available."""
+        """Simulate `cudaMalloc`: return the address of `size_bytes`, or None if the memory is not available."""
         if not self._take(size_bytes):
             return None
         address = self._next_segment
@@ -40,17 +40,17 @@ class DeviceMemory:
         return address
 
     def reserve_addresses(self, size_bytes: int) -> int:
-        """`cuMemAddressReserve`: the first of `size_bytes` addresses without memory."""
+        """Simulate `cuMemAddressReserve`: return the first of `size_bytes` addresses without memory."""
         address = self._next_reserved
         self._next_reserved += _whole_pages(size_bytes)
         return address
 
     def map_pages(self, address: int, size_bytes: int) -> bool:
-        """`cuMemCreate` and `cuMemMap` at reserved addresses; False, without any change, if memory is insufficient."""
+        """Simulate `cuMemCreate` and `cuMemMap` at reserved addresses; return False if memory is insufficient."""
         return self._take(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """`cudaFree` or `cuMemRelease` of `size_bytes`."""
+        """Simulate `cudaFree` or `cuMemRelease` of `size_bytes`."""
         self._taken_bytes -= _whole_pages(size_bytes)
 
     def _take(self, size_bytes: int) -> bool:

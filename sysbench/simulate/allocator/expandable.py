@@ -1,6 +1,6 @@
 """Segments that grow and shrink by pages (`expandable_segments:True`).
 
-ExpandableSegment, find_expandable_block, map_block, try_allocate_expandable_block and unmap_block of
+Source: ExpandableSegment, find_expandable_block, map_block, try_allocate_expandable_block and unmap_block of
 c10/cuda/CUDACachingAllocator.cpp.
 """
 
@@ -13,7 +13,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 
 
 class ExpandableMemory:
-    """Maps memory at reserved addresses, and unmaps it."""
+    """Maps and unmaps memory at reserved addresses."""
 
     def __init__(self, device: DeviceMemory, settings: AllocatorSettings, ledger: Ledger) -> None:
         self._device = device
@@ -116,7 +116,7 @@ class ExpandableMemory:
 
 
 def _reach(first: Block, enough: int) -> int:
-    """Number of bytes that unused blocks cover from `first` on, counted up to `enough`."""
+    """Return the number of bytes that unused blocks cover from `first` on, counted up to `enough`."""
     covered = 0
     block: Block | None = first
     while block is not None and covered < enough and not block.allocated:

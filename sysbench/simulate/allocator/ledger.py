@@ -89,13 +89,13 @@ class Ledger:
             self.events.append(AllocatorEvent(action, address, size, stream, frames))
 
     def occupied(self, size: int, requested: int) -> None:
-        """Count a block that is in use from now on."""
+        """Count a block that is now in use."""
         self.allocated.add(size)
         self.requested.add(requested)
         self.allocations.add(1)
 
     def freed(self, size: int, requested: int) -> None:
-        """Count a block that no longer is; no peak is reached by that."""
+        """Count a block that is no longer in use; this never reaches a peak."""
         self.allocated.current -= size
         self.requested.current -= requested
         self.allocations.current -= 1

@@ -1,4 +1,4 @@
-"""The caching allocator's options in `PYTORCH_CUDA_ALLOC_CONF`, and the sizes that follow from them."""
+"""Options of the caching allocator in `PYTORCH_CUDA_ALLOC_CONF`, and the sizes that follow from them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class AllocatorSettings:
 
     max_split_bytes               blocks of at least this size are neither split nor used for smaller requests
     max_non_split_rounding_bytes  how much larger than its request such a block may be; `parse` defaults to a segment
-    roundup_power2_divisions      per power of two from 1 MiB to 64 GiB (16 of them): 0 or 1 rounds to 512 bytes,
+    roundup_power2_divisions      for each power of two from 1 MiB to 64 GiB (16 values): 0 or 1 rounds to 512 bytes,
                                   n rounds to the next of n steps between two powers of two
-    garbage_collection_threshold  share of the allowed memory above which old cached segments are freed; 0 is never
+    garbage_collection_threshold  share of the allowed memory above which old cached segments are freed; 0 means never
     expandable_segments           one growing segment for each pool and stream, in pages
-    large_segment_bytes           segment of requests between 1 and 10 MiB, and the page of a large expandable segment
+    large_segment_bytes           segment size for requests of 1 to 10 MiB, and page size of large expandable segments
     memory_fraction               share of the device that the allocator may use
     text                          the settings as they were written
     """
@@ -71,11 +71,11 @@ class AllocatorSettings:
     def parse(cls, text: str) -> AllocatorSettings:
         """Parse settings such as `max_split_size_mb:128,expandable_segments:True`.
 
-        Raises ValueError with one line that names the option, for anything unknown, malformed, out of range, or not
-        simulated. Stricter than PyTorch in one respect: a number followed by letters (`128MB`) is refused.
+        Raises ValueError with a one-line message that names the option, for anything unknown, malformed, out of range,
+        or not simulated. Stricter than PyTorch in one respect: a number followed by letters (`128MB`) is refused.
         """
         values: dict[str, Any] = {"text": text}
-        # The segment size is processed first, wherever it stands: the limits on splitting must not be below it.
+        # The segment size is processed first, regardless of its position: the limits on splitting must not be below it.
         for name, value in sorted(_options(text), key=lambda option: option[0] != _SEGMENT_OPTION):
             _READERS[name](name, value, values)
         values.setdefault("max_non_split_rounding_bytes", _segment_bytes(values))
@@ -91,7 +91,7 @@ class AllocatorSettings:
     def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
         """Return the settings in the `allocator_settings` of a memory snapshot.
 
-        Their text is that of the last call that set options; earlier options are only in the separate fields.
+        Their text is that of the last call that set options; the separate fields also have earlier options.
         """
         values = vars(cls.parse(str(recorded.get("PYTORCH_CUDA_ALLOC_CONF", "")))).copy()
         if "max_split_size" in recorded:
@@ -121,7 +121,7 @@ class AllocatorSettings:
         }
 
     def block_bytes(self, requested_bytes: int) -> int:
-        """Block size of a request (round_size): a multiple of 512 bytes, or a step between two powers of two."""
+        """Return the block size of a request: a multiple of 512 bytes, or a step between powers of two (round_size)."""
         floor_bits = requested_bytes.bit_length() - 1
         interval = min(max(floor_bits - _FIRST_INTERVAL_BITS, 0), _INTERVALS - 1)
         divisions = self.roundup_power2_divisions[interval]
@@ -131,7 +131,7 @@ class AllocatorSettings:
         return (requested_bytes + multiple - 1) // multiple * multiple
 
     def segment_bytes(self, block_bytes: int) -> int:
-        """Segment size requested from the device for a block that no cached one can serve (get_allocation_size)."""
+        """Return the size of a new segment for a block that no cached block can serve (get_allocation_size)."""
         if block_bytes <= SMALL_BYTES:
             return SMALL_SEGMENT_BYTES
         if block_bytes < MIN_LARGE_BYTES:
@@ -139,7 +139,7 @@ class AllocatorSettings:
         return (block_bytes + ROUND_LARGE_BYTES - 1) // ROUND_LARGE_BYTES * ROUND_LARGE_BYTES
 
     def page_bytes(self, is_small: bool) -> int:
-        """Page size by which an expandable segment grows and shrinks."""
+        """Return the page size by which an expandable segment grows and shrinks."""
         return SMALL_SEGMENT_BYTES if is_small else self.large_segment_bytes
 
 
@@ -147,13 +147,13 @@ _OPTION = re.compile(r"(?P<name>[^:,\[\]]+):(?P<value>\[[^\[\]]*\]|[^:,\[\]]+)(?
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values; like PyTorch's tokenizer, ignores white space and a trailing comma."""
+    """Yield names and values; like PyTorch's tokenizer, ignore white space and a trailing comma."""
     packed = "".join(text.split())
     position = 0
     while position < len(packed):
         option = _OPTION.match(packed, position)
         if option is None:
-            raise ValueError(f"{packed[position:]} is not an allocator option, written name:value or name:[a:b,...]")
+            raise ValueError(f"{packed[position:]} is not an allocator option of the form name:value or name:[a:b,...]")
         if option["name"] not in _READERS:
             raise ValueError(unknown(option["name"], "an allocator option", sorted(_READERS)))
         yield option["name"], option["value"]
@@ -162,7 +162,7 @@ def _options(text: str) -> Iterator[tuple[str, str]]:
 
 def _whole(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise ValueError(f"{name} takes a whole number, not {text}")
+        raise ValueError(f"{name} takes an integer, not {text}")
     return int(text)
 
 
@@ -202,14 +202,14 @@ def _read_split_limit(name: str, text: str, values: dict[str, Any]) -> None:
 def _read_threshold(name: str, text: str, values: dict[str, Any]) -> None:
     threshold = _real(name, text)
     if not 0.0 < threshold < 1.0:
-        raise ValueError(f"{name} must lie between 0 and 1, not {text}")
+        raise ValueError(f"{name} must be between 0 and 1, not {text}")
     values["garbage_collection_threshold"] = threshold
 
 
 def _read_fraction(name: str, text: str, values: dict[str, Any]) -> None:
     fraction = _real(name, text)
     if not 0.0 <= fraction <= 1.0:
-        raise ValueError(f"{name} must lie in [0, 1], not {text}")
+        raise ValueError(f"{name} must be in [0, 1], not {text}")
     values["memory_fraction"] = fraction
 
 
@@ -234,7 +234,7 @@ def _read_divisions(name: str, text: str, values: dict[str, Any]) -> None:
         boundary, separator, number = entry.partition(":")
         divisions = _whole(name, number) if separator else -1
         if divisions != 0 and not _is_power_of_two(divisions):
-            raise ValueError(f"{name} takes entries size:divisions with divisions 0 or a power of two, not {entry}")
+            raise ValueError(f"{name} takes entries size:divisions, divisions being 0 or a power of two, not {entry}")
         if boundary == ">":
             start = 0 if last is None else last
             table[start + 1 :] = [divisions] * (_INTERVALS - start - 1)
@@ -263,7 +263,7 @@ def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
 
 
 def _accept_flag(name: str, text: str, values: dict[str, Any]) -> None:
-    """Accept options of pinned host memory, locks and graph capture, which do not affect device memory here."""
+    """Accept options of pinned host memory, locks and graph capture, which do not affect simulated device memory."""
     _flag(name, text)
 
 

@@ -30,9 +30,9 @@ def build_snapshot(
     annotations: Iterable[Annotation],
     settings: AllocatorSettings,
 ) -> dict[str, Any]:
-    """Build the whole snapshot, of dict, list, tuple, str, int, float and bool only, except for the caller's frames.
+    """Build the whole snapshot from dict, list, tuple, str, int, float and bool, except for the caller's frames.
 
-    blocks  all free and used blocks, in any order
+    `blocks` has all free and used blocks, in any order.
     """
     heads = (block for block in blocks if block.previous is None or not block.previous.mapped)
     return {
@@ -47,7 +47,7 @@ def build_snapshot(
 
 
 def _segment(head: Block) -> dict[str, Any]:
-    """A segment, or one contiguous mapped range of an expandable segment, given its first block."""
+    """Return a segment, or one contiguous mapped range of an expandable segment, given its first block."""
     chain = [head]
     while (following := chain[-1].next) is not None and following.mapped:
         chain.append(following)

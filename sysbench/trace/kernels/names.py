@@ -1,15 +1,15 @@
-"""What the name of a kernel says: a short form to show, its class, and its number format.
+"""Short form, class and number format of a kernel, derived from its name.
 
 A C++ kernel's name contains every template argument: `void at::native::vectorized_elementwise_kernel<4,
 at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int, …)`. Its short form has the informative parts, the
 function and its functor: `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`.
 
-Class and number format follow from the words of the name. The names are those of cuBLAS and cuBLASLt (from Volta's
-`volta_sgemm` to Blackwell's `nvjet`), CUTLASS, cuDNN, FlashAttention, FlashInfer, vLLM, PyTorch's own kernels, Triton
-as Inductor names what it generates, FBGEMM, NCCL, RCCL, rocBLAS and hipBLASLt (Tensile), MIOpen, Composable Kernel,
-AITER, oneDNN and SYCL, and of ATen's operators, which stand for kernels on the CPU. A name is first split into words
-(`CatArrayBatchedCopy` becomes `cat array batched copy`), so that `fbgemm` does not match `gemm`. A name that matches no
-phrase has the class `other`.
+Class and number format follow from the words of the name. The patterns cover cuBLAS and cuBLASLt (from Volta's
+`volta_sgemm` to Blackwell's `nvjet`), CUTLASS, cuDNN, FlashAttention, FlashInfer, vLLM, PyTorch's own kernels, the
+Triton kernels that Inductor generates, FBGEMM, NCCL, RCCL, rocBLAS and hipBLASLt (Tensile), MIOpen, Composable Kernel,
+AITER, oneDNN and SYCL. They also cover ATen operators, which stand for kernels on the CPU. A name is first split into
+words (`CatArrayBatchedCopy` becomes `cat array batched copy`), so that `fbgemm` does not match `gemm`. A name that
+matches no phrase has the class `other`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 from sysbench.trace.summary import KernelClass
 
 LONGEST: Final = 72
-"""Longest shortened name in characters; a longer one loses its middle."""
+"""Maximum length of a shortened name in characters; longer names lose their middle."""
 
 _READ: Final = 4000
 """Number of characters of a name that are examined."""
@@ -40,7 +40,7 @@ _NOISE: Final = (
 _CODE: Final = re.compile(r"<|\S\(")
 """Brackets of C++; brackets after a space, as in `Memcpy DtoD (Device -> Device)`, are ordinary text."""
 _ENGINE: Final = "autograd::engine::"
-"""Prefix of all calls from autograd's engine, which does not distinguish them."""
+"""Prefix of all operators that autograd's engine runs; it carries no information."""
 _LITERAL: Final = re.compile(r"-?\d+[a-z]*|true|false|\(.*")
 _TYPE: Final = re.compile(
     r"(float|double|int|long|short|bool|char|unsigned.*|signed.*|u?int\d+_t|c10::\w+|__nv_\w+|__half2?|void|at::\w+)"
@@ -61,7 +61,7 @@ _WRAPPERS: Final = frozenset(
         "GemmUniversal",
     }
 )
-"""Templates whose argument is shown instead, because it is more informative."""
+"""Templates that are replaced by their argument, which is more informative."""
 _PLUMBING: Final = frozenset(
     {
         "array",
@@ -81,7 +81,7 @@ _PLUMBING: Final = frozenset(
 
 
 def shortened(name: str) -> str:
-    """Return the name as shown, of at most LONGEST characters."""
+    """Return the name as displayed, at most LONGEST characters long."""
     text = name[:_READ].removeprefix(_ENGINE)
     if _CODE.search(text):
         quiet = text
@@ -92,7 +92,7 @@ def shortened(name: str) -> str:
 
 
 def elided(text: str, longest: int) -> str:
-    """Shorten a text that is too long by omitting its middle: both ends distinguish kernels."""
+    """Shorten a text that is too long by omitting its middle, because kernels differ at both ends."""
     if len(text) <= longest:
         return text
     tail = longest // 3
@@ -105,7 +105,7 @@ def _function(text: str, depth: int) -> str:
     base = head.rstrip(":& *").rpartition("::")[2].strip() or head.strip()
     if depth >= _DEEPEST or not inside:
         return base
-    # Functors are the informative arguments; without any, types are.
+    # Functors are the informative arguments. If there are none, types are.
     arguments = [argument for argument in _arguments(inside) if argument and not _LITERAL.fullmatch(argument)]
     functors = [argument for argument in arguments if not _TYPE.fullmatch(argument)]
     told = [_function(argument, depth + 1) for argument in functors or arguments]
@@ -146,17 +146,17 @@ def _arguments(inside: str) -> list[str]:
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 _MANGLED: Final = re.compile(r"L[a-z]n?\d+E|DF\d+[_b]|S[0-9A-Z]*_|T\d*_|(?P<length>\d+)")
-"""In a mangled name (Itanium C++ ABI): literals, types and back references, whose digits are no lengths; lengths."""
+"""Matches literals, types, back references (their digits are no lengths) or lengths in a mangled name (Itanium ABI)."""
 
 
 def words(name: str) -> str:
-    """The words of a name in lower case, with underscores around and between them: `_cat_array_copy_`."""
+    """Return the words of a name in lower case, with underscores around and between them: `_cat_array_copy_`."""
     text = " ".join(_identifiers(name)) if name.startswith("_Z") else name
     return f"_{_SEPARATORS.sub('_', _HUMP.sub('_', text).lower()).strip('_')}_"
 
 
 def _identifiers(mangled: str) -> Iterator[str]:
-    """The identifiers in a mangled C++ name, each of which follows its length: `13FmhaFwdKernel`."""
+    """Return the identifiers in a mangled C++ name, in which each identifier follows its length: `13FmhaFwdKernel`."""
     place = 0
     while part := _MANGLED.search(mangled, place):
         place = part.end()
@@ -166,7 +166,7 @@ def _identifiers(mangled: str) -> Iterator[str]:
 
 
 def _phrases(text: str) -> re.Pattern[str]:
-    """A pattern for any of these phrases of whole words, joined by underscores; each may be a regular expression."""
+    """Return a pattern for any of these phrases of whole words, joined by underscores; phrases may be patterns."""
     return re.compile(f"_(?:{'|'.join(text.split())})(?=_)")
 
 
@@ -200,7 +200,7 @@ _CONTENT: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
         ),
     ),
 )
-"""Classes by content, which for Inductor's kernels take precedence over the kind of kernel."""
+"""Classes by content. For Inductor's kernels they take precedence over the kind of kernel."""
 
 _INDUCTOR: Final = re.compile(
     r"_(?:triton|cpp)(?:_(poi|for|red|per|spl|mix|tem))?_fused(?=_)|_triton_(mm|bmm|tem)(?=_)"
@@ -334,7 +334,7 @@ _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
     ),
     ("copy", _phrases("transpose[a-z0-9]* (?:reflection|replication|constant|zero)_pad[a-z0-9]*")),
 )
-"""The first class with a matching phrase counts, so specific classes precede general ones: a reduction within a matrix
+"""The first class with a matching phrase wins, so specific classes precede general ones: a reduction within a matrix
 product belongs to the product, and a norm that quantises is a norm."""
 
 # --- classes of operators
@@ -422,8 +422,8 @@ _OPERATORS: Final[tuple[tuple[KernelClass, frozenset[str]], ...]] = (
         ),
     ),
 )
-"""By the operator's own name, without a trailing underscore. Operators that only call others (`matmul`, `einsum`)
-multiply nothing themselves: their own time is overhead."""
+"""Classes of ATen operators, by name without a trailing underscore. Operators that only call others (`matmul`,
+`einsum`) multiply nothing themselves: their self time is overhead."""
 
 _BY_OPERATOR: Final[dict[str, KernelClass]] = {name: kind for kind, names in _OPERATORS for name in names}
 
@@ -465,13 +465,14 @@ _PRECISIONS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("fp64", _any(r"dgemm", r"d884gemm", r"_f64f64", r"\bdouble\b")),
     ("fp32", _any(r"sgemm", r"f32f32_f32f32", r"_f32_", r"\bfloat\b", r"simt_s", r"scudnn")),
 )
-"""The first match counts. TF32 kernels take fp32 numbers and name both; shapes of tensor core instructions (`s1688`)
-mean TF32 if no 16-bit format is named. cuDNN's generated kernels use `f16` for both 16-bit formats."""
+"""The first match wins. TF32 kernels take fp32 inputs, and their names contain both formats. The shape of a tensor core
+instruction (`s1688`) means TF32 if the name contains no 16-bit format. cuDNN's generated kernels use `f16` for both
+16-bit formats."""
 
 
 @lru_cache(maxsize=65_536)
 def classified(name: str) -> KernelClass | None:
-    """Return the class of a kernel or operator by its name; None if nothing in it matches."""
+    """Return the class of a kernel or operator by its name; None if no phrase matches."""
     text = name[:_READ]
     if text.startswith(("aten::", "prims::")):
         bare = text.rpartition("::")[2].split(".")[0]
@@ -492,5 +493,5 @@ def classified(name: str) -> KernelClass | None:
 
 @lru_cache(maxsize=65_536)
 def precision(name: str) -> str | None:
-    """Return the input format of a matrix product according to its name; None if the name does not contain it."""
+    """Return the input format of a matrix product by its name; None if the name does not contain it."""
     return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_READ])), None)

@@ -1,7 +1,7 @@
 """Statistics of single kernels within ranges, of operators, and of whole devices.
 
-Of kernels: mean and extreme times and launch shapes, for a bounded number of kernels in each range that has a table of
-its own. Of devices: idle time, the part of it spent waiting for the host, and launch overhead.
+Kernel statistics are mean, minimum and maximum times and launch shapes, for a bounded number of kernels in each range
+with its own table. Device statistics are idle time, the part of it spent waiting for the host, and launch overhead.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sysbench.trace.recording import NONE, Integers
 from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics, ancestry, folded
 
 MOST_RANGES: Final = 80
-"""Number of folded modules with their own kernel table: those with the most time."""
+"""Number of folded modules with their own kernel table: those that take the most time."""
 MOST_KERNELS: Final = 100
-"""Number of kernels with statistics per range: those with the most time. `ProfileSummary.spent` has all of them."""
+"""Number of kernels with statistics per range: those that take the most time. `ProfileSummary.spent` has all."""
 
 
 @dataclass(frozen=True)
 class KernelRange:
-    """A range: a set of modules, in one phase or in all of them."""
+    """A range: a set of modules, in one phase or in all phases."""
 
     name: str
     modules: NDArray[np.bool_]
@@ -35,12 +35,12 @@ class KernelRange:
     """Position in WORK_PHASES; None for all phases."""
 
     def holds(self, module: NDArray[np.integer[Any]], phase: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Return which rows of these columns belong to the range."""
+        """Return whether each row of these columns belongs to the range."""
         chosen = self.modules[module]
         return chosen if self.phase is None else np.asarray(chosen & (phase == self.phase))
 
     def longest(self, time: KernelTime) -> Integers:
-        """Return positions in `KernelTime.kernels` of the kernels with the most time in the range, longest first."""
+        """Return positions in `KernelTime.kernels` of the kernels that take the most time in the range."""
         here = self.holds(time.module, time.phase)
         total = summed(time.total_ns[here], time.kernel[here], len(time.kernels))
         there = np.flatnonzero(np.bincount(time.kernel[here], minlength=len(time.kernels)))
@@ -48,7 +48,7 @@ class KernelRange:
 
 
 def kernel_ranges(time: KernelTime, asked: Sequence[str]) -> Iterator[KernelRange]:
-    """Yield the step, its phases, the modules with the most time, and modules requested by name."""
+    """Yield the step, its phases, the modules that take the most time, and the requested modules."""
     everywhere = np.ones(len(time.modules), bool)
     present = phases_present(time)
     yield KernelRange(STEP, everywhere, None)
@@ -70,7 +70,7 @@ def kernel_ranges(time: KernelTime, asked: Sequence[str]) -> Iterator[KernelRang
 
 
 def _folded_by_time(time: KernelTime) -> list[str]:
-    """Return folded modules by their total time including everything below them, largest first."""
+    """Return folded modules by their total time including submodules, longest first."""
     total: dict[str, int] = {}
     for path, total_ns in zip(time.modules, time.by_module_ns.tolist(), strict=True):
         for above in ancestry(folded(path)):
@@ -81,15 +81,15 @@ def _folded_by_time(time: KernelTime) -> list[str]:
 
 
 _CALLS: Final = 400_000
-"""Number of calls that are sorted at a time, unless a single kernel has more."""
+"""Number of calls that are sorted at a time; more if a single kernel has more."""
 
 
 def kernel_statistics(
     calls: Calls, time: KernelTime, ranges: Sequence[KernelRange], shapes: Integers, names: int
 ) -> list[KernelStatistics]:
-    """Return a row for each of the longest kernels in each range, range by range, by total time.
+    """Return the statistics of the longest kernels in each range, range by range, longest total time first.
 
-    `shapes` are the recording's launch shapes, and `names` is its number of names.
+    `shapes` are the recording's launch shapes, and `names` is the number of its names.
     """
     wanted = np.zeros((len(ranges), len(time.kernels)), bool)
     for number, each in enumerate(ranges):
@@ -98,7 +98,7 @@ def kernel_statistics(
     position = np.full(names, NONE, np.int32)
     position[time.kernels] = np.arange(len(time.kernels))
     chosen = np.flatnonzero(wanted.any(axis=0))
-    # Kernels are processed in groups, so that the number of their calls stays limited.
+    # Kernels are processed in groups, which bounds the number of calls in memory.
     batch = np.cumsum(summed(time.calls, time.kernel, len(time.kernels))[chosen]) // _CALLS
     for part in distinct(batch).tolist():
         kernels = chosen[batch == part]
@@ -157,7 +157,7 @@ class _Ordered:
             )
 
     def _shapes_of(self, picked: Integers, first: Integers) -> tuple[Integers, Integers]:
-        """Return one launch shape of every kernel, and how many different ones were recorded."""
+        """Return one launch shape of each kernel, and the number of distinct recorded shapes."""
         shape = self._launch_shape[picked]
         group = np.zeros(len(picked), np.int64)
         group[first[1:]] = 1
@@ -173,11 +173,11 @@ class _Ordered:
 # --- operators
 
 MOST_OPERATORS = 400
-"""Number of operators that are kept, and again for operators by input shapes."""
+"""Number of operators that are kept, and number of operators with input shapes that are kept."""
 
 
 class OperatorSums:
-    """Sums over the operators in steps, and over the work that they launch, collected slice by slice."""
+    """Sums over the operators within steps and over the work they launch, collected slice by slice."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -213,7 +213,7 @@ class OperatorSums:
         return [*self._rows(self._by_name), *self._rows(self._by_shapes)]
 
     def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:
-        """Return one row for each name with given shapes, longest total time first."""
+        """Return one row for each name, or for each name with its shapes, longest total time first."""
         keys, *columns = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
         groups, calls, self_host, total_host, self_device, total_device = added_up(keys, *columns)
         order = np.lexsort((-self_host, -self_device))[:MOST_OPERATORS].tolist()
@@ -232,7 +232,7 @@ class OperatorSums:
 
 
 def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> Integers:
-    """Add to every value the values of all enclosed operators, from the innermost outwards."""
+    """Add the values of all enclosed operators to every value, innermost operators first."""
     total = values.copy()
     order = np.argsort(-depth, kind="stable")
     levels = np.flatnonzero(np.diff(depth[order], prepend=-1, append=-1))
@@ -255,14 +255,14 @@ def _within_same(name: Integers, parents: Integers) -> NDArray[np.bool_]:
 
 
 class LaunchSums:
-    """Sums of launch overhead, slice by slice; everything that one call launches is in one slice."""
+    """Sums of launch overhead, collected slice by slice. All work that one call launches is in the same slice."""
 
     def __init__(self) -> None:
         self.launches = self.launch_ns = self.work_ns = 0
         self.streams: set[tuple[int, int]] = set()
 
     def add(self, part: StepWork) -> None:
-        """Add the work of a slice that counts."""
+        """Add the counted work of a slice."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
         (_, device), (streams, stream) = grouped(work.device), grouped(work.stream)
@@ -276,25 +276,25 @@ class LaunchSums:
 
 
 class Timeline:
-    """Stretches in which any work runs, and what ended the gaps between them; built in order of time."""
+    """Stretches of time in which any work runs, and the gaps between them; built in order of time."""
 
     def __init__(self, windows: Stretches) -> None:
         self._windows = windows
         self.total_ns = 0
-        """Time in which at least one piece of work runs."""
+        """Time during which at least one piece of work runs."""
         self.busy_ns = 0
-        """The part of that time within the windows."""
+        """The part of `total_ns` within the windows."""
         self.waiting_ns = 0
         """Idle time before the launch of the work that ends it."""
         self._open = np.zeros((3, 0), np.int64)
-        """The last stretch, which later work may extend: start, end, and launch time of its first work."""
+        """The last stretch, which later work may extend: start, end, and launch time of its first piece of work."""
         self._idle_since = windows.start_ns[:1]
 
     def add(self, start_ns: Integers, end_ns: Integers, launched_ns: Integers) -> None:
         """Add work that starts after all earlier work; `launched_ns` is NONE if unknown."""
         start, end, launched = np.concatenate([self._open, np.stack([start_ns, end_ns, launched_ns])], axis=1)
         running = union(start, end)
-        # Several pieces of work may end the same gap; the first to start counts.
+        # If several pieces of work end the same gap, the first to start determines the launch.
         order = np.lexsort((launched, start))
         beginning = order[np.searchsorted(start[order], running.start_ns)]
         self._close(running, launched[beginning], len(running.start_ns) - 1)
@@ -336,7 +336,7 @@ def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline
 
 
 def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Stretches) -> DeviceUse:
-    """Return the use of devices within the steps' windows by the work that counts, summed over devices."""
+    """Return device utilisation within the windows of the steps, for the counted work, summed over devices."""
     queues_ns = calls.queues_ns()
     return DeviceUse(
         window_ns=windows.total_ns * len(devices),

@@ -1,6 +1,6 @@
-"""Time by phase, module and kernel, added up slice by slice.
+"""Time by phase, module and kernel, summed slice by slice.
 
-The work of a slice that counts is the work launched within a step, or all of it if no steps are marked.
+Work counts if it was launched within a step. If no steps are marked, all work counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sysbench.trace.recording import NONE, Integers, Table
 from sysbench.trace.summary import EVERYWHERE, NO_PHASE, PHASES, KernelName, KernelTimeColumns
 
 WORK_PHASES = (NO_PHASE, *PHASES)
-"""Values of `StepWork.phase` are positions in this tuple."""
+"""Phases of work; `StepWork.phase` holds positions in this tuple."""
 
 
 class Kernels:
@@ -56,13 +56,13 @@ class Kernels:
 
 @dataclass(frozen=True)
 class StepWork:
-    """An attributed slice; columns have one row for each piece of work that counts."""
+    """An attributed slice; columns have one row for each piece of counted work."""
 
     slice: Slice
     found: Attribution
     ranges: RangeTree
     is_counted: NDArray[np.bool_]
-    """Whether each piece of work in `found` counts."""
+    """Whether each piece of work in `found` is counted."""
     work: Launched
     step: Integers
     phase: Integers
@@ -70,11 +70,11 @@ class StepWork:
     module: Integers
     """Position in `ranges.modules`."""
     operator: Integers
-    """Index into the slice's operators: the innermost around the launch; NONE if there is none."""
+    """Index of the innermost operator around the launch, among the slice's operators; NONE if there is none."""
 
     @classmethod
     def of(cls, part: Slice, found: Attribution, ranges: RangeTree) -> StepWork:
-        """Select the work that counts."""
+        """Select the counted work of a slice."""
         # Work without a known launch belongs to the last step that began before it.
         before = np.searchsorted(ranges.step_start_ns, found.work.start_ns, side="right") - 1
         step = np.where((found.step == NONE) & (found.work.thread == NONE), before, found.step)
@@ -97,7 +97,7 @@ class StepWork:
 
     @cached_property
     def operators_counted(self) -> NDArray[np.bool_]:
-        """Whether each of the slice's operators is in a step."""
+        """Return whether each of the slice's operators is within a step."""
         operators, ranges = self.slice.operators, self.ranges
         if not ranges.steps:
             return np.ones(len(operators.name), bool)
@@ -109,7 +109,7 @@ class StepWork:
 
 
 MOST_MODULES: Final = 4000
-"""Largest number of separate modules; beyond it, time is counted for the enclosing module."""
+"""Maximum number of separate modules. Beyond it, the enclosing module is charged."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class KernelTime:
     """Time and calls, one row for every kernel that a module launches in a phase."""
 
     modules: tuple[str, ...]
-    """Modules that launch work, in order of first appearance; the first is the model as a whole."""
+    """Modules that launch work, in order of first appearance; the first is the whole model."""
     module_places: Integers
     """Position in `modules` for each module of the range tree."""
     kernels: Integers
@@ -132,7 +132,7 @@ class KernelTime:
 
     @cached_property
     def columns(self) -> KernelTimeColumns:
-        """The rows in the form of the summary."""
+        """Return the rows in the form of the summary."""
         return KernelTimeColumns(
             phase=self.phase.tolist(),
             module=self.module.tolist(),
@@ -143,12 +143,12 @@ class KernelTime:
 
     @property
     def by_module_ns(self) -> Integers:
-        """Time of each of `modules`, without the modules below it."""
+        """Return the time of each of `modules`, submodules excluded."""
         return summed(self.total_ns, self.module, len(self.modules))
 
     @property
     def by_kernel_ns(self) -> Integers:
-        """Time of each of `kernels`."""
+        """Return the time of each of `kernels`."""
         return summed(self.total_ns, self.kernel, len(self.kernels))
 
 
@@ -162,7 +162,7 @@ class KernelTimeSums:
         self._groups: list[tuple[Integers, Integers, Integers]] = []
 
     def add(self, part: StepWork) -> None:
-        """Add the work of a slice that counts."""
+        """Add the counted work of a slice."""
         np.minimum.at(self._begun_ns, part.module, part.work.at_ns)
         keys = (part.phase * len(self._modules) + part.module) * self._names + part.work.name
         different, which = grouped(keys)
@@ -185,8 +185,8 @@ class KernelTimeSums:
     def _bounded(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
         """Return the modules that launch work, in order of first appearance, and the position of each row's module.
 
-        If there are too many, only those with the most time remain; time of the others counts for the nearest enclosing
-        one.
+        If there are too many modules, only those that take the most time remain. The time of the others is charged to
+        the nearest enclosing module that remains.
         """
         total = summed(total_ns, module, len(self._modules))
         used = distinct(module)
@@ -204,7 +204,7 @@ class KernelTimeSums:
 
 
 def phases_present(time: KernelTime) -> list[int]:
-    """Return the positions in WORK_PHASES of the phases with any work."""
+    """Return the positions in WORK_PHASES of the phases that have work."""
     return [phase for phase in distinct(time.phase).tolist() if WORK_PHASES[phase]]
 
 
@@ -221,7 +221,7 @@ class Moments:
     duration_ns: Integers
     device: Integers
     launched_ns: Integers
-    """NONE if the launch is unknown."""
+    """Launch times; NONE if unknown."""
 
 
 @dataclass(frozen=True)
@@ -244,14 +244,14 @@ class Calls:
         self._table = Table(8)
 
     def add(self, part: StepWork) -> None:
-        """Add the work of a slice that counts."""
+        """Add the counted work of a slice."""
         work = part.work
         launched = np.where(work.launch == NONE, NONE, work.at_ns)
         moments = [work.start_ns, work.duration_ns, work.device, launched]
         self._table.add([*moments, work.name, part.module, part.phase, work.launch_shape])
 
     def in_order_of_time(self) -> Iterator[Moments]:
-        """Yield all calls in batches: those that start in one stretch of time, then those of the next."""
+        """Yield all calls in order of time, in batches."""
         sample = [column[:: max(1, ROWS // 64)] for (column,) in self._table.stretches(_START)]
         starts = distinct(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
         every = max(1, len(starts) * ROWS // max(len(self._table), 1))
@@ -259,7 +259,7 @@ class Calls:
             yield Moments(*self._table.between(_START, first, beyond)[1][: _LAUNCHED + 1])
 
     def of_kernels(self, wanted: NDArray[np.bool_]) -> Kinds:
-        """Return all calls of some kernels; `wanted` states for every name index whether it is wanted."""
+        """Return all calls of the wanted kernels; `wanted` has a Boolean for every name index."""
         durations, others = [], []
         for duration_ns, *rest in self._table.stretches(_DURATION, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE):
             chosen = wanted[rest[0]]
@@ -269,6 +269,6 @@ class Calls:
         return Kinds(np.concatenate(durations), *columns)
 
     def queues_ns(self) -> Integers:
-        """Return the time from launch to start of each call with a known launch."""
+        """Return the time from launch to start of each call whose launch is known."""
         waits = [(start - launched)[launched != NONE] for start, launched in self._table.stretches(_START, _LAUNCHED)]
         return np.concatenate(waits) if waits else np.zeros(0, np.int64)

@@ -1,9 +1,9 @@
 """Minimum FLOPs and bytes of the parts of a step, the rates they achieve, and the matrix products of a trace.
 
-Work follows from the model's dimensions, or, for models of other programs, from the shapes of the inputs of matrix
-products. FLOPs are those of `sysbench.formulas`: one multiply-add counts as two, causality is not exploited, backward
-is twice forward. Bytes count every operand and result once, as if caches held all intermediates: a lower bound for a
-kernel, not its actual traffic. A matrix product moves the same three matrices in forward, and twice in backward.
+Work is computed from the model's dimensions or, for other models, from the input shapes of matrix products. FLOPs
+follow `sysbench.formulas`: one multiply-add counts as two, causality is not exploited, backward is twice forward. Bytes
+count every operand and result once, as if caches held all intermediates. They are a lower bound for a kernel, not its
+actual traffic. A matrix product moves the same three matrices in forward, and twice in backward.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ ITEM_BYTES: Final[Mapping[Precision, int]] = {"fp32": 4, "tf32": 4, "bf16": 2, "
 """Bytes per number that matrix products read and write."""
 
 SOFTMAX_FLOPS: Final = 5
-"""FLOPs per number, forward: maximum, difference, exponential, sum, quotient."""
+"""FLOPs per number in forward: maximum, difference, exponential, sum, quotient."""
 SOFTMAX_BACKWARD_FLOPS: Final = 4
-"""FLOPs per number, w·(g − Σ g·w): a product, a sum, a difference, a product."""
+"""FLOPs per number in backward, w·(g − Σ g·w): a product, a sum, a difference, a product."""
 ADAMW_BYTES: Final = 28
-"""Bytes per parameter: parameter, gradient and two moments are read, parameter and moments are written, in fp32."""
+"""Bytes per parameter, in fp32: reads parameter, gradient and two moments, writes parameter and moments."""
 ADAMW_FLOPS: Final = 14
 """FLOPs per parameter: decay 1, first moment 3, second moment 4, root, quotient and sum 3, update 3."""
 
 WRITTEN_OUT: Final[tuple[Attention, ...]] = ("naive",)
-"""Attention implementations whose intermediates are tensors in memory."""
+"""Attention implementations that materialise their intermediates as tensors."""
 
 BACKWARD_PRODUCTS: Final = 2
-"""Backward has one product for the gradient of each operand of a product."""
+"""Number of products in backward per forward product: one for the gradient of each operand."""
 
 _ON_TENSOR_CORES: Final = frozenset({"scores", "output", "matmul", "attention"})
 
 PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "mv", "dot"})
-"""ATen operators that are one matrix product each."""
+"""ATen operators that perform exactly one matrix product."""
 
 CALLERS: Final = frozenset({"matmul", "linear", "einsum", "inner", "tensordot", "addbmm", "chain_matmul"})
-"""Operators that delegate the product to one of those."""
+"""Operators that delegate the product to one of `PRODUCTS`."""
 
 _SPLIT_K_REDUCTION: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
-"""A kernel that adds up the partial results of several blocks for one product."""
+"""Matches kernels that add up the partial results of several blocks for one product."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Work of one step, all layers together; None if unknown."""
+    """Work of one step, summed over layers; None if unknown."""
 
     flops: int | None
     bytes: int | None
 
     def times(self, count: int) -> Amount:
-        """The same work this often: twice in the backward pass of a matrix product."""
+        """Return the amount multiplied by `count`, for example by two for the backward pass of a matrix product."""
         flops, moved = self.flops, self.bytes
         return Amount(None if flops is None else count * flops, None if moved is None else count * moved)
 
@@ -75,7 +75,7 @@ Amounts = dict[tuple[str, str], Amount]
 
 
 def attention_parts(cell: ModelCell) -> Amounts:
-    """Return the work of scores, mask, softmax and output in written-out attention; empty for fused implementations."""
+    """Return the work of scores, mask, softmax and output in materialised attention; empty if attention is fused."""
     shape, item = cell.shape, ITEM_BYTES[cell.computed_in]
     if shape is None or cell.attention not in WRITTEN_OUT:
         return {}
@@ -95,21 +95,21 @@ def attention_parts(cell: ModelCell) -> Amounts:
 
 
 def _per_step(amounts: Amounts, cell: ModelCell) -> Amounts:
-    """Return the work of all micro-batches, from that of one."""
+    """Multiply the work of one micro-batch by the number of micro-batches."""
     return {(part, phase): amount.times(cell.occurrences(phase)) for (part, phase), amount in amounts.items()}
 
 
 def classes(cell: ModelCell, fused: bool) -> Amounts:
-    """Return the work of classes of kernels where it is known; `fused` means that attention is a kernel of its own.
+    """Return the work of the kernel classes for which it is known; `fused` means that attention is one kernel.
 
-    Of several ranks, it is that of one.
+    With several ranks, the result is the work of one rank.
     """
     shape, tokens, item = cell.shape, cell.tokens, ITEM_BYTES[cell.computed_in]
     if shape is None:
         return {}
     wide, split = shape.d_model, _split(cell)
-    layer = [(wide, wide // split)] * 3 + [(wide // split, wide)]  # q, k, v by columns, the output by rows
-    layer += [(wide, shape.d_ff // split)] * 2 + [(shape.d_ff // split, wide)]  # w1, w3, w2 likewise
+    layer = [(wide, wide // split)] * 3 + [(wide // split, wide)]  # q, k, v split by columns, the output by rows
+    layer += [(wide, shape.d_ff // split)] * 2 + [(shape.d_ff // split, wide)]  # w1, w3, w2 split the same way
     linears = [*layer * shape.layers, (shape.d_model, shape.vocab)]  # projections and the output head
     moved = sum(tokens * d_in + d_in * d_out + tokens * d_out for d_in, d_out in linears)
     products = Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), moved * item)
@@ -134,7 +134,7 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
 
 
 def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
-    """Work of q·kᵀ in all layers; weights·v has the same size."""
+    """Return the work of q·kᵀ in all layers; weights·v has the same size."""
     item = ITEM_BYTES[cell.computed_in]
     split = _split(cell)
     flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2 // split
@@ -143,20 +143,20 @@ def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
 
 
 def _scores(cell: ModelCell, shape: ModelShape) -> int:
-    """Number of attention scores in all layers."""
+    """Return the number of attention scores in all layers."""
     return shape.layers * cell.batch * (shape.heads // _split(cell)) * cell.ctx**2
 
 
 def _split(cell: ModelCell) -> int:
-    """Over how many ranks heads and feed-forward are split: each has its part of every layer's linear layers."""
+    """Return the number of ranks that share each layer's heads and feed-forward network under tensor parallelism."""
     return cell.ranks if cell.strategy == "tp" else 1
 
 
 def products_expected(cell: ModelCell) -> dict[str, int]:
-    """Matrix products per step by phase: 9 in every layer, and the output head; empty if compiled or fused.
+    """Return the matrix products per step by phase: 9 per layer, and the output head; empty if compiled or fused.
 
-    It is also empty for tensor parallel ranks: an operator on a sharded tensor calls that on its shard, and a CPU's
-    trace has both.
+    Also empty for tensor-parallel ranks: a DTensor operator calls the same operator on its local shard, so a CPU trace
+    counts it twice.
     """
     if cell.shape is None or cell.attention not in WRITTEN_OUT or cell.execution != "eager" or cell.strategy == "tp":
         return {}
@@ -168,10 +168,10 @@ def products_expected(cell: ModelCell) -> dict[str, int]:
 def rates(
     time: KernelTime, names: Sequence[KernelName], cell: ModelCell | None, products: Amounts, hardware: Hardware | None
 ) -> Iterator[Rate]:
-    """Yield time and work of attention's parts, then of kernel classes, a row for each phase in which they take time.
+    """Yield time and work of the parts of attention, then of kernel classes, one row per phase in which they take time.
 
-    Work comes from the dimensions of `cell`, or from `products` for a model of the user's and without one. Attention's
-    parts are left out unless scores, softmax and output can all be identified.
+    Work comes from the dimensions of `cell`, or from `products` for a custom model or without a cell. Attention's parts
+    are omitted unless scores, softmax and output can all be identified.
     """
     parts = [part_of(module) for module in time.modules]
     by_part: dict[tuple[str, str], int] = {}
@@ -201,7 +201,8 @@ def _rates(
 ) -> Iterator[Rate]:
     for (part, phase), total_ns in sorted(time_ns.items(), key=lambda item: order.index(item[0][0])):
         amount = amounts.get((part, phase), Amount(None, None))
-        # Matrix products run at the peak of their precision, which only a cell provides; everything else runs in fp32.
+        # Matrix products run at the peak rate of their precision, which only a cell provides; everything else runs in
+        # fp32.
         precision = "fp32" if part not in _ON_TENSOR_CORES else cell.computed_in if cell is not None else None
         peak = known_hardware.peak(hardware, precision) if hardware is not None and precision is not None else None
         yield Rate(
@@ -228,7 +229,7 @@ class ProductShapes:
         self._complete = True
 
     def add(self, part: StepWork) -> None:
-        """Add the work of a slice that counts."""
+        """Add the counted work of a slice."""
         operators = part.slice.operators
         rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
         launched = part.operator[rows]
@@ -261,7 +262,7 @@ class ProductShapes:
 
 
 def product_flops(operator: str, shapes: str) -> int | None:
-    """FLOPs of a matrix product from its input shapes, `[[4, 128], [128, 64]]`; 0 for CALLERS, None if unknown."""
+    """Return the FLOPs of a matrix product by its input shapes `[[4, 128], [128, 64]]`; 0 for CALLERS, else None."""
     bare = operator.removeprefix("aten::")
     if bare in CALLERS:
         return 0
@@ -291,13 +292,13 @@ class ProductCounts:
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._called: Counter[str] = Counter()
-        """Kernels, or operators on the CPU."""
+        """Counts of product kernels, or of operators on the CPU."""
         self._callers: Counter[str] = Counter()
-        """Operators that launched the kernels."""
+        """Counts of the operators that launched the kernels."""
         self._without_caller: set[str] = set()
 
     def add(self, part: StepWork) -> None:
-        """Add the work of a slice that counts."""
+        """Add the counted work of a slice."""
         names, which = grouped(part.work.name)
         are_products = []
         for name in names.tolist():
@@ -317,7 +318,7 @@ class ProductCounts:
                 self._without_caller.add(phase)
 
     def checks(self, cell: ModelCell, steps: int, source: ProfileSource) -> Iterator[Check]:
-        """Yield checks of the number of products: that of the cell's model, over all steps, and the number found."""
+        """Yield checks of the number of matrix products: expected for the cell's model, and found in all steps."""
         for phase, count in products_expected(cell).items():
             by_caller = source == "device" and phase not in self._without_caller
             found = (self._callers if by_caller else self._called)[phase]

@@ -1,1 +1,1 @@
-"""Traces of several ranks together: communication that nothing hides, waiting apart from transfer, late ranks."""
+"""Analysis of the traces of several ranks: exposed communication, waiting and transfer, late ranks."""

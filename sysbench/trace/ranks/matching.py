@@ -1,6 +1,7 @@
-"""Several ranks on one clock: which of their collectives are one, how clocks relate, and how long ranks wait.
+"""Matching of collectives across ranks, alignment of the ranks' clocks, and waiting times.
 
-Also one step of all ranks on that clock: when each computes, and when its collectives run and are exposed.
+The module also gives a timeline of one step of all ranks on the common clock: when each rank computes, and when its
+collectives run and are exposed.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from sysbench.trace.ranks.summary import ENDS_TOGETHER, Kind
 from sysbench.trace.recording import NONE, Integers
 
 FEWEST: Final = 2
-"""A collective of fewer ranks has nothing to compare."""
+"""Fewest ranks of a collective that can be compared."""
 
 RESOLUTION: Final = 2000
-"""Number of pauses that a timeline can show in a step."""
+"""Maximum number of pauses that a timeline shows in a step."""
 
 
 @dataclass(frozen=True)
 class Matched:
-    """A collective that was found on all ranks of its group of which there are traces."""
+    """A collective that was found on all traced ranks of its group."""
 
     kind: Kind
     bytes: int | None
@@ -34,42 +35,42 @@ class Matched:
     step: str
     ranks: tuple[int, ...]
     events: tuple[Collective, ...]
-    """One for each of `ranks`."""
+    """One event for each of `ranks`."""
     whole: bool
-    """Whether there are traces of all ranks of the group."""
+    """Whether all ranks of the group have traces."""
 
     @property
     def start_ns(self) -> Integers:
-        """Start on each rank, by its own clock."""
+        """Return the start on each rank, on its own clock."""
         return np.array([each.start_ns for each in self.events], np.int64)
 
     @property
     def end_ns(self) -> Integers:
-        """End on each rank, by its own clock."""
+        """Return the end on each rank, on its own clock."""
         return np.array([each.end_ns for each in self.events], np.int64)
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Transfer and waiting at one collective."""
+    """Transfer time and waiting time of one collective."""
 
     matched: Matched
     transfer_ns: int
     waiting_ns: Integers
-    """Waiting of each of its ranks."""
+    """Waiting time of each of the collective's ranks."""
     last: int
     """The rank that arrives last."""
 
 
 Key = tuple[Group, str, int]
-"""A group, a step, and the number of the collective in it; without a step if the group numbers its collectives."""
+"""Group, step, and number of the collective within both; without a step if the group numbers its collectives."""
 
 
 def match(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[list[Matched], int]:
     """Match the collectives of ranks by process group and number; also return how many could not be matched.
 
-    Without recorded numbers, collectives of a group count from the start of each of the common `steps`. Point-to-point
-    messages are not matched.
+    If no numbers were recorded, the collectives of a group are counted from the start of each of the common `steps`.
+    Point-to-point messages are not matched.
     """
     found: dict[Key, dict[int, Collective]] = defaultdict(dict)
     for rank, reading in readings.items():
@@ -106,23 +107,23 @@ def match(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[li
 
 @dataclass(frozen=True)
 class Alignment:
-    """How far the clock of each rank is ahead, and how well that explains the ends of collectives."""
+    """Offset of each rank's clock, and how well the offsets explain the ends of collectives."""
 
     offset_ns: Mapping[int, int]
     collectives: int
     residual_ns: int
 
     def aligned(self, ranks: Sequence[int], times_ns: Integers) -> Integers:
-        """Return times of these ranks on the clock of the first."""
+        """Return the times of these ranks on the clock of the first rank."""
         return times_ns - np.array([self.offset_ns[rank] for rank in ranks], np.int64)
 
 
 def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Alignment:
-    """Align clocks: all ranks end a collective together, so the median difference of their ends is that of the clocks.
+    """Align clocks by the collectives that all ranks end together: the offset is the median difference of their ends.
 
-    Each rank is compared with the lowest one in the collective; ranks that share no collective need no alignment.
-    Traces of the CPU from one host have one clock, and the ends of their collectives, which a thread records when it
-    next gets to run, only show how far it can be trusted.
+    Each rank is compared with the lowest rank of the collective. Ranks that share no collective need no alignment. CPU
+    traces from one host share one clock. There a thread records the end of a collective when it next gets to run, so
+    the ends only show how accurate the alignment is.
     """
     together = [each for each in matched if each.kind in ENDS_TOGETHER]
     ahead: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -151,7 +152,7 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Al
 
 
 def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment) -> dict[int, tuple[int, int]]:
-    """Return the start and end of a step on every rank, on the clock of the first."""
+    """Return the start and end of a step on every rank, on the clock of the first rank."""
     found = {}
     for rank, reading in readings.items():
         start_ns, end_ns = reading.windows_ns[reading.steps.index(step)]
@@ -160,9 +161,9 @@ def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment
 
 
 def waits(matched: Sequence[Matched], alignment: Alignment) -> list[Waits]:
-    """Return transfer and waiting at collectives that all ranks end together.
+    """Return transfer and waiting times of the collectives that all ranks end together.
 
-    The transfer is the least duration over ranks. A rank waits for the rest of its own duration, but no longer than
+    The transfer time is the shortest duration over ranks. A rank waits for the rest of its own duration, but at most
     until the last rank arrives.
     """
     found = []
@@ -178,7 +179,7 @@ def waits(matched: Sequence[Matched], alignment: Alignment) -> list[Waits]:
 
 
 Span = tuple[float, float]
-"""Start and duration in seconds from the start of the step."""
+"""Start and duration in seconds, relative to the start of the step."""
 
 
 @dataclass(frozen=True)
@@ -194,11 +195,11 @@ class Bar:
     """One collective on one rank."""
 
     number: int
-    """In order of launch in its lane, from 1."""
+    """Position in the launch order of its lane, from 1."""
     bytes: int | None
     span: Span
     exposed: tuple[Span, ...]
-    """The parts of it during which nothing computes."""
+    """The parts of the collective during which nothing computes."""
 
 
 @dataclass(frozen=True)
@@ -207,18 +208,18 @@ class Timeline:
 
     step: str
     duration_s: float
-    """Until the last rank has ended it."""
+    """Time until the last rank has ended the step."""
     compute: Mapping[int, tuple[Span, ...]]
-    """By rank."""
+    """Spans in which each rank computes."""
     collectives: Mapping[int, Mapping[Lane, tuple[Bar, ...]]]
-    """By rank."""
+    """Lanes of each rank."""
 
 
 def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
-    """Return the last step that all ranks have, or None if they have none in common.
+    """Return the last step that all ranks have in common; None if there is none.
 
-    Readings must have been made with `compute`. Pauses shorter than the step over RESOLUTION are closed, so that the
-    result is bounded, whatever the trace.
+    Readings must have been made with `compute`. Pauses shorter than the step divided by RESOLUTION are closed, which
+    bounds the size of the result for any trace.
     """
     first, *others = (reading.steps for reading in readings.values())
     common = [step for step in first if all(step in steps for steps in others)]

@@ -1,4 +1,4 @@
-"""What the comparison of ranks needs of one recording: when a rank computes, communicates and idles in each step."""
+"""Reading of one rank's recording for the comparison of ranks: compute, communication and idle time in each step."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _COMPUTES: Final = re.compile(
     r".*(cpp|triton)_\w*fused.*",
     re.DOTALL,
 )
-"""Operators of a CPU that compute: those in a namespace, and kernels of the compiler. Autograd's nodes and functions
-(`AddmmBackward0`) only call them, others start or await communication."""
+"""CPU operators that compute: those with a namespace, and kernels of the compiler. Autograd's nodes and functions
+(`AddmmBackward0`) only call these; other operators start or await communication."""
 
 _CARRIED_OUT_AS_ANOTHER: Final = frozenset({("all_reduce", "reduce_scatter"), ("all_reduce", "barrier")})
-"""What gloo carries out, and what was called."""
+"""Pairs of the collective that gloo executes and the collective that was called."""
 
 
 _BYTES: Final = (
@@ -51,19 +51,19 @@ _BYTES: Final = (
     (re.compile(r"complexfloat|c10::complex<float>", re.IGNORECASE), 8),
     (re.compile(r"complexdouble|c10::complex<double>", re.IGNORECASE), 16),
 )
-"""Types as Kineto writes them in arguments of collectives (`BFloat16`) and in those of operators (`c10::BFloat16`)."""
+"""Bytes per element. Kineto spells types differently in collectives (`BFloat16`) and operators (`c10::BFloat16`)."""
 
 
 @dataclass(frozen=True)
 class Activity:
-    """When a rank computes, communicates, and does anything at all."""
+    """Stretches in which a rank computes, communicates, or does anything at all."""
 
     compute: Stretches
     communication: Stretches
     busy: Stretches
 
     def within(self, start_ns: Integers, end_ns: Integers) -> Breakdown:
-        """Return how long each of them lasts in each window."""
+        """Return the duration of each kind of activity in each window."""
         either = _joined(self.compute, self.communication)
 
         def active(stretches: Stretches) -> Integers:
@@ -83,7 +83,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Times in windows, one row each; window = compute + exposed + other + idle."""
+    """Times in windows, one row per window: window = compute + exposed + other + idle."""
 
     window_ns: Integers
     compute_ns: Integers
@@ -91,7 +91,7 @@ class Breakdown:
     exposed_ns: Integers
     """Communication during which nothing computes."""
     other_ns: Integers
-    """Copies and sets alone."""
+    """Time in which only copies and sets run."""
     idle_ns: Integers
 
 
@@ -118,7 +118,7 @@ class Collective:
     sequence: int
     """Number within the group; NONE if not recorded."""
     exposed_ns: int
-    """The part of it during which nothing computes on this rank."""
+    """The part of the collective during which nothing computes on this rank."""
 
 
 @dataclass(frozen=True)
@@ -131,19 +131,19 @@ class RankReading:
     host: str | None
     source: Literal["device", "cpu"]
     steps: tuple[str, ...]
-    """Names of the steps with a number for those of one name; a single empty one if no steps are marked."""
+    """Names of the steps, with a number appended to repeated names; a single empty name if no steps are marked."""
     breakdown: Breakdown
     """One row per step."""
     windows_ns: tuple[tuple[int, int], ...]
-    """Start and end of each step, on its host's clock."""
+    """Start and end of each step, on the clock of the rank's host."""
     collectives: tuple[Collective, ...]
-    """In order of time."""
+    """Collectives in order of time."""
     compute: Stretches | None = None
-    """When it computes, on its host's clock; only if asked for."""
+    """Stretches in which the rank computes, on its host's clock; only if requested."""
 
 
 def read(recording: Recording, *, compute: bool = False) -> RankReading:
-    """Read a recording, which remains usable; with `compute`, also return when it computes."""
+    """Read a recording, which remains usable. With `compute`, also return when the rank computes."""
     source: Literal["device", "cpu"] = "device" if len(recording.work) else "cpu"
     rows = Collectives(*recording.collectives.columns())
     tree = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
@@ -151,10 +151,10 @@ def read(recording: Recording, *, compute: bool = False) -> RankReading:
     steps = _Steps(work, tree.step_start_ns, tree.step_end_ns)
     activity = _on_device(recording, work, rows) if source == "device" else _on_host(recording, rows)
     names = [recording.names[name] for name in tree.step_name.tolist()]
-    # Steps of one name are told apart: `step`, `step (2)`.
+    # Steps with the same name get numbers: `step`, `step (2)`.
     numbers = [names[: at + 1].count(name) for at, name in enumerate(names)]
     start_ns, end_ns = steps.windows(activity.busy)
-    # Differences of such times fit in 64 bits, whatever a file claims.
+    # The limit keeps differences of times within 64 bits, whatever a file claims.
     clock_ns = max(min(recording.clock_ns + recording.origin_ns, 2**61), -(2**61))
     return RankReading(
         title=recording.title,
@@ -173,7 +173,7 @@ def read(recording: Recording, *, compute: bool = False) -> RankReading:
 
 @dataclass(frozen=True)
 class _Work:
-    """Device work, and when each correlation number was launched."""
+    """Device work, and the launch time of each correlation number."""
 
     start_ns: Integers
     end_ns: Integers
@@ -186,7 +186,7 @@ class _Work:
 
     @classmethod
     def of(cls, recording: Recording) -> _Work:
-        # Of large recordings only these columns are unpacked.
+        # Large recordings are not unpacked completely: only these columns are.
         start_ns, duration_ns, name, kind, correlation = (
             recording.work.column(place(DeviceWork, each))
             for each in ("start_ns", "duration_ns", "name", "kind", "correlation")
@@ -197,7 +197,7 @@ class _Work:
         return cls(start_ns, start_ns + duration_ns, name, kind, correlation, launches[order], launches_ns)
 
     def launched_ns(self, correlation: Integers, own_ns: Integers) -> Integers:
-        """Return when work was launched; its own start if that was not recorded."""
+        """Return the launch time of work; its own start if the launch was not recorded."""
         if not len(self.launches):
             return own_ns
         at = np.minimum(np.searchsorted(self.launches, correlation), len(self.launches) - 1)
@@ -206,13 +206,13 @@ class _Work:
 
 
 class _Steps:
-    """The steps of a rank. What a device does belongs to the step in which it was launched."""
+    """The steps of a rank. Device work belongs to the step in which it was launched."""
 
     def __init__(self, work: _Work, start_ns: Integers, end_ns: Integers) -> None:
         self._start_ns, self._end_ns, self._work = start_ns, end_ns, work
 
     def _numbers(self, at_ns: Integers) -> Integers:
-        """Return the step at each time, from its start until its end; NONE outside all. Without steps, always 0."""
+        """Return the step at each time; NONE outside all steps. Without marked steps, always return 0."""
         if not len(self._start_ns):
             return np.zeros(len(at_ns), np.int64)
         number = np.searchsorted(self._start_ns, at_ns, side="right") - 1
@@ -226,8 +226,9 @@ class _Steps:
     def windows(self, busy: Stretches) -> tuple[Integers, Integers]:
         """Return the start and end of each step.
 
-        On a device, a step lasts from its first work until that of the next step, the last one until the end of its
-        own. On a host, it lasts until the next step starts. Without marked steps, the window is that of all activity.
+        On a device, a step lasts from its first work until the first work of the next step; the last step lasts until
+        the end of its own work. On a host, a step lasts until the next one starts. Without marked steps, the window
+        spans all activity.
         """
         extent = np.array([busy.start_ns[:1].sum(), busy.end_ns[-1:].sum()], np.int64)
         if not len(self._start_ns):
@@ -240,13 +241,13 @@ class _Steps:
         np.minimum.at(first, step[counted], self._work.start_ns[counted])
         ends = self._work.end_ns[counted]
         last = int(ends.max()) if len(ends) else int(extent[1])
-        # A step without work of its own is empty: it starts where the next one does.
+        # A step without work is empty: it starts where the next step does.
         start = np.minimum(np.minimum.accumulate(first[::-1])[::-1], last)
         return start, np.concatenate([start[1:], [last]])
 
 
 def _on_device(recording: Recording, work: _Work, rows: Collectives) -> Activity:
-    """Kernels by class; collectives of the host, such as those of gloo, also communicate."""
+    """Return kernels by class. Collectives of the host, such as gloo's, also count as communication."""
     communicates = np.array([classified(name) == "communication" for name in recording.names], bool)[work.name]
     communicates &= work.kind == KERNEL
     computes = (work.kind == KERNEL) & ~communicates
@@ -259,7 +260,7 @@ def _on_device(recording: Recording, work: _Work, rows: Collectives) -> Activity
 
 
 def _on_host(recording: Recording, rows: Collectives) -> Activity:
-    """Operators of each thread, apart from those that start or await a collective and everything within them."""
+    """Return the operators of each thread, except those that start or await a collective, with their callees."""
     operators = Operators(*recording.operators.columns())
     end_ns = operators.start_ns + operators.duration_ns
     computes = np.array([_COMPUTES.fullmatch(name) is not None for name in recording.names], bool)[operators.name]
@@ -290,7 +291,7 @@ def _joined(one: Stretches, other: Stretches) -> Stretches:
 
 
 def _without(one: Stretches, other: Stretches) -> Stretches:
-    """Return the time in `one` that is not in `other`."""
+    """Return the time that is in `one` but not in `other`."""
     cuts = np.unique(np.concatenate([one.start_ns, one.end_ns, other.start_ns, other.end_ns]))
     start, end = cuts[:-1], cuts[1:]
     kept = (one.before_ns(end) > one.before_ns(start)) & (other.before_ns(end) == other.before_ns(start))
@@ -300,7 +301,7 @@ def _without(one: Stretches, other: Stretches) -> Stretches:
 def _collectives(
     recording: Recording, rows: Collectives, steps: _Steps, compute: Stretches, clock_ns: int
 ) -> list[Collective]:
-    """Return the rank's collectives: kernels if there are any, otherwise what its host carries out."""
+    """Return the rank's collectives: kernels if there are any, otherwise the collectives that its host executes."""
     ran = np.flatnonzero(rows.source == (KERNEL_RAN if (rows.source == KERNEL_RAN).any() else HOST_RAN))
     ran = ran[np.argsort(rows.start_ns[ran], kind="stable")]
     told = _calls(recording, rows, ran)
@@ -331,10 +332,10 @@ def _collectives(
 
 
 def _calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
-    """Return for each collective the call that started it, in order; itself where the calls do not fit.
+    """For each collective, return the call that started it; the collective itself if the calls do not match.
 
-    gloo carries out a reduce-scatter as an all-reduce: only the call tells. Old traces of NCCL have arguments at the
-    call alone.
+    gloo executes a reduce-scatter as an all-reduce, and only the call shows this. Old NCCL traces have arguments only
+    at the call.
     """
     calls = np.flatnonzero(rows.source == CALLED)
     calls = calls[np.argsort(rows.start_ns[calls], kind="stable")]
@@ -354,7 +355,7 @@ def _called(recording: Recording, rows: Collectives, row: int) -> str:
 
 
 def _group(recording: Recording, rows: Collectives, row: int, only: ProcessGroup | None) -> Group:
-    """Return the group in the arguments; without arguments the only one of the run, if there is one."""
+    """Return the group in the arguments; without arguments, the only group of the run, if there is exactly one."""
     name, listed = _text(recording, rows.group[row]), _text(recording, rows.ranks[row])
     size = int(rows.group_size[row])
     if not name and size == NONE and only is not None:
@@ -376,10 +377,10 @@ def element_bytes(dtype: str) -> int | None:
 
 
 def message_bytes(kind: Kind, elements: tuple[int, int], dtype: str, group_size: int | None) -> int | None:
-    """Return the size that nccl-tests counts: the larger of input and output.
+    """Return the message size as nccl-tests defines it: the larger of input and output.
 
-    `elements` are those of input and output, NONE if not recorded. If only the input is known, the output of an
-    all-gather follows from the size of the group. None if the size is unknown.
+    `elements` are the element counts of input and output, NONE if not recorded. If only the input is known, the size of
+    the group gives the output of an all-gather. None if the size is unknown.
     """
     size, given, made = element_bytes(dtype), *elements
     if kind in ("all_gather", "gather") and made == NONE:

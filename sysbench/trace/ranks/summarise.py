@@ -1,4 +1,4 @@
-"""Compares the ranks of one run: their breakdown, their collectives, and the rank for which the others wait."""
+"""Comparison of the ranks of one run: their breakdown, their collectives, and the straggler."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ from sysbench.trace.ranks.summary import (
 from sysbench.trace.recording import NONE
 
 APART_NS: Final = 1_000_000
-"""A caution is issued if a clock is further ahead than this."""
+"""A clock offset above this causes a caution."""
 
 SLOWER_SHARE: Final = 0.05
-"""Waiting for a rank that takes a smaller share of a step is not worth a finding."""
+"""Waiting for a rank is not reported if it takes a smaller share of a step."""
 
 FEWEST_STEPS: Final = 3
-"""With fewer steps, chance cannot be told from a rank that is always late."""
+"""With fewer steps, a rank that is always late cannot be distinguished from chance."""
 
 CONFIRMED_SHARE: Final = 0.5
-"""The rank must be busy or idle for longer than the others by at least this share of the waiting for it. It can be
-less than all of it: ranks that wait compute ahead meanwhile, and then wait for what the late one still computes."""
+"""To be named as the straggler, a rank must be busy or idle for longer than the others by at least this share of the
+waiting for it. The share is below 1 because waiting ranks run ahead with compute, and later wait for what the late rank
+still computes."""
 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
 CHANCE: Final = 0.01
-"""Probability at which a rank would be found although none is slower."""
+"""Probability of naming a straggler although no rank is slower."""
 
 MOST_LISTED: Final = 8
 
 
 def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
-    """Compare readings by rank, at least one; a single one has a breakdown and collectives, but nothing to wait for."""
+    """Compare one or more readings by rank. A single reading gives a breakdown and collectives, but no waiting."""
     ranks = sorted(readings)
     labels = [set(readings[rank].steps) for rank in ranks]
     steps = [step for step in readings[ranks[0]].steps if all(step in each for each in labels)]
@@ -97,7 +98,7 @@ Shape = tuple[Kind, int | None, int | None]
 def _statistics(
     readings: Mapping[int, RankReading], steps: Sequence[str], waiting: Sequence[Waits]
 ) -> list[CollectiveStatistics]:
-    """One row per shape, the longest in total first."""
+    """Return one row per shape, longest total time first."""
     known = {id(event): each for each in waiting for event in each.matched.events}
     events: dict[Shape, list[Collective]] = defaultdict(list)
     for reading in readings.values():
@@ -135,7 +136,7 @@ def _calls(
     waiting: Sequence[Waits],
     alignment: Alignment,
 ) -> Iterator[CollectiveCall]:
-    """Yield the collectives of the last step in order of launch; those of a single rank, if there are no others."""
+    """Yield the collectives of the last step in launch order. If ranks share none, yield those of single ranks."""
     if not steps:
         return
     last = steps[-1]
@@ -169,16 +170,16 @@ def _calls(
 
 
 Waiter = tuple[int, int, str]
-"""The rank that is waited for, the one that waits, and the step."""
+"""The late rank, the waiting rank, and the step."""
 
 
 def _waited(waiting: Sequence[Waits]) -> dict[Waiter, Stretches]:
-    """Return when each rank waits for each other one; collectives at the same time count once."""
+    """Return when each rank waits for each other rank; collectives at the same time count once."""
     found: dict[Waiter, list[tuple[int, int]]] = defaultdict(list)
     for each in waiting:
         for rank, event, waiting_ns in zip(each.matched.ranks, each.matched.events, each.waiting_ns, strict=True):
             if waiting_ns:
-                # By its own clock.
+                # Both times are on the clock of the waiting rank.
                 interval = (event.start_ns, event.start_ns + int(waiting_ns))
                 found[each.last, rank, each.matched.step].append(interval)
     return {key: union(*np.array(intervals, np.int64).T) for key, intervals in found.items()}
@@ -203,10 +204,10 @@ def _arrivals(ranks: Sequence[int], waiting: Sequence[Waits], waited: Mapping[Wa
 def _straggler(
     ranks: Sequence[int], steps: Sequence[str], waited: Mapping[Waiter, Stretches], breakdown: Sequence[RankStep]
 ) -> Straggler | None:
-    """Return the rank that causes nearly all waiting, step after step, if it is known what it does meanwhile.
+    """Return the rank that causes nearly all waiting in every step, if the cause is known.
 
-    The waiting for it must exceed that for all others by more than chance explains (Student's t over steps, at the rank
-    for which it is largest), and take a notable share of the step.
+    The waiting for it must exceed the waiting for all others by more than chance explains (Student's t over steps, at
+    the rank for which it is largest), and take a notable share of the step.
     """
     if len(steps) < FEWEST_STEPS or not waited:
         return None
@@ -226,14 +227,14 @@ def _straggler(
     more_ns = {cause: _more_than_others(rank, f"{cause}_ns", breakdown) / len(steps) for cause in CAUSES}
     cause = max(CAUSES, key=lambda each: more_ns[each])
     lost_ns = sum(max(each, 0.0) for each in more_ns.values())
-    # What it does for longer must explain the waiting, or clocks and ends of collectives were too inaccurate.
+    # The cause must explain the waiting. Otherwise clocks and ends of collectives were too inaccurate.
     if lost_ns < CONFIRMED_SHARE * waiting_ns or more_ns[cause] < STRAGGLER_SHARE * lost_ns:
         return None
     return Straggler(rank=rank, share=share, waiting_ns=waiting_ns, step_ns=step_ns, cause=cause)
 
 
 def _more_than_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> float:
-    """Return by how much a rank's total exceeds the median of the others."""
+    """Return by how much a rank's total exceeds the median of the other ranks."""
     totals = Counter[int]()
     for row in breakdown:
         totals[row.rank] += getattr(row, name)
@@ -243,28 +244,28 @@ def _more_than_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> fl
 def _cautions(
     readings: Mapping[int, RankReading], world_size: int, steps: Sequence[str], alignment: Alignment, unmatched: int
 ) -> Iterator[str]:
-    """Yield what is missing or does not match: ranks, steps, clocks, collectives."""
+    """Yield cautions about missing or mismatched ranks, steps, clocks and collectives."""
     missing = sorted({*range(world_size)} - readings.keys()) if len(readings) > 1 else []
     if missing:
         more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
         which = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing[:MOST_LISTED]))}{more}"
-        verb = "is" if len(missing) == 1 else "are"
+        verb, them = ("is", "it") if len(missing) == 1 else ("are", "them")
         yield (
-            f"{which} of {len(missing) + len(readings)} {verb} missing: transfer and waiting are those of the others, "
+            f"{which} of {len(missing) + len(readings)} {verb} missing: transfer and waiting times exclude {them}, "
             "and no straggler can be named"
         )
     others = {rank: reading for rank, reading in readings.items() if set(reading.steps) != set(steps)}
     if others:
         listed = [f"rank {rank} has {len(each.steps)}" for rank, each in [*others.items()][:MOST_LISTED]]
-        yield f"steps do not match: {', '.join(listed)}, and {len(steps)} are common to all ranks and compared"
+        yield f"steps do not match: {', '.join(listed)}; the {len(steps)} steps common to all ranks are compared"
     ahead = {rank: offset for rank, offset in alignment.offset_ns.items() if abs(offset) > APART_NS}
     if ahead:
         rank = max(ahead, key=lambda rank: abs(ahead[rank]))
         where = "ahead of" if ahead[rank] > 0 else "behind"
         yield (
-            f"clocks are apart: that of rank {rank} is {units.seconds(abs(ahead[rank]) * 1e-9)} {where} that of rank "
-            f"{min(alignment.offset_ns)}; collectives align them"
+            f"clocks differ: the clock of rank {rank} is {units.seconds(abs(ahead[rank]) * 1e-9)} {where} that of "
+            f"rank {min(alignment.offset_ns)}; collectives are used to align them"
         )
     if unmatched:
         which = "1 collective is" if unmatched == 1 else f"{unmatched} collectives are"
-        yield f"{which} not the same on all ranks of the group: transfer and waiting are unknown"
+        yield f"{which} not the same on all ranks of the group: transfer and waiting times are unknown"

@@ -1,7 +1,7 @@
-"""Several ranks of one run compared: all data of the tables and figures, of bounded size.
+"""Comparison of several ranks of one run: all data of its tables and figures, of bounded size.
 
-Times are whole nanoseconds over all steps that the ranks have in common, so that totals are exact. Message sizes and
-bandwidths of collectives are those that nccl-tests defines.
+Times are integer nanoseconds summed over all steps that the ranks have in common, so totals are exact. Message sizes
+and bandwidths of collectives follow nccl-tests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Kind = Literal[
 ENDS_TOGETHER: Final[frozenset[Kind]] = frozenset(
     {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 )
-"""Collectives that no rank can leave before every rank has entered them."""
+"""Collectives that no rank can leave before all ranks have entered them."""
 
 _PHRASES: Final[tuple[tuple[str, Kind], ...]] = (
     *((kind.replace("_", ""), kind) for kind in get_args(Kind)[:5]),
@@ -47,7 +47,7 @@ _PHRASES: Final[tuple[tuple[str, Kind], ...]] = (
     ("send", "send_recv"),
     ("recv", "send_recv"),
 )
-"""The first that a name contains counts: `reduce` is also a part of `allreduce`."""
+"""The first match in a name wins, because `reduce` is also a part of `allreduce`."""
 
 
 class RankStep(Frozen):
@@ -55,16 +55,16 @@ class RankStep(Frozen):
 
     rank: Count
     step: str
-    """Name of the range that marks it; empty if no steps are marked."""
+    """Name of the range that marks the step; empty if no steps are marked."""
     window_ns: Nanoseconds
     compute_ns: Nanoseconds
-    """Time in which at least one kernel, or on a CPU one operator, computes."""
+    """Time in which at least one kernel computes; on a CPU, at least one operator."""
     communication_ns: Nanoseconds
     """Time in which at least one collective runs."""
     exposed_ns: Nanoseconds
     """Communication during which nothing computes."""
     other_ns: Nanoseconds
-    """Copies and sets during which nothing computes or communicates."""
+    """Time in which copies and sets run, but nothing computes or communicates."""
     idle_ns: Nanoseconds
 
 
@@ -76,51 +76,51 @@ class CollectiveStatistics(Frozen):
     """Message size as nccl-tests counts it; None if the sizes were not recorded."""
     group_size: Count | None
     calls: Count
-    """Number of collectives; one that several ranks carry out counts once."""
+    """Number of collectives; a collective of several ranks counts once."""
     events: Count
-    """Number of collectives, each counted on every rank."""
+    """Number of collectives; a collective counts once per rank."""
     duration_ns: Nanoseconds
     """Sum of the durations of all events."""
     matched: Count
-    """Number of calls that were found on all ranks of their group, and for which transfer and waiting are known."""
+    """Number of calls that were found on all ranks of their group and have known transfer and waiting times."""
     transfer_ns: Nanoseconds
-    """Sum of the least durations over the ranks of each matched call."""
+    """Sum over matched calls of the shortest duration over ranks."""
     waits: Count
     """Number of events of the matched calls."""
     waiting_ns: Nanoseconds
-    """Sum of the waiting of all events of matched calls."""
+    """Sum of the waiting times of all events of matched calls."""
 
 
 class CollectiveCall(Frozen):
-    """One collective of the last common step; means are over the ranks of which there are traces."""
+    """One collective of the last common step; means are over the traced ranks."""
 
     number: Count
-    """In order of launch among those of its kind and group, from 1: with DDP, all-reduces are its buckets."""
+    """Position in launch order within its kind and group, from 1; with DDP, the number of the bucket."""
     kind: Kind
     bytes: Bytes | None
     group_size: Count | None
     start_ns: Signed
-    """From the start of the step until the first rank launches it."""
+    """Time from the start of the step until the first rank launches the collective."""
     duration_ns: Amount
-    """Mean."""
+    """Mean duration."""
     exposed_ns: Amount
-    """Mean of the part during which nothing computes."""
+    """Mean duration of the part during which nothing computes."""
     transfer_ns: Nanoseconds | None
-    """Least duration over the ranks; None if it is not known."""
+    """Shortest duration over the ranks; None if unknown."""
     last: Count | None
     """The rank that arrives last."""
 
 
 class Arrivals(Frozen):
-    """How one rank arrives at the collectives that it shares with others."""
+    """When one rank arrives at the collectives that it shares with others."""
 
     rank: Count
     collectives: Count
     """Number of matched collectives of this rank."""
     last: Count
-    """Number of those at which this rank arrives last."""
+    """Number of matched collectives at which this rank arrives last."""
     caused_ns: Nanoseconds
-    """Waiting of the others for this rank, summed over them; what they wait for at the same time counts once."""
+    """Waiting of the other ranks for this one, summed over them; simultaneous waiting counts once."""
     waited_ns: Nanoseconds
     """This rank's own waiting."""
 
@@ -131,13 +131,13 @@ class Clock(Frozen):
     collectives: Count
     """Number of collectives that align them."""
     residual_ns: Nanoseconds
-    """Median over those of the time from the first rank's end to the last one's, after alignment."""
+    """Median over these collectives of the time between the first and the last rank's end, after alignment."""
     offsets_ns: dict[int, int]
-    """How far each rank's clock is ahead of that of the first rank that it is connected with by collectives."""
+    """Offset of each rank's clock from the clock of the first rank connected to it by collectives."""
 
 
 Cause = Literal["compute", "idle"]
-"""What a late rank does for longer than the others."""
+"""Category of the time that a late rank spends more of than the others."""
 
 
 class Straggler(Frozen):
@@ -147,15 +147,15 @@ class Straggler(Frozen):
     share: Amount
     """Share of all waiting that is for this rank."""
     waiting_ns: Amount
-    """Mean waiting of another rank for it, per step."""
+    """Mean waiting time of another rank for this one, per step."""
     step_ns: Amount
     """Mean duration of a step."""
     cause: Cause
-    """What this rank does for longer than the others: at least `STRAGGLER_SHARE` of the time that it loses."""
+    """Where this rank spends more time than the others: at least `STRAGGLER_SHARE` of the time it loses."""
 
 
 class RanksSummary(Frozen):
-    """All ranks of a run of which there are traces."""
+    """All traced ranks of a run."""
 
     source: ProfileSource
     ranks: list[Count]
@@ -168,18 +168,18 @@ class RanksSummary(Frozen):
     calls: list[CollectiveCall] = Field(default=[])
     """Collectives of the last common step, in order of launch; the first `MOST_CALLS`."""
     arrivals: list[Arrivals]
-    """Empty if no collective was found on several ranks."""
+    """One row per rank; empty if no collective was found on several ranks."""
     clock: Clock | None
     straggler: Straggler | None
-    """None if no rank causes nearly all waiting, if the cause is unclear, or if too little was measured to know."""
+    """None if no rank causes nearly all waiting, if the cause is unclear, or if there are too few measurements."""
     cautions: list[str]
-    """What is missing or does not match."""
+    """Descriptions of missing or mismatched data."""
 
 
 MOST_CALLS: Final = 2000
 
 STRAGGLER_SHARE: Share = 0.8
-"""A rank is a straggler only if at least this share of all waiting is for it, and of its lost time has one cause."""
+"""Minimum share of all waiting that a straggler causes, and minimum share of its lost time that has a single cause."""
 
 
 @lru_cache(maxsize=4096)
@@ -199,10 +199,10 @@ _BUS_FACTORS: Final[Mapping[Kind, Callable[[int], float]]] = {
     "broadcast": lambda ranks: 1.0,
     "reduce": lambda ranks: 1.0,
 }
-"""Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
+"""Ratio of bus bandwidth to algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def bus_factor(kind: Kind, group_size: int) -> float | None:
-    """Return bus bandwidth over algorithm bandwidth; None for kinds without one."""
+    """Return the ratio of bus bandwidth to algorithm bandwidth; None for kinds without one."""
     factor = _BUS_FACTORS.get(kind)
     return factor(group_size) if factor is not None else None

@@ -1,15 +1,15 @@
-"""Reads traces of torch.profiler: Kineto's JSON, plain or gzipped, of any size.
+"""Reader for traces of torch.profiler: Kineto's JSON, plain or gzipped, of any size.
 
 The format is Chrome's trace events ("Trace Event Format", the Chromium project) as libkineto writes it
-(output_json.cpp). The file is read in pieces that end at event boundaries, each decoded on its own, and of which only
-columns are kept. Real files may be truncated, contain invalid UTF-8, or have numbers that are invalid or too large: the
-reader keeps what is valid, and reports defects in remarks.
+(output_json.cpp). The reader splits the file into pieces that end at event boundaries, decodes each piece on its own,
+and keeps only columns. Real files may be truncated, contain invalid UTF-8, or have numbers that are invalid or too
+large. The reader keeps what is valid, and reports defects in remarks.
 
-Several processes read a large file, one part each. Boundaries between events are only certain when read from the
-beginning. Each part therefore begins where an event seems to begin, and all parts are accepted if each ends exactly
-where the next one begins. If one does not, or if a process fails, the file is read sequentially. `python -m
-sysbench.trace.readers.kineto FILE BEGIN [END]` writes the content of a part to standard output: a `Part`, followed by
-its rows, one stretch at a time.
+Several processes read a large file, one part each. Event boundaries are only certain when reading from the beginning.
+Each part therefore begins at an apparent event, and all parts are accepted if each ends exactly where the next one
+begins. If one does not, or if a process fails, the file is read sequentially. `python -m sysbench.trace.readers.kineto
+FILE BEGIN [END]` writes the content of a part to standard output: a `Part`, followed by its rows, one stretch at a
+time.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from sysbench.trace.readers.reading import Progress, in_silence, process, proces
 from sysbench.trace.recording import Recording, Stretch
 
 _HEADER_BYTES: Final = 16 * 1024**2
-"""The header is smaller than this; a file without events in its first bytes is not a trace."""
+"""Maximum size of the header; a file without events in its first bytes is not a trace."""
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE: Final = re.compile(rb"\s*\[(?=\s*(\{|\]|$))")
-"""Chrome's other form: a plain list of events."""
+"""Start of Chrome's other form: a plain list of events."""
 GZIP: Final = b"\x1f\x8b"
 PIECE_BYTES: Final = 512 * 1024
-"""Small enough for the events to stay in a processor's cache until they are columns."""
+"""Size of a piece: small enough for its events to stay in a processor's cache until they are columns."""
 
 _BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 """Boundary between two events; Kineto has no lists of objects inside events, but other writers may."""
 
 PART_BYTES: Final = 64 * 1024**2
-"""Smallest part that is worth a separate process."""
+"""Minimum size of a part; smaller ones are not worth a separate process."""
 OWN_HEAD_BYTES: Final = 32 * 1024**2
 """Bytes that the first process reads while the others start."""
 MOST_PARTS: Final = 4
-"""Largest number of processes: each needs 80 MB of memory in addition to its results."""
+"""Maximum number of processes: each needs 80 MB of memory in addition to its results."""
 _THIS: Final = "sysbench.trace.readers.kineto"
-"""The module that each of them runs."""
+"""The module that each process runs."""
 
 
 def is_kineto(beginning: bytes) -> bool:
-    """Whether the first bytes of a file may be JSON, plain or gzipped."""
+    """Return whether the first bytes of a file may be JSON, plain or gzipped."""
     return beginning[:2] == GZIP or beginning.lstrip()[:1] in (b"{", b"[")
 
 
@@ -81,7 +81,7 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
                 remarks = pieces.remarks
             if columns.is_empty:
                 why = f": {'; '.join(remarks)}" if remarks else ""
-                raise LogError(f"{path} holds no events that last{why}")
+                raise LogError(f"{path} has no events with a duration{why}")
             header, defects = _decoded_header(before)
             return columns.recording(path.name, header, [*defects, *remarks])
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
 
 
 def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
-    """Return the bytes before the first event, and the bytes after it that have been read already."""
+    """Return the bytes before the first event, and the bytes after it that were already read."""
     buffer = b""
     while len(buffer) < _HEADER_BYTES and (block := blocks.next()):
         buffer += block
@@ -104,10 +104,10 @@ def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
 
 
 def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
-    """Return what stands before the events, and a remark if it is damaged."""
+    """Decode the part of the file before the events; also return a remark if it is damaged."""
     if _BARE.match(text):
         return {}, []
-    # Reversible, so that bytes can be counted.
+    # The decoding is reversible, so that bytes can be counted.
     escaped = text.decode("utf-8", "surrogateescape") + "]}"
     try:
         header = json.loads(LONE_SURROGATE.sub("\ufffd", escaped), strict=False)
@@ -116,7 +116,7 @@ def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
         if error.pos >= len(escaped):  # valid, but the events are not at the top level
             return {}, []
         at_byte = len(escaped[: error.pos].encode("utf-8", "surrogateescape"))
-        return {}, [f"damaged at byte {at_byte:,}, before the events: devices and rank are not known"]
+        return {}, [f"damaged at byte {at_byte:,}, before the events: devices and rank are unknown"]
     except (ValueError, RecursionError):
         return {}, []
 
@@ -133,7 +133,7 @@ class Part(msgspec.Struct):
 def read_in_parts(
     path: Path, file: IO[bytes], begin: int, progress: Progress = in_silence
 ) -> tuple[Columns, list[str]] | None:
-    """Read the events from a byte on; None if the file is too small for parts, or if the parts do not match."""
+    """Read the events from byte `begin` on; None if the file is too small for parts, or if the parts do not match."""
     cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
     if not cuts:
         return None
@@ -156,7 +156,7 @@ def read_in_parts(
                     return None
                 remarks = part.remarks
     except (OSError, EOFError, msgspec.MsgspecError):
-        # A process failed, or could not be started. If the file is at fault, sequential reading will report it.
+        # A process failed, or could not be started. If the file is the cause, sequential reading will report it.
         return None
     return columns, remarks
 
@@ -186,7 +186,7 @@ def _main(path: str, begin: str, end: str | None = None) -> None:
 
 
 class Blocks:
-    """The bytes of a file or of a part of it, decompressed if it is gzipped."""
+    """Blocks of bytes of a file or of a part of it, decompressed if it is gzipped."""
 
     def __init__(self, file: IO[bytes], begin: int = 0, end: int | None = None) -> None:
         file.seek(0)
@@ -201,16 +201,16 @@ class Blocks:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the file is gzipped, so that it can only be read from its beginning."""
+        """Return whether the file is gzipped, and can therefore only be read from its beginning."""
         return self._unpack is not None
 
     @property
     def share_read(self) -> float:
-        """Share of the part that has been read, from 0 to 1."""
+        """Return the fraction of the part that has been read."""
         return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
 
     def next(self, size_bytes: int = 0) -> bytes:
-        """Return the next bytes, of the given size or one piece; empty at the end, and if gzip data is damaged."""
+        """Return the next bytes, up to the given size or one piece; empty at the end, or if gzip data is damaged."""
         size_bytes = max(size_bytes, PIECE_BYTES)
         if self._unpack is None:
             return self._file.read(max(min(size_bytes, self._end - self._file.tell()), 0))
@@ -250,9 +250,10 @@ def _up_to_damage(unpack: Any, packed: bytes, size_bytes: int) -> bytes:
 
 
 class Pieces:
-    """One pass over events, from the first one on.
+    """One pass over the events, starting with the first one.
 
-    `buffer` holds the events' bytes that have already been read, and `taken_bytes` is the size of the file before it.
+    `buffer` holds the events' bytes that have already been read, and `taken_bytes` is the number of bytes in the file
+    before the buffer.
     """
 
     def __init__(
@@ -281,7 +282,7 @@ class Pieces:
         return self._all_blocks() and self._take(split) and self._take(walked) and not self._buffer.strip(b" \t\r\n,")
 
     def _all_blocks(self) -> bool:
-        """Process all events that another one follows; return False at the end of the list, and at damage."""
+        """Process every event that is followed by another one; return False at the end of the list, or at damage."""
         # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
         # time remains linear.
         while block := self._blocks.next(len(self._buffer)):
@@ -313,7 +314,7 @@ class Pieces:
 
 
 def boundary(file: IO[bytes], near: int) -> tuple[int, int] | None:
-    """Return the end of an apparent event at or soon after a byte, and the start of the next one; None if not found."""
+    """Return the end of an apparent event at or soon after byte `near`, and the start of the next event, or None."""
     file.seek(near)
     buffer = file.read(PIECE_BYTES)
     for end, after in pairwise(_BETWEEN.finditer(buffer)):

@@ -1,8 +1,8 @@
-"""Conversion of Kineto's events to columns, collectives with their arguments included.
+"""Conversion of Kineto's events to columns, including collectives with their arguments.
 
-Kineto writes the arguments of `record_param_comms` to the kernels that it launches (libkineto, output_json.cpp; their
-names are in torch/csrc/profiler/util.h). Backends on the host, such as gloo, record a range with the shapes of its
-inputs.
+Kineto copies the arguments of `record_param_comms` to the kernels that it launches (libkineto, output_json.cpp;
+torch/csrc/profiler/util.h defines their names). Backends on the host, such as gloo, record a range with the shapes of
+its inputs.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _WORK: Final = (
     (COPY, re.compile(r"(\w+_)?memcpy")),
     (SET, re.compile(r"(\w+_)?memset")),
 )
-"""Categories of current files, of those before 2022 (`memcpy`), of MTIA and HPU (libkineto, ActivityType.cpp), and of
-vendors that prefix the name of their device (`mlu_memcpy`)."""
+"""Categories of device work: in current files, in files before 2022 (`memcpy`), from MTIA and HPU (libkineto,
+ActivityType.cpp), and from vendors that prefix the device name (`mlu_memcpy`)."""
 _HPU: Final = "hpu_op"
 """Work on an HPU, and the calls that launch it."""
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
@@ -62,18 +62,18 @@ _LAUNCHES: Final = re.compile(r"(\w+_)?(runtime|driver)")
 _DEVICE_TYPE: Final = re.compile(
     r"(?!cuda|hip|rocm|gpu|cpu|glow|user)([a-z0-9]+)(_(runtime|driver|op|ccp_events|memcpy|memset)|:[a-z0-9]+)"
 )
-"""A device of neither CUDA nor ROCm, in a category (`mtia_runtime`) or in a backend (`mtia:hccl`)."""
+"""Finds a device type other than CUDA and ROCm, in a category (`mtia_runtime`) or in a backend (`mtia:hccl`)."""
 _PARTS: Final = {"work": DeviceWork, "launches": Launches, "operators": Operators, "ranges": Ranges}
 """The tables that together hold every event, with their columns."""
 
 _EXACT_MICROSECONDS: Final = 2**53 / 1000
 """Beyond this many microseconds, floats do not represent every nanosecond."""
 _NANOSECONDS_SINCE_1973: Final = 10**17
-"""Larger times are nanoseconds: as microseconds they would be in the year 5138."""
+"""Larger times must be nanoseconds: as microseconds they would be in the year 5138."""
 
 _CALL: Final = re.compile(r"c10d::\w+|record_param_comms")
 _ON_HOST: Final = re.compile(r"(gloo|mpi|ucc):\w+")
-"""Ranges of other backends (`nccl:all_reduce`) only last as long as the launch."""
+"""Backends whose ranges last as long as the collective; other ranges (`nccl:all_reduce`) end with the launch."""
 
 _KINDS: Final[dict[str, tuple[int, Callable[[str], bool]]]] = {
     "work": (KERNEL_RAN, lambda name: classified(name) == "communication"),
@@ -84,7 +84,7 @@ _UNSEEN: Final = -1
 
 
 class _Numbers(dict[Any, int]):
-    """Numbers keys in order of first use."""
+    """Assigns numbers to keys in order of first use."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
@@ -100,7 +100,7 @@ class _Kinds(dict[str, int]):
 
 
 class _Shapes(dict[bytes, int]):
-    """Name index by the text of shapes in the file; NONE for no shapes."""
+    """Name index of shapes by their text in the file; NONE for no shapes."""
 
     def __init__(self, names: _Numbers) -> None:
         super().__init__({b"": NONE})
@@ -109,13 +109,13 @@ class _Shapes(dict[bytes, int]):
     def __missing__(self, written: bytes) -> int:
         text = written.decode("utf-8", "replace")
         with suppress(ValueError, RecursionError):
-            text = json.dumps(json.loads(text))  # as torch writes lists, so that other spellings are the same shapes
+            text = json.dumps(json.loads(text))  # spelled as torch does, so that other spellings match
         number = self[written] = self._names[text]
         return number
 
 
 class _LaunchShapes(dict[tuple[Any, Any], int]):
-    """Index by pair of grid and block; NONE if either is unknown."""
+    """Index of pairs of grid and block; NONE if either is unknown."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -146,11 +146,11 @@ class InexactError(Exception):
 
 
 class Columns:
-    """Columns of events, extended with every piece of a file."""
+    """Columns of events, extended by every piece of a file."""
 
     def __init__(self) -> None:
         self.in_nanoseconds: bool | None = None
-        """Whether times are in nanoseconds, according to the first events; None before them."""
+        """Whether times are in nanoseconds, judged by the first events; None before any event."""
         self._names = _Numbers()
         self._threads = _Numbers()
         self._launch_shapes = _LaunchShapes()
@@ -165,7 +165,7 @@ class Columns:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing useful was found."""
+        """Return whether nothing useful was found."""
         return not any(len(table) for table in self._tables.values())
 
     def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
@@ -196,7 +196,7 @@ class Columns:
         return sorted_
 
     def _taker(self, category: str, sorted_: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
-        """Return the function that stores an event of this category."""
+        """Return the function that stores events of this category."""
         room = self._rooms[category]
         if category.lower() != _HPU:
             return sorted_[room].append if room else None
@@ -239,7 +239,7 @@ class Columns:
         return [event for event, *_ in lasting], start, duration
 
     def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
-        """Return their columns except times, in the order of `trace.recording`."""
+        """Return the events' columns except times, in the order of `trace.recording`."""
         names, threads, shapes = self._names, self._threads, self._shapes
         kinds, launch_shapes = self._kinds, self._launch_shapes
         name = np.array([names[event.name] for event in events], np.int32)
@@ -309,7 +309,7 @@ class Columns:
         return True
 
     def _devices(self, header: dict[str, Any]) -> tuple[str, ...]:
-        """Names of the devices, which Kineto writes for GPUs only; for others the device type: `MTIA`."""
+        """Return the names of the devices. Kineto writes them for GPUs only; other devices get their type: `MTIA`."""
         properties = header.get("deviceProperties")
         if isinstance(properties, list) and properties:
             return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in properties)
@@ -318,12 +318,12 @@ class Columns:
         return tuple(dict.fromkeys([*self._device_types, *_device_types(str(backend or ""))]))
 
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
-        """Return the whole recording, with times relative to the first one. Nothing may be added afterwards."""
+        """Return the whole recording, with times relative to the first event. Nothing may be added afterwards."""
         said = list(remarks)
         if self._without_duration:
-            said.append(f"{self._without_duration:,} events without a duration were left out")
+            said.append(f"{self._without_duration:,} events without a duration were omitted")
         if self.in_nanoseconds:
-            said.append("times are taken for nanoseconds: as microseconds they would lie in the far future")
+            said.append("times are read as nanoseconds: as microseconds they would be in the far future")
         resolve_forward_threads(self._tables["operators"])
         given = header.get("distributedInfo")
         distributed = given if isinstance(given, dict) else {}
@@ -356,7 +356,7 @@ def _whole(value: object) -> int | None:
 
 
 def _groups(listed: object) -> Iterator[ProcessGroup]:
-    """Yield the process groups in the header that are listed with their ranks."""
+    """Yield the process groups that the header lists with their ranks."""
     for each in listed if isinstance(listed, list) else ():
         ranks = each.get("ranks") if isinstance(each, dict) else None
         if isinstance(ranks, list) and ranks and all(_whole(rank) is not None for rank in ranks):
@@ -368,7 +368,7 @@ def _is_known(value: Decimal | None, largest: Decimal) -> bool:
 
 
 def _renumbered(numbers: Iterable[int]) -> Integers:
-    """Map the numbers of another process to ours; its last entry maps NONE to NONE."""
+    """Return a table from the numbers of another process to ours; its last entry maps NONE to NONE."""
     return np.array([*numbers, NONE], np.int64)
 
 
@@ -391,17 +391,17 @@ def _numbers(values: list[int | None]) -> Integers:
 
 
 class CollectiveRows:
-    """Finds collectives among events, and reads their arguments; texts are numbered by `names`."""
+    """Finds collectives among events and reads their arguments; `names` numbers the texts."""
 
     def __init__(self, names: dict[Any, int]) -> None:
         self._names = names
         self._known = {which: np.zeros(0, np.int8) for which in _KINDS}
-        """Whether each name is that of a collective, or _UNSEEN; names of events repeat millions of times."""
+        """Whether each name denotes a collective, or _UNSEEN; cached because names repeat millions of times."""
 
     def among(self, which: str, events: Sequence[Any], name: NDArray[Any]) -> tuple[list[int], Sequence[Integers]]:
         """Return the positions of the collectives, and their columns from `source` on, as in `Collectives`.
 
-        `name` is the number of each event's name.
+        `name` is the name index of each event.
         """
         if which not in _KINDS:
             return [], ()
@@ -446,19 +446,19 @@ def _decoded(raw: msgspec.Raw) -> Any:
 
 
 def _number(raw: msgspec.Raw) -> int:
-    """Return a whole number of elements or ranks; NONE for anything else."""
+    """Return an integer number of elements or ranks; NONE for anything else."""
     value = _decoded(raw)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**50 else NONE
 
 
 def _text(raw: msgspec.Raw) -> str:
-    """Return a text as it is, and anything else (a list of ranks) as JSON."""
+    """Return strings unchanged, and anything else (a list of ranks) as JSON."""
     value = _decoded(raw)
     return value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
 
 
 def _inputs(shapes: Any, types: Any) -> tuple[int, str]:
-    """Return the number of elements of all input tensors, NONE if not recorded, and the type of the first."""
+    """Return the number of elements of all input tensors (NONE if not recorded) and the type of the first one."""
     if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
         return NONE, ""
     tensors = [

@@ -1,7 +1,7 @@
 """Kineto's events as objects, and their decoding from the bytes of a file.
 
-Arguments that are not used are not decoded. Whole events are decoded many at a time; where that fails, one by one, so
-that one with invalid arguments, or the place where the file is damaged, is found.
+Unused arguments are not decoded. Whole events are decoded in batches. If a batch fails, its events are decoded one by
+one, which isolates an event with invalid arguments or locates the damage in the file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sysbench.trace.recording import NONE
 _ALL_BUT_THE_LAST: Final = re.compile(rb"[\s,]*((?s:.*)\})\s*,(?=\s*\{)")
 _TOKEN: Final = re.compile(r"[^ \t\r\n,]")
 _LONGEST_TOKEN: Final = len(r"\ud83e\uddee")
-"""An error of Python's decoder that is closer to the end of a text may be due to the text's being cut there."""
+"""Maximum length of a token. A decoding error closer to the end of a text may mean that the text was cut there."""
 LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-"""Half a character: invalid as an escape, and what stands for a byte that is no UTF-8."""
+"""Half a character: invalid as an escape, and the replacement for a byte that is not UTF-8."""
 
 _NONE_RECORDED: Final = msgspec.Raw(b"")
 
@@ -40,7 +40,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     shapes: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Input type")
     engine: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="HW event name")
-    """Engine of an event on an HPU device."""
+    """Engine of an event on an HPU."""
     collective: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Collective name")
     in_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="In msg nelems")
     out_elements: msgspec.Raw = msgspec.field(default=_NONE_RECORDED, name="Out msg nelems")
@@ -68,7 +68,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """One event, with times that floats cannot represent to the nanosecond."""
+    """One event, with exact times that floats cannot represent to the nanosecond."""
 
     ph: str = ""
     cat: str = ""
@@ -81,15 +81,15 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class Split(NamedTuple):
-    """The whole events at the beginning of a buffer, and what comes after them."""
+    """The whole events at the beginning of a buffer, and the bytes after them."""
 
     events: list[Any]
     size_bytes: int
-    """Size of the events, the comma after the last one included."""
+    """Size of the events in bytes, including the comma after the last one."""
     at_end: bool = False
     """Whether the list of events ends here."""
     damaged_byte: int | None = None
-    """First byte that is no JSON; None if the buffer is valid as far as it goes."""
+    """First byte that is not valid JSON; None if no damage was found."""
 
 
 _FAST: Final = msgspec.json.Decoder(list[Event])
@@ -97,10 +97,10 @@ _EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
 
 
 def split(buffer: bytes, exact: bool) -> Split:
-    """Decode the whole events of a buffer; the last one is left if all others are valid."""
+    """Decode the whole events of a buffer. The last one is left over if all others are valid."""
     events = _ALL_BUT_THE_LAST.match(buffer)
     if events is not None:
-        # What looks like a boundary may lie within an event, and values may be invalid UTF-8 or have the wrong type.
+        # An apparent boundary may lie within an event, and values may be invalid UTF-8 or have the wrong type.
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found = (_EXACT if exact else _FAST).decode(b"[" + events[1] + b"]")
             return Split(cast(list[Any], found), events.end(1))
@@ -108,13 +108,13 @@ def split(buffer: bytes, exact: bool) -> Split:
 
 
 def walked(buffer: bytes, exact: bool) -> Split:
-    """Decode events one by one, slowly, up to the first that is not whole; invalid arguments are left out."""
+    """Decode events one by one, slowly, up to the first incomplete event; invalid arguments are omitted."""
     text = buffer.decode("utf-8", "surrogateescape")  # reversible, so that bytes can be counted
 
     def size_bytes(characters: int) -> int:
         return len(text[:characters].encode("utf-8", "surrogateescape"))
 
-    # JSON does not define NaN and infinity, but there are writers of them.
+    # JSON does not define NaN and infinity, but some programs write them.
     scan = json.JSONDecoder(strict=False, parse_constant=lambda _: None, parse_float=Decimal if exact else None)
     kind = ExactEvent if exact else Event
     events: list[Any] = []

@@ -1,12 +1,12 @@
-"""Reads recordings of Nsight Systems: an export to SQLite, or a report through `nsys export`.
+"""Reader for recordings of Nsight Systems: exports to SQLite, and reports, which `nsys export` converts.
 
 Versions differ in tables and columns, so both are examined before any query. The schema is described in "Exporter
 documentation" of NVIDIA's Nsight Systems user guide; times are nanoseconds. Ranges from torch's `emit_nvtx` ("aten::mm,
-seq = 12, op_id = 3") are operators, all others are ranges.
+seq = 12, op_id = 3") become operators, all others remain ranges.
 
-Columns of millions of numbers are read in several threads. SQLite writes a column of some ten thousand rows as one
-text, and numpy parses it: no Python object is created per number, and other threads run meanwhile. If that text does
-not hold a number for every row, the rows are fetched one by one.
+Several threads read columns with millions of numbers. SQLite concatenates some ten thousand rows of a column into one
+text, and numpy parses it: no Python object is created per number, and other threads can run at the same time. If the
+text does not hold a number for every row, the rows are fetched one by one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recordin
 SQLITE: Final = b"SQLite format 3\x00"
 REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
 INSTALL_HINT: Final = (
-    "Nsight Systems reads it, and is not installed here: have it from https://developer.nvidia.com/nsight-systems, or "
-    "export it where it is with `nsys export --type sqlite`"
+    "It needs Nsight Systems, which is not installed here. Get it from https://developer.nvidia.com/nsight-systems, "
+    "or run `nsys export --type sqlite` on a machine that has it"
 )
 
 _KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -61,34 +61,34 @@ _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 
 _KERNEL_NAME: Final = "demangledName"
 _INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
-"""Columns that replace one that is missing or empty."""
+"""Columns that replace a missing or empty column."""
 _ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
 """SQL condition that selects ranges and excludes marks."""
 
 _EMITTED: Final = re.compile(
     r"(?P<name>.*?), seq = (?P<sequence>\d{1,18})(?:, op_id = \d+)?(?P<shapes>, sizes = .*)?", re.DOTALL
 )
-"""torch/csrc/autograd/profiler_legacy.cpp and torch/csrc/profiler/util.cpp, `getNvtxStr`."""
+"""Ranges from `emit_nvtx` (torch/csrc/autograd/profiler_legacy.cpp and torch/csrc/profiler/util.cpp, `getNvtxStr`)."""
 _SEQUENCE: Final = ", seq = "
 _COUNT: Final = ", op_id = "
 _DIGITS: Final = 18
 _UNNAMED: Final = "(unnamed)"
 _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
-"""CUpti_ActivityMemcpyKind."""
+"""Kinds of copies (CUpti_ActivityMemcpyKind)."""
 
 ROWS: Final = 65_536
 """Number of rows that are read at a time."""
 _MOST_PARTS: Final = 4096
-"""If row ids have gaps, stretches of ids are longer."""
+"""Maximum number of parts of a table. If row ids have gaps, each part covers a longer stretch of ids."""
 _MOST_THREADS: Final = 4
 _BETWEEN: Final = "\x1e"
-"""ASCII's record separator, between texts."""
+"""ASCII record separator, between texts."""
 
 Answer = TypeVar("Answer")
 
 
 def read(path: Path, progress: Progress = in_silence) -> Recording:
-    """Read an export or a report; raises LogError if it holds no trace."""
+    """Read an export or a report; raises LogError if it contains no trace."""
     return _of_report(path, progress) if path.suffix.lower() in REPORT_SUFFIXES else _of_export(path, path, progress)
 
 
@@ -98,9 +98,9 @@ def _of_export(export: Path, path: Path, progress: Progress) -> Recording:
         with closing(opened(export)) as database, Numbers.of(export) as numbers, collection_paused():
             return _Reader(path, database, numbers, progress).recording()
     except sqlite3.Error as error:
-        raise LogError(f"{path} is not an export of Nsight Systems that can be read: {error}") from error
+        raise LogError(f"{path} is not a readable export of Nsight Systems: {error}") from error
     except NoNumberError as error:
-        raise LogError(f"{path} holds what is no number where Nsight Systems has numbers: {error}") from error
+        raise LogError(f"{path} has a non-numeric value in a numeric column of Nsight Systems: {error}") from error
 
 
 def _of_report(path: Path, progress: Progress) -> Recording:
@@ -110,7 +110,7 @@ def _of_report(path: Path, progress: Progress) -> Recording:
     with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
         exported = Path(directory) / "report.sqlite"
         command = [nsys, "export", "--type", "sqlite", "--output", str(exported), str(path.absolute())]
-        progress("nsys exports it")
+        progress("nsys is exporting it")
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired as error:
@@ -137,7 +137,7 @@ class _Reader:
         }
         if not self._columns.keys() & _WANTED:
             raise LogError(
-                f"{path} is a database, but no export of Nsight Systems: it has neither kernels nor NVTX ranges"
+                f"{path} is a database, but not an export of Nsight Systems: it has neither kernels nor NVTX ranges"
             )
         self._names: dict[str, int] = {}
         self._threads: dict[int, int] = {}
@@ -148,7 +148,7 @@ class _Reader:
             self._strings = {number: str(value) for number, value in found}
 
     def recording(self) -> Recording:
-        """Read all tables."""
+        """Read all tables and return the recording."""
         operators, ranges = self._ranges()
         work, launches = self._work(), Table(5)
         for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
@@ -157,10 +157,10 @@ class _Reader:
             self._progress(f"{units.count(len(launches))} launches")
         tables = (work, launches, operators, ranges)
         if not any(len(table) for table in tables):
-            raise LogError(f"{self._path} holds no kernels, no calls and no ranges")
-        remarks = [] if len(work) else ["nothing that ran on a GPU was recorded"]
+            raise LogError(f"{self._path} has no kernels, no calls and no ranges")
+        remarks = [] if len(work) else ["no GPU activity was recorded"]
         if not len(ranges) and not len(operators):
-            remarks.append("no NVTX ranges were recorded: nothing tells what part of the program launched what")
+            remarks.append("no NVTX ranges were recorded, so kernels cannot be attributed to parts of the program")
         devices: tuple[str, ...] = ()
         if {"id", "name"} <= self._columns.get(_DEVICES, frozenset()):
             with suppress(sqlite3.Error):
@@ -218,7 +218,7 @@ class _Reader:
         operators, ranges = Table(7), Table(4)
         if _NVTX in self._columns and "eventType" not in self._columns[_NVTX]:
             raise LogError(f"{self._path} has NVTX events of an unknown form: they have no eventType")
-        # Names of NVTX events without a registered name, in batches that match those of the rows.
+        # Names of NVTX events that are not registered names, in batches that match the batches of rows.
         written: Iterator[list[str | None]] = repeat([])
         if "text" in self._columns.get(_NVTX, ()):
             written = self._numbers.texts(Question(_NVTX, (("text",),), _ENDED))
@@ -234,7 +234,7 @@ class _Reader:
         return operators, ranges
 
     def _marks(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
-        """Return, for each range, its name and the sequence number and shapes that torch emitted: (3, n)."""
+        """Return (3, n) for n ranges: name, and the sequence number and shapes that torch emitted."""
         different, which = grouped(numbers)
         registered = [self._mark(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         marks = np.array(registered, np.int64).reshape(-1, 3)[which]
@@ -254,7 +254,7 @@ class _Reader:
         return self._name(emitted["name"]), int(emitted["sequence"]), self._name(sizes[10:]) if sizes else NONE
 
     def _named(self, numbers: Integers) -> Integers:
-        """Map name numbers of the file to ours."""
+        """Map name indices of the file to ours."""
         different, which = grouped(numbers)
         ours = [self._name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
@@ -280,7 +280,7 @@ def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Intege
 
 
 def is_export(beginning: bytes) -> bool:
-    """Whether the first bytes of a file are those of a database."""
+    """Return whether the first bytes of a file are those of a database."""
     return beginning.startswith(SQLITE)
 
 
@@ -288,7 +288,7 @@ def is_export(beginning: bytes) -> bool:
 
 
 class NoNumberError(Exception):
-    """A value in a column of numbers is not a number."""
+    """A value in a numeric column is not a number."""
 
 
 @dataclass(frozen=True)
@@ -297,37 +297,37 @@ class Question:
 
     table: str
     columns: tuple[tuple[str, ...], ...]
-    """Names of each column and of the columns that replace it if it is empty; empty if the table lacks it."""
+    """Names of each column and of its replacements if it is empty; no names if the table lacks the column."""
     condition: str = ""
     """SQL condition that selects the rows."""
 
     def as_texts(self, part: str) -> str:
-        """SQL: the number of rows, and every column as a text."""
+        """Return SQL for the number of rows, and every column as one text."""
         chosen = ", ".join(f"group_concat({_either((*each, str(NONE)))})" for each in self.columns)
         return f"SELECT count(*), {chosen} FROM {self._of(part)}"
 
     def as_one_text(self, part: str) -> str:
-        """SQL: the number of rows, the number of non-empty values in the single column, and that column as one text."""
+        """Return SQL for the numbers of rows and non-empty values of the single column, and the column as one text."""
         column = _either(*self.columns)
         return f"SELECT count(*), count({column}), group_concat({column}, '{_BETWEEN}') FROM {self._of(part)}"
 
     def as_values(self, part: str) -> str:
-        """SQL: the values of the single column."""
+        """Return SQL for the values of the single column."""
         return f"SELECT {_either(*self.columns)} FROM {self._of(part)}"
 
     def as_rows(self, part: str) -> str:
-        """SQL: all rows."""
+        """Return SQL for all rows."""
         chosen = ", ".join(_either((*each, str(NONE))) for each in self.columns)
         return f"SELECT {chosen} FROM {self._of(part)}"
 
     def _of(self, part: str) -> str:
         conditions = " AND ".join(filter(None, (part, self.condition)))
-        # Without indices, rows come in the order of the table, whatever the condition.
+        # Without indices, SQLite returns rows in table order for any condition.
         return f'"{self.table}" NOT INDEXED' + (f" WHERE {conditions}" if conditions else "")
 
 
 def _either(terms: Sequence[str]) -> str:
-    """SQL: the first non-empty value of several columns or a number."""
+    """Return SQL for the first non-empty value of several columns or numbers."""
     quoted = [term if term == str(NONE) else f'"{term}"' for term in terms]
     return quoted[0] if len(quoted) == 1 else f"COALESCE({', '.join(quoted)})"
 
@@ -341,7 +341,7 @@ def opened(path: Path) -> sqlite3.Connection:
 
 
 class Numbers:
-    """Runs queries on a database, over several connections."""
+    """Runs queries on a database over several connections."""
 
     def __init__(self, connections: Sequence[sqlite3.Connection], threads: ThreadPoolExecutor) -> None:
         self._count = len(connections)
@@ -353,7 +353,7 @@ class Numbers:
     @classmethod
     @contextmanager
     def of(cls, path: Path) -> Iterator[Numbers]:
-        """Open the connections, and close them at the end."""
+        """Open the connections, and close them when the block ends."""
         with ExitStack() as stack:
             count = min(processors(), _MOST_THREADS)
             connections = [stack.enter_context(closing(opened(path))) for _ in range(count)]
@@ -362,7 +362,7 @@ class Numbers:
             yield cls(connections, threads)
 
     def columns(self, question: Question) -> Iterator[list[Integers]]:
-        """Yield all columns, in batches of rows, in the order of the table; raises NoNumberError and sqlite3.Error."""
+        """Yield all columns in table order, in batches of rows; raises NoNumberError and sqlite3.Error."""
         return self._answers(question, _columns)
 
     def texts(self, question: Question) -> Iterator[list[str | None]]:
@@ -372,7 +372,7 @@ class Numbers:
     def _answers(
         self, question: Question, answer: Callable[[sqlite3.Connection, Question, str], Answer]
     ) -> Iterator[Answer]:
-        """Yield the answers for all parts of the table in order; threads work ahead, but not far."""
+        """Yield the answers for all parts of the table in order; threads work a few parts ahead."""
 
         def answered(part: str) -> Answer:
             with self._connection() as database:

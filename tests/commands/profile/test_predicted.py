@@ -192,12 +192,12 @@ def test_the_roofline_has_the_work_and_time_of_every_part_below_the_roofs(ran: t
     ("line", "complaint"),
     [
         ("--simulate 24GiB", "times cannot be predicted"),
-        ("--simulate h100 --device cpu", "--device applies to profiling on a device"),
-        ("--simulate h100 --with nsys", "--with applies to profiling on a device"),
-        ("--simulate h100 --active 2", "--active applies to profiling on a device"),
-        ("--simulate h100 --shapes", "--shapes applies to profiling on a device"),
+        ("--simulate h100 --device cpu", "--device applies only to profiling on a device"),
+        ("--simulate h100 --with nsys", "--with applies only to profiling on a device"),
+        ("--simulate h100 --active 2", "--active applies only to profiling on a device"),
+        ("--simulate h100 --shapes", "--shapes applies only to profiling on a device"),
         ("--host h.toml", "--host needs --simulate GPU"),
-        ("--simulate h100 --host nowhere.toml", "--host nowhere.toml describes no host"),
+        ("--simulate h100 --host nowhere.toml", "--host nowhere.toml is not a valid host file"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_a_line(line: str, complaint: str, tmp_path: Path) -> None:

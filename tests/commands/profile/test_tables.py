@@ -180,7 +180,7 @@ def test_softmax_that_is_written_out_is_said_to_be_in_other_classes(profile: Pro
         for name in profile.names
     ]
     (note,) = table(profile.model_copy(update={"names": names}), "classes").notes
-    assert note.startswith("softmax within attention has no kernel of its own and counts as elementwise:")
+    assert note.startswith("softmax within attention has no kernel of its own and counts as elementwise;")
 
 
 def test_what_the_class_other_is_made_of_is_said_when_it_is_large(profile: ProfileSummary) -> None:
@@ -231,7 +231,7 @@ def test_ranks_stand_beside_each_other_and_the_slowest_is_named(trace: Trace) ->
 def test_softmax_against_the_matmuls_is_said_in_words(profile: ProfileSummary) -> None:
     sheet = profile_tables.sheet_of([("trace", profile)])
     assert any(
-        remark.text.startswith("Forward: softmax takes 3.00 µs, 0.50× as long as the two matmuls")
+        remark.text.startswith("Forward: softmax takes 3.00 µs, 0.50× the time of both attention matmuls")
         for remark in sheet.remarks
     )
 

@@ -221,7 +221,7 @@ def test_the_line_that_repeats_a_run_with_prices_can_be_typed() -> None:
         ("--simulate h100 --price h100", "h100 is not GPU=PRICE"),
         ("--simulate h100 --price h100=0", "--price"),
         ("--price h100=2", "--price needs --simulate GPU"),
-        ("--simulate h100 --host nowhere.toml", "--host nowhere.toml describes no host"),
+        ("--simulate h100 --host nowhere.toml", "--host nowhere.toml is not a valid host file"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_a_line(line: str, complaint: str, tmp_path: Path) -> None:

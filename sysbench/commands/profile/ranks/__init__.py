@@ -1,1 +1,1 @@
-"""Profiles of several ranks of one run: which trace is which rank, and tables of their communication."""
+"""Profiles of several ranks of one run: ranks of traces, and tables of their communication."""

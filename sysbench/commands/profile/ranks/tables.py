@@ -1,4 +1,4 @@
-"""Declared tables of ranks: their communication, their collectives, and who arrives last."""
+"""Declared tables of ranks: their communication, their collectives, and which rank arrives last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RUN: Final = Leading(
     columns=lambda profiles: profiles.columns if profiles.record is not None else (),
     values=lambda _: lambda row: row.of.leading,
 )
-"""Columns that tell the cells of a run apart; traces in files are of a single one."""
+"""Columns that identify the cell of a run; trace files have a single one."""
 
 # --- communication
 
@@ -95,7 +95,7 @@ COMMUNICATION = DeclaredTable(
     rows=_ranks,
     leading=(_RUN, leading(Field("rank", get=lambda row: str(row.rank)))),
 )
-"""One row per rank: compute, communication, what of it nothing hides, and idle time."""
+"""One row per rank: compute, communication, its exposed part, and idle time."""
 
 COMMUNICATION_STEPS = DeclaredTable(
     "communication-steps",
@@ -107,7 +107,7 @@ COMMUNICATION_STEPS = DeclaredTable(
         leading(Field("marked", "step", get=lambda row: row.step), Field("rank", get=lambda row: str(row.rank))),
     ),
 )
-"""The same for every step."""
+"""One row per rank and step: compute, communication, its exposed part, and idle time."""
 
 # --- collectives
 
@@ -147,7 +147,7 @@ class _Shape:
 
     @property
     def ceiling_share(self) -> float | None:
-        """Share of the bandwidth of the fastest all-reduce; for groups of all ranks, between which it was measured."""
+        """Return the share of the fastest all-reduce's bandwidth, for groups of all ranks, where it was measured."""
         link, rate = self.of.link, self.bus_bytes_per_s
         if link is None or rate is None or self.row.group_size != len(self.of.summary.ranks):
             return None
@@ -156,7 +156,7 @@ class _Shape:
 
 
 HIGHEST_SHARE: Final = 1.1
-"""Highest credible share of a ceiling: noise, and messages between the sizes tried, account for the excess."""
+"""Highest credible share of a ceiling. Noise, and message sizes between the measured ones, account for the excess."""
 
 
 def _ceilings(profiles: Profiles) -> list[str]:
@@ -181,7 +181,7 @@ COLLECTIVES = DeclaredTable(
             "transfer",
             unit="s",
             group="of one call",
-            note="transfer: the least duration over ranks; waiting: mean over ranks until the last one arrives",
+            note="transfer: shortest duration over ranks; waiting: mean time over ranks until the last one arrives",
             get=lambda row: row.transfer_s,
             optional=True,
         ),
@@ -224,7 +224,7 @@ CALLS = DeclaredTable(
             "start",
             "launched",
             "s",
-            note="launched: since the start of the step, on the first rank; duration and exposed: mean over ranks",
+            note="launched: time since the start of the step, on the first rank; duration and exposed: mean over ranks",
             get=lambda row: row.row.start_ns * NS,
         ),
         Field("duration", unit="s", get=lambda row: row.row.duration_ns * NS),
@@ -290,7 +290,7 @@ ARRIVALS = DeclaredTable(
     ),
     rows=lambda profiles: [_Arrivals(of, row) for of in profiles.ranks for row in of.summary.arrivals],
     leading=(_RUN, leading(Field("rank", get=lambda row: str(row.row.rank)))),
-    notes=("times are per step; others wait for it: summed over the ranks that wait",),
+    notes=("times are per step; others wait for it: summed over the waiting ranks",),
 )
 """One row per rank: how often it arrives last, how long the others wait for it, and how long it waits."""
 
@@ -299,17 +299,17 @@ ARRIVALS = DeclaredTable(
 
 
 def remarks(profiles: Profiles) -> Iterator[Remark]:
-    """Cautions about what is missing, the straggler, and how well clocks agree."""
+    """Yield cautions about missing data, the straggler, and how well clocks agree."""
     for of in profiles.ranks:
         where = f"{of.label}: " if of.label else ""
         for caution in of.summary.cautions:
             yield Remark("caution", f"{where}{caution}")
         late = of.summary.straggler
         if late is not None:
-            spent = {"compute": "it computes for longer", "idle": "it is idle for longer"}
+            spent = {"compute": "it computes longer", "idle": "it is idle longer"}
             yield Remark(
                 "finding",
-                f"{where}rank {late.rank} is late: {units.share(late.share)} of all waiting is for it, "
+                f"{where}rank {late.rank} is late: {units.share(late.share)} of all waiting is for this rank, "
                 f"{units.seconds(late.waiting_ns * NS)} for each other rank in a step of "
                 f"{units.seconds(late.step_ns * NS)}, because {spent[late.cause]}",
             )
@@ -318,6 +318,6 @@ def remarks(profiles: Profiles) -> Iterator[Remark]:
             number = f"{clock.collectives} collective{'' if clock.collectives == 1 else 's'}"
             yield Remark(
                 "note",
-                f"{where}clocks of ranks compared by {number}: their ends differ by "
+                f"{where}the ranks' clocks were compared by {number}, whose ends differ by "
                 f"{units.seconds(clock.residual_ns * NS)} (median)",
             )

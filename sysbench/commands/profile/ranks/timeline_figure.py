@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_RANKS: Final = 16
-"""Ranks that are drawn, the first ones: more would not be legible."""
+"""Number of ranks that are drawn, the first ones: more would not be legible."""
 
 _COMPUTE: Final = CLASSES["matmul"]
 _KINDS: Final[dict[Kind, str]] = {
@@ -33,7 +33,7 @@ _OTHER: Final = "#8c8c8c"
 _EXPOSED: Final = "#ffffff"
 _LANE_IN: Final = 0.2
 _MOST_ROWS: Final = 4
-"""Rows of a lane, for collectives that run at the same time."""
+"""Maximum number of rows in a lane, for collectives that run at the same time."""
 _BETWEEN_RANKS: Final = 0.5
 """Space between ranks, in lanes."""
 _CHARACTER_IN: Final = 0.062
@@ -50,7 +50,7 @@ def write(path: Path, timeline: Timeline, title: str) -> None:
 
 
 def draw(timeline: Timeline, title: str) -> Figure:
-    """Draw a step; bars are numbered in order of launch in their lane, and hatched where nothing computes meanwhile."""
+    """Draw a step. Bars are numbered by launch order in their lane, and hatched where nothing else computes."""
     from matplotlib.figure import Figure
 
     ranks = sorted(timeline.compute)[:MOST_RANKS]
@@ -85,18 +85,18 @@ def draw(timeline: Timeline, title: str) -> Figure:
     axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks], fontsize=7.5, color=INK)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", colors=QUIET)
-    axes.set_xlabel(f"time since the step began, {scale.symbol}", color=INK, fontsize=8)
+    axes.set_xlabel(f"time since the start of the step, {scale.symbol}", color=INK, fontsize=8)
     axes.spines[["top", "right", "left"]].set_visible(False)
     top = 1 - 0.2 / height_in
     figure.text(0.015, top, printable(title), fontsize=10, fontweight="bold", color=INK, va="center")
     step = f"{printable(timeline.step, 40)}: " if timeline.step else ""
-    key = f"{step}collectives are numbered in order of launch; hatched: exposed, nothing computes meanwhile"
+    key = f"{step}collectives are numbered in launch order; hatched: exposed, nothing computes at the same time"
     figure.text(0.015, 1 - 0.45 / height_in, key, fontsize=8, color=QUIET, va="center")
     return figure
 
 
 def _lane_names(lanes: list[Lane]) -> dict[Lane, str]:
-    """`all_reduce`; with the size of the group, and its name, only where these tell lanes apart."""
+    """Return `all_reduce`, plus the size and name of the group if they are needed to distinguish lanes."""
     found: dict[Lane, str] = {}
     for lane in lanes:
         alike = {each.group for each in lanes if each.kind == lane.kind}
@@ -108,7 +108,7 @@ def _lane_names(lanes: list[Lane]) -> dict[Lane, str]:
 
 
 def _rows(bars: Sequence[Bar]) -> list[list[Bar]]:
-    """Divide the collectives of a lane into rows without overlap; further rows than `_MOST_ROWS` fall on the last."""
+    """Divide the collectives of a lane into rows without overlap; any beyond `_MOST_ROWS` share the last row."""
     rows: list[list[Bar]] = []
     for bar in bars:
         free = (row for row in rows if sum(row[-1].span) <= bar.span[0])
@@ -120,7 +120,7 @@ def _rows(bars: Sequence[Bar]) -> list[list[Bar]]:
 
 
 def _draw_bar(axes: Axes, bar: Bar, place: float, colour: str, factor: float, character: float) -> None:
-    """Draw a collective, its exposed parts hatched, with its number and size as far as there is room."""
+    """Draw a collective, its exposed parts hatched, with its number and size if there is room."""
     start, length = bar.span[0] / factor, bar.span[1] / factor
     axes.broken_barh([(start, length)], (place + 0.1, 0.8), facecolors=colour, linewidth=0)
     exposed = [(each / factor, wide / factor) for each, wide in bar.exposed]
