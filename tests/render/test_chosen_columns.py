@@ -168,7 +168,7 @@ def test_withheld_joules_say_how_many_steps_would_do() -> None:
 def test_without_a_counter_the_note_says_so() -> None:
     machine = fixtures_timing.TWO_CORES
     record = fixtures_timing.record(TimeSpec(size="small", ctx=128), machine)  # type: ignore[arg-type]
-    assert "energy: no counter was read" in " ".join(shown(record, "+energy").split())
+    assert "energy: no energy counter was read" in " ".join(shown(record, "+energy").split())
 
 
 def test_energy_is_in_the_long_table_for_data_frames(record: TimeRecord) -> None:

@@ -49,5 +49,5 @@ def test_a_simulation_is_not_measured_on_a_device_and_takes_its_kernels_from_the
     )
     assert simulated.problem("cpu") is None
     assert "refused on the CPU" in (measured.problem("cpu") or "")
-    with pytest.raises(ValueError, match="with --simulate nothing is"):
+    with pytest.raises(ValueError, match="--simulate measures nothing"):
         AttentionSpec(simulate=("a100-80gb",), device=("cpu",))
