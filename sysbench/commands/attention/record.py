@@ -20,7 +20,7 @@ class AttentionTimed(Event):
     event: Literal["attention_timed"] = "attention_timed"
     cell: str
     index: Count
-    """From 0, separately for each phase and for warm-up and measured calls."""
+    """Index of the call from 0, counted separately for each phase and for warm-up and measured calls."""
     warmup: bool
     phase: Literal["forward", "backward"]
     sample: PhaseSample

@@ -76,7 +76,7 @@ _GROUPS = (
 
 
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
-    """Return a warning about a long run on a machine without a GPU, and its remedy; None if there is no reason.
+    """Return a warning about a long run on a machine without a GPU, and its remedy; None if there is none.
 
     The duration is estimated from the second step on, or after a very slow first one. There is no warning after the
     first cell, because the user has seen it by then.

@@ -150,7 +150,7 @@ class TimeCellRecord(ModelCellRecord):
         return record.times if record else None
 
     def summed(self, phases: Sequence[str]) -> list[float] | None:
-        """Return the sum of these phases for each step in seconds, skipping unmeasured ones; None without the first."""
+        """Return the sum of the measured phases per step in seconds; None if the first phase was not measured."""
         parts = [found.samples_s for phase in phases if (found := self.samples(phase))]
         if not parts or phases[0] not in self.phases or len({len(part) for part in parts}) > 1:
             return None

@@ -150,7 +150,7 @@ class TimeSpec(ModelSpec):
         return self
 
     def cells(self) -> Iterator[TimeCell]:
-        """Yield every cell in the order of measurement; the GPUs of a cell follow each other."""
+        """Yield every cell in the order of measurement; cells that differ only in the GPU are consecutive."""
         points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]
         for point, mode, warmup, steps, gpu in itertools.product(
             points, self.mode, self.warmup, self.steps, self.simulate or (None,)
