@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 # All other imports follow the installation of signal handlers, because importing takes a while.
 
 WITHOUT_WORKER = frozenset({"-h", "--help", "--plan", "--from", "--on", "--parallel"})
-"""Options with which a command needs no worker here."""
+"""Options that make a command run without a worker."""
 
 INTERRUPTED = 130
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Result(ABC):
-    """A result with tables; a notebook shows those that the command line would show."""
+    """A result with tables; a notebook shows the command line's default tables."""
 
     @property
     @abstractmethod
@@ -58,7 +58,7 @@ class Result(ABC):
 
     @abstractmethod
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
-        """Return the tables with these names, or the default ones, with their remarks."""
+        """Return the named tables, or the default ones, with their remarks."""
 
     @abstractmethod
     def to_json(self) -> str:
@@ -106,7 +106,7 @@ class Run(Result):
         return tuple(measuring(self.record.kind).part("tables"))
 
     def to_json(self) -> str:
-        """Return the record, as in the file next to the log."""
+        """Return the record, as stored next to the log."""
         return self.record.model_dump_json(indent=1)
 
     def save(self, path: str | Path) -> None:
@@ -114,7 +114,7 @@ class Run(Result):
         from sysbench.log.storage import write_atomically
 
         if Path(path).suffix != ".json":
-            raise UsageError(f"{path} must end in .json: it is going to be a record")
+            raise UsageError(f"{path} must end in .json: a record is written to it")
         write_atomically(Path(path), self.to_json().encode() + b"\n")
 
     @property
@@ -203,7 +203,7 @@ def load(name: str | Path) -> Run:
 
     found = runs.find(str(name))
     if len(found) > 1:
-        raise LogError(f"{name} stands for {len(found)} runs, load one of them: {', '.join(map(str, found))}")
+        raise LogError(f"{name} matches {len(found)} runs, load one of them: {', '.join(map(str, found))}")
     return Run(runs.load(found[0]))
 
 
@@ -211,10 +211,10 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     """Measure or simulate in a worker process; log and record are written to `runs/`, as by the command line.
 
     `what` is a spec (`TimeSpec(size="tiny")`) or a command line (`"time --size tiny"`). `options` are the command's
-    options by field name (`out="elsewhere"`, `timeout_s=60`, `force=True`). `progress` is called with every event as it
-    is written to the log; nothing is printed. A cell that fails is in the record with its outcome; SysbenchError is
-    raised where the command line would refuse. Ctrl-C ends the run cleanly: earlier results are returned, with the
-    status `interrupted`.
+    options by field name (`out="elsewhere"`, `timeout_s=60`, `force=True`). `progress` is called with every event as
+    it is written to the log; nothing is printed. A cell that fails is in the record with its outcome. Raises
+    SysbenchError where the command line would exit with an error. Ctrl-C ends the run cleanly: earlier results are
+    returned, with the status `interrupted`.
     """
     from sysbench.commands import running
     from sysbench.spec.validation import validated
@@ -227,7 +227,7 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     mute = {"quiet": True, "shown": False, "watch": progress}
     chosen = running.options_of(command.name, {**words, **options, **mute})
     if chosen.plan or getattr(chosen, "source", None):
-        raise UsageError("--plan and --from run nothing; sysbench.load reads an earlier run")
+        raise UsageError("--plan and --from do not run anything; sysbench.load reads an earlier run")
     if given is not None:
         what = validated(command.spec_class, {**running.resumed(command.name, chosen.resume), **given})
     return Run(command.part("perform")(what, chosen).record)
@@ -248,15 +248,15 @@ def measure(
     save: str | Path | None = None,
     progress: Callable[[Event], object] | None = None,
 ) -> Run:
-    """Measure a training step of your own in this process, with the clocks, statistics and cautions of `sysbench time`.
+    """Measure your own training step in this process, with the clocks, statistics and cautions of `sysbench time`.
 
-    `step` is a function, or a mapping of phases to functions that are called in its order: `{"forward": f, …}`. Phases
-    inside a function are marked with `with sysbench.phase("forward"):`; `phases` lists those that are allowed. `device`
-    is where the step runs: a name or a torch.device, by default the current GPU or else the CPU. `warmup`, `steps`,
-    `until`, `max_steps` and `sync` are as on the command line; `tokens` per step give a rate. The record is written to
-    `save`, or with `Run.save` later. `progress` is called between steps with every event.
+    `step` is a function, or a mapping from phases to functions, called in its order: `{"forward": f, …}`. Inside a
+    function, mark phases with `with sysbench.phase("forward"):`; `phases` lists the allowed names. `device` is where
+    the step runs: a name or a torch.device; default: the current GPU, else the CPU. `warmup`, `steps`, `until`,
+    `max_steps` and `sync` are as on the command line; `tokens` is the number of tokens per step, for a throughput.
+    The record is written to `save`, or later with `Run.save`. `progress` is called between steps with every event.
 
-    Raises SysbenchError for what cannot be measured, and whatever the step raises: what was measured before is saved.
+    Raises SysbenchError for invalid arguments, and propagates exceptions of the step; earlier steps are saved.
     """
     from sysbench.commands.loop.measure import measured
     from sysbench.commands.loop.spec import LoopSpec
@@ -271,7 +271,7 @@ def measure(
 
 
 class Recording:
-    """What `with sysbench.record(…) as recording:` names; `run` is there once the block has ended."""
+    """The recording that `with sysbench.record(…) as recording:` returns; `run` is set when the block ends."""
 
     run: Run | None = None
 
@@ -291,12 +291,13 @@ def record(
 ) -> Iterator[Recording]:
     """Record the loop in this block: the times of its steps and phases, and its peak memory.
 
-    Phases are marked with `with sysbench.phase("forward"):`. A step ends when its first phase begins again, or where
-    `sysbench.step()` says so. The first `warmup` steps do not count, and after `max_steps` more nothing is recorded.
+    Mark phases with `with sysbench.phase("forward"):`. A step ends when its first phase begins again, or at
+    `sysbench.step()`. The first `warmup` steps do not count, and after `max_steps` more steps nothing is recorded.
     The record is written to `path` (.json) however the block ends. `trace` names a file for a trace of three steps
-    (.json, .json.gz), which do not count either. `name` is by default that of the file; the rest is as for `measure`.
+    (.json, .json.gz), which do not count either. `name` defaults to the name of the file; the other arguments are
+    those of `measure`.
 
-    Raises SysbenchError before the block begins if it cannot be recorded, and for a mark in the wrong place.
+    Raises SysbenchError before the block starts if it cannot be recorded, and for a mark in the wrong place.
     """
     from sysbench.commands.loop.recording import Recorder
     from sysbench.commands.loop.spec import LoopSpec
@@ -342,7 +343,7 @@ def _typed(line: str) -> tuple[Command, Given, Given]:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise UsageError(f"{line} cannot be taken apart into words: {str(error).lower()}") from None
+        raise UsageError(f"cannot split {line} into arguments: {str(error).lower()}") from None
     if words[:1] == ["sysbench"]:
         words = words[1:]
     if not words or words[0] not in runnable():

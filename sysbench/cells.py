@@ -1,6 +1,6 @@
 """The axes of cells, and groups of cells that agree in all but some axes.
 
-The title, the phrase and the role of each axis are defined here and nowhere else.
+The title, the phrase and the role of each axis are defined only here.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from sysbench.spec.ranks import KNOBS
 class Axis:
     """One axis: its title in column headings, and the phrase for its values in sentences.
 
-    Its role describes a difference between two cells in this axis: they ran on another `machine`, have another
-    `extent`, did other `work`, made another `choice` of implementation, or were measured with more or less `effort`.
+    Its role describes what two cells that differ in this axis have in common: a different `machine`, a different
+    `extent`, different `work`, a different `choice` of implementation, or different measurement `effort`.
     """
 
     title: str
     role: Literal["machine", "extent", "work", "choice", "effort"]
     phrase: str = "{}"
     counted: bool = False
-    """Whether the phrase counts something: `1 step`, `2 steps`."""
+    """Whether the phrase is a count with a plural: `1 step`, `2 steps`."""
     unset: str = "none"
-    """The phrase for a cell that leaves it open."""
+    """Phrase for a cell without a value."""
     left_out: object = None
-    """The value of cells that are stored without it."""
+    """Value of cells that are stored without it."""
 
     def said(self, value: object) -> str:
         """`ctx 512`, `bf16`, `5 warm-ups`."""
@@ -123,7 +123,7 @@ def known(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
-    """Group cells that agree on every axis but these, in the order of the run; `size` includes the dimensions."""
+    """Group cells that agree on all axes except these, in the order of the run; `size` includes the dimensions."""
     free = {*but, "model"} if "size" in but else set(but)
     found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
     for cell in cells:

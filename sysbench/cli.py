@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 EXAMPLES = """\b
 Examples:
-  sysbench time --size tiny                  time a step on this machine
+  sysbench time --size tiny --ctx 128        time a step on this machine
   sysbench memory --size xl --simulate h100  see whether xl fits an H100
   sysbench run quick                         measure a first experiment
 """
@@ -34,7 +34,7 @@ Examples:
 WRONG_PATH = {
     errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
 }  # fmt: skip
-"""Errors caused by an invalid path; all others are caused by the machine."""
+"""Errors caused by an invalid path; all other errors are caused by the machine."""
 
 
 def application(words: Sequence[str]) -> typer.Typer:
@@ -47,8 +47,8 @@ def application(words: Sequence[str]) -> typer.Typer:
 
         settings["obj"] = completion.offered
     app = typer.Typer(
-        help="Where do the time and the memory of a training step go, can the number be trusted, "
-        "and how far is it from what the hardware can do?",
+        help="Where do the time and memory of a training step go, how reliable is each number, and how far is the "
+        "step from the hardware limit?",
         epilog=EXAMPLES,
         context_settings=settings,
         pretty_exceptions_enable=False,
@@ -62,7 +62,7 @@ def application(words: Sequence[str]) -> typer.Typer:
 
 
 def _listed_only() -> None:
-    """A placeholder in the list of commands for those that are not imported."""
+    """A placeholder in the list of commands for a command that is not imported."""
 
 
 def _version(value: bool) -> None:
@@ -77,7 +77,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options that belong to no command."""
+    """Options of `sysbench` itself."""
     if started_as_rank(os.environ) and context.invoked_subcommand not in runnable():
         raise typer.Exit
 
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(words: list[str]) -> int:
     undecoded = next((word for word in words if not _is_text(word)), None)
     if undecoded is not None:
-        _complain(words, f"{undecoded} is not UTF-8 text; rename what is called so")
+        _complain(words, f"{undecoded} is not UTF-8 text; rename the file or argument")
         return 2
     with collection_paused():
         command = typer.main.get_command(application(words))
@@ -132,7 +132,7 @@ def _explain(error: Exception) -> tuple[str, int]:
         return complaint, int(getattr(error, "exit_code", 2))
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {reason(error)}", 2 if error.errno in WRONG_PATH else 1
-    return f"unexpected {type(error).__name__}: {error} (this is a defect; --debug shows where)", 1
+    return f"unexpected {type(error).__name__}: {error} (this is a bug; --debug shows where)", 1
 
 
 def _complain(words: list[str], message: str) -> None:

@@ -36,21 +36,23 @@ class InReport:
     axes."""
     tables_of_few: tuple[str, ...] = ()
     """Additional tables for runs with few cells."""
-    kept_picture: str = "As the run drew it"
+    kept_picture: str = "As shown by the run"
     """Caption of a picture that the run wrote next to its record."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command. Each part is a `module:attribute` of the command's package, or of `sysbench.` if it starts so."""
+    """One command. Each part is a `module:attribute` of the command's package; parts that start with `sysbench.` are
+    absolute.
+    """
 
     package: str
     help: str | None
     """One-line help."""
     name: str = ""
-    """Name on the command line; by default that of the package."""
+    """Name on the command line; defaults to the package's name."""
     function: str = "command:{name}"
-    """Function that Typer calls."""
+    """Function registered with Typer."""
     spec: str | None = "spec:{class_name}Spec"
     """Class of its specs; None for commands that run no cells, which also lack all parts below."""
     cell: str = "spec:{class_name}Cell"
@@ -59,16 +61,19 @@ class Command:
     record: str = "record:{class_name}Record"
     """Class of its records; importing its module registers the command's own events."""
     perform: str = "sysbench.commands.running:perform"
-    """Function that carries out a run in this process and writes all of its files: `(spec, options) -> Performed`."""
+    """Function that runs the cells in this process and writes all files: `(spec, options) -> Performed`."""
     files: str | None = None
-    """Function that writes the files its options ask for, besides log and record: `(record, options) -> paths`."""
+    """Function that writes the files requested by the options, besides log and record: `(record, options) -> paths`."""
     refuse_files: str | None = None
-    """Function that raises UsageError or OutputError if such a file cannot be written: `options -> None`."""
+    """Function that raises UsageError or OutputError if one of these files cannot be written: `options -> None`."""
     show: str | None = None
-    """Function that shows what `--from` names, `(source, options) -> None`, if it may be other than a log or record."""
+    """Function that shows the argument of `--from`, `(source, options) -> None`, if it can be more than a log or
+    record.
+    """
     measure: str | None = "measure:run"
-    """The worker's event generator: `(cell, device, artifact) -> Iterator[Event]`; None for cells that the user's own
-    program measures, which no run can be started of."""
+    """The worker's event generator: `(cell, device, artifact) -> Iterator[Event]`; None for cells measured by the
+    user's own program, which sysbench cannot run.
+    """
     fold: str = "fold:fold"
     """Function from events to the record."""
     tables: str = "tables:TABLES"
@@ -76,7 +81,7 @@ class Command:
     usual_tables: str | None = None
     """Names of the default tables: `spec -> names`; if None, all tables."""
     long_table: str = "cells"
-    """Name of the table to show if there is room for only one."""
+    """Name of the table to show if there is room for only one table."""
     sheet: str = "tables:sheet"
     """The complete output for a record: `(record, names, selection) -> Sheet`."""
     fillable: str | None = None
@@ -84,7 +89,7 @@ class Command:
     headlines: str | None = None
     """Sentences below the tables, if the sheet does not include them."""
     plan: str = "sysbench.commands.plan:sheet"
-    """The cells of a run for `--plan`: `(cells, gpu or None) -> Sheet`; memory is held against the GPU."""
+    """Table of a run's cells for `--plan`: `(cells, gpu or None) -> Sheet`; memory is compared with the GPU's."""
     findings: str = "findings:of_run"
     """Findings of a run: `record -> Iterable[Said]`."""
     figures: str = "figures:of_run"
@@ -93,11 +98,13 @@ class Command:
     """Definitions of the terms in its tables: `cells -> Iterator[Term]`."""
     report: InReport | None = None
     compared: tuple[str, ...] = ()
-    """Times that `compare` judges cells by; all other times are parts of these."""
+    """Times for which `compare` gives verdicts; all other times are parts of these."""
     in_turns: bool = False
-    """Whether two of its specs can be measured in turns: it is timed, and not a profile."""
+    """Whether `compare --ab` can measure two of its specs alternately."""
     foreseen: str | None = None
-    """Duration of measuring a predicted cell: `cell record -> seconds`, or None if it has no predicted time."""
+    """Function that estimates how long a predicted cell takes to measure: `cell record -> seconds`, or None without a
+    predicted time.
+    """
     picture: str | None = None
     """Dashboard of a run on a terminal."""
     lines: str = "live:Lines"
@@ -168,12 +175,12 @@ def measuring(kind: Kind) -> Command:
     """Return the command that has cells of this kind; raises ValueError if there is none."""
     found = commands().get(kind)
     if found is None or found.spec is None:
-        raise ValueError(f"{kind} is not a command that has cells ({', '.join(kinds())})")
+        raise ValueError(f"{kind} is not a command that measures cells ({', '.join(kinds())})")
     return found
 
 
 def kinds() -> tuple[Kind, ...]:
-    """Return the names of the commands that have cells, and so records."""
+    """Return the names of the commands that have cells and records."""
     return tuple(name for name, command in commands().items() if command.spec is not None)
 
 
@@ -183,13 +190,13 @@ def runnable() -> tuple[Kind, ...]:
 
 
 STORED: Final = "stored"
-"""pydantic's context of a spec that is read back: what it names was looked up when it was written."""
+"""pydantic context for specs read from a file: the things that they name were checked when the file was written."""
 
 
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
     """Build a spec from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
     if "kind" not in fields:
-        raise ValueError(f"it does not name its command (kind: {', '.join(kinds())})")
+        raise ValueError(f"it does not say which command wrote it (kind: {', '.join(kinds())})")
     return measuring(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 

@@ -1,6 +1,6 @@
-"""What a shell offers for the value of an option: sizes, GPUs, experiments, tables, columns, and names of earlier runs.
+"""Shell completion for option values: sizes, GPUs, experiments, tables, columns, and names of earlier runs.
 
-Nothing here imports torch, and what cannot be found out is not offered: completion never fails.
+Nothing here imports torch, and completion never fails: it omits what it cannot determine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sysbench.spec.command_options import keys_of
 from sysbench.spec.validation import literals, option_of
 
 _RUNS = ("FILE", "FILE,…", "LOG", "LOG|DIR…", "A", "B")
-"""Stand for values that are finished runs, by path or by name."""
+"""Marker for values that are finished runs, by path or by name."""
 
 
 def offered(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> list[str]:
-    """The values of a command's option that begin with what is typed; of an axis, its last value is completed.
+    """Return the values of a command's option that start with the typed text; for an axis, complete its last value.
 
-    `given` are the options that were typed before it, by field.
+    `given` has the options typed before it, by field.
     """
     begun, comma, last = typed.rpartition(",")
     try:

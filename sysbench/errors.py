@@ -13,7 +13,7 @@ class SysbenchError(Exception):
 
 
 class UsageError(SysbenchError):
-    """An invalid request: a bad value, a log of another spec, a missing device."""
+    """An invalid request: a bad value, a log with a different spec, a missing device."""
 
     exit_code = 2
 
@@ -45,11 +45,11 @@ class DoesNotFitError(SysbenchError, MemoryError):
 
 
 class NotTriedError(SysbenchError):
-    """The cell was not run because its outcome is known."""
+    """The cell was not run because its outcome is already known."""
 
 
 class OverBudgetError(NotTriedError):
-    """The cell would take longer than allowed, judging by smaller ones or by its first call."""
+    """The cell would take longer than allowed, judging by smaller cells or by its first call."""
 
 
 class BeyondMemoryError(NotTriedError):

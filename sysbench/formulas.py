@@ -60,7 +60,7 @@ def step_flops(mode: Mode, shape: ModelShape, ctx: int, batch: int) -> int:
 
 
 def step_flops_of(cell: ModelCell) -> int | None:
-    """FLOPs of one step of one rank of this cell; None for a model of the user's."""
+    """FLOPs of one step of one rank of this cell; None for the user's own model."""
     return None if cell.shape is None else cell.grad_accum * step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
 
 
@@ -70,9 +70,9 @@ def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
 
 
 def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
-    """Predicted peak memory of any cell, rather too high than too low.
+    """Predicted peak memory of any cell, biased to the high side.
 
-    None if memory is not a constraint, or if no formula knows the model.
+    None if memory is not a constraint, or if there is no formula for the model.
 
     `device` is the device it runs on, if known; the name `auto` alone does not determine it.
     """
@@ -90,8 +90,8 @@ def predicted_memory(
 
     In the `first` step, the optimizer has no state before it runs.
 
-    Meant to refuse cells that cannot fit, so it is rather too high than too low. Workspaces, the CUDA context and
-    allocator overhead are not included.
+    The prediction is biased to the high side, because it is used to reject cells that cannot fit. Workspaces, the
+    CUDA context and allocator overhead are not included.
     """
     return max(moments(cell, phases, first=first), key=lambda moment: moment.total_bytes)
 
@@ -101,7 +101,7 @@ AttentionCostsPhase = Literal["forward", "backward"]
 ELEMENT_BYTES: Mapping[Precision, int] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 
 _STATISTIC_BYTES = 4
-"""A fused kernel keeps the logarithm of each query's sum of exponentials, in fp32."""
+"""Size of the log-sum-exp that a fused kernel keeps for each query, in fp32."""
 
 _PRODUCTS: Mapping[AttentionCostsPhase, int] = {"forward": 2, "backward": 4}
 """Number of N × N by d products: q kᵀ and p v; in backward dv, dp, dq and dk. Recomputation is not counted."""
@@ -134,7 +134,7 @@ def naive_saved_bytes(cell: AttentionCell) -> int:
 
 
 def fused_saved_bytes(cell: AttentionCell) -> int:
-    """Memory that a fused kernel keeps besides inputs and output: one fp32 number for every query, 4RN bytes."""
+    """Memory that a fused kernel keeps besides inputs and output: one fp32 number per query, 4RN bytes."""
     return _STATISTIC_BYTES * cell.rows * cell.seq
 
 
@@ -155,13 +155,13 @@ class MemoryPrediction:
 
     @property
     def total_bytes(self) -> int:
-        """Everything together."""
+        """Total over all categories."""
         return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes + self.activations_bytes
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One part of the model: the tensors it keeps from forward to backward, and its other live tensors."""
+    """One part of the model: the tensors kept from forward to backward, and its other live tensors."""
 
     weights: int
     """Size of its parameters, in fp32."""
@@ -182,9 +182,9 @@ def moments(
 ) -> Iterator[MemoryPrediction]:
     """Yield the moments at which a step of `cell` can reach its peak, in order.
 
-    `phases` are the first phases of its mode that run; by default all of them. In the `first` step, the optimizer has
-    no state before it runs. Of several micro-batches, the moments are those of a later one: all gradients exist, and
-    each new one is added to its parameter's.
+    `phases` are the first phases of its mode that run; default: all. In the `first` step, the optimizer has no state
+    before it runs. With several micro-batches, the moments are those of a later one: all gradients exist, and each
+    new gradient is added to its parameter's.
     """
     phases = cell.phases if phases is None else phases
     sizes = _Sizes(cell)
@@ -235,7 +235,7 @@ class _Sizes:
     """Tensor sizes of one cell, in bytes."""
 
     def __init__(self, cell: ModelCell) -> None:
-        assert cell.shape is not None, "a formula knows the built-in Transformer alone"
+        assert cell.shape is not None, "formulas are available for the built-in Transformer only"
         shape = self.shape = cell.shape
         self._cell = cell
         self._autocast = cell.precision in ("bf16", "fp16")
@@ -287,7 +287,9 @@ class _Sizes:
         )
 
     def _kernel(self) -> _Part:
-        """From the outputs of the projections to the input of the output projection, including rotary positions."""
+        """Moments from the outputs of the projections to the input of the output projection, including rotary
+        positions.
+        """
         return self._materialised() if self._cell.attention in _MATERIALISED else self._fused()
 
     def _materialised(self) -> _Part:
@@ -372,7 +374,7 @@ class _Sizes:
         return 2 * self.stream + rows + (consumers * self._narrow if self._autocast else self.stream)
 
     def _weight_copies(self, elements: int) -> int:
-        """Autocast's copies of weights, which the products keep for backward."""
+        """Autocast's copies of weights, which the matrix products keep for backward."""
         return elements * HALF_BYTES if self._autocast else 0
 
     def _cached_copies(self, elements: int) -> int:
@@ -385,5 +387,5 @@ class _Sizes:
         return self._weight_copies(elements) if self._keeps_copies else 0
 
     def _copy_at_work(self, elements: int) -> int:
-        """Copy of the one weight in use, where copies are not kept."""
+        """Copy of the single weight in use, if copies are not kept."""
         return 0 if self._keeps_copies else self._weight_copies(elements)

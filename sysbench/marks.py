@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Marked(Protocol):
-        """What is told about the marks while it is active."""
+        """Interface of the active recording, which receives the marks."""
 
         def phase(self, name: str) -> AbstractContextManager[None]:
             """Return the context in which this phase runs."""
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 active: Marked | None = None
-"""The one recording or measurement of this process."""
+"""The active recording or measurement of this process."""
 
 
 class _Nothing:
-    """A context that does nothing."""
+    """A context manager that does nothing."""
 
     __slots__ = ()
 
@@ -42,18 +42,18 @@ NOTHING = _Nothing()
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """Mark what runs inside `with sysbench.phase("forward"):` as a phase of the step.
+    """Mark the block `with sysbench.phase("forward"):` as a phase of the step.
 
-    Phases follow each other: one inside another raises SysbenchError. In other threads than the one that records, and
-    without a recording, the mark does nothing.
+    Phases cannot be nested: one inside another raises SysbenchError. Outside a recording, and in threads other than
+    the recording one, the mark does nothing.
     """
     return NOTHING if active is None else active.phase(name)
 
 
 def step() -> None:
-    """Mark the end of a step; from then on, only these marks end steps, and a phase may occur several times in one.
+    """Mark the end of a step; from then on, only these marks end steps, and a phase may run several times per step.
 
-    Without any such mark, a step ends when its first phase begins again.
+    Without such marks, a step ends when its first phase begins again.
     """
     if active is not None:
         active.step()

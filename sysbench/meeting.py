@@ -1,6 +1,6 @@
-"""How a worker finds the engine that started it, and how Nsight Systems finds the range to record.
+"""How a worker finds the engine that started it, and the NVTX range that Nsight Systems records.
 
-This module imports nothing beforehand, because both are needed before everything else is imported.
+This module imports nothing at import time, because both are needed before everything else is imported.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ ADDRESS_VARIABLE = "SYSBENCH_ADDRESS"
 """Environment variable with the path of the engine's socket. Launchers like nsys and torchrun close inherited files."""
 
 KEY_VARIABLE = "SYSBENCH_AUTHKEY"
-"""Environment variable with the key, in hexadecimal, by which the two ends authenticate each other."""
+"""Environment variable with the key, in hexadecimal, by which worker and engine authenticate each other."""
 
 CAPTURE_RANGE = "sysbench"
 """The NVTX range inside which Nsight Systems records a worker."""
 
 
 def die_with_the_parent() -> None:
-    """Have the kernel end this process when its parent ends; on other systems the next message fails."""
+    """Make the kernel end this process when its parent ends; on other systems the next message fails."""
     import ctypes
     import signal
     import sys
@@ -31,7 +31,7 @@ def die_with_the_parent() -> None:
 
 
 def started_as_rank(environment: Mapping[str, str]) -> int:
-    """Return which of the processes that torchrun or srun has started this is; 0 if none has.
+    """Return the rank of this process under torchrun or srun; 0 without them.
 
     Rank 0 runs the engine; the others are workers of their rank (`sysbench.engine.nodes`), or have nothing to do.
     """

@@ -138,7 +138,7 @@ def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
 
 
 def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: Format) -> int:
-    """Number of steps from `total` on that certainly add `increment`: their unrounded sum is below the next power."""
+    """Lower bound on how many further steps add exactly `increment`: their unrounded sum stays below the next power."""
     exponent = max(_exponent(abs(total)), accumulator.least_exponent)
     room = _power_of_two(exponent + 1) - abs(total) - abs(addend)
     return math.ceil(room / abs(increment))
@@ -146,14 +146,14 @@ def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: 
 
 @dataclass(frozen=True)
 class Stall:
-    """The end of a running sum's growth: its value, and the number of steps before."""
+    """The point where a running sum stops growing: its value, and the number of steps before."""
 
     step: int
     total: Fraction
 
 
 def stall(addend: Fraction, accumulator: Format) -> Stall | None:
-    """Return where adding `addend` repeatedly no longer changes the sum; None if the sum overflows first."""
+    """Return the point where adding `addend` no longer changes the sum; None if the sum overflows first."""
     ends = (each for each in stretches(addend, accumulator) if each.steps == 0)
     return next((Stall(each.first_step, each.begins_at) for each in ends), None)
 
@@ -172,7 +172,7 @@ def running_sum(addend: Fraction, count: int, accumulator: Format) -> Fraction |
 
 
 def checkpoints(count: int, most: int) -> tuple[int, ...]:
-    """Steps at which a running sum is inspected: at most `most`, evenly spaced, including the last one."""
+    """Return the steps at which to inspect a running sum: at most `most`, evenly spaced, including the last one."""
     if count <= most:
         return tuple(range(1, count + 1))
     steps = [round(count * each / most) for each in range(most + 1)]

@@ -1,4 +1,4 @@
-"""Lines on stderr, as a terminal can show them."""
+"""Write lines to stderr with control characters escaped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _UNDECODED = range(0xDC80, 0xDD00)
 
 
 def say(text: str) -> None:
-    """Print one line. Control characters are escaped: values and names come from outside, and a terminal obeys them."""
+    """Print one line with control characters escaped: values and names come from outside, and a terminal obeys them."""
     encoding = sys.stderr.encoding or "ascii"
     print(printable(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)  # noqa: T201
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters and bytes that are not UTF-8 as escapes, such as `\x1b`."""
+    r"""Return the text with control characters and invalid UTF-8 bytes as escapes, such as `\x1b`."""
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 

@@ -43,7 +43,7 @@ class Scale:
     symbol: str
 
     def digits(self, value: float, decimals: int) -> str:
-        """Format the number in this unit, without the unit."""
+        """Format the number in this unit, without the unit symbol."""
         if not math.isfinite(value):
             return UNKNOWN
         shown = round(value / self.factor, decimals)
@@ -124,19 +124,19 @@ def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[
 
 
 def seconds(value_s: float | None) -> str:
-    """`105.6 ms`, `8.40 s`."""
+    """Format a time: `105.6 ms`, `8.40 s`."""
     return quantity("s", value_s)
 
 
 def seconds_with_deviation(mean_s: float, deviation_s: float, scale: Scale | None = None) -> str:
-    """`105.6 ± 0.2 ms`: one unit and one number of decimals for both."""
+    """Format a time with its deviation, in one unit and with one number of decimals: `105.6 ± 0.2 ms`."""
     unit = scale or time_scale(mean_s)
     decimals = shared_decimals(unit, [mean_s], [deviation_s])
     return f"{unit.digits(mean_s, decimals)} ± {unit.digits(deviation_s, decimals)} {unit.symbol}"
 
 
 def duration(value_s: float) -> str:
-    """A waiting time, rounded: `8 s`, `2 min`, `1 h 20 min`."""
+    """Format a waiting time, rounded: `8 s`, `2 min`, `1 h 20 min`."""
     whole = round(value_s)
     if whole < 100:
         return f"{whole} s"
@@ -145,51 +145,53 @@ def duration(value_s: float) -> str:
 
 
 def size(value_bytes: float | None) -> str:
-    """`18.2 GiB`."""
+    """Format a number of bytes: `18.2 GiB`."""
     return quantity("bytes", value_bytes)
 
 
 def flops(value: float | None) -> str:
-    """`1.78 TFLOP`."""
+    """Format a number of FLOPs: `1.78 TFLOP`."""
     return quantity("flops", value)
 
 
 def flop_rate(value: float | None) -> str:
-    """`15.2 TFLOP/s`."""
+    """Format a rate: `15.2 TFLOP/s`."""
     return quantity("flops_per_s", value)
 
 
 def count(value: float | None) -> str:
-    """`423.2 M`, `3.41 B`: billions are written as B."""
+    """Format a count: `423.2 M`, `3.41 B`; billions are written as B."""
     return quantity("count", value)
 
 
 def frequency(value_hz: float) -> str:
-    """`1410 MHz`: clocks are always given in MHz."""
+    """Format a clock, always in MHz: `1410 MHz`."""
     return f"{value_hz / 1e6:.0f} MHz"
 
 
 def ratio(value: float | None) -> str:
-    """`3.65×`, and `1.004×` near 1."""
+    """Format a ratio: `3.65×`, and `1.004×` near 1."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return f"{value:.{ratio_decimals([value])}f}×"
 
 
 def ratio_decimals(values: Iterable[float]) -> int:
-    """Two decimals, or three if a ratio is so close to 1 that two would not distinguish it from 1."""
+    """Return the decimals for ratios: two, or three if a ratio is so close to 1 that two would not distinguish it from
+    1.
+    """
     return 3 if any(abs(value - 1) < 0.01 for value in values) else 2
 
 
 def share(value: float | None) -> str:
-    """`78 %`, and one decimal below 10 %."""
+    """Format a share: `78 %`, with one decimal below 10 %."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return f"{value * 100:.{0 if abs(value) >= 0.0995 else 1}f} %"
 
 
 def quantity(unit: Unit, value: float | None) -> str:
-    """A single value with three significant digits and its unit; `—` for None and for values that are not finite."""
+    """Format a single value with three significant digits and its unit; `—` for None and for non-finite values."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     scale = _scale(value, _SCALES[unit])
@@ -206,7 +208,7 @@ def short(unit: Unit, value: float) -> str:
 
 
 def _decimals(shown: float) -> int:
-    """Decimals for three significant digits, and at least one below a thousand."""
+    """Return the decimals for three significant digits, and at least one below a thousand."""
     magnitude = abs(shown)
     if not magnitude:
         return 0

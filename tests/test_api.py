@@ -126,8 +126,8 @@ def test_a_run_of_a_spec_lands_where_its_options_say_and_prints_nothing(
         ("time --sise small", "No such option: --sise"),
         ("time --size smal", "--size smal is not a size. Did you mean small?"),
         ("time --simulate 24GiB", "--simulate 24GiB: its rates are unknown, so times cannot be predicted"),
-        ("time --plan", "--plan and --from run nothing"),
-        ("time 'x", "cannot be taken apart into words"),
+        ("time --plan", "--plan and --from do not run anything"),
+        ("time 'x", "into arguments"),
     ],
 )
 def test_what_the_command_line_refuses_is_refused_in_the_same_words(words: str, complaint: str) -> None:

@@ -111,4 +111,4 @@ def _refused(path: Path) -> Iterator[None]:
     except OSError as error:
         raise LogError(f"cannot read {path}: {reason(error)}") from error
     except ValidationError as error:
-        raise LogError(f"{path} is not as sysbench writes it: {first_fault(error)}") from None
+        raise LogError(f"{path} is not in sysbench's format: {first_fault(error)}") from None

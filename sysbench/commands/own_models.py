@@ -1,4 +1,4 @@
-"""Events about models of the user's: what ran, and what a step of it does."""
+"""Events about the user's models: what ran, and how many FLOPs a step has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _ANY_GPU = Gpu("any", 1 << 50)
 
 
 def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBuilt]:
-    """Yield what is known of a user's model: before its first step, and after it if only that could tell the loss.
+    """Yield the facts about a user's model: before its first step, and again after it if the loss was unknown until
+    then.
 
     FLOPs are counted in a step without data.
     """
@@ -31,13 +32,13 @@ def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBui
 
 
 def own_model_ran(cell: str, step: TrainingStep) -> Iterator[OwnModelBuilt]:
-    """Yield what is known of a user's model without counting FLOPs."""
+    """Yield the facts about a user's model without counting FLOPs."""
     if step.work.own is not None:
         yield OwnModelBuilt(at_s=time.time(), cell=cell, **facts_of(step.work, None).model_dump())
 
 
 def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) -> Iterator[OwnModelBuilt]:
-    """Yield what a recording knows of a user's model; the FLOPs of a CPU's fused kernels cannot be counted."""
+    """Yield the facts that a recording has about a user's model; FLOPs of fused CPU kernels cannot be counted."""
     if (own := recording.own_model) is not None:
         flops = own.flops if simulated else None
         yield OwnModelBuilt(at_s=time.time(), cell=cell, **own.model_dump() | {"flops": flops})
@@ -45,7 +46,7 @@ def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) 
 
 @lru_cache(maxsize=1)
 def _counted(cell: ModelCell) -> tuple[OwnModelFacts | None, str | None]:
-    """Return what a step without data says of the model, or why there can be none."""
+    """Return the FLOPs of a step without data, or the reason why they are unknown."""
     try:
         return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False).own_model, None
     except Exception as error:  # noqa: BLE001  FLOPs are a bonus; what cannot run without data may run with it.

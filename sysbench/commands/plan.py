@@ -37,18 +37,18 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         if cell.step is not None
     )
     titles = dict.fromkeys(held.title for held in devices if held is not None)
-    notes = ["predicted memory is by formula, of tensors: the CUDA context and workspaces come on top"]
+    notes = ["predicted memory: estimated by formula, tensors only; the CUDA context and workspaces are not included"]
     if titles:
         notes = [
-            "predicted memory is by formula, of tensors and cuBLAS's workspaces; what the allocator keeps beside them, "
-            "often 2 to 10 %, comes on top: sysbench memory --simulate counts it",
-            f"held against {', '.join(titles)}, {units.size(CONTEXT_BYTES)} of it taken by the CUDA context",
+            "predicted memory: estimated by formula, tensors and cuBLAS workspaces; allocator overhead, often 2 to "
+            "10 %, is not included: sysbench memory --simulate counts it",
+            f"compared with {', '.join(titles)}, of which the CUDA context takes {units.size(CONTEXT_BYTES)}",
         ]
     if any(cell.step is not None and cell.step.own is not None for cell in cells):
-        notes.append("no formula knows a model of your own: memory --simulate GPU counts what it needs")
+        notes.append("there is no formula for your own model: use memory --simulate GPU")
     if any(cell.step is not None and cell.step.strategy not in (None, "ddp") for cell in cells):
         notes.append(
-            "parameters and FLOPs are those of the whole model, of which a rank has a part; no formula knows its memory"
+            "parameters and FLOPs are totals of the whole model, not per rank; there is no formula for memory per rank"
         )
     return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
 

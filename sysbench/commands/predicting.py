@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 def refuse_unpredictable(
     slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
 ) -> None:
-    """Raise UsageError for a GPU whose rates are unknown or belong to another GPU, a GPU that is here, or no host.
+    """Raise UsageError for a GPU whose rates are unknown or belong to another GPU, for a GPU that is here, and for an
+    unknown host.
 
-    `option` is the one that names the GPUs.
+    `option` is the option that names the GPUs.
     """
     from sysbench.predict.rates import HostRates
     from sysbench.spec import hardware
@@ -41,7 +42,8 @@ def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simula
     here = {known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))}
     if not force and (slug := next((each for each in slugs if each in here), None)) is not None:
         raise UsageError(
-            f"{option} {slug}: this machine has one; leave {option} out to measure it, or add --force to predict anyway"
+            f"{option} {slug}: this machine has this GPU; remove {option} to measure it, or add --force to predict "
+            "anyway"
         )
 
 
@@ -54,16 +56,16 @@ def _problems(known: Hardware) -> Iterator[str]:
     sheet = next((each for each in hardware.known() if each.slug == known.slug), None)
     if calibration is not None and sheet is not None and hardware.find(calibration.device) not in (None, sheet):
         yield (
-            f"{hardware.user_directory() / known.slug}.toml was calibrated on {calibration.device}, which is another "
-            "GPU; remove or rename it"
+            f"{hardware.user_directory() / known.slug}.toml was calibrated on {calibration.device}, which is a "
+            "different GPU; remove or rename the file"
         )
     if not known.rates:
         yield (
-            "its rates are unknown, so times cannot be predicted; "
-            f"sysbench memory --simulate {known.slug} says whether a step fits"
+            f"its rates are unknown, so times cannot be predicted; sysbench memory --simulate {known.slug} shows "
+            "whether a step fits"
         )
         return
     try:
         GpuRates.of(known)
     except UnavailableError as error:
-        yield f"{error}; sysbench memory --simulate {known.slug} says whether it fits"
+        yield f"{error}; sysbench memory --simulate {known.slug} shows whether it fits"

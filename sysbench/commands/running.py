@@ -50,7 +50,7 @@ class ShowOptions(Protocol):
 
 
 class RecordOptions(ShowOptions, Protocol):
-    """What to show of a record."""
+    """What to show from a record."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -102,12 +102,12 @@ def earlier(kind: Kind, path: Path, directory: Path) -> Path:
     name = str(path)
     found = runs.find(name if name.startswith(f"{kind}:") else f"{kind}:{name}", directory)
     if len(found) > 1:
-        raise LogError(f"{name} stands for {len(found)} runs, name one of them: {', '.join(map(str, found))}")
+        raise LogError(f"{name} matches {len(found)} runs, name one of them: {', '.join(map(str, found))}")
     return found[0]
 
 
 def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
-    """Answer a command line: show a saved run or the plan, or carry out the run and exit with its exit code.
+    """Answer a command line: show a saved run or the plan, or run the cells and exit with the exit code.
 
     Raises what `options_of` and `carry_out` raise, and UsageError for tables and files that the run cannot have.
     """
@@ -139,9 +139,9 @@ def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
 
 @contextmanager
 def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
-    """Yield the options of rank 0 of those that torchrun or srun has started, or of a process that was started alone.
+    """Yield the options for rank 0 of torchrun or srun, or for a process that was started alone.
 
-    The other ranks take part in here, if any cell has several, and exit.
+    The other ranks take part in the run here, if any cell has several ranks, and exit.
     """
     from sysbench.engine.nodes.launched import among_others, launched
 
@@ -175,7 +175,7 @@ def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
 
 
 def perform(spec: RunSpec, options: RunOptions) -> Performed:
-    """Carry out a run and write the files that its options ask for; raises as `carry_out`, and for a wrong file."""
+    """Run the cells and write the requested files; raises what `carry_out` raises, and an error for an invalid file."""
     _refuse_unwritable(spec.kind, options)
     record = carry_out(spec, options)
     command = measuring(spec.kind)
@@ -221,10 +221,10 @@ def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
 
 
 def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
-    """Raise UsageError for options next to `--from` that describe another run, and would be ignored."""
+    """Raise UsageError for options next to `--from` that describe another run and would have no effect."""
     if given:
         names = ", ".join(option_name(spec, field) for field in given)
-        raise UsageError(f"--from shows a finished run; {names} would change nothing in it")
+        raise UsageError(f"--from shows a finished run; {names} would have no effect")
 
 
 def resumed(kind: Kind, path: Path | None) -> Given:
@@ -237,7 +237,7 @@ def resumed(kind: Kind, path: Path | None) -> Given:
 
 
 def show_plan(spec: RunSpec, options: RunOptions) -> None:
-    """Show the cells that the spec expands to; raises UsageError for one that cannot run anywhere."""
+    """Show the cells of the spec; raises UsageError for a cell that cannot run anywhere."""
     from sysbench.engine.plan import refuse_impossible
 
     cells: list[RunCell] = list(spec.cells())
@@ -326,7 +326,7 @@ def tracebacks(path: Path) -> Iterator[str]:
 
 
 def printed_by_models(record: RunRecord[Any]) -> Iterator[str]:
-    """Yield what models of the user's printed, line by line and marked as theirs."""
+    """Yield the output of the user's models, line by line and marked as theirs."""
     models = (cell.own_model for cell in record.cells if cell.own_model)
     for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
         yield from (f"{name} printed: {line}" for line in text.splitlines())

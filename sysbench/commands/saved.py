@@ -15,7 +15,7 @@ from sysbench.spec.cell import RunSpec
 
 
 def record(path: Path, kind: Kind) -> RunRecord[Any]:
-    """Return the record in a file, or of a log; raises LogError, also for a run of another command."""
+    """Return the record in a file, or computed from a log; raises LogError, also for a run of another command."""
     found = runs.load(path)
     _refuse_other(path, found.kind, kind)
     return found
@@ -28,9 +28,9 @@ def spec(path: Path, kind: Kind) -> RunSpec:
             _refuse_other(path, event.kind, kind)
             return spec_of(event.spec)
         break
-    raise LogError(f"{path} does not begin with the start of a run")
+    raise LogError(f"{path} does not start with the start event of a run")
 
 
 def _refuse_other(path: Path, found: object, kind: Kind) -> None:
     if found != kind:
-        raise LogError(f"{path} is of `sysbench {found}`, not of `sysbench {kind}`")
+        raise LogError(f"{path} is a record of `sysbench {found}`, not of `sysbench {kind}`")

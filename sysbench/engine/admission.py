@@ -11,12 +11,13 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.run import RunOptions
 
 DOUBTFUL = (0.5, 1.5)
-"""A memory formula decides cells that need less than half, or more than one and a half times, the free memory. Cells
-between these limits are simulated, because allocators round and fragment, and autocast keeps copies."""
+"""A memory formula decides for cells that need less than half, or more than one and a half times, the free memory.
+Cells between these limits are simulated, because allocators round and fragment, and autocast keeps copies.
+"""
 
 
 class Admission:
-    """Decides before each cell whether it starts; remembers cells that did not fit, or are simulated not to fit."""
+    """Decides whether each cell starts; remembers cells that did not fit, or do not fit according to a simulation."""
 
     def __init__(self, options: RunOptions, free_bytes: Callable[[DeviceInfo], int | None]) -> None:
         self._options = options
@@ -34,12 +35,12 @@ class Admission:
         """Record the simulation result of this cell."""
         self._foreseen[placed.cell.key] = foreseen
         if foreseen.fits is False:
-            self._too_large.append((placed, "does not fit in a simulation"))
+            self._too_large.append((placed, "does not fit according to a simulation"))
 
     def doubtful(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
         """Yield the cells for which only a simulation can decide whether they fit, each with the free memory in bytes.
 
-        A cell is skipped if it is no smaller than one that is known not to fit when its turn comes.
+        A cell is skipped if, when its turn comes, one that is no larger is known not to fit.
         """
         for placed in cells:
             if not self._can_be_simulated(placed) or self._larger_than_one_that_failed(placed) is not None:
@@ -52,7 +53,7 @@ class Admission:
                 yield placed, free_bytes
 
     def refusal(self, placed: PlacedCell) -> tuple[Outcome, str] | None:
-        """Return how this cell ends without being started, and why; None if it should be started."""
+        """Return the outcome of a cell that should not be started, and the reason; None if it should be started."""
         unavailable = placed.cell.unavailable(placed.device.type)
         if unavailable is not None:
             return "invalid", unavailable
@@ -77,7 +78,7 @@ class Admission:
         for failed, how in self._too_large:
             alike = placed.cell.extent and _kind(placed) == _kind(failed) and failed.cell.key != placed.cell.key
             if alike and all(a >= b for a, b in zip(placed.cell.extent, failed.cell.extent, strict=True)):
-                return f"no smaller than {failed.cell.title}, which {how} (--no-skip runs it anyway)"
+                return f"at least as large as {failed.cell.title}, which {how} (--no-skip runs it anyway)"
         return None
 
     def _does_not_fit(self, placed: PlacedCell) -> str | None:
@@ -89,12 +90,14 @@ class Admission:
             return None
         foreseen = self._foreseen.get(placed.cell.key)
         if foreseen is not None and foreseen.fits is not None:
-            lacking = f", {units.size(foreseen.lacking_bytes)} more would be needed" if foreseen.lacking_bytes else ""
-            why = f"simulated: {foreseen.detail}{lacking} than the {units.size(foreseen.free_bytes)} that are free"
+            lacking = f" ({units.size(foreseen.lacking_bytes)} short)" if foreseen.lacking_bytes else ""
+            why = f"simulated: {foreseen.detail}{lacking}; {units.size(foreseen.free_bytes)} are free"
             return None if foreseen.fits else f"{why} (--force starts it anyway)"
         if needed_bytes <= free_bytes:
             return None
-        return f"needs about {units.size(needed_bytes)}, {units.size(free_bytes)} are free (--force starts it anyway)"
+        return (
+            f"needs about {units.size(needed_bytes)}, but {units.size(free_bytes)} are free (--force starts it anyway)"
+        )
 
 
 def _kind(placed: PlacedCell) -> tuple[str, ...]:

@@ -20,15 +20,17 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.frozen import Frozen
 
 GOODBYE_S = 10.0
-"""Longest time that a worker may take to end after it was asked to exit or has closed its connection."""
+"""Longest time that a worker may take to end after a request to exit, or after closing its connection."""
 
 START_S = 120.0
-"""Time that a worker has to import torch and report, at least: from a cold network disk that takes a minute or two, and
-a short --timeout is about cells that hang."""
+"""Minimum time that a worker has to import torch and report: from a cold network disk this takes a minute or two, and a
+short --timeout is meant for cells that hang.
+"""
 
 REST_S = 0.1
 """Steps that follow each other faster than this are received together: waking the parent for each of them would disturb
-the next one if the CPU is what is measured."""
+the next step if the CPU is being measured.
+"""
 
 Answer = TypeVar("Answer", bound=Frozen)
 
@@ -46,7 +48,7 @@ class LostWorkerError(Exception):
         self.detail = detail
         """None if the reason is only known once the process has ended."""
         self.patience_s = patience_s
-        """How long to wait for that end before forcing it."""
+        """How long to wait for the process to end before killing it."""
 
 
 class Conversation:
@@ -105,7 +107,7 @@ class Conversation:
             raise StoppedByUserError
 
     def _next_event(self, worker: Worker, timeout_s: float) -> Generator[Event, None, Event]:
-        """Return the worker's next event; yield the readings that fall due until it arrives."""
+        """Return the worker's next event; yield the readings that are due until it arrives."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             yield from self._readings_due()

@@ -1,4 +1,4 @@
-"""The devices that cells can be measured on, as workers see them."""
+"""The devices on which cells can be measured, as workers see them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,26 @@ from sysbench.engine.admission import Admission
 from sysbench.engine.conversation import StoppedByUserError
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher
-from sysbench.engine.plan import PlacedCell
 from sysbench.engine.sensors.sampler import system_sampler
 from sysbench.engine.supervisor import Supervisor
-from sysbench.log.events import DeviceInfo, WorkerReady
+from sysbench.log.events import DeviceInfo
 from sysbench.spec.run import RunOptions
 
 
-def devices_here(launcher: Launcher | None = None) -> tuple[DeviceInfo, ...]:
+def devices_here(launcher: Launcher | None = None) -> Sequence[DeviceInfo]:
     """List every device, the default of `auto` first; this takes as long as torch takes to import.
 
     A worker is asked because only its answer is reliable: a GPU may be present without a driver, or with a torch that
-    was built for another device. Raises SysbenchError if no worker can be started, and KeyboardInterrupt.
+    was built for another device. It is set aside for the next run: call this within `launched_ahead`, which otherwise
+    ends it. Raises SysbenchError if no worker can be started, and KeyboardInterrupt.
     """
-    found: list[DeviceInfo] = []
-
-    def look(ready: WorkerReady) -> Sequence[PlacedCell]:
-        found.extend(ready.devices)
-        return ()
-
     options = RunOptions()
     with closing(system_sampler()) as sampler, catch_interrupts() as interrupts:
         admission = Admission(options, sampler.free_bytes)
         supervisor = Supervisor(launcher or PlainLauncher(), sampler, admission, interrupts, options.timeout_s)
         try:
-            for _ in supervisor.run(look):
-                pass
+            return supervisor.devices()
         except StoppedByUserError:
             raise KeyboardInterrupt from None
         finally:
             supervisor.stop()
-    return tuple(found)

@@ -1,8 +1,7 @@
 """Handling of Ctrl-C and similar signals, from the start of the program to its end.
 
-The first signal is honoured: a run ends cleanly, and anything else is abandoned. The second changes nothing, so that
-impatience does not interrupt what is being saved. From the third on, KeyboardInterrupt is raised wherever the program
-is.
+The first signal ends a run cleanly, and aborts everything else. The second has no effect, so that it does not
+interrupt saving. From the third on, KeyboardInterrupt is raised wherever the program is.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a run cleanly."""
 
 INSISTENT = 3
-"""The signal with this number interrupts everything."""
+"""Number of the signal from which on everything is interrupted."""
 
 
 class GivenUpError(KeyboardInterrupt):
     """The user has asked to stop the current activity.
 
-    A KeyboardInterrupt itself makes Python exit by SIGINT even after it has been caught, if it passed through code that
-    was compiled from a string, as the methods of dataclasses are. A subclass does not.
+    This is a subclass because a KeyboardInterrupt itself makes Python exit by SIGINT even after it has been caught,
+    if it passed through code that was compiled from a string, as the methods of dataclasses are.
     """
 
 
 class Interrupts:
-    """Whether the user wants to stop the run; becomes readable, in the sense of select, when that is so."""
+    """Whether the user wants to stop the run; becomes readable, in the sense of select, when that is the case."""
 
     def __init__(self) -> None:
         self._received, self.descriptor = os.pipe()
@@ -57,7 +56,7 @@ class Interrupts:
         select.select([self._received], [], [], duration_s)
 
     def drain(self) -> None:
-        """Discard wake-ups that have been handled; signals that are no request to stop (such as SIGWINCH) also wake."""
+        """Discard handled wake-ups; other signals (such as SIGWINCH) also wake."""
         try:
             while os.read(self._received, 64):
                 pass
@@ -118,7 +117,7 @@ def taken_over() -> Iterator[Interrupts]:
 
 @contextmanager
 def catch_interrupts() -> Iterator[Interrupts]:
-    """Check `requested` in this context instead of being interrupted by the first signal."""
+    """Check `requested` in this context; the first signal then does not raise an exception."""
     with taken_over() as interrupts:
         interrupts.awaited += 1
         try:

@@ -38,11 +38,11 @@ class Launcher(Protocol):
         ...
 
     def command(self) -> list[str]:
-        """The program and its arguments."""
+        """Return the program and its arguments."""
         ...
 
     def environment(self) -> dict[str, str]:
-        """The whole environment; the engine adds the address at which it listens."""
+        """Return the whole environment; the engine adds the address at which it listens."""
         ...
 
 

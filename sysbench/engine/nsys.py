@@ -11,8 +11,8 @@ from pathlib import Path
 from sysbench.errors import SysbenchError, UsageError
 
 INSTALL = (
-    "install Nsight Systems (https://developer.nvidia.com/nsight-systems; it comes with the CUDA toolkit, and Debian "
-    "and Ubuntu have it as nsight-systems) and put nsys on the PATH, or use --with torch"
+    "install Nsight Systems (https://developer.nvidia.com/nsight-systems; it is part of the CUDA toolkit, and "
+    "Debian and Ubuntu package it as nsight-systems) and put nsys on the PATH, or use --with torch"
 )
 
 _IMPORTER = Path("host-linux-x64") / "QdstrmImporter"
@@ -36,7 +36,7 @@ def complete(report: Path) -> None:
         return
     importer = next((each for each in _importers(Path(program())) if each.is_file()), None)
     if importer is None:
-        raise SysbenchError(f"nsys left {stream.name}, and there is no {_IMPORTER.name} to make a report of it")
+        raise SysbenchError(f"nsys left {stream.name}, but {_IMPORTER.name}, which turns it into a report, is missing")
     libraries = os.pathsep.join(filter(None, [str(importer.parent), os.environ.get("LD_LIBRARY_PATH")]))
     done = subprocess.run(
         [importer, "-i", stream, "-o", report],
@@ -49,7 +49,9 @@ def complete(report: Path) -> None:
     )
     if not report.is_file():
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise SysbenchError(f"{importer.name} made no report of {stream.name}: {said[-1] if said else 'no word why'}")
+        raise SysbenchError(
+            f"{importer.name} made no report of {stream.name}: {said[-1] if said else 'no reason given'}"
+        )
     stream.unlink()
 
 

@@ -36,7 +36,7 @@ def refuse_impossible(cells: Sequence[RunCell]) -> None:
 def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started: int | None = None) -> list[PlacedCell]:
     """Assign a device to every cell; raises UsageError if the device does not exist, or the cell cannot run on it.
 
-    `started` is the number of ranks that torchrun or srun has started, each with a device of its own.
+    `started` is the number of ranks that torchrun or srun has started, each with its own device.
     """
     placed = [PlacedCell(index, cell, resolve(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
@@ -44,7 +44,7 @@ def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started: int 
         if started is None:
             _refuse_too_many_ranks(each, devices)
         elif each.cell.workers > started:
-            raise UsageError(f"--ranks {each.cell.workers} needs as many processes, and {started} were started")
+            raise UsageError(f"--ranks {each.cell.workers} needs that many processes, but {started} were started")
     return placed
 
 
@@ -56,18 +56,18 @@ def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
         if name in (device.type, device.torch_name):
             return device
     there = ", ".join(f"{device.torch_name} ({device.name})" for device in devices)
-    raise UsageError(f"--device {name} is not here. There is: {there or 'none at all'}")
+    raise UsageError(f"--device {name}: no such device on this machine; available: {there or 'none'}")
 
 
 def device_of(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """Return the device of a rank: GPUs follow each other from the first one on, and a CPU is shared."""
+    """Return the device of a rank: consecutive GPUs from the first one on, or the shared CPU."""
     if first.type != "cuda" or rank == 0:
         return first
     return next(each for each in devices if each.type == "cuda" and each.index == first.index + rank)
 
 
 def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> None:
-    """Raise UsageError if there is no GPU for every rank; on a CPU any number of them can share its cores."""
+    """Raise UsageError if there is no GPU for every rank; CPU ranks can share its cores in any number."""
     first, ranks = placed.device, placed.cell.workers
     if ranks == 1 or first.type == "cpu":
         return
@@ -75,8 +75,8 @@ def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) ->
     if ranks > here:
         counted = "is 1 device" if here == 1 else f"are {here} devices"
         raise UsageError(
-            f"--ranks {ranks} needs a device for each rank, and from {first.torch_name} on there {counted} here. "
-            f"--device cpu takes ranks of the CPU, and memory --simulate needs no device"
+            f"--ranks {ranks} needs a device for each rank, but from {first.torch_name} on there {counted}. Use "
+            "--device cpu for ranks on the CPU; memory --simulate needs no device"
         )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from sysbench.engine import protocol
-    from sysbench.log.events import Event, WorkerExited
+    from sysbench.log.events import Event, WorkerExited, WorkerReady
 
 # Launching must be fast, because the first worker starts before anything else: other imports are local.
 
@@ -55,7 +55,7 @@ class GarbledError(Exception):
 
 
 _ahead: list[WorkerProcess] = []
-"""The worker that was launched ahead and is not in use yet."""
+"""The worker that was launched ahead, or set aside, and is not in use."""
 
 
 @contextmanager
@@ -84,6 +84,11 @@ def launched(launcher: Launcher) -> WorkerProcess:
     return WorkerProcess(launcher)
 
 
+def set_aside(worker: WorkerProcess) -> None:
+    """Keep a worker that has measured nothing for the next call of `launched`; `launched_ahead` ends it otherwise."""
+    _ahead.append(worker)
+
+
 class WorkerProcess:
     """A worker process in its own session, so that Ctrl-C in the terminal does not reach it."""
 
@@ -91,8 +96,8 @@ class WorkerProcess:
         """Launch the worker; raises SysbenchError if that fails. It connects later, or never."""
         self.command = launcher.command()
         """Command line of the launched process."""
-        self.torch: str | None = None
-        """Its version of torch, once it is ready."""
+        self.ready: WorkerReady | None = None
+        """The worker's report of its devices and of torch, once it is ready."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
@@ -126,14 +131,14 @@ class WorkerProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            why = "there is no such program" if isinstance(error, FileNotFoundError) else reason(error)
+            why = "program not found" if isinstance(error, FileNotFoundError) else reason(error)
             raise SysbenchError(f"cannot start {self.command[0]}: {why}") from error
 
     ranks = 1
-    """Number of workers that this stands for."""
+    """Number of workers that this object represents."""
 
     name = "the worker"
-    """How messages call it."""
+    """The worker's name in messages."""
 
     @property
     def pid(self) -> int:
@@ -142,8 +147,13 @@ class WorkerProcess:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """That process id."""
+        """Process id of the launched process."""
         return (self.pid,)
+
+    @property
+    def torch(self) -> str | None:
+        """Its version of torch, once it is ready."""
+        return self.ready.torch.torch if self.ready is not None else None
 
     @property
     def connected(self) -> bool:
@@ -187,7 +197,7 @@ class WorkerProcess:
         except ValueError as error:
             raise GarbledError(repr(message[:60])) from error
         if type(event) is WorkerReady:
-            self.torch = event.torch.torch
+            self.ready = event
         return event
 
     def send(self, command: protocol.Command) -> None:

@@ -1,7 +1,7 @@
-"""Commands from the engine to a worker, and the address at which they meet.
+"""Commands from the engine to a worker, and the rendezvous address.
 
-Commands are sent in one direction and events (`sysbench.log.events`) in the other, each as a JSON message over a local
-socket.
+Commands are sent in one direction and events (`sysbench.log.events`) in the other, each as a JSON message over a
+local socket.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class AboutCell(Frozen):
 
 
 class Rank(Frozen):
-    """Which of the cell's ranks a worker is, and where they meet."""
+    """The worker's rank, and where the cell's ranks rendezvous."""
 
     number: Count
     store: str
-    """Where the ranks find each other: the URL of a file, or of a port on rank 0's node."""
+    """Where the ranks rendezvous: the URL of a file, or of a port on rank 0's node."""
     patience_s: Seconds
     """Longest time that a collective operation waits for ranks that do not join it."""
 
@@ -53,9 +53,9 @@ class Measure(AboutCell):
     command: Literal["measure"] = "measure"
     device: DeviceInfo
     artifact: Path | None = None
-    """Where to write what is too large for events (a memory snapshot); None if it is not needed."""
+    """Path for results that are too large for events (a memory snapshot); None if not needed."""
     rank: Rank | None = None
-    """None for a worker that takes the cell alone."""
+    """None for a worker that runs the cell alone."""
 
 
 class MeasureCeiling(Frozen):
@@ -83,8 +83,9 @@ class Exit(Frozen):
 
     command: Literal["exit"] = "exit"
     orderly: bool
-    """Whether Python and its libraries shut down cleanly, which is when profilers save their data. For torch this takes
-    a few tenths of a second."""
+    """Whether Python and its libraries shut down cleanly, which profilers need to save their data. For torch this takes
+    a few tenths of a second.
+    """
 
 
 Command = Annotated[Measure | MeasureCeiling | Foresee | Exit, Field(discriminator="command")]

@@ -11,7 +11,7 @@ from sysbench.engine.plan import PlacedCell
 from sysbench.log.events import Event
 
 Reader = Callable[[PlacedCell, Path], Iterator[Event]]
-"""Yields events with the content of an artifact; raises SysbenchError if it is unusable, which makes its cell fail."""
+"""Yields events with the content of an artifact; raises SysbenchError if it is unusable, and its cell then fails."""
 
 
 def _as_it_is(placed: PlacedCell, artifact: Path) -> Iterator[Event]:
@@ -23,8 +23,10 @@ class Provisions:
     """Provisions for single cells, by cell key."""
 
     artifacts: Mapping[str, Path] = field(default_factory=dict)
-    """Path at which the worker writes what is too large for events; several ranks write beside it (`path_of_rank`)."""
+    """Path to which the worker writes results that are too large for events; several ranks write beside it
+    (`path_of_rank`).
+    """
     launchers: Mapping[str, Launcher] = field(default_factory=dict)
-    """Launcher of the cell's worker, if it differs from that of all others."""
+    """Launcher of the cell's worker, if it differs from the default launcher."""
     read: Reader = _as_it_is
     """Reads each artifact as soon as it is complete; with a wrapping launcher, that is after the worker has ended."""

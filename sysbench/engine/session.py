@@ -42,9 +42,9 @@ def run(
     provisions: Provisions | None = None,
     cells: Sequence[RunCell] | None = None,
 ) -> Session:
-    """Prepare a run and check everything that needs no worker; iterate over the result to carry it out.
+    """Prepare a run and check everything that needs no worker; iterate over the result to run it.
 
-    It is a run of all cells of the spec, or of `cells` among them.
+    The run measures all cells of the spec, or only `cells`.
 
     Raises UsageError for cells that cannot run anywhere and for a log that must not be continued, LogError for a log
     that cannot be read, and OutputError if the log cannot be written. No files are left behind in these cases.
@@ -105,7 +105,7 @@ class Session:
         self._sampler = sampler
         self._admission = Admission(options, sampler.free_bytes)
         self._open_cell: str | None = None
-        """The cell that is being measured according to the log."""
+        """The cell being measured, according to the log."""
         self._events = self._run()
 
     def __iter__(self) -> Session:
@@ -158,7 +158,7 @@ class Session:
                 raise
             except OutputError as error:
                 _stop(crew)
-                raise OutputError(f"{error}. The run was stopped; the log has everything before that") from error
+                raise OutputError(f"{error}. The run was stopped; the log has all earlier events") from error
             except SysbenchError as error:
                 status, failure = "failed", error
             except BaseException as error:
@@ -218,21 +218,21 @@ def _stop(crew: Supervisor | Elsewhere | None) -> Sequence[Event]:
 
 
 def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions: Provisions | None) -> None:
-    """Raise UsageError for what cannot be carried out elsewhere, or side by side."""
+    """Raise UsageError for cells that cannot run elsewhere, or in parallel."""
     if options.parallel and not all(cell.simulated for cell in cells):
         raise UsageError(
-            f"--parallel {options.parallel} is for cells that are simulated (--simulate GPU): measured side by side on "
-            "one machine, they would slow each other down"
+            f"--parallel {options.parallel} is for simulated cells (--simulate GPU): cells measured in parallel on "
+            "one machine would slow each other down"
         )
     writes_files = provisions is not None and bool(provisions.artifacts)
     if options.links is not None and writes_files and not options.links.on_one_node:
         raise UsageError(
-            "traces and snapshots of ranks on several nodes would be written on each of them: start this on one node"
+            "traces and snapshots of ranks on several nodes would be written on each node: start this on one node"
         )
     if (options.on or options.parallel) and (writes_files or (provisions is not None and provisions.launchers)):
         raise UsageError(
-            f"{f'--on {options.on}' if options.on else f'--parallel {options.parallel}'}: traces and snapshots, and "
-            "what is drawn of them, are written where the cell runs: leave either out"
+            f"{f'--on {options.on}' if options.on else f'--parallel {options.parallel}'}: traces, snapshots and "
+            "figures are written where the cell runs: drop one of the two options"
         )
 
 

@@ -15,7 +15,7 @@ from sysbench.engine.conversation import GOODBYE_S, START_S, Conversation, LostW
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
-from sysbench.engine.process import WorkerProcess, launched
+from sysbench.engine.process import WorkerProcess, launched, set_aside
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Team, Worker
@@ -25,6 +25,7 @@ from sysbench.log.events import (
     CeilingMeasured,
     CellFinished,
     CellStarted,
+    DeviceInfo,
     Event,
     MemoryForeseen,
     Reading,
@@ -42,7 +43,7 @@ HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker can be reused."""
 
 Placement = Callable[[WorkerReady], Sequence[PlacedCell]]
-"""From the first worker's report to the cells that are to be measured; raises UsageError."""
+"""Function from the first worker's report to the cells to measure; raises UsageError."""
 
 
 class Supervisor:
@@ -91,6 +92,16 @@ class Supervisor:
             else:
                 yield from self._attend(placed)
         yield from self._say_goodbye()
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """Ask a worker for the devices, and set it aside for the first run; raises as `run`."""
+        for event in self._start_worker(self._launcher):
+            worker = self._worker
+            if isinstance(event, WorkerReady) and isinstance(worker, WorkerProcess):
+                self._worker = None
+                set_aside(worker)
+                return event.devices
+        raise AssertionError("a worker becomes ready, or that raises")
 
     def stop(self) -> list[WorkerExited]:
         """End the worker, if there is one, at once."""
@@ -198,7 +209,8 @@ class Supervisor:
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
     def _ensure_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, Worker]:
-        """Return a worker of this launcher for so many ranks: the current one if it is that and alive, or a new one.
+        """Return a worker of this launcher for this many ranks: the current one if it matches and is alive, or a new
+        one.
 
         A single worker becomes rank 0 of a team.
         """
@@ -219,6 +231,10 @@ class Supervisor:
         if ranks > 1 and isinstance(worker, WorkerProcess):
             self._worker = worker = Team(worker, launcher, ranks, self._timeout_s, self._links)
         self._sampler.watch(*worker.pids)
+        if isinstance(worker, WorkerProcess) and worker.ready is not None:
+            ready = worker.ready.model_copy(update={"at_s": time.time()})
+            yield ready
+            return worker, ready
         try:
             ready = yield from self._conversation.until(worker, WorkerReady, at_least_s=START_S)
             return worker, ready
@@ -273,11 +289,11 @@ def _epitaph(exited: WorkerExited) -> str:
     """Describe in one line how a worker ended: the signal or the exit code, and the last line of its output."""
     worker = "the worker" if exited.rank is None else f"rank {exited.rank}"
     if exited.lost:
-        return f"{worker} is lost: its process, on this node or another, has ended or cannot be reached"
+        return f"{worker} is lost: its process, on this node or another, has exited or is unreachable"
     if exited.signal == "SIGKILL":
-        return f"{worker} was ended by SIGKILL; the kernel does that when host memory runs out"
+        return f"{worker} was killed by SIGKILL; the kernel does that when host memory runs out"
     if exited.signal is not None:
-        end = f"{worker} was ended by {exited.signal}"
+        end = f"{worker} was killed by {exited.signal}"
     elif exited.exit_code is not None:
         end = f"{worker} exited with code {exited.exit_code}"
     else:

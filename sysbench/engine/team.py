@@ -26,18 +26,19 @@ LAST_WORDS_S = 1.0
 
 PATIENCE_SHARE = 0.7
 """Share of --timeout that a collective operation waits for ranks that do not join it. It ends before the engine gives
-up on all ranks: those that waited say so, which leaves the ones that did not join."""
+up on all ranks: the waiting ranks report it, which identifies the others.
+"""
 
 
 _BY_OTHERS: Mapping[Outcome, int] = {"oom": 0, "timeout": 2}
-"""How likely an outcome is the consequence of what happened to another rank: memory that runs out is never that."""
+"""Likelihood that an outcome is the consequence of another rank's failure: running out of memory never is."""
 
 
 class Team:
     """One worker for each rank of a cell, each with its own connection.
 
-    What is said to a team is said to every rank. Events of rank 0 come as those of a single worker do, and those of the
-    other ranks as `OfRank`; a cell is finished when it is on every rank, or when a rank has failed.
+    Commands to a team go to every rank. Events of rank 0 arrive like those of a single worker, and those of the
+    other ranks as `OfRank`; a cell is finished when every rank has finished it, or when a rank has failed.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Team:
 
     @property
     def name(self) -> str:
-        """The ranks of which the least was heard, for messages."""
+        """The ranks that have made the least progress, for messages."""
         least = min(self._heard)
         return _listed([rank for rank, heard in enumerate(self._heard) if heard == least])
 
@@ -111,7 +112,7 @@ class Team:
     def receive(self) -> Event | None:
         """Return the event of the rank that has one; None if it is not one of the team.
 
-        Raises WorkerGoneError and GarbledError, as `WorkerProcess.receive`.
+        Raises WorkerGoneError and GarbledError, like `WorkerProcess.receive`.
         """
         rank = self._speaker
         match event := self._received():
@@ -135,8 +136,8 @@ class Team:
     def send(self, command: protocol.Command) -> None:
         """Send a command to every rank; raises WorkerGoneError.
 
-        Each measures on the next device, and writes its artifact beside that of rank 0. The ranks of one machine meet
-        through a file, which, unlike a port, nobody else can have.
+        Each rank measures on the next device, and writes its artifact beside that of rank 0. The ranks of one
+        machine rendezvous through a file, which, unlike a port, no other process can take.
         """
         self._finished = {}
         self._heard = [0] * self.ranks
@@ -157,9 +158,9 @@ class Team:
                 worker.send(command)
 
     def end(self, patience_s: float) -> WorkerExited:
-        """End all processes; return how the one ended that is gone, or else rank 0.
+        """End all processes; return how the lost rank ended, or else rank 0.
 
-        Only that one is waited for: the others may wait for it in turn.
+        Only that rank is waited for: the others may in turn wait for it.
         """
         gone = self._gone
         if gone is None:
@@ -169,11 +170,11 @@ class Team:
         return exited.model_copy(update={"rank": gone})
 
     def _compare_torch(self, rank: int) -> None:
-        """Raise SysbenchError if a rank has another torch than rank 0: the two need not understand each other."""
+        """Raise SysbenchError if a rank has a different torch from rank 0: the two may be incompatible."""
         first, here = self._workers[0].torch, self._workers[rank].torch
         if first is not None and here != first:
             raise SysbenchError(
-                f"rank {rank} has torch {here}, and rank 0 has torch {first}: install one version for all"
+                f"rank {rank} has torch {here}, but rank 0 has torch {first}: install one version for all"
             )
 
     def _end_all_but(self, ended: WorkerProcess | RemoteWorker) -> None:
@@ -192,7 +193,7 @@ class Team:
         return event
 
     def _listen_to_the_others(self) -> None:
-        """Receive what the ranks that have not finished say; raises WorkerGoneError if one has died."""
+        """Receive the events of the ranks that have not finished; raises WorkerGoneError if one has died."""
         deadline_s = time.monotonic() + LAST_WORDS_S
         while len(self._finished) < self.ranks and (left_s := deadline_s - time.monotonic()) > 0:
             if self.wait(None, left_s):
@@ -202,7 +203,7 @@ class Team:
                 raise WorkerGoneError
 
     def _verdict(self) -> CellFinished:
-        """How the cell has ended: as on rank 0, or as on the rank that failed of itself."""
+        """Return how the cell has ended: as on rank 0, or as on the rank that failed first."""
         failed = {rank: event for rank, event in self._finished.items() if event.outcome != "ok"}
         silent = [rank for rank in range(self.ranks) if rank not in self._finished]
         if not failed:
@@ -210,7 +211,7 @@ class Team:
         if silent and all(event.outcome == "timeout" for event in failed.values()):
             rank, traceback = min(failed), None
             others = _listed(sorted(failed))
-            detail: str | None = f"{_listed(silent)} did not join a collective operation in which {others} waited"
+            detail: str | None = f"{_listed(silent)} did not join a collective operation; {others} waited"
             detail = f"{detail} for {PATIENCE_SHARE * self._timeout_s:g} s (--timeout)"
         else:
             rank = min(failed, key=lambda each: (_BY_OTHERS.get(failed[each].outcome, 1), failed[each].at_s))
@@ -221,9 +222,9 @@ class Team:
 
 
 Worker: TypeAlias = WorkerProcess | Team
-"""What measures a cell."""
+"""Workers that measure a cell."""
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0, 2`."""
+    """Name ranks: `rank 1`, `ranks 0, 2`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

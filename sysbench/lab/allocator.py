@@ -99,24 +99,24 @@ class _Step(Protocol):
 
 @dataclass
 class _Boundary:
-    """The end of a phase, with what is known about addresses at that point."""
+    """The end of a phase, with the known addresses at that point."""
 
     time_us: int
     named: dict[int, str]
     """Category by address."""
     rest_since_us: int
     rest: str | None
-    """Category of every other block that was allocated during the phase and is still live."""
+    """Category of all other blocks that were allocated during the phase and are still live."""
 
 
 @dataclass
 class History:
     """Records the allocations on one device while `recording` is active.
 
-    Categories follow the same rule as in `sysbench.simulate.recording`: parameters, inputs and gradients are identified
-    by their addresses at the end of a phase, and what ranks send and receive by its addresses at the collective;
-    whatever else forward leaves behind is an activation, and whatever else the optimizer leaves behind is optimizer
-    state.
+    Categories follow the same rule as in `sysbench.simulate.recording`: parameters, inputs and gradients are
+    identified by their addresses at the end of a phase, and communication buffers by their addresses at the
+    collective. All other blocks left by forward are activations, and all other blocks left by the optimizer are
+    optimizer state.
     """
 
     device: torch.device
@@ -216,7 +216,7 @@ class History:
 
 
 class _Collectives(DispatchMode):
-    """Reports the tensors of every collective operation, and those between its buffers and FSDP2's parameters."""
+    """Report the tensors of every collective operation, and those between its buffers and FSDP2's parameters."""
 
     def __init__(self, report: Callable[[Iterable[Tensor]], None]) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ def label(content: dict[str, Any], device: int, boundaries: Iterable[_Boundary])
 
 
 def _label_blocks(content: dict[str, Any], live: dict[int, dict[str, Any]]) -> None:
-    """A block takes the category of the allocation that it was left by."""
+    """Give each block the category of the allocation that occupies it."""
     for segment in content["segments"]:
         for block in segment["blocks"]:
             owner = live.get(block["address"])

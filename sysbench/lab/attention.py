@@ -121,9 +121,9 @@ flex_attention.py."""
 def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
     """Return the operator that computes `attention`, for example `aten::_scaled_dot_product_flash_attention`.
 
-    The function runs `attention` on the inputs to find out, backward too if they require gradients, so that whatever an
-    implementation compiles on its first call is compiled now. Raises UnavailableError with torch's reasons if no kernel
-    supports the inputs.
+    The function runs `attention` on the inputs to find out, including backward if they require gradients, so that
+    everything an implementation compiles on its first call is compiled now. Raises UnavailableError with torch's
+    reasons if no kernel supports the inputs.
     """
     with refusals():
         output = attention(q, k, v)

@@ -165,7 +165,7 @@ def gradient_for(q: Tensor) -> Tensor:
 
 
 class AttentionCall:
-    """Repeated attention calls on one input; the output is kept, and with it the graph that backward needs."""
+    """Repeated attention calls on one input; the output and the graph for backward are kept."""
 
     def __init__(self, function: Attention, inputs: Inputs, gradient: Tensor) -> None:
         self.function, self.inputs, self.gradient = function, inputs, gradient
@@ -182,6 +182,6 @@ class AttentionCall:
         self.output = self.function(*self.inputs)
 
     def differentiate(self) -> None:
-        """Run the backward pass alone."""
+        """Run only the backward pass."""
         assert self.output is not None
         self.output.backward(self.gradient)

@@ -1,4 +1,4 @@
-"""The highest rates that this machine reaches: of a matrix product, and of an all-reduce between ranks."""
+"""Ceilings of this machine: the highest rates of a matrix product, and of an all-reduce between ranks."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def measure(
 ) -> CeilingMeasured:
     """Measure the best rate of (n, n) × (n, n), over sizes that double until products have taken `budget_s` seconds.
 
-    A ceiling is what can be reached, not what is usual: the fastest product counts, after one of each size to warm up.
-    That warm-up counts towards the budget as much as the fastest product does: the very first one also loads the
-    library, which is none of its business. The format is set explicitly, as it is for cells. `threads` is
-    the number of CPU threads, None leaves it to torch.
+    A ceiling is the attainable rate, not the usual one: the fastest product counts, after one warm-up of each size.
+    A warm-up counts towards the budget with the time of the fastest product only, because the very first one also
+    loads the library. The format is set explicitly, as it is for cells. `threads` is the number of CPU threads; None
+    leaves it to torch.
     """
     target = torch_device(device)
     stopwatch = clock or clock_for(target)
@@ -81,9 +81,9 @@ def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock:
 def fastest_all_reduce(device: torch.device, budget_s: float = REDUCING_S) -> tuple[int, float]:
     """Return the message size in bytes and the bandwidth in bytes/s of the fastest all-reduce of all ranks.
 
-    Messages double in size until they have taken `budget_s` seconds; each is reduced a few times after one that does
-    not count. The bandwidth is busBW as nccl-tests defines it: message / time × 2(n-1)/n for n ranks. Every rank of the
-    group must call this; a time is that of the slowest rank, so that all agree on the next size.
+    Messages double in size until they have taken `budget_s` seconds; each size is reduced a few times after a
+    warm-up. The bandwidth is busBW as nccl-tests defines it: message / time × 2(n-1)/n for n ranks. Every rank of
+    the group must call this; a time is that of the slowest rank, so that all agree on the next size.
     """
     clock, ranks = clock_for(device), dist.get_world_size()
     best, size_bytes, left_s, next_s = (0, 0.0), SMALLEST_MESSAGE_BYTES, budget_s, 0.0

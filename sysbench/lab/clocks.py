@@ -54,7 +54,7 @@ class Marks(Protocol):
         ...
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Seconds between two marks, once the device has passed both; None if the device has no clock."""
+        """Return the seconds between two marks, once the device has passed both; None if the device has no clock."""
         ...
 
 
@@ -65,7 +65,7 @@ class NoMarks:
         """Do nothing."""
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Always None: unknown."""
+        """Return None: unknown."""
         return None
 
 
@@ -105,7 +105,7 @@ class SynchronizedClock:
     host. The host's time is meaningless in that case, and is not reported."""
 
     def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
-        """See `Clock.measure`."""
+        """Measure the phases; see `Clock.measure`."""
         names, calls = zip(*phases, strict=True)
         if sync == "step":
             step, device_s = self._window(calls)

@@ -1,4 +1,4 @@
-"""What torch.compile did for a cell, the events that report it, and a compiler without state from earlier cells."""
+"""Observes torch.compile: what it did for a cell, the events that report it, and a compiler without earlier state."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def _reset() -> None:
 
 
 def entered(cell: str, stage: Stage) -> StageEntered:
-    """Event: the cell with this key enters a stage."""
+    """Return the event that the cell with this key enters a stage."""
     return StageEntered(at_s=time.time(), cell=cell, stage=stage)
 
 
 def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
-    """Event: the model and its training step are built."""
+    """Return the event that the model and its training step are built."""
     parameters = sum(each.numel() for each in step.model.parameters())
     head = step.work.model.lm_head.weight.numel() if isinstance(step.work.model, Transformer) else 0
     return ModelBuilt(
@@ -87,7 +87,7 @@ def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
 
 
 def compiled(cell: str, compile_s: float) -> Compiled:
-    """Event: what has been compiled since `count_from_zero`, in a step that took `compile_s`."""
+    """Return the event about what has been compiled since `count_from_zero`, in a step that took `compile_s`."""
     made = compilation()
     return Compiled(
         at_s=time.time(),

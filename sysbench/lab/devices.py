@@ -63,7 +63,7 @@ def cpu_bf16() -> bool:
 
 
 def _cpu_name() -> str:
-    """The processor's product name, or its architecture where the system gives no name."""
+    """Return the processor's product name, or its architecture if the system gives no name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -83,7 +83,7 @@ def torch_device(device: DeviceInfo) -> torch.device:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all launched work; on the CPU it is finished when a call returns."""
+    """Wait until the device has finished all launched work; on a CPU, calls return only when finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -92,7 +92,7 @@ def synchronize(device: torch.device) -> None:
 
 @contextmanager
 def computing_on(threads: int | None) -> Iterator[None]:
-    """Compute on this many threads of the CPU inside this context; None leaves their number to torch."""
+    """Compute with this number of CPU threads inside this context; None leaves it to torch."""
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield

@@ -1,4 +1,4 @@
-"""What each precision means in torch, and arithmetic in formats that a device supports only as input formats."""
+"""Precisions in torch, and arithmetic in formats that a device supports only as input formats."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _absent(name: str) -> Range:
 
 
 _range: Callable[[str], Range] = _absent
-"""The one switch: it creates the range for a name."""
+"""The active source of ranges; it creates the range for a name."""
 
 
 def named(name: str) -> Range:
@@ -116,7 +116,7 @@ def named(name: str) -> Range:
 
 @contextmanager
 def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[None]:
-    """Make every `named` and every call of a module of `model` a range that `profiler` records.
+    """Make every `named` block and every call of a module of `model` a range that `profiler` records.
 
     On exit, the previous state is restored.
     """

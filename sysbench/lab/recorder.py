@@ -19,7 +19,7 @@ from sysbench.lab import ranges
 from sysbench.meeting import CAPTURE_RANGE
 
 _NEXT_TO_NOTHING_BYTES: Final = 1 << 20
-"""If a trace failed and the disk has less free space than this, the disk was full."""
+"""If a trace failed and the disk has less free space than this, the disk is assumed to be full."""
 
 
 class Recorder(Protocol):
@@ -51,7 +51,7 @@ class TorchRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record everything that runs inside. CUPTI is set up before, and its buffers are read afterwards."""
+        """Record everything inside this context. CUPTI is set up before, and its buffers are read afterwards."""
         self._profile.prepare_trace()
         self._profile.start_trace()
         try:
@@ -84,7 +84,7 @@ class TorchRecorder:
         if not path.is_file():
             full = shutil.disk_usage(path.parent).free < _NEXT_TO_NOTHING_BYTES
             path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
-            why = os.strerror(errno.ENOSPC) if full else "torch.profiler could not finish it"
+            why = os.strerror(errno.ENOSPC) if full else "torch.profiler could not finish the recording"
             raise OSError(errno.ENOSPC if full else errno.EIO, why)
 
 
@@ -99,7 +99,9 @@ class NsysRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record everything inside. Operators become ranges too, with numbers that link backward to forward."""
+        """Record everything inside this context. Operators become ranges too, with numbers that link backward to
+        forward.
+        """
         import nvtx
 
         with ExitStack() as open_ranges:

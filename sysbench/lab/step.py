@@ -26,23 +26,24 @@ if TYPE_CHECKING:
 class TrainingStep:
     """One step of a cell, run repeatedly: a model, a batch, an optimizer, and the phases of the mode.
 
-    Autocast covers forward and loss; backward follows the types that forward chose, and the optimizer works on the fp32
+    Autocast covers forward and loss; backward uses the dtypes chosen in forward, and the optimizer works on the fp32
     parameters. Under fp16 the loss is scaled, as fp16 training requires: scaling the loss is part of `backward`;
-    unscaling the gradients, checking them for infinities (where for-loop and foreach wait for the device) and updating
-    the scale are part of `optimizer`. A step whose gradients overflow does not change the parameters.
+    unscaling the gradients, checking them for infinities (where for-loop and foreach wait for the device) and
+    updating the scale are part of `optimizer`. A step whose gradients overflow does not change the parameters.
 
-    With `grad_accum`, forward, loss and backward run once for each micro-batch. Each loss is divided by their number,
-    so that the gradients, which add up, are those of the mean over all micro-batches.
+    With `grad_accum`, forward, loss and backward run once for each micro-batch. Each loss is divided by the number
+    of micro-batches, so the accumulated gradients are those of the mean over all micro-batches.
 
-    Outputs of the last micro-batch stay alive until `forget`, which is called between steps, outside any timed window.
-    Those of an earlier one end with its backward, as in a training loop that calls a function for each micro-batch.
+    Outputs of the last micro-batch stay alive until `forget`, which is called between steps, outside any timed
+    window. Outputs of earlier micro-batches are released after their backward, as in a training loop that calls a
+    function for each micro-batch.
     """
 
     def __init__(self, cell: ModelCell, device: torch.device, mesh: DeviceMesh | None = None) -> None:
-        """Build everything on `device`; raises UnavailableError for what is not available there, or does not fit.
+        """Build everything on `device`; raises UnavailableError if something is not available there, or does not fit.
 
-        With a `mesh` (`strategies.mesh_of`), the model is distributed over its ranks by the cell's strategy, and a step
-        is this rank's part of it; every rank has to build the step and take it.
+        With a `mesh` (`strategies.mesh_of`), the model is distributed over its ranks by the cell's strategy, and a
+        step is this rank's part of it; every rank must build the step and run it.
         """
         self.cell = cell
         self.work = workload_of(cell, device)
@@ -62,7 +63,7 @@ class TrainingStep:
 
     @property
     def phases(self) -> tuple[tuple[Phase, Callable[[], None]], ...]:
-        """The phases of the cell's mode in the order in which they run: those of a micro-batch once for each."""
+        """The phases of the cell's mode in execution order; the phases of a micro-batch once for each."""
         found: list[tuple[Phase, Callable[[], None]]] = []
         for number in range(self.cell.grad_accum):
             implementations: dict[Phase, Callable[[], None]] = {
@@ -86,12 +87,12 @@ class TrainingStep:
 
     @property
     def output(self) -> Any:
-        """What the model returned, (batch, ctx, vocab) logits if it is ours; None before a step and after `forget`."""
+        """Output of the model, logits (batch, ctx, vocab) if built-in; None before a step and after `forget`."""
         return self._output
 
     @property
     def loss(self) -> float | None:
-        """Loss of the last step, the mean over its micro-batches; None in a mode without a loss.
+        """Loss of the last step, averaged over its micro-batches; None in a mode without a loss.
 
         Reading it waits for the device.
         """
@@ -99,8 +100,14 @@ class TrainingStep:
 
     @property
     def keeps_whole_gradients(self) -> bool:
-        """Whether backward leaves gradients that are not those of the parameters' shards, because of `no_sync`."""
+        """Whether backward leaves unsharded gradients, because of `no_sync`."""
         return self.cell.no_sync == "on" and self._is_among_ranks and layout(self.cell.strategy, self.cell.ranks)[1] > 1
+
+    @property
+    def loss_scale(self) -> tuple[Tensor, ...]:
+        """Under fp16, the factor of the loss and how many steps ago it changed; empty before the first backward."""
+        made = (self._scaler._scale, self._scaler._growth_tracker) if self._scaler.is_enabled() else ()
+        return tuple(each for each in made if each is not None)
 
     @property
     def gradients_present(self) -> bool | None:
@@ -113,7 +120,7 @@ class TrainingStep:
     def fingerprint(self) -> Tensor | None:
         """Return a few values of each parameter on the host, to detect changes; None without an optimizer.
 
-        Of a sharded parameter, they are from this rank's shard.
+        For a sharded parameter, they are from this rank's shard.
         """
         if self._optimizer is None:
             return None
@@ -145,13 +152,13 @@ class TrainingStep:
     def _backward(self, number: int) -> None:
         with named("backward"), self._theirs("backward"), self._exchanging(number):
             if not self._losses:
-                raise RuntimeError("a phase ran before loss, which it builds on")
+                raise RuntimeError("a phase ran before loss, on which it depends")
             self._scaler.scale(self._losses[-1]).backward()
             if not self._is_last(number):
                 self._output, self._losses[-1] = None, self._losses[-1].detach()
 
     def _exchanging(self, number: int) -> AbstractContextManager[None]:
-        """Return the context of a micro-batch after whose backward ranks do or do not exchange gradients."""
+        """Return the context of a micro-batch; ranks exchange gradients after its backward, or do not."""
         if self.cell.no_sync != "on" or not self._is_among_ranks:
             return nullcontext()
         return exchanging_gradients(self.model, self._is_last(number))
@@ -164,7 +171,7 @@ class TrainingStep:
 
 
 def workload_of(cell: ModelCell, device: torch.device) -> Workload:
-    """Build what the cell's step works on, on `device`."""
+    """Build the workload of the cell's step on `device`."""
     if cell.own is not None:
         return own_workload(cell, cell.own, device)
     assert cell.shape is not None

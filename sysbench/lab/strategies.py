@@ -1,7 +1,7 @@
-"""How a model is distributed over ranks: DDP, FSDP2, tensor parallelism, and HSDP.
+"""Distribution of a model over ranks: DDP, FSDP2, tensor parallelism, and HSDP.
 
-Everything here is torch's own; this module only decides what is applied to which module. It runs under any process
-group: gloo, NCCL, and the fake one of simulations.
+The implementations are torch's; this module only decides which of them applies to which module. It runs under any
+process group: gloo, NCCL, and the fake one of simulations.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def process_group(rank: int, ranks: int, store: str, device: torch.device, timeout_s: float) -> Iterator[None]:
-    """Join the group of a cell's ranks, which meet through `store`: the URL of a file, or of a port that rank 0 opens.
+    """Join the process group of a cell's ranks, which rendezvous through `store`: the URL of a file, or of a port that
+    rank 0 opens.
 
-    Tensors of a GPU go through NCCL, all others through gloo. A collective operation fails after `timeout_s`.
+    GPU tensors go through NCCL, all others through gloo. A collective operation fails after `timeout_s`.
     """
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
@@ -54,7 +55,7 @@ def process_group(rank: int, ranks: int, store: str, device: torch.device, timeo
 def agreed(value: float = 0.0) -> float:
     """Wait until every rank is here, and return the largest of their values; without a group, the value itself.
 
-    It goes through the host. Call it between timed windows only.
+    The value goes through the host. Call this only between timed windows.
     """
     if not dist.is_initialized():
         return value
@@ -66,7 +67,7 @@ def agreed(value: float = 0.0) -> float:
 def mesh_of(strategy: Strategy, ranks: int, device_type: str) -> DeviceMesh:
     """Return the mesh of all ranks: (replicas, shards) for HSDP, otherwise in one dimension.
 
-    Requires a process group of `ranks` ranks. It must be made outside of a fake tensor mode.
+    Requires a process group of `ranks` ranks. Call this outside of a fake tensor mode.
     """
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -76,10 +77,10 @@ def mesh_of(strategy: Strategy, ranks: int, device_type: str) -> DeviceMesh:
 
 
 def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module:
-    """Distribute `model`, which every rank has built alike, over the ranks of `mesh` by the cell's strategy.
+    """Distribute `model`, which is identical on every rank, over the ranks of `mesh` by the cell's strategy.
 
-    Returns what is to be called. It is called before the optimizer is made: all but DDP exchange the parameters for
-    sharded ones. Raises UnavailableError for a model that cannot be distributed like this.
+    Returns the wrapped model. Call this before creating the optimizer: all strategies except DDP replace the
+    parameters by sharded ones. Raises UnavailableError for a model that cannot be distributed like this.
     """
     match cell.strategy:
         case "ddp":
@@ -102,8 +103,8 @@ def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module
 def exchanging_gradients(model: nn.Module, exchanged: bool) -> Iterator[None]:
     """Let the ranks of a `distributed` model exchange gradients after a backward, or only keep their own.
 
-    Both forward and backward have to be in the context. DDP then leaves gradients as they are; FSDP2 keeps them whole,
-    and reduces their sums after the next backward that exchanges.
+    Run both forward and backward inside this context. Without an exchange, DDP leaves gradients as they are; FSDP2
+    keeps them unsharded, and reduces their sums after the next backward that exchanges gradients.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         with nullcontext() if exchanged else model.no_sync():
@@ -115,9 +116,9 @@ def exchanging_gradients(model: nn.Module, exchanged: bool) -> Iterator[None]:
 
 
 def _shard(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> None:
-    """Shard each block (`blocks`) and then the rest, so that the parameters of one block at a time are whole.
+    """Shard each block (`blocks`) and then the rest, so that only one block at a time is unsharded.
 
-    The output of a model that computes in bf16 becomes fp32, as autocast would make it for the loss.
+    The output of a model that computes in bf16 becomes fp32 for the loss, as with autocast.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -142,7 +143,7 @@ def _dtype(name: ShardDtype | None) -> torch.dtype | None:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the repeated blocks of a model: members of a list of modules of one class that have parameters.
+    """Yield the repeated blocks of a model: members of a list of modules that have one class and parameters.
 
     Lists inside such a block are part of it.
     """
@@ -156,21 +157,21 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def own_batch(strategy: Strategy | None) -> int:
-    """Return the number of this rank's batches, from 0: those of tensor parallel ranks are the same."""
+    """Return the number of this rank's batches, from 0; tensor parallel ranks share it."""
     return dist.get_rank() if strategy not in (None, "tp") and dist.is_initialized() else 0
 
 
 def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Split every attention by heads and every feed-forward by columns, and then rows, as in Megatron-LM.
+    """Split every attention by heads and every feed-forward block by columns, and then rows, as in Megatron-LM.
 
-    Each takes two all-reduces: one of its output in forward, one of its input's gradient in backward. Embeddings, norms
-    and the output projection are computed by every rank. Shoeybi et al., "Megatron-LM", 2019.
+    Each block takes two all-reduces: one of its output in forward, one of its input's gradient in backward.
+    Embeddings, norms and the output projection are computed by every rank. Shoeybi et al., "Megatron-LM", 2019.
     """
     if not isinstance(model, Transformer):
         parallelize = getattr(model, "parallelize", None)
         if not callable(parallelize):
             raise UnavailableError(
-                f"--strategy tp: which layers of {type(model).__name__} to split cannot be told. Give it a method "
+                f"--strategy tp: cannot tell which layers of {type(model).__name__} to split. Give it a method "
                 "parallelize(mesh), or use --strategy ddp, fsdp2"
             )
         parallelize(mesh)

@@ -1,8 +1,8 @@
-"""A pre-norm Transformer language model, whose training steps are measured.
+"""A pre-norm Transformer language model, the built-in workload.
 
-Token ids (batch, ctx) go in and logits (batch, ctx, vocab) come out. Linear layers have no bias, RMSNorm computes in
-fp32, the feed-forward block is SwiGLU, positions are rotary, attention is causal, and the output projection is not tied
-to the embedding.
+It maps token ids (batch, ctx) to logits (batch, ctx, vocab). Linear layers have no bias, RMSNorm computes in fp32,
+the feed-forward block is SwiGLU, positions are rotary, attention is causal, and the output projection is not tied to
+the embedding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(d_out, d_in))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, d_in) → (…, d_out)."""
+        """Map (…, d_in) to (…, d_out)."""
         return einsum(x, self.weight, "... d_in, d_out d_in -> ... d_out")
 
 
@@ -41,7 +41,7 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab, d_model))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Token ids (…) → (…, d_model)."""
+        """Map token ids (…) to (…, d_model)."""
         return nn.functional.embedding(tokens, self.weight)
 
 
@@ -56,7 +56,7 @@ class RMSNorm(nn.Module):
         self.gain = nn.Parameter(torch.ones(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, d_model) → (…, d_model)."""
+        """Map (…, d_model) to (…, d_model)."""
         full = x.float()
         inverse_rms = torch.rsqrt(full.square().mean(dim=-1, keepdim=True) + NORM_EPSILON)
         return (full * inverse_rms * self.gain).to(x.dtype)
@@ -81,7 +81,7 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, heads, ctx, d_head) → same shape, each position rotated by its own angles."""
+        """Rotate each position by its own angles: (batch, heads, ctx, d_head) → same shape."""
         positions = x.shape[-2]
         cos, sin = self.cos[:positions], self.sin[:positions]
         even, odd = rearrange(x, "... (pair two) -> two ... pair", two=2)
@@ -99,7 +99,7 @@ class SwiGLU(nn.Module):
         self.w3 = Linear(d_model, d_ff)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, ctx, d_model) → (batch, ctx, d_model)."""
+        """Map (batch, ctx, d_model) to (batch, ctx, d_model)."""
         output: Tensor = self.w2(nn.functional.silu(self.w1(x)) * self.w3(x))
         return output
 
@@ -118,7 +118,7 @@ class SelfAttention(nn.Module):
         self.attend = attend
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, ctx, d_model) → (batch, ctx, d_model)."""
+        """Map (batch, ctx, d_model) to (batch, ctx, d_model)."""
         q, k, v = (
             rearrange(projection(x), "batch ctx (heads d) -> batch heads ctx d", heads=self.heads)
             for projection in (self.q, self.k, self.v)
@@ -139,7 +139,7 @@ class Block(nn.Module):
         self.feed_forward = SwiGLU(shape.d_model, shape.d_ff)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, ctx, d_model) → (batch, ctx, d_model)."""
+        """Map (batch, ctx, d_model) to (batch, ctx, d_model)."""
         attended = x + self.attention(self.attention_norm(x))
         output: Tensor = attended + self.feed_forward(self.feed_forward_norm(attended))
         return output
@@ -163,7 +163,7 @@ class Transformer(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Token ids (batch, ctx) → logits (batch, ctx, vocab)."""
+        """Map token ids (batch, ctx) to logits (batch, ctx, vocab)."""
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)

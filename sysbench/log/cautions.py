@@ -1,6 +1,6 @@
 """Cautions about a cell's numbers, each with a remedy.
 
-The statistics detect effects; the cautions explain what they mean for the credibility of the result.
+The statistics detect effects; the cautions say what an effect means for the reliability of the result.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ BUSY_SHARE = 0.15
 """Share of all cores used by other processes beyond which a CPU measurement is doubtful."""
 
 WAITING_SHARE = 0.05
-"""If a device works for less than this share of a phase after the host has launched everything, it has been waiting for
-the host. If the launch queue (1,024 entries in CUDA) fills up, draining it takes far longer."""
+"""If a device works for less than this share of a phase after the host has launched everything, it waited for the host.
+If the launch queue (1,024 entries in CUDA) fills up, draining it takes far longer.
+"""
 
 
 def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
@@ -61,27 +62,27 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
         yield Caution(
             code="loss-not-finite",
             message=f"the loss of the first measured step is {checked.loss}",
-            remedy="steps take as long with such numbers on most devices, but this is not training: look at the "
-            "initialisation, the inputs and --precision",
+            remedy="timing is usually unaffected, but the model is not training: check the initialisation, the "
+            "inputs and --precision",
         )
     if checked.gradients_present is False:
         yield Caution(
             code="gradients-missing",
             message="some parameters had no gradient, so the optimizer step updated fewer parameters than usual",
-            remedy="report this as a bug, with the log"
+            remedy="report this as a bug, and attach the log"
             if seen.last(OwnModelBuilt) is None
-            else "find the parameters that forward does not use, or that something detaches",
+            else "find the parameters that forward does not use, or that are detached",
         )
     if checked.parameters_changed is False:
         yield Caution(
             code="parameters-unchanged",
             message="the optimizer step changed no parameter: a no-op was timed",
-            remedy="report this as a bug, with the log",
+            remedy="report this as a bug, and attach the log",
         )
 
 
 def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | None) -> Iterator[Caution]:
-    """A step cannot be faster than its matrix products at peak; fused kernels may skip the causal half."""
+    """Warn if a step is faster than its matrix products at peak; fused kernels may skip the causal half."""
     if rates is None:
         return
     if rates.ceiling_flops_per_s and rates.ceiling_share is None and rates.step_flops is not None:
@@ -89,8 +90,8 @@ def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | No
             code="ceiling-doubtful",
             message="the step was faster than the measured matmul ceiling of "
             f"{units.flop_rate(rates.ceiling_flops_per_s)}",
-            remedy="its share of the ceiling is left out; close programs that may have slowed the ceiling down, and "
-            "measure again",
+            remedy="the share of the ceiling is omitted; close programs that may have slowed the ceiling "
+            "measurement down, and measure again",
         )
     if rates.peak_flops_per_s is None or rates.step_flops is None or (shape := cell.shape) is None:
         return
@@ -100,84 +101,86 @@ def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | No
     if wall.median < bound_s:
         yield Caution(
             code="below-lower-bound",
-            message=f"the median step is shorter than the {units.seconds(bound_s)} that its matrix products take "
-            "at data-sheet peak",
-            remedy="do not use this number; look for a missing synchronization or a phase that did nothing",
+            message=f"the median step is shorter than the {units.seconds(bound_s)} that its matrix products take at "
+            "data-sheet peak",
+            remedy="do not use this number; look for a missing synchronization or a phase that was skipped",
         )
 
 
 def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Caution]:
-    """Reasons to doubt the mean of these steps: drift, outliers, two levels, an unfinished warm-up. Times are in s."""
+    """Yield reasons to doubt the mean of these steps: drift, outliers, two levels, an unfinished warm-up. Times are in
+    s.
+    """
     wall = statistics.series(steps)
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
             message=f"the first {_leading(unfinished.slow_steps)} still took "
             f"{units.share(unfinished.excess_share)} longer than the later ones",
-            remedy=f"--warmup {max(2 * len(warmup), 5)}",
+            remedy=f"use --warmup {max(2 * len(warmup), 5)}",
         )
     if modes := statistics.two_modes(wall):
         levels = f"{units.seconds(modes.lower)} and {units.seconds(modes.upper)}"
         yield Caution(
             code="two-modes",
-            message=f"the level shifted once, between {levels}: the mean represents neither"
+            message=f"the step time shifted once, between {levels}: the mean represents neither"
             if modes.switches == 1
             else f"steps switch between {levels} ({units.share(modes.upper_share)} of them slow): "
             "the mean represents neither",
-            remedy="look for a second program, or clocks that switch; quote both, or measure again",
+            remedy="look for another program, or for clocks that switch; quote both values, or measure again",
         )
     elif drift := statistics.drift(wall):
         direction = "slower" if drift.change_share > 0 else "faster"
         yield Caution(
             code="drift",
             message=f"steps get {direction}, by {units.share(abs(drift.change_share))} from the first to the last",
-            remedy="a longer --warmup, or let the device cool down first",
+            remedy="use a longer --warmup, or let the device cool down first",
         )
     if outliers := statistics.outliers(wall):
         yield Caution(
             code="outliers",
             message=f"{len(outliers.indices)} of {len(wall)} steps are outliers and move the mean "
             f"by {units.share(abs(outliers.mean_shift_share))}",
-            remedy="quote the median; close other programs; more --steps",
+            remedy="quote the median; close other programs; use more --steps",
         )
     if correlation := statistics.autocorrelation(wall):
         yield Caution(
             code="autocorrelated",
             message=f"steps are autocorrelated (lag-1 correlation {correlation.lag1:.2f}): "
             f"effective sample size {correlation.effective_count:.0f} of {len(wall)}",
-            remedy="the interval is too narrow; take more --steps",
+            remedy="the interval is too narrow; use more --steps",
         )
 
 
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
-    """Too few steps for an interval, or an interval that is wider than `until` or than a comparison allows."""
+    """Warn about too few steps for an interval, or an interval wider than `until` or than a comparison allows."""
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
             message=f"{len(wall)} measured {'step is' if len(wall) == 1 else 'steps are'} too few for a 95 % interval",
-            remedy="--steps 10, or --until 1%",
+            remedy="use --steps 10, or --until 1%",
         )
         return
     width, allowed = statistics.relative_width(wall), until or WIDE_INTERVAL
     if width is not None and width > allowed:
         yield Caution(
             code="interval-too-wide",
-            message=f"the 95 % interval of the median step spans {units.share(width)}",
-            remedy=f"--max-steps {2 * max_steps}" if until else "more --steps, or --until 1%",
+            message=f"the 95 % CI of the median step spans {units.share(width)}",
+            remedy=f"use --max-steps {2 * max_steps}" if until else "use more --steps, or --until 1%",
         )
 
 
 def launching(seen: CellEvents) -> Iterator[Caution]:
-    """Launch-bound: the device finishes as soon as the host has launched everything, so the host sets the pace."""
+    """Warn if a phase is launch-bound: the device finishes as soon as the host has launched everything."""
     if seen.started is None or seen.started.device.type != "cuda":
         return
     bound = [phase for phase in ("forward", "backward") if _waits_for_the_host(seen, phase)]
     if bound:
         yield Caution(
             code="launch-bound",
-            message=f"{' and '.join(bound)} {'is' if len(bound) == 1 else 'are'} launch-bound: the device is done as "
-            "soon as the host has launched its kernels",
-            remedy="--compile, a larger --batch, or a longer --ctx",
+            message=f"{' and '.join(bound)} {'is' if len(bound) == 1 else 'are'} launch-bound: the device is idle "
+            "while the host launches kernels",
+            remedy="use --compile, a larger --batch, or a longer --ctx",
         )
 
 
@@ -191,7 +194,7 @@ def _waits_for_the_host(seen: CellEvents, phase: str) -> bool:
 
 
 def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
-    """Effects of the surroundings: throttled clocks, other programs, readings that stopped."""
+    """Warn about the environment: throttled clocks, other programs, readings that stopped."""
     readings = seen.measured_readings or seen.readings
     throttled = [reading.throttle_reasons for reading in readings if reading.throttle_reasons]
     if readings and len(throttled) > THROTTLED_SHARE * len(readings):
@@ -214,41 +217,41 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
     if on_cpu and busy and (usual := standard.median(busy)) > BUSY_SHARE:
         yield Caution(
             code="host-busy",
-            message=f"other programs used {units.share(usual)} of the CPU during the run",
+            message=f"other processes used {units.share(usual)} of the CPU during the run",
             remedy="close them and measure again",
         )
     for loss in lost:
         yield Caution(
             code="readings-lost",
             message=f"{loss.source} stopped answering: {loss.detail}",
-            remedy="clocks, power and memory of the device are unknown from then on",
+            remedy="clocks, power and memory of the device are unknown from that point on",
         )
 
 
 def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
-    """A number format without instructions on this processor, which emulates it with another format."""
+    """Warn about a number format that this processor emulates."""
     device = seen.started.device if seen.started is not None else None
     if precision == "bf16" and device is not None and device.type == "cpu" and device.bf16 is False:
         yield Caution(
             code="emulated",
-            message="this CPU has no instructions for bf16 (AMX, AVX512-BF16) and emulates it, many times slower than "
+            message="this CPU has no bf16 instructions (AMX, AVX512-BF16) and emulates bf16, many times slower than "
             "fp32: the time says nothing about bf16 on other hardware",
-            remedy="--precision fp32 for times on this machine; types and memory are correct",
+            remedy="use --precision fp32 for times on this machine; dtypes and memory are correct",
         )
 
 
 def compilation(seen: CellEvents) -> Iterator[Caution]:
-    """A compiled cell that was partly not compiled."""
+    """Warn about a compiled cell that was partly not compiled."""
     if seen.compiled is not None and seen.compiled.fell_back:
         yield Caution(
             code="compile-fell-back",
             message=f"torch.compile gave up on part of the model and ran it eagerly: {seen.compiled.detail}",
-            remedy="this is not a compiled measurement; compare with --execution eager",
+            remedy="this is not a compiled measurement; compare it with --execution eager",
         )
 
 
 def unmeasured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
-    """Phases without times of their own."""
+    """Warn about phases without separate times."""
     if sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
         yield Caution(
             code="not-measured",
@@ -262,11 +265,12 @@ def _leading(steps: int) -> str:
 
 
 def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
-    """More ranks on a CPU than it has cores: they take turns, and the times are those of taking turns."""
+    """Warn about more ranks on a CPU than it has cores: the ranks take turns."""
     cores = run.started.host.logical_cores
     if cell.workers > cores and seen.started is not None and seen.started.device.type == "cpu":
         yield Caution(
             code="cores-shared",
             message=f"{cell.ranks} ranks share {cores} core{'' if cores == 1 else 's'} and take turns",
-            remedy=f"--ranks {max(cores, 2)} or fewer; these times say that it works, not how fast it is",
+            remedy=f"use --ranks {max(cores, 2)} or fewer; these times show that the run works, they are not a "
+            "performance measurement",
         )

@@ -103,8 +103,9 @@ _LATEST = {
     StepChecked: "checked",
     CellFinished: "finished",
 }
-"""Fields of CellEvents that hold the latest event of a kind. Classes are told apart by identity: `isinstance` of a
-pydantic model takes as long as a tenth of reading an event, and a chain of them as long as all of it."""
+"""Fields of CellEvents that hold the latest event of a kind. Classes are compared by identity: `isinstance` of a
+pydantic model takes a tenth of the time of reading an event, and a chain of them as long as all of it.
+"""
 
 
 @dataclass
@@ -118,9 +119,9 @@ class Run:
     ceilings: dict[tuple[str, str, int | None], CeilingMeasured] = field(default_factory=dict)
     lost: list[ReadingsLost] = field(default_factory=list)
     current: CellEvents | None = None
-    """The cell that is being measured, to which readings belong."""
+    """The cell being measured, to which readings belong."""
     between: Reading | None = None
-    """The last reading taken between cells; it also describes the surroundings of the next cell."""
+    """The last reading between cells; it also describes the environment of the next cell."""
 
     def add(self, event: Event) -> None:
         """Add the next event; CellStarted discards all earlier ones of its cell."""
@@ -170,17 +171,17 @@ def collect(events: Iterable[Event]) -> Run:
 def _begun(events: Iterator[Event]) -> Run:
     first = next(events, None)
     if not isinstance(first, RunStarted):
-        raise LogError("the log does not begin with the start of a run")
+        raise LogError("the log does not start with the start event of a run")
     return Run(started=first)
 
 
 def fold_cells(
     events: Iterable[Event], fold_cell: Callable[[Any, CellEvents, Run], AnyCell]
 ) -> tuple[Run, list[AnyCell]]:
-    """Group a log, and fold every cell of its spec as soon as it is finished; raises LogError if it holds no run.
+    """Group a log, and fold every cell of its spec as soon as it is finished; raises LogError if it contains no run.
 
-    Only one cell's events are in memory at a time: those of 10,000 cells would take most of a gigabyte. A cell sees the
-    run's events up to its end.
+    Only one cell's events are in memory at a time: those of 10,000 cells would take most of a gigabyte. A cell sees
+    the run's events up to its end.
     """
     remaining = iter(events)
     run = _begun(remaining)
@@ -231,7 +232,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "device": seen.started.device if seen.started else None,
         "host": seen.started.host if seen.started else None,
         "outcome": seen.finished.outcome if seen.finished else "interrupted",
-        "detail": seen.finished.detail if seen.finished else "stopped before it was finished",
+        "detail": seen.finished.detail if seen.finished else "the cell did not finish",
         "own_model": OwnModelFacts(**own.model_dump(exclude=_OF_EVENTS)) if (own := seen.last(OwnModelBuilt)) else None,
     }
 
@@ -305,9 +306,9 @@ def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
-    """Return the FLOPs of one step of all ranks; None if they are not known.
+    """Return the FLOPs of one step of all ranks; None if unknown.
 
-    They are by formula, or as counted in a model of the user's. What several ranks compute alike counts once.
+    They come from formulas, or are counted in the user's model. Work that several ranks do identically counts once.
     """
     if cell.shape is not None:
         return cell.batches * formulas.step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
@@ -316,7 +317,7 @@ def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
 
 
 def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
-    """Return the tokens in one step of all ranks; None for a model of the user's that takes something else."""
+    """Return the tokens in one step of all ranks; None for a user's model with other inputs."""
     if cell.own is None:
         return cell.batches * cell.tokens
     own = seen.last(OwnModelBuilt)

@@ -30,7 +30,7 @@ class Durations:
     cells_s: dict[str, float] = field(default_factory=dict)
     """Seconds from the start of a cell to its end, by key."""
     predicted_s: dict[str, float] = field(default_factory=dict)
-    """Predicted seconds of cells that never ran on such a device, by key: their steps alone."""
+    """Predicted seconds of cells that never ran on such a device, by key; steps only."""
     beginnings_s: dict[Kind, list[float]] = field(default_factory=dict)
     """Seconds from the start of a run to its first cell, by command."""
 

@@ -54,7 +54,7 @@ def _of_a_command(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 WrittenSpec = Annotated[dict[str, Any], AfterValidator(_of_a_command)]
-"""The spec of a run as its command stored it, in a form that can be read again."""
+"""The spec of a run as its command stored it, in a form that can be read back."""
 
 
 class Event(Frozen):
@@ -75,7 +75,7 @@ EVENTS: dict[str, type[Event]] = {}
 
 
 class HostInfo(Frozen):
-    """The machine of the run, as far as it is known without torch."""
+    """The machine of the run, as far as it can be determined without torch."""
 
     hostname: str
     platform: str
@@ -120,7 +120,7 @@ class TorchInfo(Frozen):
     allocator: str | None
     """Value of PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF."""
     import_s: Seconds | None
-    """None in a process of the user's own."""
+    """None in the user's own process."""
 
 
 def refuse_spec_of_another(kind: Kind, spec: WrittenSpec) -> None:
@@ -151,7 +151,7 @@ class RunStarted(Event):
 
 
 class RunResumed(Event):
-    """The log is continued; missing and failed cells run again."""
+    """The run is resumed; missing and failed cells run again."""
 
     event: Literal["run_resumed"] = "run_resumed"
     keep: Count
@@ -174,14 +174,14 @@ class CeilingMeasured(Event):
     device: str
     precision: Precision
     threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Threads of the CPU, if their number was chosen."""
+    """Number of CPU threads, if it was chosen."""
     matmul_flops_per_s: PerSecond
     matmul_size: Count
     """The product is (n, n) × (n, n)."""
 
 
 class CeilingFailed(Event):
-    """The ceiling could not be measured; the run continues without shares of it."""
+    """The ceiling could not be measured; the run continues without shares of the ceiling."""
 
     event: Literal["ceiling_failed"] = "ceiling_failed"
     device: str
@@ -214,7 +214,7 @@ class CellStarted(Event):
     """The complete spec of the cell, as returned by its `model_dump()`."""
     device: DeviceInfo
     host: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The machine, if the run had its cells carried out elsewhere."""
+    """The machine, if the cell ran elsewhere."""
 
 
 Stage = Literal[
@@ -249,42 +249,42 @@ class ModelBuilt(Event):
 
 
 class CodeFile(Frozen):
-    """A file of the user's that was imported, as it was then."""
+    """A user's file that was imported, with its hash at that time."""
 
     target: str
-    """As named: `package.module:Class`."""
+    """The reference as the user wrote it: `package.module:Class`."""
     path: str | None
-    """None if it is no file: a module of C."""
+    """None if it is not a file but a C module."""
     sha256: str | None
 
 
 class OwnModelFacts(Frozen):
-    """A model of the user's as it ran."""
+    """The user's model as it ran."""
 
     class_name: str
     parameters: Count
-    """Shared ones counted once."""
+    """Shared parameters count once."""
     trainable_parameters: Count
-    """Those that are not frozen."""
+    """Parameters that are not frozen."""
     inputs: str
-    """Where they come from: `get_inputs in gpt.py`, `token ids below 50257`."""
+    """Source of the inputs: `get_inputs in gpt.py`, `token ids below 50257`."""
     loss: str | None
-    """How it was computed: `output.loss`, `cross entropy of the logits`; None in a mode without a loss."""
+    """Source of the loss: `output.loss`, `cross entropy of the logits`; None in a mode without a loss."""
     tokens: Count | None
-    """In one step; None if the inputs are not token ids."""
+    """Tokens in one step; None if the inputs are not token ids."""
     flops: dict[str, Flops] | None
-    """Of one step by phase, counted operator by operator in a step without data; None if that was not possible."""
+    """FLOPs of one step by phase, counted by operator in a step without data; None if that was not possible."""
     uncounted: str | None
-    """Why not."""
+    """Reason why they were not counted."""
     files: list[CodeFile]
     import_s: Seconds = 0.0
-    """How long the import of its code took, the first time in this process."""
+    """Duration of the first import of its code in this process."""
     printed: str
-    """What the code printed until then; the beginning of it."""
+    """Output of the code until then; only the beginning."""
 
 
 class OwnModelBuilt(OwnModelFacts, Event):
-    """A model of the user's is ready, or has taken its first step."""
+    """The user's model is ready, or has taken its first step."""
 
     event: Literal["own_model_built"] = "own_model_built"
     cell: str
@@ -325,7 +325,7 @@ class StepMeasured(Event):
     event: Literal["step_measured"] = "step_measured"
     cell: str
     index: Count
-    """From 0, counted separately for warm-up and measured steps."""
+    """Index of the step from 0, counted separately for warm-up and measured steps."""
     warmup: bool
     phases: dict[str, PhaseSample]
     step: PhaseSample
@@ -372,7 +372,7 @@ class Reading(Event):
     """A counter that only increases; only differences are meaningful."""
     throttle_reasons: list[str] | None = None
     other_processes: Count | None = None
-    """Number of processes of others on the GPU; read between cells only."""
+    """Number of other users' processes on the GPU; read between cells only."""
 
 
 Source = Literal["measured", "simulated"]
@@ -409,7 +409,7 @@ class CellFinished(Event):
 
 
 def _decoded(said: Any) -> Any:
-    """Read an event within another."""
+    """Decode an event nested in another event."""
     if not isinstance(said, dict):
         return said
     kind = EVENTS.get(str(said.get("event")))
@@ -419,7 +419,7 @@ def _decoded(said: Any) -> Any:
 
 
 class OfRank(Event):
-    """An event of a rank other than 0, in a cell that several ranks take together."""
+    """An event of a rank other than 0, in a cell that several ranks run together."""
 
     event: Literal["of_rank"] = "of_rank"
     cell: str
@@ -430,18 +430,18 @@ class OfRank(Event):
 class WorkerExited(Event):
     """A worker has ended; `signal` is the name of the signal that ended it, if any.
 
-    Of several ranks, it is the one that ended first, and the others were ended after it.
+    With several ranks, it is the one that ended first; the others were stopped after it.
     """
 
     event: Literal["worker_exited"] = "worker_exited"
     pid: Count
     rank: Count | None = Field(default=None, exclude_if=lambda value: value is None)
-    """None for a worker that was alone."""
+    """None for a single worker."""
     exit_code: Signed | None
     signal: str | None
     stderr_tail: str | None = None
     lost: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether the connection to the node of its rank was lost, so that its end is not known."""
+    """Whether the connection to the node of its rank was lost, so that its exit status is unknown."""
 
 
 class ReadingsLost(Event):
@@ -453,7 +453,7 @@ class ReadingsLost(Event):
 
 
 class RunFinished(Event):
-    """Last event of a run that ended in order."""
+    """Last event of a run that ended normally."""
 
     event: Literal["run_finished"] = "run_finished"
     status: RunStatus
@@ -469,13 +469,13 @@ _NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
 
 
 def name_of(line: bytes) -> str | None:
-    """Return the name of the event in a line that begins with it, as every line of ours does; else None."""
+    """Return the name of the event at the start of a line, as in every line that sysbench writes; else None."""
     beginning = _NAME.match(line)
     return beginning[1].decode() if beginning else None
 
 
 def lines_of_others(names: Collection[str]) -> re.Pattern[bytes]:
-    """Return a pattern of lines that begin with the name of an event that is none of `names`."""
+    """Return a pattern for lines that start with the name of an event not in `names`."""
     return re.compile(rb'\s*{\s*"event":\s*"(?!(?:%s)")\w+"' % "|".join(names).encode())
 
 
@@ -495,18 +495,18 @@ def decode(line: bytes) -> Event:
 
 
 def decode_all(lines: Sequence[bytes]) -> list[Event]:
-    """Decode several lines at once, which takes two thirds of the time; raises ValueError if one holds no event."""
+    """Decode several lines at once, in two thirds of the time; raises ValueError if one of them is not an event."""
     # A null between any two lines tells whether each of them is one event, neither a part of one nor several.
     found = _any_event(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
     events: list[Event] = found[::2]
     if len(events) != len(lines) or not all(events) or any(found[1::2]):
-        raise ValueError("a line is not one event")
+        raise ValueError("a line is not a single event")
     return events
 
 
 @lru_cache(maxsize=1)
 def _any_event(known: int) -> TypeAdapter[list[Any]]:
-    """Return the decoder of all known events, or nulls; their number grows when a command is imported."""
+    """Return the decoder of all known events, or nulls; importing a command adds events."""
     return TypeAdapter(list[Annotated[Union[*EVENTS.values(), None], Field(discriminator="event")]])  # type: ignore[arg-type, misc]
 
 

@@ -9,9 +9,9 @@ from sysbench.spec.cell import RunCell
 
 
 def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
-    """Return, by key, a label for each cell that is valid in file names: `ctx128-train`; empty for a single cell.
+    """Return a label for each cell that is valid in file names, by key: `ctx128-train`; empty for a single cell.
 
-    An axis that a cell does not have, such as the strategy of one process, has no part in its label.
+    The label omits axes that a cell does not have, such as the strategy of a single process.
     """
     differing = [axis for axis in axes if len({str(getattr(cell, axis, None)) for cell in cells}) > 1]
     return {
@@ -29,12 +29,12 @@ def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
 
 
 def path_of_rank(path: Path, rank: int) -> Path:
-    """Return where a rank writes what rank 0 writes to `path`: beside it, with the rank in the name."""
+    """Return the path of another rank for rank 0's `path`: next to it, with the rank in the name."""
     return _labelled(path, f"rank{rank}") if rank else path
 
 
 def paths_of_ranks(path: Path, ranks: int) -> list[Path]:
-    """Return where all of so many ranks write, in their order."""
+    """Return the paths of this many ranks, in order."""
     return [path_of_rank(path, rank) for rank in range(ranks)]
 
 
@@ -45,7 +45,7 @@ def _labelled(path: Path, label: str) -> Path:
 
 
 _NAMED = ("ctx", "batch", "grad_accum", "threads", "ranks", "active", "warmup", "steps")
-"""Axes whose values alone would be unclear."""
+"""Axes whose values alone would be ambiguous."""
 
 
 def _word(axis: str, value: object) -> str:

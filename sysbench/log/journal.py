@@ -149,8 +149,8 @@ class Log:
 def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
     """Yield the events of a log, or `only` those of some classes; a partial last line is ignored.
 
-    Lines of other classes then need only be objects of JSON. Raises LogError for a file that cannot be read, is not a
-    log, has a newer schema, or is damaged.
+    With `only`, the other lines are only checked to be JSON objects. Raises LogError for a file that cannot be read,
+    is not a log, has a newer schema, or is damaged.
     """
     try:
         with path.open("rb") as file:
@@ -160,7 +160,7 @@ def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
 
 
 _TOGETHER = 256
-"""Number of lines that are decoded together."""
+"""Number of lines decoded together."""
 
 
 def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event]:
@@ -188,21 +188,21 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
 
 
 class _Object(msgspec.Struct):
-    """Any object of JSON: nothing in it is kept."""
+    """Any JSON object; its content is discarded."""
 
 
 _OBJECTS = msgspec.json.Decoder(list[_Object | None])
 
 
 def _refuse_broken(lines: Sequence[bytes]) -> None:
-    """Raise ValueError unless every line is an object of JSON, in a tenth of the time that decoding takes."""
+    """Raise ValueError unless every line is a JSON object, in a tenth of the time that decoding takes."""
     found = _OBJECTS.decode(b"[" + b",null,".join(lines) + b"]")  # nulls as in decode_all
     if len(found) != 2 * len(lines) - 1 or not all(found[::2]) or any(found[1::2]):
-        raise ValueError("a line is not one object")
+        raise ValueError("a line is not a single JSON object")
 
 
 def _one_by_one(path: Path, batch: Sequence[bytes], first: int, schema: int) -> Iterator[Event]:
-    """Decode lines, the first of which has this number, and one of which may be damaged."""
+    """Decode lines, starting at this line number; one of them may be damaged."""
     for number, line in enumerate(batch, first):
         try:
             event = decode(_upgraded(line, schema))
@@ -221,7 +221,7 @@ def _upgraded(line: bytes, schema: int) -> bytes:
         return line
     fields = from_json(line)
     if not isinstance(fields, dict):
-        raise ValueError("an event is an object")
+        raise ValueError("an event must be an object")
     return to_json(upgrades.upgraded(fields, schema, upgrades.EVENT))
 
 
@@ -234,7 +234,7 @@ def _schema(path: Path, line: bytes) -> int:
     except ValueError:
         first = None
     if not isinstance(first, dict) or first.get("event") != "run_started":
-        raise LogError(f"{path} is not a log of sysbench")
+        raise LogError(f"{path} is not a sysbench log")
     schema: Any = first.get("schema_version")
     upgrades.refuse(path, schema, first.get("sysbench_version"), upgrades.EVENT)
     return int(schema)

@@ -1,7 +1,7 @@
 """The manifest of an experiment's directory: its runs, their order, and their options.
 
-The outcome of a run is in its log, not here. A run without a log has not started, was left out (`here` is "left out"),
-or failed before its log was created (`failure`).
+The outcome of a run is in its log, not here. A run without a log has not started, was skipped (`here` is "left
+out"), or failed before its log was created (`failure`).
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ class RunEntry(Frozen):
     """Options of the command by long name: {"size": "tiny", "ctx": "64"}; a switch has the value ""."""
     here: Here = "as written"
     why: str = ""
-    """Reason why the run is not as written, as a sentence without a full stop; empty if it is."""
+    """Reason why the run differs from the experiment file, as a sentence without a full stop; empty if it does not."""
     files: tuple[str, ...] = ()
-    """Names of figures, pages, snapshots and traces that it wrote to the directory."""
+    """Names of the figures, pages, snapshots and traces that the run wrote to the directory."""
     failure: str | None = None
     """Error message, if the run ended before it created a log; otherwise None."""
 
     @property
     def log(self) -> str:
-        """Name of its log in the directory, once it has started."""
+        """File name of the run's log; the file exists once the run has started."""
         return f"{self.name}.jsonl"
 
     @property
     def record(self) -> str:
-        """Name of its record in the directory, once it has finished."""
+        """File name of the run's record; the file exists once the run has finished."""
         return f"{self.name}.json"
 
     @property
     def command_line(self) -> str:
-        """Command line that repeats this run alone."""
+        """Command line that repeats only this run."""
         words = ["sysbench", self.command]
         for name, value in self.options.items():
             # Experiments of `accum` are positional arguments, without a flag.
@@ -77,7 +77,7 @@ class _Versioned(BaseModel):
 
 
 class Manifest(Frozen):
-    """An experiment as it was run in one directory."""
+    """An experiment that was run in one directory."""
 
     manifest_version: int = MANIFEST_VERSION
     sysbench_version: str
@@ -88,15 +88,15 @@ class Manifest(Frozen):
     overrides: dict[str, str] = Field(default_factory=dict)
     """Options given on the command line for all runs, by long name."""
     plan_for: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The GPU that it was predicted for, as the command line has it; None if it was run on this machine."""
+    """The GPU that the experiment was predicted for, as on the command line; None if it was measured."""
     started_at: float
     """Seconds since 1970."""
     runs: tuple[RunEntry, ...]
-    """In the order of execution, which is also the order in a report."""
+    """Runs in the order of execution, which is also the order in a report."""
 
 
 def is_manifest(directory: Path) -> bool:
-    """Whether this is the directory of an experiment."""
+    """Whether this is an experiment's directory."""
     return (directory / FILE_NAME).is_file()
 
 
@@ -106,18 +106,18 @@ def read(directory: Path) -> Manifest:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise LogError(f"{directory} is not the directory of an experiment: it has no {FILE_NAME}") from None
+        raise LogError(f"{directory} is not an experiment directory: it has no {FILE_NAME}") from None
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from error
     try:
         version = _Versioned.model_validate_json(content)
         if version.manifest_version > MANIFEST_VERSION:
             raise LogError(
-                f"{path} was written by sysbench {version.sysbench_version} in version {version.manifest_version}; "
-                f"this version reads up to {MANIFEST_VERSION}"
+                f"{path} was written by sysbench {version.sysbench_version} with manifest version "
+                f"{version.manifest_version}; this version reads up to {MANIFEST_VERSION}"
             )
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise LogError(f"{path} is not a manifest of sysbench: {first['msg']} at {where or 'its top'}") from None
+        raise LogError(f"{path} is not a sysbench manifest: {first['msg']} at {where or 'top level'}") from None

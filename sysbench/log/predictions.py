@@ -18,7 +18,7 @@ from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, Sec
 
 MARK = "PREDICTED, not measured"
 
-INTERVAL = "in brackets the interval that holds the time in 90 % of cases"
+INTERVAL = "in brackets: 90 % prediction interval"
 
 
 class PredictedTime(Frozen):
@@ -27,7 +27,7 @@ class PredictedTime(Frozen):
     point_s: Seconds
     low_s: Seconds
     high_s: Seconds
-    """Ends of the interval that contains the time in 90 % of cases."""
+    """Ends of the 90 % prediction interval."""
 
 
 class PredictedPhase(PredictedTime):
@@ -35,24 +35,24 @@ class PredictedPhase(PredictedTime):
 
     name: Phase
     host_s: Seconds
-    """Time in which the host issues all work of the phase."""
+    """Time the host needs to issue all work of the phase."""
     device_s: Seconds
     """Total time of the kernels."""
     limited_by: str
     """`host`, or the largest share of the device's time: matmul, bandwidth, indexing, or latency."""
     limited_share: Amount
-    """Its share of the phase, from 0 to 1."""
+    """Share of `limit` in the phase, from 0 to 1."""
     lower_bound_s: Seconds
-    """Time at data-sheet rates, with a host that takes no time."""
+    """Time at data-sheet rates, assuming zero host time."""
     launches: Count
     communication_s: Seconds = Field(default=0.0, exclude_if=lambda value: value == 0)
-    """Total time of collectives, of several ranks."""
+    """Total time of collectives; only with several ranks."""
     exposed_s: Seconds = Field(default=0.0, exclude_if=lambda value: value == 0)
-    """By how much collectives lengthen the device's time."""
+    """Time by which collectives lengthen the device's time."""
 
 
 class PredictedConstant(Frozen):
-    """A constant that a prediction rests on."""
+    """A constant used by a prediction."""
 
     name: str
     value: PerSecond
@@ -63,36 +63,36 @@ class PredictedConstant(Frozen):
 
 
 class Grounds(Frozen):
-    """What a prediction rests on, and how far to trust it."""
+    """The inputs of a prediction, and reasons to doubt it."""
 
     source: Literal["predicted"] = "predicted"
     gpu: str
     """Title of the GPU."""
     withheld: str | None
-    """Reason why no time is given; None if one is."""
+    """Reason why there is no time; None if there is one."""
     phases: list[PredictedPhase]
     unknown_operators: dict[str, Count]
-    """Operators that the model does not know, with the number of their launches."""
+    """Unknown operators, with their number of launches."""
     unknown_share: Amount
     """Their share of the device's time, from 0 to 1."""
     constants: list[PredictedConstant]
     doubts: list[str]
-    """Reasons to distrust the constants, such as a calibration with another version of torch."""
+    """Reasons to doubt the constants, such as a calibration with a different version of torch."""
 
     def phase(self, name: str) -> PredictedPhase | None:
-        """Return the phase of this name; None if there is none, or if times are withheld."""
+        """Return the phase with this name; None if there is none, or if times are withheld."""
         return next((each for each in self.phases if each.name == name), None) if self.withheld is None else None
 
     def cautions(self) -> Iterator[Caution]:
-        """Yield the reasons to trust the prediction less."""
+        """Yield reasons to doubt the prediction."""
         for doubt in self.doubts:
-            yield Caution(code="calibration-differs", message=doubt, remedy="run sysbench calibrate again there")
+            yield Caution(code="calibration-differs", message=doubt, remedy="run sysbench calibrate there again")
         if self.unknown_operators:
             names = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown_operators.items()))
             yield Caution(
                 code="operators-unknown",
-                message=f"{units.share(self.unknown_share)} of the device's time goes into operators that the model "
-                f"does not know and takes for elementwise: {names}",
+                message=f"{units.share(self.unknown_share)} of the device time goes to operators that the model does "
+                f"not know and treats as elementwise: {names}",
                 remedy="profile the step on such a GPU",
             )
 
@@ -111,11 +111,11 @@ class PredictedStep(Grounds):
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes
     less_certain: bool
-    """Whether it rests on a guess, such as which operators torch.compile fuses."""
+    """Whether the prediction includes a guess, such as which operators torch.compile fuses."""
 
 
 class StepPredicted(PredictedStep, Event):
-    """The step of a cell has been predicted instead of run."""
+    """The step of a cell was predicted instead of measured."""
 
     event: Literal["step_predicted"] = "step_predicted"
     cell: str

@@ -45,7 +45,7 @@ class Samples(Frozen):
 
 
 class PhaseRecord(Frozen):
-    """One phase over the measured steps, by the host's clock and, where there is one, the device's."""
+    """One phase over the measured steps, by the host's clock and, if available, the device's."""
 
     wall: Samples | None
     device: Samples | None
@@ -53,7 +53,7 @@ class PhaseRecord(Frozen):
 
     @property
     def times(self) -> Samples | None:
-        """By the host's clock, or by the device's if the host did not wait for it."""
+        """Times by the host's clock, or by the device's if the host did not wait for it."""
         return self.wall or self.device
 
 
@@ -63,19 +63,20 @@ class PeakRecord(Frozen):
     allocated_peak_bytes: Bytes | None
     reserved_peak_bytes: Bytes | None
     device_used_peak_bytes: Bytes | None
-    """Of the whole device, including other processes."""
+    """Memory in use on the whole device, including other processes."""
     host_rss_peak_bytes: Bytes | None
-    """Of the measured process and its children, sampled from outside during this cell; of a process that measured
-    itself, its own highest since it started."""
+    """Memory of the measured process and its children, sampled from outside during this cell; for a process that
+    measured itself, its peak since it started.
+    """
 
 
 class ModelRecord(Frozen):
     """The model's dimensions, and the cost of a forward pass."""
 
     parameters: Count | None
-    """None for a model of the user's that was never built."""
+    """None for a user's model that was never built."""
     parameters_without_lm_head: Count | None
-    """None for a model of the user's, whose layers are not known."""
+    """None for a user's model, whose layers are unknown."""
     forward_flops: Flops | None
     """FLOPs of one forward pass over the batch; causality is not exploited. None if they could not be counted."""
 
@@ -90,18 +91,18 @@ class CellRecord(Frozen):
     """The cell's spec; each command has its own class."""
     device: DeviceInfo | None
     host: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The machine, if the run had its cells carried out elsewhere."""
+    """The machine, if the cell ran elsewhere."""
     outcome: Outcome
     detail: str | None
     own_model: OwnModelFacts | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The user's model, as it ran; None for the built-in one, and for one that was never built."""
+    """The user's model, as it ran; None for the built-in model, and for one that was never built."""
     cautions: list[Caution]
 
     @cached_property
     def axes(self) -> dict[str, Any]:
         """The cell in JSON form, for code that accesses axes by name. Code that needs one specific axis uses `cell`.
 
-        What was measured elsewhere has the hardware too: cells of different GPUs must not be taken for alike.
+        For cells measured elsewhere it includes the hardware, so that cells of different GPUs remain distinct.
         """
         axes: dict[str, Any] = self.cell.model_dump(mode="json")
         if self.host is not None and self.device is not None and not self.cell.simulated:
@@ -128,7 +129,7 @@ class SimulatedGpuRecord(Frozen):
     context_bytes: Bytes
     other_bytes: Bytes
     nccl_bytes: Bytes = Field(default=0, exclude_if=lambda value: value == 0)
-    """Buffers of NCCL on each of several ranks."""
+    """NCCL buffers of each rank."""
     settings: str
 
 

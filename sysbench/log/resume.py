@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=2**16)
 def _key(cell: RunCell) -> str:
-    """Return the key of a cell, for which a run asks several times; making it takes as long as reading a few lines."""
+    """Return the key of a cell, cached because runs need it repeatedly; computing it takes as long as reading a few
+    lines.
+    """
     return cell.key
 
 
@@ -43,14 +45,14 @@ class EarlierRun:
         return self.outcome(cell) in LASTING
 
     def outcome(self, cell: RunCell) -> Outcome | None:
-        """The outcome of the last attempt at this cell; None if it was not finished."""
+        """Return the outcome of the last attempt at this cell; None if it was not finished."""
         return self.outcomes.get(_key(cell))
 
     def refuse_other_spec(self, spec: RunSpec) -> None:
         """Raise UsageError that names every difference unless the log has exactly this spec."""
         if self.started.kind != spec.kind:
             raise UsageError(
-                f"--resume {self.path}: the log is of `sysbench {self.started.kind}`, not of `sysbench {spec.kind}`"
+                f"--resume {self.path}: this is a log of `sysbench {self.started.kind}`, not of `sysbench {spec.kind}`"
             )
         here, there = spec.model_dump(mode="json"), self.started.spec
         differing = [name for name in {**there, **here} if here.get(name) != there.get(name)]
@@ -58,39 +60,38 @@ class EarlierRun:
             listed = "; ".join(
                 f"{flag_of(name)} {_text(there.get(name))} there, {_text(here.get(name))} here" for name in differing
             )
-            raise UsageError(f"--resume {self.path}: the log was made with another spec: {listed}")
+            raise UsageError(f"--resume {self.path}: the log was made with different options: {listed}")
 
     def refuse_other_code(self, digest: str) -> None:
         """Raise UsageError unless the log was written by exactly this code."""
         if self.started.source_digest != digest:
             raise UsageError(
-                f"--resume {self.path}: the log was made by other code: "
-                f"sysbench {self.started.sysbench_version} ({self.started.source_digest[:8]}) there, "
-                f"{__version__} ({digest[:8]}) here"
+                f"--resume {self.path}: the log was made by different code: sysbench {self.started.sysbench_version} "
+                f"({self.started.source_digest[:8]}) there, {__version__} ({digest[:8]}) here"
             )
 
     def refuse_other_machine(self, ready: WorkerReady, placed: Iterable[PlacedCell]) -> None:
         """Raise UsageError unless torch, and the devices of the kept cells, are the same."""
         if self.worker is not None and self.worker.torch.torch != ready.torch.torch:
             raise UsageError(
-                f"--resume {self.path}: the log was made with another torch: "
-                f"{self.worker.torch.torch} there, {ready.torch.torch} here"
+                f"--resume {self.path}: the log was made with a different torch: {self.worker.torch.torch} there, "
+                f"{ready.torch.torch} here"
             )
         for each in placed:
             device = self.devices.get(_key(each.cell)) if self.keeps(each.cell) else None
             if device is not None and _identity(device) != _identity(each.device):
                 raise UsageError(
-                    f"--resume {self.path}: the log was made on another device: "
-                    f"{_described(device)} there, {_described(each.device)} here"
+                    f"--resume {self.path}: the log was made on a different device: {_described(device)} there, "
+                    f"{_described(each.device)} here"
                 )
 
 
 def recall(path: Path) -> EarlierRun:
-    """Read of a log what matters here; of several attempts at a cell the last one counts. Raises LogError."""
+    """Read the parts of a log needed to resume it; only the last attempt at a cell counts. Raises LogError."""
     events = read(path, only=(RunStarted, WorkerReady, CellStarted, CellFinished))
     beginning = next(events, None)
     if not isinstance(beginning, RunStarted):
-        raise LogError(f"{path} holds no run")
+        raise LogError(f"{path} contains no run")
     earlier = EarlierRun(path, beginning)
     for event in events:
         match event:

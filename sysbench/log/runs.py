@@ -1,6 +1,6 @@
 """Earlier runs: found by path or by name, and read from a record or a log.
 
-A comparison of two arms measured in turns has a log for each arm and round: `A/round-01.jsonl`, `B/round-01.jsonl`.
+A comparison with `--ab` has a log for each arm and round: `A/round-01.jsonl`, `B/round-01.jsonl`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class _Entry:
 
 
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')
-"""How a record begins, and no trace does."""
+"""First characters of a record; no trace starts with them."""
 _BEGINNING_BYTES = 256
 
 
 def is_log_or_record(path: Path) -> bool:
-    """Whether a file is a log or a record of sysbench, and not a trace."""
+    """Whether a file is a sysbench log or record, and not a trace."""
     if path.suffix != ".json":
         return path.suffix == ".jsonl"
     try:
@@ -70,12 +70,12 @@ def is_log_or_record(path: Path) -> bool:
 
 
 def find(name: str, directory: Path = RUNS) -> list[Path]:
-    """Return the files of the runs that `name` stands for, in the order in which they started; never empty.
+    """Return the files of the runs that match `name`, in the order in which they started; never empty.
 
-    `name` is one of: the path of a log or a record; the path of a directory, for every run in and below it; or the name
-    of an earlier run in `directory`: the unique beginning of its file name, `latest`, or `latest~1` for the one before.
-    The prefix `time:` selects runs of that command. If a run has a log and a record, the record is used unless the log
-    was continued after it. Raises LogError if no run matches, or more than one.
+    `name` is one of: the path of a log or a record; the path of a directory, for every run in and below it; or the
+    name of an earlier run in `directory`: the unique beginning of its file name, `latest`, or `latest~1` for the one
+    before. The prefix `time:` selects runs of that command. If a run has a log and a record, the record is used
+    unless the log was continued after it. Raises LogError if no run matches, or more than one.
     """
     if Path(name).exists():
         return _at(Path(name), None)
@@ -86,15 +86,15 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
-    """Return the directory of the experiment that `name` stands for: its path, or as for `find` a name in `directory`.
+    """Return the directory of the experiment that matches `name`: its path, or a name in `directory` as for `find`.
 
-    `quick` stands for the latest run of the experiment quick. Raises LogError if no or several directories match.
+    `quick` is the latest run of the experiment quick. Raises LogError if no or several directories match.
     """
     if Path(name).exists() or Path(name).name != name:
         return Path(name)
     entries = _experiments(directory)
     if not entries:
-        raise LogError(f"{name} is not the directory of an experiment, and there is none in {directory}")
+        raise LogError(f"{name} is not an experiment directory, and {directory} has no experiment")
     made_of = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
     return (made_of[-1] if made_of else _meant(name, name, entries, directory)).paths[0]
 
@@ -139,11 +139,11 @@ def _at(path: Path, kind: str | None) -> list[Path]:
     """Return the runs at an existing path."""
     if not path.is_dir():
         if kind is not None and load(path).kind != kind:
-            raise LogError(f"{path} is not of `sysbench {kind}`")
+            raise LogError(f"{path} is not a record of `sysbench {kind}`")
         return [path]
     found = _of_kind(_runs_below(path), kind)
     if not found:
-        raise LogError(f"there is no run of `sysbench {kind}` in {path}" if kind else f"there are no runs in {path}")
+        raise LogError(f"{path} contains no run of `sysbench {kind}`" if kind else f"{path} contains no runs")
     return found
 
 
@@ -168,7 +168,7 @@ def _meant(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> 
     if len(meant) == 1:
         return meant[0]
     if meant:
-        raise LogError(f"{name} is the beginning of several names in {directory}: {_listed(meant)}")
+        raise LogError(f"{name} is ambiguous in {directory}: {_listed(meant)}")
     hint = nearest(rest, ["latest", *(entry.name for entry in entries)])
     question = f" Did you mean {hint}?" if hint else ""
     nothing = f"{name} is neither a file nor a directory, nor a run in {directory}"
@@ -180,8 +180,8 @@ def _latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) ->
     if back < len(dated):
         return dated[-1 - back]
     if not dated:
-        raise LogError(f"{name} is not there: no run in {directory} has a date in its name")
-    raise LogError(f"{name} goes back too far: the first of its kind in {directory} is latest~{len(dated) - 1}")
+        raise LogError(f"there is no {name}: no run in {directory} has a date in its name")
+    raise LogError(f"there is no {name}: the oldest matching run in {directory} is latest~{len(dated) - 1}")
 
 
 def _listed(entries: Sequence[_Entry]) -> str:
@@ -207,26 +207,26 @@ def _children(directory: Path) -> list[Path]:
 
 
 MOST_SEARCHED = 100_000
-"""The number of files and directories that are searched below one directory; that many take about a second."""
+"""Maximum number of names searched below one directory; searching that many takes about a second."""
 
 
 def _runs_below(directory: Path) -> list[Path]:
-    """Return the runs in and below a directory; other files are ignored. Raises LogError for too many of them."""
+    """Return the runs in and below a directory; other files are ignored. Raises LogError for too many files."""
     files: list[Path] = []
     seen = 0
     for folder, folders, names in os.walk(directory):
         seen += len(folders) + len(names)
         if seen > MOST_SEARCHED:
             raise LogError(
-                f"there are more than {MOST_SEARCHED:,} files and directories below {directory}: name the directory "
-                "that holds the runs"
+                f"{directory} contains more than {MOST_SEARCHED:,} files and directories: name the directory that "
+                "holds the runs"
             )
         files += (Path(folder, name) for name in names if ".json" in name)
     return sorted(_preferred(sorted(files)), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
 
 
 def _preferred(files: Iterable[Path]) -> list[Path]:
-    """Return those files that are runs; of a log and a record of the same run, the record if it is no older."""
+    """Return the files that are runs; for a log and a record of the same run, the record if it is no older."""
     preferred: dict[Path, Path] = {}
     for path in files:
         if path.suffix not in (".json", ".jsonl") or not path.is_file() or kind_at(path) is None:
@@ -246,7 +246,7 @@ _TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
 
 
 def kind_at(path: Path) -> Kind | None:
-    """Return the command of a log or a record, judged by the beginning of the file; None for other files."""
+    """Return the command of a log or a record, determined from the beginning of the file; None for other files."""
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)
@@ -264,12 +264,12 @@ def _of_kind(paths: Iterable[Path], kind: str | None) -> list[Path]:
 def _folded(path: Path) -> RunRecord[Any]:
     beginning = next(log.read(path), None)
     if not isinstance(beginning, RunStarted):
-        raise LogError(f"{path} does not begin with the start of a run")
+        raise LogError(f"{path} does not start with the start event of a run")
     try:
         with collection_paused():
             return measuring(beginning.kind).folded(log.read(path))
     except ValidationError as error:
-        raise LogError(f"{path} is not a log as sysbench writes it: {first_fault(error)}") from None
+        raise LogError(f"{path} is not a log in sysbench's format: {first_fault(error)}") from None
 
 
 def _upgraded(path: Path, content: bytes) -> bytes:
@@ -293,7 +293,7 @@ def _validated(path: Path, content: bytes) -> RunRecord[Any]:
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
     model = _record_class(found[1].decode()) if found else _model_of(content)
     if model is None:
-        raise _not_a_record(path, content, "it is of no kind")
+        raise _not_a_record(path, content, "it has no kind")
     try:
         with collection_paused():
             record = model.model_validate_json(content)
@@ -318,21 +318,21 @@ def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
 
 
 def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
-    """Return an error that says why content is not a record: no JSON, another version, or edited."""
+    """Return an error that explains why the content is not a record: not JSON, another version, or edited."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
-        return LogError(f"{path} is not JSON, or was cut off")
+        return LogError(f"{path} is not JSON, or is truncated")
     schema = top.get("schema_version") if isinstance(top, dict) else None
     if not isinstance(top, dict) or not isinstance(schema, int):
-        return LogError(f"{path} is not a record of sysbench: it has no schema_version")
+        return LogError(f"{path} is not a sysbench record: it has no schema_version")
     if schema > SCHEMA_VERSION:
         return upgrades.newer(path, schema, top.get("sysbench_version"))
     if top.get("kind") not in kinds():
         return LogError(
-            f"{path} is of kind {str(top.get('kind'))[:40]}, which is none of a run's: {', '.join(kinds())}"
+            f"{path} has kind {str(top.get('kind'))[:40]}, which is not the kind of a run: {', '.join(kinds())}"
         )
-    return LogError(f"{path} is not a record as sysbench writes it: {why}")
+    return LogError(f"{path} is not a record in sysbench's format: {why}")
 
 
 Arm = Literal["A", "B"]
@@ -342,7 +342,7 @@ _ROUND = re.compile(r"round-(\d+)")
 
 
 def log_name(number: int) -> str:
-    """Name of the logs of a round, the same in the directory of each arm."""
+    """Name of the logs of a round, the same in both arms' directories."""
     return f"round-{number:02d}"
 
 
@@ -356,13 +356,15 @@ class Part:
 
 
 def part_of(files: Iterable[Path]) -> Part | None:
-    """Return the arm to which all these files belong; None for any other files."""
+    """Return the arm to which all these files belong; None if there is none."""
     parts = parts_of(files)
     return next(iter(parts.values())) if len(parts) == 1 else None
 
 
 def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
-    """Return the arms of the single comparison that these files belong to; empty for other files or several ones."""
+    """Return the arms of the single comparison to which these files belong; empty for other files or several
+    comparisons.
+    """
     found: dict[Arm, dict[int, Path]] = {}
     directories = set()
     for path in files:

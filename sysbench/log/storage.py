@@ -12,15 +12,15 @@ from sysbench.errors import OutputError
 
 _REASONS = {
     errno.ENOSPC: "no space left on the device",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "the file would be larger than is allowed",
+    errno.EDQUOT: "the disk quota is exceeded",
+    errno.EFBIG: "the file would exceed the allowed size",
     errno.EACCES: "no permission",
     errno.EPERM: "no permission",
     errno.EROFS: "the file system is read-only",
     errno.ENOENT: "no such directory",
     errno.ENOTDIR: "a part of the path is a file, not a directory",
     errno.EISDIR: "it is a directory",
-    errno.EPIPE: "its reader is gone",
+    errno.EPIPE: "the reading end of the pipe is closed",
     errno.ENAMETOOLONG: "the name is too long",
 }
 

@@ -16,11 +16,10 @@ from sysbench.log.events import SCHEMA_VERSION
 Fields = dict[str, Any]
 
 RECORD: Mapping[int, Callable[[Fields], Fields]] = {}
-"""By schema: the function that converts a record to the next schema."""
+"""Function that converts a record to the next schema, by schema."""
 
 EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
-"""By schema: the function that converts an event; called in the order of the log, so that it may depend on earlier
-events."""
+"""Function that converts an event, by schema; called in the order of the log, as it may depend on earlier events."""
 
 
 def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:
@@ -30,14 +29,14 @@ def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any])
             raise newer(path, schema, writer)
         if all(step in steps for step in range(schema, SCHEMA_VERSION)):
             return
-    raise LogError(f"{path} is of schema {str(schema)[:40]}, which no version of sysbench has written")
+    raise LogError(f"{path} has schema {str(schema)[:40]}, which no version of sysbench has written")
 
 
 def newer(path: Path, schema: int, writer: object) -> LogError:
-    """Return the error for a file of a newer schema."""
+    """Return the error for a file with a newer schema."""
     return LogError(
-        f"{path} was written by sysbench {writer or 'unknown'} in schema {schema}; "
-        f"this version reads up to {SCHEMA_VERSION}"
+        f"{path} was written by sysbench {writer or 'unknown'} with schema {schema}; this version reads up to "
+        f"{SCHEMA_VERSION}"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Literal
@@ -188,11 +188,11 @@ def predict(
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = list[PhasePrediction](), np.zeros(draws)
     for name, counts in trace.counts.items():
-        walked = _apart([walk(each, unique_s) for each in issued[name]])
+        walked = _apart(issued[name], partial(walk, unique_s=unique_s))
         spent = _by_limit(unique_s[:, 0], counts, limits)
         if communication_s := spent.get("communication", 0.0):
             silent_s = np.where([[each == "communication"] for each in limits], 0.0, unique_s)
-            silent = _apart([walk(each, silent_s) for each in issued[name]])
+            silent = _apart(issued[name], partial(walk, unique_s=silent_s))
             spent["communication"] = max(0.0, float(walked.device_s[0] - silent.device_s[0]))
         bound_s = float(bounds @ counts)
         phases.append(
@@ -236,14 +236,17 @@ def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str
     """Every occurrence of each phase, by itself; GPUs of one cell follow each other, and most have the same host."""
     issued: dict[str, list[walking.Issued]] = {}
     of_host = host.drawn(draws, seed)
+    each = {id(phase): walking.Issued((phase,), of_host) for phase in trace.phases}  # micro-batches repeat
     for phase in trace.phases:
-        issued.setdefault(phase.name, []).append(walking.Issued((phase,), of_host))
+        issued.setdefault(phase.name, []).append(each[id(phase)])
     return issued
 
 
-def _apart(walks: Sequence[walking.Walked]) -> walking.Walked:
-    """Return the sums of phases that are walked one by one."""
-    return walking.Walked(*(sum(column[1:], column[0]) for column in zip(*map(astuple, walks), strict=True)))
+def _apart(issued: Sequence[walking.Issued], walk: Callable[[walking.Issued], walking.Walked]) -> walking.Walked:
+    """Return the sums of phases that are walked one by one; those that are the same object are walked once."""
+    walked = {key: walk(each) for key, each in {id(each): each for each in issued}.items()}
+    columns = zip(*(astuple(walked[id(each)]) for each in issued), strict=True)
+    return walking.Walked(*(sum(column[1:], column[0]) for column in columns))
 
 
 def _by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -> dict[Limit, float]:

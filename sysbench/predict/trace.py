@@ -197,13 +197,29 @@ class TraceWriter:
         streams += [stream] * (len(launched) - len(streams))
         return len(launched) - 1
 
+    def alike(self, one: Stage, other: Stage) -> bool:
+        """Whether the same was written for both stages."""
+        return all(each.get(one) == each.get(other) for each in (self.stages, self.streams, self.waits))
+
+    def repeat(self, stage: Stage, like: Stage) -> None:
+        """Write for a new stage what is and will be written for another one."""
+        self.stages[stage] = self.begin(like)
+        self.streams[stage] = self.streams.get(like, [])
+        self.waits[stage] = self.waits.get(like, [])
+
     def trace(self) -> Trace:
-        """What was written."""
-        phases = []
+        """What was written; stages that repeat another one are the same object."""
+        phases: dict[int, PhaseTrace] = {}
         for stage, columns in self.stages.items():
+            if id(columns) in phases:
+                continue
             name = stage.phase
             host, launches, kernels, operators, modules = (np.array(column, dtype=np.intp) for column in columns)
-            streams = np.array(self.streams[stage], dtype=np.intp) if any(self.streams.get(stage, ())) else None
+            on_several = len(set(self.streams.get(stage, ()))) > 1
+            streams = np.array(self.streams[stage], dtype=np.intp) if on_several else None
             waits = tuple(self.waits.get(stage, ())) if streams is not None else ()
-            phases.append(PhaseTrace(name, host, launches, kernels, operators, modules, streams=streams, waits=waits))
-        return Trace(tuple(self.kernels), tuple(self.operators), tuple(self.modules), tuple(phases))
+            phases[id(columns)] = PhaseTrace(
+                name, host, launches, kernels, operators, modules, streams=streams, waits=waits
+            )
+        in_order = tuple(phases[id(columns)] for columns in self.stages.values())
+        return Trace(tuple(self.kernels), tuple(self.operators), tuple(self.modules), in_order)

@@ -17,7 +17,7 @@ from sysbench.predict.trace import HostWork, Kernel, Stage, Trace, TraceWriter
 from sysbench.simulate.attention import telling
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ordered import OrderedStream
-from sysbench.simulate.recording import Device, Platform, Recorder, StepRecording, record
+from sysbench.simulate.recording import MICRO_BATCH_PHASES, Device, Platform, Recorder, StepRecording, record
 from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, describe
 from sysbench.spec.model import ModelCell
 
@@ -121,6 +121,24 @@ class Tracer:
             self._flows.setdefault(stage, []).append(Flow(kernels, reads, writes, place.module))
         return place.phase in COMPILED_PHASES
 
+    def repeats(self, place: Recorder) -> bool:
+        """Whether the latest micro-batch has launched what the one before it has."""
+        return all(
+            self._writer.alike(now, before) and self._flowing(now) == self._flowing(before)
+            for now, before in zip(_micro_batch(place.turn), _micro_batch(place.turn - 1), strict=True)
+        )
+
+    def _flowing(self, stage: Stage) -> list[tuple[object, ...]]:
+        flows = (self._flows or {}).get(stage, ())
+        return [(flow.kernels, flow.module, *flow.reads.values(), *flow.writes.values()) for flow in flows]
+
+    def repeat(self, place: Recorder, times: int) -> None:
+        """Write the latest micro-batch `times` more."""
+        if place.step == self._step:
+            for turn in range(place.turn + 1, place.turn + 1 + times):
+                for stage, like in zip(_micro_batch(turn), _micro_batch(place.turn), strict=True):
+                    self._writer.repeat(stage, like)
+
     def trace(self) -> Trace:
         """The step."""
         if self._flows is None:
@@ -128,6 +146,10 @@ class Tracer:
         for stage, module, kernels in fused(self._flows):
             self._writer.operator(stage, COMPILED_HOST_WORK, kernels, module, kernels[0].name)
         return replace(self._writer.trace(), compiled=True)
+
+
+def _micro_batch(turn: int) -> list[Stage]:
+    return [Stage(phase, turn) for phase in MICRO_BATCH_PHASES]
 
 
 def _stage(place: Recorder) -> Stage:
@@ -144,6 +166,14 @@ class _TracedDevice(SimulatedDevice):
         result = super().run(func, args, kwargs)
         self._tracer.launched(self._place, func, args, kwargs, result)
         return result
+
+    def repeats(self) -> bool:
+        """Whether the latest two micro-batches have launched the same."""
+        return self._tracer.repeats(self._place)
+
+    def repeat(self, times: int) -> None:
+        """Write down what the latest micro-batch launched for the next ones too."""
+        self._tracer.repeat(self._place, times)
 
 
 def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:

@@ -59,6 +59,16 @@ class Issued:
         """(launches,) The kernel of each."""
         return np.concatenate([_NOTHING, *(phase.kernels for phase in self.phases)])
 
+    @cached_property
+    def ready_s(self) -> Floats:
+        """(launches, draws) When each could begin on an idle device."""
+        return np.ascontiguousarray(self.launched_s.T) + LAUNCH_LATENCY_S
+
+    @cached_property
+    def apart(self) -> tuple[Issued, ...]:
+        """Each phase by itself."""
+        return (self,) if len(self.phases) == 1 else tuple(Issued((phase,), self.host) for phase in self.phases)
+
     @property
     def end_s(self) -> Draws:
         """(draws,) When the host is done with everything."""
@@ -117,11 +127,9 @@ def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> Walked:
     The device alone is a host that takes no time.
     """
     host_s, total_s, device_s = (np.zeros(len(gap_s)) for _ in range(3))
-    for phase in issued.phases:
-        alone = Issued((phase,), issued.host)
-        ready_s = np.ascontiguousarray(alone.launched_s.T) + LAUNCH_LATENCY_S
-        total_s += np.maximum(alone.end_s, _ended(phase, ready_s, unique_s, gap_s))
-        device_s += _ended(phase, np.zeros_like(ready_s), unique_s, gap_s)
+    for phase, alone in zip(issued.phases, issued.apart, strict=True):
+        total_s += np.maximum(alone.end_s, _ended(phase, alone.ready_s, unique_s, gap_s))
+        device_s += _ended(phase, np.zeros_like(alone.ready_s), unique_s, gap_s)
         host_s += alone.end_s
     return Walked(total_s + issued.host["synchronize"], host_s, device_s)
 

@@ -1,4 +1,4 @@
-"""Selection of a table's columns by name: instead of the default ones, or in addition to them."""
+"""Selection of a table's columns by name: in place of the default ones, or in addition to them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] 
     plain = [name for name in names if not name.startswith(ADDED) and name not in absent]
     tables = _chosen(sheet.tables, plain, [name.removeprefix(ADDED) for name in present if name.startswith(ADDED)])
     notes = (
-        Remark("note", f"no column {name.removeprefix(ADDED)} here: no cell of this run has it") for name in absent
+        Remark("note", f"no column {name.removeprefix(ADDED)}: no cell of this run has a value") for name in absent
     )
     return replace(sheet, tables=tuple(tables), remarks=(*sheet.remarks, *notes))
 

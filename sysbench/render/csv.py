@@ -34,11 +34,11 @@ _PARTS = {"value": "", "deviation": "_std", "low": "_low", "high": "_high"}
 
 
 Value = int | float | str | None
-"""Content of a field: a number as measured, a text, or nothing."""
+"""Return the content of a field: a number as measured, a text, or nothing."""
 
 
 def csv_text(*tables: Table) -> str:
-    """Tables as comma-separated values under one header."""
+    """Format tables as comma-separated values under one header."""
     headings, rows = tidy(*tables)
     out = io.StringIO()
     writer = csv.DictWriter(out, headings, restval="", extrasaction="ignore", lineterminator="\n")
@@ -50,10 +50,10 @@ def csv_text(*tables: Table) -> str:
 def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
     """Return the headings of all tables, and their rows as dicts by heading.
 
-    Axes on which all rows agree are columns like the others. A number with a deviation or an interval has one column
-    for each part. A word in place of a number (`oom`) would turn the column into text, so it is in a separate column
-    `outcome`. The axes come first. If tables have different names, the column `table` contains the name of each row's
-    table.
+    Axes on which all rows agree are ordinary columns. A number with a deviation or an interval has one column for
+    each part. A word in place of a number (`oom`) would turn the column into text, so it is in a separate column
+    `outcome`. The axes come first. If tables have different names, the column `table` contains the name of each
+    row's table.
     """
     several = len({table.name for table in tables}) > 1
     leading: list[str] = ["table"] if several else []
@@ -146,7 +146,7 @@ class SheetRecord(Frozen):
 
     @property
     def sheet(self) -> Sheet:
-        """The tables as a sheet."""
+        """Return the tables as a sheet."""
         tables = tuple(
             Table(
                 table.name,

@@ -323,7 +323,7 @@ def filled(
         if name not in tables:
             raise UsageError(unknown(name, "a table", tables))
         if not (found := tables[name](record)):
-            raise UsageError(f"{what} has nothing to show as the table {name}{why}")
+            raise UsageError(f"{what} has no data for the table {name}{why}")
         shown += found
     return shown
 
@@ -356,7 +356,7 @@ def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
 
 
 def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]:
-    """Return the columns of the tables that are shown of this spec's run, including those available on request."""
+    """Return the columns of the tables shown for a run of this spec, including those available on request."""
     command = measuring(spec.kind)
     shown = tables or ((command.long_table,) if form == "csv" else ())
     if not shown:

@@ -21,7 +21,7 @@ MOST_NAMED: Final = 6
 
 
 LOOSE: Final = 0.02
-"""A ratio whose interval extends farther is shown with it."""
+"""A ratio with a wider interval is shown with its interval."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ def namer(cells: Sequence[CellRecord], but: Iterable[str] = ()) -> Namer:
 
 
 def listed(words: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Join words: `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def named(cells: Sequence[CellRecord], name: Namer, most: int = NAMED) -> str:
-    """`small ctx 128, small ctx 256 and 4 more`."""
+    """Join the first words and count the others: `small ctx 128, small ctx 256 and 4 more`."""
     words = list(dict.fromkeys(name(cell) for cell in cells))
     return listed([*words[:most], f"{len(words) - most} more"] if len(words) > most + 1 else words)
 
@@ -114,12 +114,12 @@ def together_named(
 
 
 def counted(count: int, noun: str = "cell") -> str:
-    """`the one cell`, `both cells`, `all 12 cells`."""
-    return f"the one {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
+    """Count cells: `the only cell`, `both cells`, `all 12 cells`."""
+    return f"the only {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
 
 
 def with_interval(found: Ratio) -> str:
-    """`3.65× (3.61–3.69)`."""
+    """Format a ratio with its interval: `3.65× (3.61–3.69)`."""
     decimals = units.ratio_decimals([found.value])
     interval = f" ({found.low:.{decimals}f}–{found.high:.{decimals}f})" if found.low is not None else ""
     return f"{units.ratio(found.value)}{interval}"
@@ -133,20 +133,22 @@ def overlapping(one: Ratio, other: Ratio) -> bool:
 
 
 def loosely(found: Ratio, name: str) -> str:
-    """`2.03× (small)`, or with the interval if not all digits are certain: `2.17× (1.84–2.70; small)`."""
+    """Format a ratio with its cell: `2.03× (small)`, or with the interval if not all digits are certain: `2.17×
+    (1.84–2.70; small)`.
+    """
     if found.low is not None and found.high is not None and found.high - found.low > 2 * LOOSE * found.value:
         return f"{with_interval(found)[:-1]}; {name})"
     return f"{units.ratio(found.value)} ({name})"
 
 
 def multiple(found: Pooled) -> str:
-    """`2.03 ± 0.02 ×`, with decimals up to the first digit of the reach, which is rounded up."""
+    """Format a common ratio: `2.03 ± 0.02 ×`, with decimals up to the first digit of the reach, which is rounded up."""
     decimals = min(3, max(1, math.ceil(-math.log10(found.reach)))) if found.reach > 0 else 3
     return f"{found.value:.{decimals}f} ± {_up(found.reach, decimals):.{decimals}f} ×"
 
 
 def percentage(found: Pooled) -> str:
-    """`7.3 ± 0.2 %`."""
+    """Format a common share: `7.3 ± 0.2 %`."""
     reach = found.reach * 100
     decimals = min(2, max(0, math.ceil(-math.log10(reach)))) if reach > 0 else 1
     return f"{found.value * 100:.{decimals}f} ± {_up(reach, decimals):.{decimals}f} %"
@@ -163,7 +165,7 @@ def _up(value: float, decimals: int) -> float:
 
 
 def share_with_interval(found: Ratio) -> str:
-    """`7.3 % (7.1–7.4)`; the interval of a share ends at 100 %."""
+    """Format a share with its interval, which ends at 100 %: `7.3 % (7.1–7.4)`."""
     if found.low is None or found.high is None:
         return units.share(found.value)
     decimals = 0 if abs(found.value) >= 0.0995 else 1
@@ -172,7 +174,7 @@ def share_with_interval(found: Ratio) -> str:
 
 
 def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell], str]) -> str:
-    """`86 %` if all values are shown alike, otherwise `47 % (small) to 60 % (large)`."""
+    """Format a range of shares: `86 %` if all round to the same value, otherwise `47 % (small) to 60 % (large)`."""
     ordered = sorted(values, key=lambda each: each[0])
     (low, least), (high, most) = ordered[0], ordered[-1]
     if units.share(low) == units.share(high):
@@ -188,5 +190,5 @@ def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[Caut
             by_code.setdefault(code, []).append(cell)
     if by_code:
         words = [f"{named(doubted, namer(cells))} ({code})" for code, doubted in by_code.items()]
-        text = f"cautions keep these cells out of {of}: {'; '.join(words)}."
+        text = f"Excluded from {of} because of cautions: {'; '.join(words)}."
         yield Said(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()), True)

@@ -19,7 +19,7 @@ _READABLE = (0.005, 10_000)
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """A column as shown: the unit is in the heading or, if `symbol` is empty, next to every number."""
+    """A column as displayed: the unit is in the heading or, if `symbol` is empty, next to every number."""
 
     column: Column
     symbol: str
@@ -49,7 +49,7 @@ def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
 
 
 def _family(column: Column) -> object:
-    """Columns of one group and unit are meant for comparison, and share their decimals; others do not."""
+    """Return a key for columns that share decimals because they are compared: those of one group and unit."""
     return (column.group, column.unit) if column.group else column
 
 
@@ -133,12 +133,12 @@ def groups(columns: Sequence[ShownColumn]) -> list[tuple[str, list[int]]]:
 
 
 def repeated_axes(cells: Sequence[Cell], above: Sequence[Cell]) -> int:
-    """Number of leading cells that repeat those of the row above, and can be dimmed."""
+    """Return the number of leading cells that repeat those of the row above, and can be dimmed."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(cells, above, strict=False)))
 
 
 def indent(text: str) -> int:
-    """Number of leading spaces of a text: its depth in a tree, which must be kept."""
+    """Return the number of leading spaces of a text: its depth in a tree, which must be kept."""
     return len(text) - len(text.lstrip(" "))
 
 

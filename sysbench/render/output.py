@@ -26,7 +26,7 @@ from sysbench.render.terminal import SheetView
 from sysbench.spec.run import Format, Selection
 
 _UNBOUNDED = 100_000
-"""Cells; no table is as wide."""
+"""Width in cells that no table exceeds."""
 
 
 def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
@@ -52,7 +52,7 @@ def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selecti
 
 
 def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
-    """Return those of the tables called `names` that the record can fill, in this order."""
+    """Return the tables called `names` that the record can fill, in this order."""
     command = measuring(record.kind)
     if command.fillable:
         return list(command.part("fillable")(record, names, selection or Selection()))
@@ -102,7 +102,7 @@ def show(
 class _Output(Console):
     """A console that passes a closed pipe on to `results`, where Rich would end the process.
 
-    Output to a file or to another program is not fitted to any width, unless COLUMNS sets one.
+    Output to a file or to another program has unlimited width, unless COLUMNS sets one.
     """
 
     def __init__(self) -> None:

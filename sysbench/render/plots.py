@@ -48,7 +48,7 @@ def write(path: Path, draw: Callable[[], Figure]) -> None:
     """Write the figure that `draw` creates, in the suffix's format: png, svg or pdf. Raises UsageError, OutputError."""
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise UsageError(f"{path.name} is not a picture's name: it must end in {', '.join(FORMATS)}")
+        raise UsageError(f"{path.name} is not a valid picture name: it must end in {', '.join(FORMATS)}")
     picture = content(draw, suffix)
     try:
         path.write_bytes(picture)
@@ -110,7 +110,7 @@ def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:
 
 
 def captioned(text: str, about: Sequence[str], left_out: str = "") -> str:
-    """`Median step time over the context (batch 4, train). Shown are …`."""
+    """Return a caption such as `Median step time over the context (batch 4, train). Shown are …`."""
     common = f" ({', '.join(about)})" if about else ""
     return f"{text}{common}.{f' {left_out}' if left_out else ''}"
 
@@ -124,7 +124,7 @@ class Heading:
     simulated: str = ""
     """The simulated GPU; empty for measured results."""
     mark: str = "SIMULATED"
-    """What is written before its name."""
+    """Word before the GPU's name."""
 
 
 @dataclass(frozen=True)
@@ -345,7 +345,7 @@ def series_handles(names: Sequence[str]) -> list[Any]:
 
 
 def cross_handle(label: str) -> Any:
-    """Legend entry for the cross that marks cells without enough memory."""
+    """Return the legend entry for the cross that marks cells without enough memory."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], color=LIMIT, linestyle="none", marker="x", markersize=5, label=label)
@@ -409,7 +409,7 @@ class Look:
 
 
 Point = tuple[float, float, float | None, float | None]
-"""A position, a value, and the ends of its interval if there is one."""
+"""A position, a value, and the ends of its interval, if any."""
 
 
 def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float, zorder: float) -> None:

@@ -1,4 +1,4 @@
-"""Remarks about cells: why one has no numbers, and why its numbers are doubtful."""
+"""Remarks about cells: why a cell has no numbers, or why its numbers are doubtful."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def reason(cell: CellRecord) -> str:
 
 
 SLOW_IMPORT_S = 5.0
-"""Imports that take longer are said: whoever waits should know what for."""
+"""Slower imports get a remark, which explains the wait."""
 
 
 def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Say of every model of the user's what ran: its code, its inputs, its loss, and what was not counted."""
+    """Describe what ran of every user's model: its code, its inputs, its loss, and what was not counted."""
     models = [(cell.own_model, cell.outcome) for cell in record.cells if cell.own_model]
     return [Remark("note", text) for text in dict.fromkeys(_own(*each) for each in models)]
 
@@ -54,14 +54,14 @@ def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
 def _own(model: OwnModelFacts, outcome: Outcome) -> str:
     frozen = model.parameters - model.trainable_parameters
     code = model.files[0].path if model.files else None
-    name = f"{model.class_name} of {PurePath(code).name}" if code else model.class_name
+    name = f"{model.class_name} from {PurePath(code).name}" if code else model.class_name
     facts = [
         f"{name}: {units.count(model.parameters)} parameters",
         *([f"{units.count(frozen)} of them frozen"] if frozen else []),
-        *([f"importing it took {units.seconds(model.import_s)}"] if model.import_s >= SLOW_IMPORT_S else []),
+        *([f"import took {units.seconds(model.import_s)}"] if model.import_s >= SLOW_IMPORT_S else []),
         f"inputs: {model.inputs}",
         *([f"loss: {model.loss}"] if model.loss else []),
-        *([f"FLOPs are not known: {model.uncounted}"] if model.uncounted and outcome == "ok" else []),
+        *([f"FLOPs are unknown: {model.uncounted}"] if model.uncounted and outcome == "ok" else []),
     ]
     return "; ".join(facts)
 
@@ -76,7 +76,7 @@ def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
 
 
 def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
-    """Name cells by the axes in which they differ from other cells of the run; all together are `every cell`."""
+    """Name cells by the axes in which they differ from other cells of the run; `every cell` if they are all."""
     if len(cells) == len(everything) > 1:
         return "every cell"
     shown = cells if len(cells) <= NAMED else cells[: NAMED - 1]
@@ -86,9 +86,9 @@ def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
 
 
 def _together(said: Sequence[tuple[CellRecord, str]], everything: Sequence[CellRecord]) -> str:
-    """Combine similar remarks about several cells into one sentence: that of the first cell."""
+    """Combine similar remarks about several cells into one sentence, with the numbers of the first cell."""
     cells = [cell for cell, _ in said]
     text = said[0][1]
     if any(other != text for _, other in said):
-        text = f"{text} ({which(cells[:1], everything)}; the others alike)"
+        text = f"{text} (e.g. {which(cells[:1], everything)})"
     return f"{which(cells, everything)}: {text}"

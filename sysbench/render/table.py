@@ -107,7 +107,7 @@ class Offer:
 
     column: Column
     cells: Callable[[], tuple[Cell, ...]]
-    """Compute one cell for each row; most offers are never taken up."""
+    """Computes one cell for each row; called only if the column is requested."""
     instead_of: str = ""
     """Key of a less detailed column that this one replaces."""
 

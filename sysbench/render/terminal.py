@@ -104,7 +104,7 @@ def _style(cell: Cell) -> str:
 
 
 def _right(column: ShownColumn, cells: Sequence[Cell]) -> bool:
-    """Whether a column is right-aligned: numbers, and whole numbers in columns without a unit."""
+    """Whether a column is right-aligned: numbers, and integers in columns without a unit."""
     return column.column.numeric or all(isinstance(cell, int) for cell in cells)
 
 
@@ -275,7 +275,7 @@ def _stack(found: Fit) -> RenderableType:
 
 
 def _named(column: ShownColumn, cell: Cell, text: str) -> str:
-    """A bare number needs its heading; a word does not."""
+    """Return a cell with its heading; a number needs it, a word does not."""
     return f"{column.column.title} {text}" if isinstance(cell, int) else text
 
 

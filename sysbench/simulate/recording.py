@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import gc
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
@@ -33,12 +34,12 @@ from sysbench.simulate.tensors import (
     DEVICE,
     Arguments,
     DeviceObserver,
+    KnownValues,
     ObservedDevice,
     Operator,
     Options,
     SimulatedDevice,
 )
-from sysbench.simulate.values import KnownValues
 from sysbench.simulate.without_compiler import without_compiler
 from sysbench.snapshot import Category
 from sysbench.spec.model import ModelCell, Phase
@@ -72,6 +73,9 @@ class RealDevice(ObservedDevice):
         self._observer.ends(func, args, kwargs, result)
         return result
 
+
+MICRO_BATCH_PHASES: tuple[Phase, ...] = ("forward", "loss", "backward")
+"""Phases that run once for each micro-batch."""
 
 _COMMUNICATING = ("c10d", "fsdp")
 """Namespaces of operators that communicate."""
@@ -302,12 +306,15 @@ def _carry_out(
             after_build()
         recorder.built(step)
         with recorder.following(step):
-            for number, phase, run in phases_of(step, protocol):
+            phases = phases_of(step, protocol)
+            for number, phase, run in phases:
                 with recorder.span(number, phase):
                     run()
                     after_phase()
                 recorder.ended(phase, step)
                 yield number
+                if phase == "backward" and recorder.repeat_micro_batch(times := cell.grad_accum - 2 - recorder.turn):
+                    deque(islice(phases, times * len(MICRO_BATCH_PHASES)), maxlen=0)
         recorder.device.stop()
 
 
@@ -453,6 +460,17 @@ class Recorder:
             self._categories[number] = "workspace"
 
 
+class _MicroBatch(NamedTuple):
+    """What a micro-batch asks for.
+
+    events    as in a recording, but numbered from the first allocation of the micro-batch
+    requests  size, stream, origin and category of its allocations
+    """
+
+    events: list[int]
+    requests: list[tuple[int, int, Origin, Category | None]]
+
+
 class _StepRecorder(Recorder):
     """A recorder that assigns categories to the allocations of training steps, and counts FLOPs of users' models."""
 
@@ -468,6 +486,8 @@ class _StepRecorder(Recorder):
         self._is_own = is_own
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
+        self._repeated_losses: dict[int, list[int]] = {}
+        """Losses of micro-batches that were not run, by the loss that stands for them: the latest first."""
 
     def heeds(self, func: Operator) -> bool:
         """Whether the operator needs scratch memory, communicates, or has FLOPs that are counted."""
@@ -484,6 +504,60 @@ class _StepRecorder(Recorder):
                     self._categories[number] = "communication"
         if self._work is not None and self._is_own:
             self._flops[self.step, self.phase] += flops(func, arguments, options, result)
+
+    def freed(self, number: int) -> None:
+        """Record a free: a step frees its losses from the last one to the first."""
+        for loss in self._repeated_losses.pop(number, ()):
+            super().freed(loss)
+        super().freed(number)
+
+    def repeat_micro_batch(self, times: int) -> bool:
+        """Record the micro-batch that has just ended `times` more, if running it would do the same; return whether so.
+
+        The first micro-batch of a step makes gradients, and those of the first step make buckets and scales. Once one
+        has done exactly what the one before it did, and has left nothing but its loss, the next one finds what it has
+        found, and does the same. Only the last one of a step differs: it may exchange gradients, and keeps its output.
+        Code of the user's could count its calls, and a real device is there to be measured: these run every one.
+        """
+        ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]
+        if times < 1 or len(ends) < 3 or self._is_own or not isinstance(self.device, SimulatedDevice):
+            return False
+        before, latest = (self._micro_batch(first, end) for first, end in pairwise(ends[-3:]))
+        if before != latest or not self.device.repeats():
+            return False
+        events = self._events[ends[-2] : ends[-1]]
+        made, freed = {event for event in events if event >= 0}, {~event for event in events if event < 0}
+        spans = self._spans[-len(MICRO_BATCH_PHASES) :]
+        of_loss = self._events[spans[1].first : spans[1].end]
+        if not freed < made or len(made - freed) != 1 or not made - freed < set(of_loss):
+            return False
+        (loss,) = made - freed
+        self._repeated_losses[loss] = [loss + turn * len(made) for turn in range(times, 0, -1)]
+        for turn in range(1, times + 1):
+            later = turn * len(events)
+            self._spans += [span._replace(first=span.first + later, end=span.end + later) for span in spans]
+            self._append(latest)
+        self.device.repeat(times)
+        return True
+
+    def _micro_batch(self, first: int, end: int) -> _MicroBatch:
+        """Return what the events from `first` to `end` ask for."""
+        events = self._events[first:end]
+        numbers = [event for event in events if event >= 0]
+        return _MicroBatch(
+            [event - numbers[0] if event >= 0 else event + numbers[0] for event in events],
+            [(self._sizes[n], self._streams[n], self._found[n], self._categories.get(n)) for n in numbers],
+        )
+
+    def _append(self, asked: _MicroBatch) -> None:
+        start = len(self._sizes)
+        self._events += [event + start if event >= 0 else event - start for event in asked.events]
+        for number, (size_bytes, stream, origin, category) in enumerate(asked.requests, start):
+            self._sizes.append(size_bytes)
+            self._streams.append(stream)
+            self._found.append(origin)
+            if category is not None:
+                self._categories[number] = category
 
     @contextmanager
     def following(self, step: TrainingStep) -> Iterator[None]:
@@ -512,7 +586,7 @@ class _StepRecorder(Recorder):
             for parameter in step.work.model.parameters():
                 if parameter.grad is not None:
                     self._assign("gradients", [parameter.grad])
-            # Else it is the loss scale of fp16.
+            self._assign("optimizer state", step.loss_scale)
             self._assign_rest("gradients" if step.keeps_whole_gradients else "optimizer state", spans[-1:])
         elif phase == "optimizer":
             self._assign_rest("optimizer state", spans[-1:])

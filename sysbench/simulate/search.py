@@ -75,12 +75,14 @@ def find_fewest_ranks(
 ) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
     """Find the fewest ranks, 1 or a power of two, over which `cell` fits on GPUs like `gpu`; yields each tried number.
 
-    A number that the strategy does not allow, such as one that does not divide the heads, is passed over. Raises as
+    A number that the strategy does not allow, such as one that does not divide the heads, is passed over. One rank has
+    nothing to share; where parameters have a type to be gathered in, FSDP2 computes in it on one rank too. Raises as
     `simulate` does.
     """
+    alone = {"strategy": "fsdp2" if cell.param_dtype is not None else None, "reshard": None, "no_sync": None}
     beyond: SimulatedMemory | None = None
     for ranks in (1 << power for power in range(MOST_RANKS.bit_length())):
-        among = cell.model_copy(update={"ranks": ranks, "strategy": cell.strategy if ranks > 1 else None})
+        among = cell.model_copy(update={"ranks": ranks, **(alone if ranks == 1 else {})})
         if layout_problem(among) is not None:
             continue
         tried = simulate(among, protocol, gpu, settings, origins=False)

@@ -8,13 +8,15 @@ results are created from a cache. The layers of a Transformer repeat the same ca
 are written in Python, take longer than everything else together.
 
 There are no values, so reading a value (`item()`, `if tensor:`, a copy to the host) returns 0 to torch's own code. Code
-of the user's gets those that are known (`values`); where one is not, it cannot be simulated.
+of the user's may look at one to decide what to do next: those of small tensors that follow from constants and inputs
+alone, such as positions, masks and token ids, are computed beside the simulation (`KnownValues`). Where code of the
+user's reads another one, it cannot be simulated.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
@@ -27,7 +29,6 @@ from torch._C import _DisableTorchDispatch as _below_python
 import sysbench
 from sysbench.errors import UnavailableError
 from sysbench.lab.accounting import DispatchMode, StorageWatch, tensors_in
-from sysbench.simulate.values import KnownValues
 
 DEVICE = torch.device("cpu", 0)
 """Device of simulated tensors. torch treats it as different from the host's `cpu`, which has no index, but otherwise as
@@ -210,6 +211,13 @@ class SimulatedDevice(ObservedDevice):
         if self.values is not None:
             self.values.follow(func, args, kwargs, result)
         return result
+
+    def repeats(self) -> bool:
+        """Whether the latest two micro-batches were alike in all that the device keeps besides storages."""
+        return True
+
+    def repeat(self, times: int) -> None:
+        """Keep what the latest micro-batch did as if it had run this many `times` more."""
 
     def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
         by_name: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {
@@ -429,3 +437,66 @@ def _size_bytes(fresh: _Fresh) -> int:
         return 0
     last = sum((length - 1) * step for length, step in zip(fresh.size, fresh.stride, strict=True))
     return (last + 1) * fresh.dtype.itemsize
+
+
+MOST_ELEMENTS = 1 << 16
+"""Most elements of a tensor whose values are kept."""
+
+_HOST = torch.device("cpu")
+_VALUES = "_values_beside"
+
+
+class KnownValues:
+    """Computes the values of simulated tensors as far as they are known."""
+
+    def __init__(self) -> None:
+        self._lost: set[int] = set()
+        """Storages of values that were overwritten with something unknown."""
+
+    def of(self, tensor: Tensor) -> Tensor | None:
+        """Return the values of a simulated tensor, or None if they are not known."""
+        values: Tensor | None = vars(tensor).get(_VALUES)
+        return None if values is None or values.untyped_storage()._cdata in self._lost else values
+
+    def follow(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Compute what an operator does to values, which has returned simulated `result`s."""
+        given = list(_simulated([*args, *kwargs.values()]))
+        if not given and next(_simulated([result]), None) is None:
+            return
+        known = all(self.of(each) is not None for each in given)
+        random = torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name
+        if not known or random or any(each.numel() > MOST_ELEMENTS for each in _simulated([result])):
+            self._forget(func, args, kwargs)
+            return
+        values = func(*self._real(args), **{name: self._real_of(each) for name, each in kwargs.items()})
+        for ours, real in zip(tensors_in([result]), tensors_in([values]), strict=True):
+            setattr(ours, _VALUES, real)
+
+    def _forget(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Forget the values of everything that the operator has written to."""
+        if not func._schema.is_mutable:
+            return
+        named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | dict(kwargs)
+        for argument in func._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for each in _simulated([named.get(argument.name)]):
+                    if (values := self.of(each)) is not None:
+                        self._lost.add(values.untyped_storage()._cdata)
+
+    def _real(self, values: Iterable[Any]) -> list[Any]:
+        return [self._real_of(each) for each in values]
+
+    def _real_of(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.of(value) if _is_simulated(value) else value
+        if isinstance(value, list | tuple):
+            return type(value)(self._real(value))
+        return _HOST if isinstance(value, torch.device) else value
+
+
+def _is_simulated(tensor: Tensor) -> bool:
+    return tensor.is_meta
+
+
+def _simulated(values: Iterable[Any]) -> Iterator[Tensor]:
+    return filter(_is_simulated, tensors_in(values))

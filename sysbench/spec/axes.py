@@ -19,7 +19,7 @@ from sysbench.errors import unknown
 from sysbench.spec.quantities import LARGEST_SIZE
 
 MAXIMUM_VALUES = 1000
-"""Upper limit for the values of one axis; more are probably a typing error."""
+"""Upper limit for the number of values of one axis; more are probably a typing error."""
 
 Scalar = int | float | bool | str | None
 Value = TypeVar("Value", int, str)
@@ -69,7 +69,7 @@ def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, 
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """The words of a comma-separated axis, without duplicates."""
+    """Return the words of a comma-separated axis, without duplicates."""
     words = value.split(",") if isinstance(value, str) else _sequence(value)
     return _distinct(str(word).strip() for word in words)
 
@@ -116,7 +116,7 @@ def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:
     for value in values:
         distinct[value] = None
         if len(distinct) > MAXIMUM_VALUES:
-            raise ValueError(f"names more than {MAXIMUM_VALUES} values: take a larger stride")
+            raise ValueError(f"has more than {MAXIMUM_VALUES} values: use a larger stride")
     return tuple(distinct)
 
 

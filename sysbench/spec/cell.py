@@ -37,7 +37,7 @@ Devices = Annotated[tuple[str, ...], BeforeValidator(devices)]
 """An axis of devices."""
 
 Threads = Annotated[tuple[int, ...], BeforeValidator(integers(1, 4096))]
-"""An axis of numbers of CPU threads; the limit is more than any machine of today has cores."""
+"""An axis of CPU thread counts; the limit exceeds the number of cores of any machine of today."""
 
 
 class RunCell(BaseModel):
@@ -53,8 +53,9 @@ class RunCell(BaseModel):
 
     device: str
     threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Threads that compute a call on the CPU; None leaves their number to torch. Cells that leave it open are written
-    down without it, as they were before it could be chosen, and keep their keys."""
+    """Number of CPU threads for computation; None leaves it to torch. A cell with None is stored without this field, so
+    that keys of older runs stay valid.
+    """
 
     @property
     def key(self) -> str:
@@ -64,22 +65,22 @@ class RunCell(BaseModel):
 
     @property
     def simulated(self) -> str | None:
-        """The GPU that is simulated; None if a device of this machine is measured."""
+        """The simulated GPU; None if a device of this machine is measured."""
         return None
 
     @property
     def against_ceiling(self) -> Precision | None:
-        """Precision of the matmul ceiling that results are compared with; it is measured first. None if not needed."""
+        """Precision of the matmul ceiling to compare results with, which is measured first; None if not needed."""
         return None
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """Whether leftovers of an earlier cell in the process (high-water marks, workspaces) would falsify this one."""
+        """Whether leftovers of an earlier cell in the process (high-water marks, workspaces) would distort this one."""
         return False
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """A cell that is measured before this one, in a process of its own; None for most cells."""
+        """A cell to measure before this one, in a separate process; None for most cells."""
         return None
 
     @property
@@ -94,7 +95,7 @@ class RunCell(BaseModel):
 
     @property
     def workers(self) -> int:
-        """Number of workers that measure the cell together, one for each rank; a simulation takes one."""
+        """Number of workers that measure the cell together, one for each rank; 1 for a simulation."""
         return 1 if self.step is None or self.simulated is not None else self.step.ranks
 
     @property
@@ -138,7 +139,7 @@ class RunCell(BaseModel):
 
 
 def threads_problem(cell: RunCell, device: DeviceType | None) -> str | None:
-    """Return the reason why a number of threads says nothing on this kind of device, or None if it does."""
+    """Return the reason why a thread count has no meaning on this kind of device, or None if it has."""
     if cell.threads is None or device in (None, "cpu"):
         return None
     return f"--threads sets how many threads compute on a CPU; on {device} leave it out, or add --device cpu"
@@ -157,7 +158,7 @@ class RunSpec(BaseModel):
 
     @property
     def called(self) -> str | None:
-        """The call in a program of the user's own that measured it; None if a command line did."""
+        """The call in the user's program that measured it; None for runs of the command line."""
         return None
 
     def cells(self) -> Iterator[Any]:

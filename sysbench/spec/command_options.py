@@ -1,9 +1,9 @@
 """Converts the fields of specs to command-line options, and given options back to specs.
 
-Default, help text and validation of a field stay in the spec; the command line only spells them. A command is a
-function of finished specs: `@command_options(TimeSpec, RunOptions)` on `def time(spec, options)`.
-Experiments name the same options by their long names: `d-model`, `bf16`, `heat-map`. From a finished spec follows the
-command line that repeats a run.
+Default, help text and validation of a field stay in the spec; this module only adds the spelling on the command
+line. A command is a function of finished specs: `@command_options(TimeSpec, RunOptions)` on `def time(spec,
+options)`. Experiments use the same long names of options: `d-model`, `bf16`, `heat-map`. A finished spec also
+determines the command line that repeats a run.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[G
 
 
 def explained(error: Exception) -> str | None:
-    """A usage error of Typer's in one line, with the option that was meant; None for any other error."""
+    """Return a usage error of Typer's as one line, with the nearest option; None for any other error."""
     # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
     format_message: Any = getattr(error, "format_message", None)
     if not callable(format_message):
@@ -128,7 +128,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
 
 
 def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, str], list[str]]:
-    """Completions of a field's value for a shell, from the function that the command line registered."""
+    """Complete a field's value for a shell, with the function that the command line registered."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         offered: list[str] = ctx.obj(ctx.info_name, model, field, incomplete, ctx.params) if ctx.obj else []
@@ -185,7 +185,7 @@ def _help(field: FieldInfo) -> str:
 OF_THE_WHOLE = frozenset(
     {"out", "json_path", "format", "no_live", "quiet", "debug", "plan", "resume", "source", "timeout_s"}
 )
-"""Fields of options that apply to a whole experiment, or have no use in one."""
+"""Option fields that apply to a whole experiment, or have no use in one."""
 
 _PLANS_ONLY = frozenset({("time", "simulate")})
 """Options that have an effect only with --plan."""
@@ -193,7 +193,7 @@ _PLANS_ONLY = frozenset({("time", "simulate")})
 
 @dataclass(frozen=True)
 class Key:
-    """The meaning of one long name."""
+    """Definition of one long option name."""
 
     field: str
     """Whether it belongs to the spec, or otherwise to the options."""
@@ -201,7 +201,7 @@ class Key:
     """The spec or options class that has the field."""
     info: FieldInfo
     stands_for: str | None = None
-    """The value that a shorthand stands for: `bf16` is `precision` bf16."""
+    """The value that a shorthand sets: `bf16` is `precision` bf16."""
 
     @property
     def switch(self) -> bool:
@@ -239,7 +239,7 @@ def long_name(model: type[BaseModel], field: str) -> str:
 
 
 def command_line(spec: RunSpec) -> str:
-    """Return the shortest command line with the same cells: defaults are omitted. A program has its call instead."""
+    """Return the shortest command line with the same cells, without defaults; for a user's program, return its call."""
     return spec.called or shlex.join(["sysbench", spec.kind, *_words(spec)])
 
 
@@ -259,7 +259,7 @@ def _words(spec: BaseModel) -> Iterator[str]:
 
 
 def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]:
-    """What a repeated option is given one after the other."""
+    """Yield the values of a repeated option one after the other."""
     return [f"{name}={_word(each)}" for name, each in value.items()] if isinstance(value, Mapping) else value
 
 

@@ -21,5 +21,5 @@ def of_one_length(columns: Columns, *names: str) -> Columns:
     lengths = {name: len(getattr(columns, name)) for name in names}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{length} {name}" for name, length in lengths.items())
-        raise ValueError(f"lists that belong together are of different lengths: {listed}")
+        raise ValueError(f"lists that belong together have different lengths: {listed}")
     return columns

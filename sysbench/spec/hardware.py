@@ -50,13 +50,15 @@ def user_directory() -> Path:
 
 
 SAME_MEMORY_SHARE = 0.1
-"""Memory sizes that differ by less belong to the same card under another driver: ECC and reserves take 1 to 5 %."""
+"""Memory sizes that differ by less belong to the same GPU model with a different driver: ECC and reserves take 1 to 5
+%.
+"""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
 _MARKETED = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
 _APART = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
 _EVERYBODYS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
-"""Terms that do not distinguish cards."""
+"""Terms that do not distinguish GPU models."""
 
 _UNITS = {
     f"{prefix}{infix}b": base**power
@@ -77,7 +79,7 @@ class Peak(_Frozen):
 
 
 class Ceiling(_Frozen):
-    """The highest measured rate of a large matrix product on such a card."""
+    """The highest measured rate of a large matrix product on such a GPU."""
 
     matmul_flops_per_s: PositiveFloat
     source: str = Field(min_length=1)
@@ -88,7 +90,7 @@ Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet"]
 
 
 class Rate(_Frozen):
-    """A constant of the model that predicts times."""
+    """A constant of the time model."""
 
     value: PositiveFloat
     spread: float = Field(ge=0)
@@ -108,7 +110,7 @@ class Calibration(_Frozen):
 
 
 class Hardware(_Frozen):
-    """A device, with all properties that are known."""
+    """A device with all known properties."""
 
     slug: str
     """Its name for `--simulate`, and the name of its file."""
@@ -133,9 +135,9 @@ class Hardware(_Frozen):
     synchronous: bool = False
     """Whether host and device are the same, as for a CPU: an operator returns when its work is done."""
     power_limit_w: PositiveInt | None = None
-    """Power limit as delivered."""
+    """Default power limit."""
     rates: dict[str, Rate] = Field(default_factory=dict)
-    """Constants from which times are predicted; `sysbench.predict.rates` describes each."""
+    """Constants for predicted times; `sysbench.predict.rates` describes each."""
     calibration: Calibration | None = None
     """Measured ceilings by precision; None if not measured."""
 
@@ -179,9 +181,10 @@ def _own_files() -> dict[str, Path]:
 
 
 def described(slug: str) -> Hardware | None:
-    """Return the hardware with exactly this slug, the user's own before the shipped one; None if nobody described it.
+    """Return the hardware with exactly this slug, preferring the user's file to the built-in one; None if there is
+    none.
 
-    Raises LogError for a file of the user's that describes no device.
+    Raises LogError if the user's file is not a valid device description.
     """
     file = _own_files().get(slug)
     return read(file) if file else next((hardware for hardware in known() if hardware.slug == slug), None)
@@ -190,9 +193,9 @@ def described(slug: str) -> Hardware | None:
 def named(name: str) -> Hardware:
     """Return the hardware with this name, or unnamed hardware of a memory size such as `24GiB`.
 
-    A slug, a driver's name, or as much of either as means one card: `h100-80gb`, `H100 SXM`, `4090`. A file of the
-    user's own comes before the one that is shipped. Raises UsageError for any other name, and for one that several
-    cards answer to; LogError for a file of the user's that describes no device.
+    The name is a slug, a driver's name, or any unambiguous part of either: `h100-80gb`, `H100 SXM`, `4090`. A user's
+    file takes precedence over the built-in one. Raises UsageError for an unknown or ambiguous name, and LogError if
+    the user's file is not a valid device description.
     """
     plain = name.strip().lower()
     if (exactly := described(plain)) is not None:
@@ -207,7 +210,9 @@ def named(name: str) -> Hardware:
     if len(in_full) == 1:
         return described(in_full[0].slug) or in_full[0]
     if meant:
-        raise UsageError(unknown(name, "the whole name of one GPU", [hardware.slug for hardware in meant]))
+        raise UsageError(unknown(name, "the full name of one GPU", [hardware.slug for hardware in meant]))
+    if plain.isdigit():
+        raise UsageError(f"{name} is not a known GPU; a memory size needs a unit: {name}GiB")
     every = [*dict.fromkeys([*(hardware.slug for hardware in known()), *_own_files()])]
     beginning = [each for each in every if each.startswith(plain)]
     raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", beginning or every))
@@ -225,7 +230,7 @@ def gpus(value: object) -> tuple[str, ...]:
 
 
 def _gpus(value: object, info: ValidationInfo) -> tuple[str, ...]:
-    """A run may be of a device that was calibrated elsewhere: it is read wherever its file is."""
+    """Accept any slug: the device may have been calibrated elsewhere, and a run can be read without its file."""
     return texts(value) if info.context == STORED else gpus(value)
 
 
@@ -240,7 +245,7 @@ def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
 
 
 def _could_be_called(name: str, hardware: Hardware) -> bool:
-    """Whether the card has every term and every memory size of the name."""
+    """Whether the name of the GPU has every term and every memory size of `name`."""
     own = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
     # What is sold as 80 GB, or as 141 GB, is about as many GiB.
     sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED.finditer(name.lower())]
@@ -249,7 +254,7 @@ def _could_be_called(name: str, hardware: Hardware) -> bool:
 
 
 def _terms(name: str) -> frozenset[str]:
-    """Terms of a name that distinguish cards: `h100` and `sxm`, without manufacturer and memory."""
+    """Return the terms of a name that distinguish GPU models: `h100` and `sxm`, without manufacturer and memory."""
     apart = _APART.sub(r" \1 ", _MARKETED.sub(" ", name.lower()))
     return frozenset(re.findall(r"[a-z0-9.]+", apart)) - _EVERYBODYS
 

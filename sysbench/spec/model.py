@@ -59,8 +59,8 @@ class ModelShape(BaseModel):
             return f"--heads {self.heads} does not divide --d-model {self.d_model}. Nearest that does: {nearest}"
         if self.d_head % 2:
             return (
-                f"--d-model {self.d_model} over --heads {self.heads} makes heads {self.d_head} wide, "
-                "and rotary embeddings turn pairs: the width must be even"
+                f"--d-model {self.d_model} over --heads {self.heads} gives a head width of {self.d_head}, which must "
+                "be even for rotary embeddings"
             )
         return None
 
@@ -75,21 +75,23 @@ SIZES: dict[str, ModelShape] = {
     "2026/xl": ModelShape(d_model=2560, d_ff=10240, layers=32, heads=32),
     "10b": ModelShape(d_model=4608, d_ff=12288, layers=50, heads=36),
 }
-"""Table 1 of the course (2025 edition); `2026/` marks a name whose dimensions differ in the later edition.
+"""Table 1 of Stanford CS336, assignment 2 (2025 edition); `2026/` marks a name whose dimensions differ in the later
+edition.
 
-`tiny` is sysbench's own: one step takes well under a second on two CPU cores."""
+`tiny` is sysbench's own: one step takes well under a second on two CPU cores.
+"""
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Mode = Literal["inference", "forward", "forward-backward", "train"]
 Phase = Literal["zero_grad", "forward", "loss", "backward", "optimizer"]
 Attention = Literal["naive", "sdpa", "flash", "efficient", "cudnn", "math", "flex", "own"]
-"""`own` is what a model of the user's computes by itself."""
+"""`own` is the unchanged attention of the user's model."""
 
 Execution = Literal["eager", "compiled"]
 AdamW = Literal["for-loop", "foreach", "fused"]
 Optimizer = AdamW | Code
-"""An implementation of AdamW, or a factory of the user's."""
+"""An implementation of AdamW, or the user's factory."""
 
 Precisions = Annotated[tuple[Precision, ...], BeforeValidator(choices("a precision", get_args(Precision)))]
 Modes = Annotated[tuple[Mode, ...], BeforeValidator(choices("a mode", get_args(Mode)))]
@@ -109,16 +111,16 @@ RANKS = "Several ranks"
 
 
 def precision_problem(precision: Precision, device: DeviceType) -> str | None:
-    """Why a kind of device does not have a precision, or None when it does."""
+    """Return the reason why a kind of device does not have a precision, or None if it does."""
     if precision == "fp16" and device == "cpu":
-        return "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
+        return "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
     if precision == "tf32" and device != "cuda":
         return f"--precision tf32 is a CUDA format; on {device} use fp32"
     return None
 
 
 class GridCell(RunCell):
-    """One point of a grid: a model, an input, and how the computation is done.
+    """One point of a grid: a model, an input, and how the step is computed.
 
     Each command has its own subclass, identified by `kind`, which adds its own axes.
     """
@@ -133,26 +135,29 @@ class GridCell(RunCell):
     optimizer: Optimizer
     seed: Seed
     ranks: Size = Field(default=1, exclude_if=lambda value: value == 1)
-    """Processes that take the step together. Cells of one rank are stored without it, as they were before there were
-    several, and keep their keys; so it is with `strategy`."""
+    """Number of processes that take the step together. Cells of one rank are stored without it and without `strategy`,
+    so that keys of older runs stay valid.
+    """
     strategy: Strategy | None = Field(default=None, exclude_if=lambda value: value is None)
     """How the model is distributed over the ranks; None for one rank."""
     bucket_mb: Size | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Capacity of DDP's buckets in MiB; None leaves torch's, where the first one is smaller. This and the following
-    fields are those of `KNOBS`, and left out at their defaults too."""
+    """Capacity of DDP's buckets in MiB; None leaves torch's default, where the first bucket is smaller. This field and
+    the following ones are those of `KNOBS`; they are not stored at their defaults either.
+    """
     gradient_as_bucket_view: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Whether DDP's gradients are views of the buckets, not copies beside them; None is off."""
+    """Whether DDP's gradients are views of the buckets instead of separate tensors; None is off."""
     reshard: Reshard | None = Field(default=None, exclude_if=lambda value: value is None)
-    """FSDP2's `reshard_after_forward` for all modules; None leaves torch's, which is on, but off for the rest of the
-    model around the blocks."""
+    """FSDP2's `reshard_after_forward` for all modules; None leaves torch's default: on for blocks, off for the rest of
+    the model.
+    """
     param_dtype: ShardDtype | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Type in which FSDP2 gathers parameters and computes; None leaves that of the parameters."""
+    """Dtype in which FSDP2 gathers parameters and computes; None leaves the parameters' dtype."""
     reduce_dtype: ShardDtype | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Type in which FSDP2 reduces gradients; None leaves that in which it computes."""
+    """Dtype in which FSDP2 reduces gradients; None leaves the dtype in which it computes."""
     prefetch: Count | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Blocks that FSDP2 gathers ahead explicitly, in forward and backward; None and 0 leave it to torch."""
+    """Number of blocks that FSDP2 prefetches explicitly, in forward and backward; None and 0 leave it to torch."""
     no_sync: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Whether ranks exchange gradients in the last micro-batch of a step only; None is off."""
+    """Whether ranks exchange gradients only in the last micro-batch of a step; None is off."""
     grad_accum: Size = Field(default=1, exclude_if=lambda value: value == 1)
     """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
 
@@ -168,16 +173,16 @@ class GridCell(RunCell):
 
     @property
     def batches(self) -> int:
-        """Number of different micro-batches in one step of all ranks: with tensor parallelism, all ranks share them."""
+        """Number of different micro-batches in one step of all ranks: with tensor parallelism, all ranks share one."""
         return self.grad_accum * (1 if self.strategy == "tp" else self.ranks)
 
     def occurrences(self, phase: str) -> int:
-        """Return how often a phase of a step runs: forward, loss and backward once for each micro-batch."""
+        """Return the number of runs of a phase per step: forward, loss and backward once for each micro-batch."""
         return 1 if phase in ("zero_grad", "optimizer") else self.grad_accum
 
     @property
     def ranks_refused(self) -> str | None:
-        """Why the cell cannot be one of several ranks, whatever their number; None if it can."""
+        """Return the reason why the cell cannot have several ranks, whatever their number; None if it can."""
         return f"sysbench {self.kind} runs one process"
 
     @property
@@ -202,7 +207,7 @@ class GridCell(RunCell):
 
     @property
     def shape(self) -> ModelShape | None:
-        """The dimensions of the built-in Transformer; None for a model of the user's."""
+        """The dimensions of the built-in Transformer; None for the user's own model."""
         return self.model if isinstance(self.model, ModelShape) else None
 
     @property
@@ -227,8 +232,8 @@ class GridCell(RunCell):
         alone = None
         if self.grad_accum > 1 and "backward" not in self.phases:
             alone = (
-                f"--grad-accum {self.grad_accum} adds up the gradients of several backward passes, and a step of this "
-                "mode has none. Nearest: --mode forward-backward"
+                f"--grad-accum {self.grad_accum} adds up the gradients of several backward passes, but this mode has "
+                "no backward pass. Nearest: --mode forward-backward"
             )
         return self.model.problem() or elsewhere or alone or threads_problem(self, device) or ranks_problem(self)
 
@@ -266,7 +271,7 @@ class ModelCell(GridCell):
 
     @property
     def step(self) -> ModelCell:
-        """The cell whose training step runs: this one."""
+        """The cell whose training step runs, which is this one."""
         return self
 
 
@@ -297,49 +302,50 @@ class ModelSpec(RunSpec):
     model: Annotated[Targets, Option(metavar="CODE,…", panel=OWN_MODEL)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="A model of your own instead: package.module:Class, path/to/file.py:factory, or hf:DIRECTORY with "
-        "the config.json of a Hugging Face model.",
+        description="Measure your own model instead: package.module:Class, path/to/file.py:factory, or hf:DIRECTORY "
+        "with the config.json of a Hugging Face model.",
     )
     model_arg: Annotated[Arguments, Option(metavar="NAME=AXIS", panel=OWN_MODEL, repeated=True)] = Field(
         default={},
         exclude_if=_is_empty,
-        description="An argument of its constructor, or a field of its config: layers=12,24. Can be repeated.",
+        description="A constructor argument of --model, or a field of its config: layers=12,24. Can be repeated.",
     )
     inputs: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = Field(
         default=None,
         exclude_if=_is_empty,
-        description="A function of (batch, ctx) that returns what the model takes: a tensor, a tuple, or a dict. By "
-        "default get_inputs beside the model, or token ids for its first embedding.",
+        description="A function of (batch, ctx) that returns the model's inputs: a tensor, a tuple, or a dict. "
+        "Default: get_inputs beside the model, or else token ids for its first embedding.",
     )
     input: Annotated[Described, Option(metavar="SHAPE", panel=OWN_MODEL, repeated=True)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="One input, described: tokens=int64[B,T]<vocab, or image=float32[B,3,224,224]. Can be repeated.",
+        description="Description of one input: tokens=int64[B,T]<vocab, or image=float32[B,3,224,224]. Can be "
+        "repeated.",
     )
     loss: Annotated[Code | None, Option(metavar="CODE", panel=OWN_MODEL)] = Field(
         default=None,
         exclude_if=_is_empty,
-        description="A function of (output) or (output, inputs) that returns the loss. By default output.loss, cross "
+        description="A function of (output) or (output, inputs) that returns the loss. Default: output.loss, cross "
         "entropy of the logits, or the mean of the output.",
     )
     app_dir: Annotated[str, Option(metavar="DIRECTORY", panel=OWN_MODEL)] = Field(
         default="",
         exclude_if=_is_empty,
-        description="Where your code is imported from, instead of the current directory.",
+        description="Directory to import your code from, instead of the current directory.",
     )
     d_model: Annotated[
         tuple[int, ...],
         BeforeValidator(integers(2)),
         Option(flags=("--d-model", "--hidden-size"), metavar="AXIS", panel=MODEL),
-    ] = Field(default=(), description="Width of the residual stream, instead of the size's own.")
+    ] = Field(default=(), description="Width of the residual stream; overrides --size.")
     d_ff: Annotated[Sizes, Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(), description="Width inside the feed-forward block, instead of the size's own."
+        default=(), description="Width inside the feed-forward block; overrides --size."
     )
     layers: Annotated[Sizes, Option(flags=("--layers", "--num-layers"), metavar="AXIS", panel=MODEL)] = Field(
-        default=(), description="Number of Transformer blocks, instead of the size's own."
+        default=(), description="Number of Transformer blocks; overrides --size."
     )
     heads: Annotated[Sizes, Option(flags=("--heads", "--num-heads"), metavar="AXIS", panel=MODEL)] = Field(
-        default=(), description="Attention heads per block, instead of the size's own."
+        default=(), description="Attention heads per block; overrides --size."
     )
     vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
         default=(VOCABULARY,), description="Vocabulary size."
@@ -353,8 +359,8 @@ class ModelSpec(RunSpec):
     grad_accum: Annotated[Sizes, Option(metavar="AXIS", panel=STEP)] = Field(
         default=(1,),
         exclude_if=lambda value: value == (1,),
-        description="Micro-batches per step: forward and backward run this often, each on --batch sequences, and "
-        "gradients add up before one optimizer step.",
+        description="Micro-batches per step: run forward and backward this many times, each on --batch sequences, "
+        "and accumulate gradients before one optimizer step.",
     )
     precision: Annotated[
         Precisions,
@@ -366,7 +372,8 @@ class ModelSpec(RunSpec):
         ),
     ] = Field(
         default=("fp32",),
-        description="fp32 and tf32 compute in that format; bf16 and fp16 are autocast over fp32 parameters.",
+        description="Numeric format: fp32 and tf32 compute in that format; bf16 and fp16 use autocast over fp32 "
+        "parameters.",
     )
     attention: Annotated[
         tuple[Attention, ...],
@@ -390,77 +397,79 @@ class ModelSpec(RunSpec):
     ] = Field(
         default=("foreach",),
         description="Implementation of torch.optim.AdamW: for-loop, foreach, fused. With --model also "
-        "module:factory of your own.",
+        "module:factory for your own optimizer.",
     )
     device: Annotated[Devices, Option(metavar="NAME,…", panel=STEP)] = Field(
-        default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
+        default=("auto",),
+        description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
     )
     threads: Annotated[Threads, Option(metavar="AXIS", panel=STEP)] = Field(
         default=(),
         exclude_if=lambda value: not value,
-        description="Threads that compute on the CPU; torch's own number by default.",
+        description="Number of CPU threads for computation. Default: torch's own choice.",
     )
     ranks: Annotated[Ranks, Option(metavar="AXIS", panel=RANKS)] = Field(
         default=(1,),
         exclude_if=lambda value: value == (1,),
-        description="Processes that take each step together, each on a device of its own; on a CPU they share its "
-        "cores.",
+        description="Number of processes that take each step together, each on its own device; on a CPU they share "
+        "its cores.",
     )
     strategy: Annotated[Strategies, Option(metavar="NAME,…", panel=RANKS)] = Field(
         default=(),
         exclude_if=_is_empty,
         description="How the model is distributed: ddp (a replica on each rank, the default), fsdp2 (sharded "
-        "parameters), tp (tensor parallel, one batch for all ranks), hsdp (replicas of shards).",
+        "parameters), tp (tensor parallel, one batch for all ranks), hsdp (sharded replicas).",
     )
     bucket_mb: Annotated[BucketSizes, Option(metavar="AXIS", panel=RANKS)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). By default torch's: 25, and 1 for "
-        "the first.",
+        description="ddp: capacity of each gradient bucket in MiB (bucket_cap_mb). Default: 25, and 1 for "
+        "the first bucket.",
     )
     gradient_as_bucket_view: Annotated[Switches, Option(metavar="on,off", panel=RANKS)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="ddp: on makes gradients views of the buckets, which saves one copy of all gradients. off by "
-        "default.",
+        description="ddp: 'on' makes gradients views of the buckets, which saves one copy of all gradients. "
+        "Default: off.",
     )
     reshard: Annotated[Reshards, Option(metavar="on,off,N", panel=RANKS)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="fsdp2, hsdp: on frees gathered parameters after forward and gathers them again in backward; off "
-        "keeps them; N keeps them in shards over groups of N ranks. By default on for blocks, off for the rest.",
+        description="fsdp2, hsdp: 'on' frees gathered parameters after forward and gathers them again in backward; "
+        "'off' keeps them; N keeps them sharded over groups of N ranks. Default: on for blocks, off for "
+        "the rest.",
     )
     param_dtype: Annotated[ShardDtypes, Option(metavar="NAME,…", panel=RANKS)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="fsdp2, hsdp: type in which parameters are gathered and the model computes: fp32 or bf16. The "
-        "optimizer keeps its own.",
+        description="fsdp2, hsdp: dtype in which parameters are gathered and the model computes: fp32 or bf16. The "
+        "optimizer keeps its own dtype.",
     )
     reduce_dtype: Annotated[ShardDtypes, Option(metavar="NAME,…", panel=RANKS)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="fsdp2, hsdp: type in which gradients are reduced: fp32 or bf16. By default that of --param-dtype.",
+        description="fsdp2, hsdp: dtype in which gradients are reduced: fp32 or bf16. Default: same as --param-dtype.",
     )
     prefetch: Annotated[Prefetches, Option(metavar="AXIS", panel=RANKS)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="fsdp2, hsdp: blocks to gather ahead explicitly, in forward and backward; 0, the default, leaves "
-        "it to torch.",
+        description="fsdp2, hsdp: number of blocks to prefetch explicitly, in forward and backward; 0, the default, "
+        "leaves prefetching to torch.",
     )
     no_sync: Annotated[Switches, Option(metavar="on,off", panel=RANKS)] = Field(
         default=(),
         exclude_if=_is_empty,
-        description="ddp, fsdp2, hsdp, with --grad-accum: on exchanges gradients in the last micro-batch of a step "
-        "only (no_sync(), set_requires_gradient_sync). off by default, as in torch.",
+        description="ddp, fsdp2, hsdp, with --grad-accum: 'on' exchanges gradients only in the last micro-batch of "
+        "a step (no_sync(), set_requires_gradient_sync). Default: off, as in torch.",
     )
     seed: Annotated[Seed, Option(metavar="N", panel=STEP)] = Field(
-        default=0, description="Seed of the parameters and of the tokens."
+        default=0, description="Seed for parameters and tokens."
     )
 
     @model_validator(mode="before")
     @classmethod
     def _attention_of_own(cls, given: Any) -> Any:
-        """A model of the user's keeps its attention unless another is asked for."""
+        """Keep the attention of the user's model unless another is requested."""
         if isinstance(given, dict) and given.get("model") and "attention" not in given:
             return {**given, "attention": "own"}
         return given
@@ -489,8 +498,8 @@ class ModelSpec(RunSpec):
             raise ValueError(problem)
         if self.no_sync and max(self.grad_accum) == 1:
             raise ValueError(
-                f"--no-sync {','.join(self.no_sync)} is about the exchange of gradients between micro-batches, and a "
-                "step has one: add --grad-accum 2"
+                f"--no-sync {','.join(self.no_sync)} controls the exchange of gradients between micro-batches, but "
+                "each step has only one: add --grad-accum 2"
             )
         return self
 
@@ -498,7 +507,7 @@ class ModelSpec(RunSpec):
     def _check_own(self) -> Self:
         if self.model:
             if self.inputs and self.input:
-                raise ValueError("--inputs and --input both say what the model takes: give one of them")
+                raise ValueError("--inputs and --input both describe the model's inputs: give only one of them")
             return self
         for given, option in (
             (self.model_arg, "--model-arg"),

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 class Option:
     """Marks a field as a command-line option.
 
-    `flags` are its spellings, the preferred one first (by default the field's name with dashes), `metavar` is the
-    placeholder of its value, `panel` the heading under which it is listed, and `shorthands` are flags without a value
-    that set one: `{"--bf16": "bf16"}`. A `positional` option needs no flag. A `repeated` option may be given several
-    times, or as several arguments: its field gets a list of words; a `pair` takes the next two words, whatever they
-    are. `values` are completions for a shell, if the field's type does not list them.
+    `flags` are its spellings, the preferred one first (default: the field's name with dashes), `metavar` is the
+    placeholder of its value, `panel` the heading under which it is listed, and `shorthands` are flags without a
+    value that set one: `{"--bf16": "bf16"}`. A `positional` option needs no flag. A `repeated` option may be given
+    several times, or as several arguments: its field gets a list of words; a `pair` takes the next two words,
+    whatever they are. `values` are completions for a shell, if the field's type does not list them.
     """
 
     flags: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
-"""Models that the user names: where their code is, what their constructor is given, and what they are fed.
+"""Models that the user names: the location of their code, their constructor's arguments, and their inputs.
 
-Nothing is imported here: a spec that is read again only names code. `sysbench.lab.own_model` imports it, in the worker.
+Nothing is imported here: a spec that is read back only names code. `sysbench.lab.own_model` imports it, in the
+worker.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _BETWEEN_ARGUMENTS = re.compile(r",(?=[^\W\d]\w*=)")
 _BETWEEN_INPUTS = re.compile(r",(?![^\[]*\])")
 
 DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
-"""Types of described inputs; whole numbers are drawn below a bound, the others from a normal distribution."""
+"""Dtypes of described inputs; integers are drawn below a bound, the others from a normal distribution."""
 
 
 def code(value: str) -> str:
@@ -33,7 +34,7 @@ def code(value: str) -> str:
         return value
     written = value if ":" in value else f"{value}:NAME"
     raise ValueError(
-        f"{value or '(nothing)'} does not name code: write package.module:NAME or path/to/file.py:NAME"
+        f"{value or '(nothing)'} is not a reference to code: write package.module:NAME or path/to/file.py:NAME"
         + (f", such as {written}" if _MODULE.fullmatch(written) or _FILE.fullmatch(written) else "")
     )
 
@@ -57,7 +58,7 @@ def _arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
 
 
 def _scalars(written: str) -> tuple[Scalar, ...]:
-    """Numbers by the axis grammar; otherwise words, of which `true`, `false` and `none` are Python's constants."""
+    """Parse numbers by the axis grammar, otherwise words; `true`, `false` and `none` become Python's constants."""
     try:
         return axis(written)
     except ValueError:
@@ -65,7 +66,7 @@ def _scalars(written: str) -> tuple[Scalar, ...]:
 
 
 class DescribedInput(BaseModel):
-    """One input of a model: `tokens=int64[B,T]<vocab` is the argument `tokens`, whole numbers below the vocabulary.
+    """One input of a model: `tokens=int64[B,T]<vocab` is the argument `tokens`, integers below the vocabulary.
 
     Without a name it is the next positional argument. Sizes are numbers, `B` for the batch and `T` for the context.
     """
@@ -76,10 +77,10 @@ class DescribedInput(BaseModel):
     dtype: str
     sizes: tuple[int | str, ...]
     below: int | str | None
-    """Bound of whole numbers: a number, or `vocab`."""
+    """Exclusive upper bound of integers: a number, or `vocab`."""
 
     def __str__(self) -> str:
-        """As it is described on the command line."""
+        """Return the description as on the command line."""
         name, bound = f"{self.name}=" if self.name else "", f"<{self.below}" if self.below is not None else ""
         return f"{name}{self.dtype}[{','.join(map(str, self.sizes))}]{bound}"
 
@@ -94,14 +95,16 @@ def _described(value: object) -> tuple[object, ...]:
 
 
 def described(word: str) -> DescribedInput:
-    """Parse one description; raises ValueError with what is allowed."""
+    """Parse one description; raises ValueError that says what is allowed."""
     found = _INPUT.fullmatch(word.replace(" ", ""))
     if found is None:
-        raise ValueError(f"{word} describes no input: write tokens=int64[B,T]<vocab or image=float32[B,3,224,224]")
+        raise ValueError(
+            f"{word} does not describe an input: write tokens=int64[B,T]<vocab or image=float32[B,3,224,224]"
+        )
     if found["dtype"] not in DTYPES:
         hint = nearest(found["dtype"], DTYPES)
         question = f" Did you mean {hint}?" if hint else ""
-        raise ValueError(f"{found['dtype']} is not a type of inputs.{question} ({', '.join(DTYPES)})")
+        raise ValueError(f"{found['dtype']} is not an input dtype.{question} ({', '.join(DTYPES)})")
     sizes = tuple(int(size) if size.isdigit() else size for size in filter(None, found["sizes"].split(",")))
     if wrong := [size for size in sizes if size == 0 or (isinstance(size, str) and size not in ("B", "T"))]:
         raise ValueError(f"{wrong[0]} is not a size in {word}: allowed are whole numbers from 1, B (batch) and T (ctx)")
@@ -110,7 +113,7 @@ def described(word: str) -> DescribedInput:
     if below == 0 or (isinstance(below, str) and below != "vocab"):
         raise ValueError(f"{bound} is not a bound in {word}: write a whole number from 1, or vocab")
     if found["dtype"].startswith("int") and below is None:
-        raise ValueError(f"{word} needs a bound for its whole numbers, such as <vocab or <1000")
+        raise ValueError(f"{word} needs an upper bound for its integers, such as <vocab or <1000")
     return DescribedInput(name=found["name"], dtype=found["dtype"], sizes=sizes, below=below)
 
 
@@ -121,33 +124,33 @@ Code = Annotated[str, BeforeValidator(code)]
 
 
 class OwnModel(BaseModel):
-    """A model of the user's, and what it is fed."""
+    """A user's model and its inputs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     target: str
     """`package.module:Class`, `path/to/file.py:factory`, or `hf:DIRECTORY` of a Hugging Face config."""
     arguments: dict[str, Scalar]
-    """What `--model-arg` gives to the constructor, or to the config."""
+    """Arguments of `--model-arg` for the constructor, or for the config."""
     dimensions: dict[str, Size]
-    """Offered to a constructor that asks for them by name."""
+    """Dimensions passed to a constructor that has arguments of these names."""
     sized: bool
-    """Whether these dimensions were asked for, so that a model which takes none of them is a mistake."""
+    """Whether the user gave these dimensions, so that a model which takes none of them is an error."""
     inputs: str | None
-    """A function `(batch, ctx)` that makes them."""
+    """A function `(batch, ctx)` that makes the inputs."""
     described: tuple[DescribedInput, ...]
     loss: str | None
-    """A function `(output)` or `(output, inputs)` that computes it."""
+    """A function `(output)` or `(output, inputs)` that computes the loss."""
     directory: str
-    """Where its code is imported from."""
+    """Directory from which its code is imported."""
 
     def __hash__(self) -> int:
-        """Equal models have equal fields; a dict has no hash of its own."""
+        """Equal models have equal fields; a dict cannot be hashed."""
         return hash(self.model_dump_json())
 
     @property
     def title(self) -> str:
-        """Its name without its place: `GPT`, or the directory of a config."""
+        """The model's name without its location: `GPT`, or the directory of a config."""
         if self.target.startswith(HUGGING_FACE):
             path = Path(self.target.removeprefix(HUGGING_FACE))
             return (path.parent if path.suffix == ".json" and path.parent.name else path).name
@@ -160,7 +163,7 @@ class OwnModel(BaseModel):
         return path / "config.json" if path.is_dir() else path
 
     def problem(self) -> str | None:
-        """Return why there is no such file, in one line; None if there is, or if only an import can tell."""
+        """Return one line if the file does not exist; None if it exists, or if only an import can tell."""
         for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
             path, _, _ = (target or "").rpartition(":")
             if target is not None and target.startswith(HUGGING_FACE):

@@ -49,7 +49,7 @@ def _in_the_calendar(text: str) -> str:
     try:
         datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
     except ValueError:
-        raise ValueError("it is no time as in 2026-01-31T12:00:00Z") from None
+        raise ValueError("it is not a time such as 2026-01-31T12:00:00Z") from None
     return text
 
 

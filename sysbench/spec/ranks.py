@@ -23,7 +23,7 @@ Strategies = Annotated[tuple[Strategy, ...], BeforeValidator(choices("a strategy
 
 Switch = Literal["on", "off"]
 Reshard = Switch | int
-"""Whether a block's parameters are freed after forward; a number keeps them over groups of so many ranks."""
+"""Whether a block's parameters are freed after forward; a number keeps them sharded over groups of that many ranks."""
 
 ShardDtype = Literal["fp32", "bf16"]
 
@@ -33,7 +33,7 @@ def _reshards(value: object) -> tuple[str | int, ...]:
     words = texts(value)
     for word in words:
         if word not in ("on", "off") and not (word.isdecimal() and int(word) > 1):
-            raise ValueError(f"{word or '(nothing)'} is neither on nor off, nor a number of ranks from 2")
+            raise ValueError(f"{word or '(nothing)'} is not on, off, or a number of ranks from 2")
     return tuple(int(word) if word.isdecimal() else word for word in words)
 
 
@@ -54,7 +54,7 @@ KNOBS: Mapping[str, tuple[Strategy, ...]] = {
     "prefetch": _SHARDED,
     "no_sync": ("ddp", *_SHARDED),
 }
-"""Fields of cells and specs that belong to some strategies only, with these strategies."""
+"""Fields of cells and specs that only some strategies have, with these strategies."""
 
 Interconnect = Literal["eth-100", "ib-200", "ib-400", "ib-800"]
 """Network between nodes, by the nominal rate of each GPU's adapter in Gbit/s."""
@@ -71,8 +71,7 @@ def points(
 ) -> Iterator[dict[str, Any]]:
     """Yield the fields of cells for these numbers of ranks, strategies, values of `KNOBS`, and micro-batches per step.
 
-    One rank has no strategy, and a strategy only the knobs that belong to it; `no_sync` belongs to several
-    micro-batches.
+    One rank has no strategy, and a strategy has only its own knobs; `no_sync` needs several micro-batches.
     """
     for each in ranks:
         for strategy, grad_accum in itertools.product(strategies if each > 1 else (None,), accumulations):
@@ -87,7 +86,7 @@ def points(
 
 
 def knobs_problem(strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[object]]) -> str | None:
-    """Return the reason why one of the knobs that are given belongs to none of the strategies, or None."""
+    """Return the reason why one of the given knobs fits none of the strategies, or None."""
     for name, values in knobs.items():
         if values and not set(KNOBS[name]) & set(strategies):
             return (
@@ -123,7 +122,7 @@ def layout_problem(cell: GridCell) -> str | None:
     if cell.strategy == "hsdp" and (ranks < 4 or ranks % (NODE_RANKS if ranks > NODE_RANKS else 2)):
         nearest = max(4, ranks - ranks % 2) if ranks <= NODE_RANKS else max(16, round(ranks / NODE_RANKS) * NODE_RANKS)
         return (
-            f"--ranks {ranks} makes no replicas of equal shards for --strategy hsdp: allowed are 4, 6, 8, and "
+            f"--ranks {ranks} cannot form replicas of equal size for --strategy hsdp: allowed are 4, 6, 8, and "
             f"multiples of {NODE_RANKS}. Nearest: {nearest}"
         )
     if isinstance(cell.reshard, int) and cell.strategy is not None:
@@ -133,9 +132,8 @@ def layout_problem(cell: GridCell) -> str | None:
             wanted = cell.reshard
             closest = min(groups, key=lambda size: abs(size - wanted), default="on")
             return (
-                f"--reshard {wanted} makes no smaller groups of equal size from the {shards} ranks over which "
-                f"--strategy {cell.strategy} shards: allowed are {', '.join(['on', 'off', *map(str, groups)])}. "
-                f"Nearest: {closest}"
+                f"--reshard {wanted} does not divide the {shards} ranks of a --strategy {cell.strategy} shard group: "
+                f"allowed are {', '.join(['on', 'off', *map(str, groups)])}. Nearest: {closest}"
             )
     if cell.strategy == "tp" and shape is not None:
         for name, size in (("heads", shape.heads), ("d_ff", shape.d_ff)):
@@ -144,6 +142,6 @@ def layout_problem(cell: GridCell) -> str | None:
                 nearest = min(fits, key=lambda each: abs(each - ranks))
                 return (
                     f"--strategy tp splits the {size} {name.replace('d_ff', 'columns of d_ff')} of {cell.size} over "
-                    f"--ranks {ranks}, which does not divide them. Nearest that does: {nearest}"
+                    f"--ranks {ranks}, which does not divide them. Nearest valid number: {nearest}"
                 )
     return None

@@ -1,4 +1,4 @@
-"""Options common to all commands: how a run is carried out, and how its results are shown.
+"""Options common to all commands: how cells are run, and how results are shown.
 
 None of them changes what is measured, so they are not part of a log's identity.
 """
@@ -22,18 +22,18 @@ Format = Literal["terminal", "markdown", "csv", "latex"]
 
 OUTPUT = "Output"
 EXECUTION = "Execution"
-VIEW = "What is shown"
+VIEW = "Display"
 
 JsonPath = Annotated[str | None, Option(flags=("--json",), metavar="PATH|-", panel=OUTPUT)]
 Shown = Annotated[
     Format,
     Option(metavar="NAME", panel=OUTPUT),
-    Field(description="Tables as terminal, markdown, csv or latex."),
+    Field(description="Table format: terminal, markdown, csv or latex."),
 ]
 Columns = Annotated[
     Texts,
     Option(metavar="NAME,…", panel=OUTPUT),
-    Field(description="Columns to show; with a leading +, in addition to the default ones. A wrong name lists all."),
+    Field(description="Columns to show; with a leading +, in addition to the default ones. An unknown name lists all."),
 ]
 Debug = Annotated[bool, Option(panel=OUTPUT), Field(description="Show tracebacks.")]
 
@@ -44,12 +44,12 @@ _OF_FILES = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
 
 def _where(value: object) -> object:
     if isinstance(value, str) and not (value in ELSEWHERE or re.fullmatch(r"ray://[^/\s]+", value)):
-        raise ValueError(f"{unknown(value, 'a place to carry cells out', ELSEWHERE)}, or ray://HOST:PORT")
+        raise ValueError(f"{unknown(value, 'a place to run cells', ELSEWHERE)}, or ray://HOST:PORT")
     return value
 
 
 def _arguments(value: object) -> object:
-    """Parse NAME=VALUE, whose value is a number where it is written as one."""
+    """Parse NAME=VALUE; a value that looks like a number becomes one."""
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         return value
     found = []
@@ -62,7 +62,7 @@ def _arguments(value: object) -> object:
 
 
 ELSEWHERE = ("ray", "slurm", "slurm:local")
-"""Where cells can be carried out instead of here, besides the address of a Ray cluster."""
+"""Places other than this machine where cells can run, besides the address of a Ray cluster."""
 
 Where = Annotated[str, BeforeValidator(_where)]
 Arguments = Annotated[tuple[tuple[str, Scalar], ...], BeforeValidator(_arguments)]
@@ -92,18 +92,18 @@ class RunOptions(BaseModel):
         default=Path("runs"), description="Directory for the log and the record."
     )
     json_path: JsonPath = Field(
-        default=None, description="Also write the record here; - writes it, and nothing else, to stdout."
+        default=None, description="Also write the record to this file; - writes only the record, to stdout."
     )
     format: Shown = "terminal"
     tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(), description="Tables to show instead of those that the axes imply; a wrong name lists all."
+        default=(), description="Tables to show instead of the default ones for these axes; an unknown name lists all."
     )
     columns: Columns = ()
     no_live: Annotated[bool, Option(panel=OUTPUT)] = Field(
-        default=False, description="One line per finished cell instead of the dashboard."
+        default=False, description="Print one line per finished cell instead of the dashboard."
     )
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
-        default=False, description="No progress, only the result."
+        default=False, description="Show no progress, only the result."
     )
     debug: Debug = False
     plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
@@ -119,30 +119,31 @@ class RunOptions(BaseModel):
         default=False, description="Also run cells larger than one that ran out of memory."
     )
     force: Annotated[bool, Option(panel=EXECUTION)] = Field(
-        default=False, description="Also start cells that are predicted not to fit into memory."
+        default=False, description="Also start cells whose predicted memory exceeds the device's."
     )
     on: Annotated[Where | None, Option(metavar="WHERE", panel=EXECUTION, values=ELSEWHERE)] = Field(
         default=None,
-        description="Carry cells out elsewhere, side by side: ray, ray://HOST:PORT, or slurm (slurm:local tries it).",
+        description="Run cells elsewhere, in parallel: ray, ray://HOST:PORT, or slurm (slurm:local runs the jobs on "
+        "this machine).",
     )
     on_arg: Annotated[Arguments, Option(metavar="NAME=VALUE", panel=EXECUTION, repeated=True)] = Field(
         default=(),
-        description="What --on hands over to Ray (num_cpus=4) or to submitit (slurm_partition=gpu, timeout_min=30).",
+        description="Options passed to Ray (num_cpus=4) or to submitit (slurm_partition=gpu, timeout_min=30).",
     )
     parallel: Annotated[int | None, Option(metavar="N", panel=EXECUTION)] = Field(
-        default=None, ge=1, le=256, description="Carry so many cells out at a time, if they are simulated."
+        default=None, ge=1, le=256, description="Number of simulated cells to run in parallel."
     )
 
     log_name: str | None = None
     """Name of the log without its ending; None for a name from the time and the command. Not on the command line."""
     ceilings: bool = True
-    """Whether to measure the matmul ceiling with which rates are compared. Not on the command line."""
+    """Whether to measure the matmul ceiling that rates are compared with. Not on the command line."""
     watch: Callable[[Any], object] | None = None
     """Called with every event of a quiet run. Not on the command line."""
     overall: Any = None
     """Position of the run in an experiment (`render.dashboard.overall.Overall`), if any. Not on the command line."""
     links: Any = None
-    """Other ranks that torchrun or srun has started (`engine.nodes.links.Links`), if any. Not on the command line."""
+    """Other ranks started by torchrun or srun (`engine.nodes.links.Links`), if any. Not on the command line."""
     shown: bool = True
     """Whether to print the result. Not on the command line."""
 
@@ -154,9 +155,11 @@ class RunOptions(BaseModel):
     @model_validator(mode="after")
     def _refuse_two_places(self) -> Self:
         if self.on is not None and self.parallel is not None:
-            raise ValueError(f"--parallel is for this machine; --on {self.on} itself decides what runs at a time")
+            raise ValueError(
+                f"--parallel applies to this machine; --on {self.on} decides itself how many cells run at a time"
+            )
         if self.on_arg and self.on is None:
-            raise ValueError("--on-arg needs --on WHERE, to which it is handed over")
+            raise ValueError("--on-arg passes options to the system that --on names: add --on WHERE")
         return self
 
     @model_validator(mode="after")
@@ -166,7 +169,7 @@ class RunOptions(BaseModel):
         for name, path in self._files():
             first = taken.setdefault(path.resolve(), name)
             if first != name:
-                raise ValueError(f"{name} {path} is the file of {first}: give each its own")
+                raise ValueError(f"{name} {path} is also the file of {first}: give each its own file")
         return self
 
     def _files(self) -> Iterator[tuple[str, Path]]:
@@ -183,5 +186,5 @@ class SavedOptions(RunOptions):
     """Options to show a finished run, for commands that show no other files."""
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
-        default=None, description="Show a finished log or record instead of measuring. Needs no torch."
+        default=None, description="Show a finished log or record instead of measuring. Does not need torch."
     )

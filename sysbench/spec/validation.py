@@ -26,7 +26,7 @@ def validated(model: type[Model], values: Given) -> Model:
 
 
 def called_with(model: type[Model], values: Given) -> Model:
-    """Build the spec from the arguments of a function, as `validated`, in one line that names the argument."""
+    """Build the spec from the arguments of a function, like `validated`; errors name the argument."""
     try:
         return validated(model, values)
     except OptionError as error:
@@ -53,7 +53,7 @@ def first_fault(error: ValidationError, within: str = "") -> str:
     """Return the first error and its location: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])
-    return f"{where or 'at its top'}: {first['msg'].removeprefix('Value error, ')}"
+    return f"{where or 'at top level'}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _explain(model: type[BaseModel], error: ValidationError) -> str:
@@ -87,7 +87,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
 
 
 def literals(annotation: Any) -> tuple[str, ...]:
-    """The words that a type allows, alone or in a tuple; nothing for a type that is no choice between words."""
+    """Return the words that a type allows, alone or in a tuple; nothing if the type is not a choice of words."""
     if get_origin(annotation) in (Union, types.UnionType, tuple):
         return tuple(word for member in get_args(annotation) for word in literals(member))
     return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()

@@ -12,7 +12,7 @@ from sysbench.statistics.samples import Stream, series
 from sysbench.statistics.verdict import Ratio, rank_sum, ratio
 
 FALSE_CLAIM: Final = 0.01
-"""Largest probability that data without any effect show one, over all questions asked together."""
+"""Largest probability that data without any effect show one, over all comparisons together."""
 
 SMALLEST_EFFECT: Final = 0.01
 """Smaller differences between two cells are not reported: clocks and temperatures differ that much between processes,
@@ -32,7 +32,7 @@ class Pooled:
     value: float
     """Geometric mean of the ratios."""
     reach: float
-    """Largest distance of a cell's ratio from the mean; the ends of its own 95 % interval count too."""
+    """If a ratio is farther than this share from the common value, the range is reported instead."""
     count: int
 
 

@@ -33,7 +33,7 @@ _STANDS_OUT = 0.99
 """The smallest size is left out if its distance from the line of the others has a probability of 1 % or less."""
 
 _NEGLIGIBLE = 0.02
-"""As a share of a value: smaller distances from the line never exclude a size."""
+"""Smaller distances from the line, as a share of a value, never exclude a size."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoP
     """
     x, y = _logarithms(sizes, "size"), _logarithms(values, "value")
     if len(x) != len(y):
-        raise ValueError(f"{len(x)} sizes and {len(y)} values: each size needs its value")
+        raise ValueError(f"{len(x)} sizes and {len(y)} values: the numbers must be equal")
     order = np.argsort(x)
     x, y = x[order], y[order]
     if (np.diff(x) == 0).any():
-        raise ValueError("a size comes twice: take one value for each")
+        raise ValueError("duplicate size: give one value for each size")
     first = _regime(x, y)
     found = _line(x[first:], y[first:]) if first is not None else None
     if found is None or (law := _law(found, x, y, first or 0)).half_width > WIDEST_HALF:
@@ -179,7 +179,7 @@ def _sizes(x: Values) -> tuple[float, ...]:
 def _logarithms(numbers: Sequence[float], what: str) -> Values:
     values = np.array(series(numbers).values)
     if (values <= 0).any():
-        raise ValueError(f"{what} {float(values.min())} is not positive: only positive ones have a power law")
+        raise ValueError(f"{what} {float(values.min())} is not positive: a power law needs positive values")
     logarithms: Values = np.log(values)
     return logarithms
 
@@ -215,9 +215,9 @@ def crossovers(sizes: Sequence[float], ratios: Sequence[Ratio]) -> list[Crossove
     Raises ValueError for sizes that are not positive, do not ascend, or do not match the ratios in number.
     """
     if len(sizes) != len(ratios):
-        raise ValueError(f"{len(sizes)} sizes and {len(ratios)} ratios: each size needs its ratio")
+        raise ValueError(f"{len(sizes)} sizes and {len(ratios)} ratios: the numbers must be equal")
     if any(size <= 0 for size in sizes) or any(a >= b for a, b in itertools.pairwise(sizes)):
-        raise ValueError("sizes must be positive and ascend")
+        raise ValueError("sizes must be positive and ascending")
     decided = [number for number, ratio in enumerate(ratios) if direction(ratio)]
     return [
         _between(sizes, ratios, first, last)

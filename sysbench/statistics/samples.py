@@ -39,7 +39,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Finite samples, at least one, with what several statistics need of them, computed once."""
+    """Finite samples, at least one, with values that several statistics share, computed once."""
 
     values: Values
     ordered: Values
@@ -101,8 +101,9 @@ class Series:
 
 
 Stream: TypeAlias = Sequence[float] | NDArray[np.float64] | Series
-"""Samples of one quantity in one unit, in the order in which they were taken. Who asks for several statistics of the
-same samples makes a Series of them."""
+"""Samples of one quantity in one unit, in the order in which they were taken. Callers that need several statistics of
+the same samples create a Series.
+"""
 
 
 def series(samples: Stream) -> Series:
@@ -114,7 +115,7 @@ def series(samples: Stream) -> Series:
     except TypeError:
         raise ValueError("samples must be a flat sequence of numbers") from None
     if not values:
-        raise ValueError("no samples: at least one is needed")
+        raise ValueError("no samples: at least one is required")
     if not all(map(isfinite, values)):
         index = next(number for number, value in enumerate(values) if not isfinite(value))
         raise ValueError(f"sample {index} of {len(values)} is {values[index]}: every sample must be finite")

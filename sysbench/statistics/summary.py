@@ -97,7 +97,7 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
 
 
 def interval_of(ordered: Values, confidence: float = 0.95) -> tuple[float, float] | None:
-    """As `median_interval`, of samples in ascending order."""
+    """Like `median_interval`, for samples in ascending order."""
     position = _position(len(ordered), confidence)
     if position is None:
         return None
@@ -162,7 +162,7 @@ def _inward(count: int, depth: int, wider: float, narrower: float, confidence: f
 
 
 def enough(samples: Stream, steps: int, until: float | None, most: int) -> bool:
-    """Whether these samples suffice: `steps` of them, and with `until` as many up to `most` as it takes to settle."""
+    """Whether these samples suffice: `steps` of them, or with `until` as many as it takes to settle, up to `most`."""
     if len(samples) < steps:
         return False
     return until is None or len(samples) >= most or settled(samples, until)
@@ -181,7 +181,7 @@ def t_quantile(probability: float, degrees: int) -> float:
     if not 0 < probability < 1:
         raise ValueError(f"probability is {probability}: it must lie between 0 and 1")
     if degrees < 1:
-        raise ValueError(f"{degrees} degrees of freedom: at least one is needed")
+        raise ValueError(f"{degrees} degrees of freedom: at least one is required")
     low, high = 0.0, 1.0
     while _within(high, degrees) < probability:
         high *= 2

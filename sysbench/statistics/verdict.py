@@ -29,7 +29,7 @@ AMBIGUOUS  none of these: more samples would help
 """
 
 Unit = Literal["steps", "runs", "rounds"]
-"""What is repeated: the interval covers the variation between these."""
+"""The unit of replication: the interval covers the variation between these units."""
 
 MARGIN = 0.01
 """Default margin: ratios from 1/1.01 to 1.01 are the same."""
@@ -96,7 +96,7 @@ def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) 
     """
     first, second = np.array(_positive(a).values), np.array(_positive(b).values)
     if len(first) != len(second):
-        raise ValueError(f"{len(first)} and {len(second)} medians: every round has one of each arm")
+        raise ValueError(f"{len(first)} and {len(second)} medians: every round needs one of each arm")
     logs = np.sort(np.log(second / first))
     count, cut = len(logs), int(TRIMMED * len(logs))
     kept = count - 2 * cut
@@ -151,7 +151,7 @@ def verdict_of(log_low: float, log_high: float, margin: float) -> Verdict:
 def _positive(samples: Stream) -> Series:
     found = series(samples)
     if found.ordered[0] <= 0:
-        raise ValueError(f"one of the times is {found.ordered[0]}: a ratio needs times above zero")
+        raise ValueError(f"one of the times is {found.ordered[0]}: a ratio needs positive times")
     return found
 
 
@@ -200,7 +200,7 @@ def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
 def _positive_median(samples: Series) -> float:
     found = samples.median
     if found <= 0:
-        raise ValueError(f"the median is {found}: a ratio needs medians above zero")
+        raise ValueError(f"the median is {found}: a ratio needs positive medians")
     return found
 
 

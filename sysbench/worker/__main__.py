@@ -1,4 +1,4 @@
-"""The measured process: `python -m sysbench.worker`. The engine starts it; it is of no use on its own."""
+"""The measured process: `python -m sysbench.worker`. Only the engine starts it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sysbench import meeting
 
 
 def main() -> None:
-    """Import torch, connect, announce this worker, and carry out commands until the engine hangs up."""
+    """Import torch, connect, announce this worker, and run commands until the engine disconnects."""
     if meeting.ADDRESS_VARIABLE not in os.environ:
         sys.exit("sysbench.worker is started by sysbench; run `sysbench time` instead")
     where = {name: os.environ.pop(name) for name in (meeting.ADDRESS_VARIABLE, meeting.KEY_VARIABLE)}

@@ -1,4 +1,4 @@
-"""The worker: it is connected to the engine, carries out its commands, and classifies errors.
+"""The worker: it connects to the engine, runs its commands, and classifies errors.
 
 Before a cell starts, it checks whether the cell will fit in the device's memory.
 """
@@ -33,11 +33,11 @@ DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
 
 _GLOO_TIMEOUT = "Timed out waiting"
-"""Words of gloo's error when a rank has not joined a collective operation, which has no class of its own."""
+"""Words in gloo's error when a rank has not joined a collective operation; the error has no class of its own."""
 
 
 def serve(channel: Channel, import_s: float) -> bool:
-    """Announce this worker and carry out every command until there are no more; return whether to exit cleanly."""
+    """Announce this worker and run every command until there are no more; return whether to exit cleanly."""
     try:
         channel.send(
             WorkerReady(
@@ -81,14 +81,14 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
 
 
 def _threads(request: protocol.Measure) -> int | None:
-    """The cell's threads; ranks that leave them open share those of torch evenly, and with them the cores."""
+    """Return the cell's number of threads; by default ranks divide torch's threads, and with them the cores, evenly."""
     if request.rank is None or request.cell.threads is not None:
         return request.cell.threads
     return max(1, torch.get_num_threads() // request.cell.workers)
 
 
 def _ranks(request: protocol.Measure) -> AbstractContextManager[None]:
-    """The group of the cell's ranks, if there are several."""
+    """Join the process group of the cell's ranks, if there are several."""
     rank = request.rank
     if rank is None:
         return nullcontext()
@@ -133,7 +133,7 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 def _line(error: Exception) -> str:
-    """The error as one line of limited length."""
+    """Format the error as one line of limited length."""
     words = " ".join(str(error).split())
     text = words if isinstance(error, SysbenchError) else f"{type(error).__name__}: {words}".removesuffix(": ")
     return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 1]}…"
@@ -146,13 +146,13 @@ def _trace(error: Exception) -> str:
 def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
     """Simulate the cell's steps on a GPU like `device` with `free_bytes` free before the CUDA context is created.
 
-    A mode of `time` has a protocol of the same name in `memory`; that of `forward` also computes a loss, which needs
-    slightly more memory. Raises UnavailableError if the cell cannot be simulated.
+    A mode of `time` has a protocol of the same name in `memory`; the protocol `forward` also computes a loss, which
+    needs slightly more memory. Raises UnavailableError if the cell cannot be simulated.
     """
     settings = AllocatorSettings.from_environment(os.environ)
     step = cell.step
     if step is None:
-        raise UnavailableError("what is not a training step is not simulated beforehand")
+        raise UnavailableError("only training steps are simulated in advance")
     result = simulate(step, step.mode, Gpu.like(device, free_bytes), settings, origins=False)
     verdict = result.verdict
     where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
@@ -167,7 +167,7 @@ def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForesee
 
 
 class EngineGoneError(Exception):
-    """The engine has closed its end, so further results have no recipient."""
+    """The engine has disconnected, so further results have no recipient."""
 
 
 class Channel:
@@ -178,10 +178,11 @@ class Channel:
 
     @classmethod
     def connect(cls, environment: MutableMapping[str, str] = os.environ) -> Channel:
-        """Connect to the engine that `environment` names, and remove its address from there; no child may inherit it.
+        """Connect to the engine at the address in `environment`, and remove the address from it; no child may inherit
+        it.
 
-        Raises KeyError if no engine is named, and OSError or multiprocessing.AuthenticationError if it cannot be
-        reached.
+        Raises KeyError without an address, and OSError or multiprocessing.AuthenticationError if the engine cannot
+        be reached.
         """
         address = environment.pop(meeting.ADDRESS_VARIABLE)
         key = bytes.fromhex(environment.pop(meeting.KEY_VARIABLE))

@@ -80,14 +80,14 @@ def _cpu_bf16() -> bool:
 
 
 def _cuda_problem(torch: Any) -> str | None:
-    """The reason why a CUDA build finds no device."""
+    """Return the reason why a CUDA build finds no device."""
     if torch.version.cuda is None or torch.cuda.is_available():
         return None
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         return _line(error)
-    return "torch finds no CUDA device, and does not say why"
+    return "torch finds no CUDA device and gives no reason"
 
 
 def _devices(torch: Any) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def _cudnn(torch: Any) -> str | None:
 
 
 def _attention_kernels(torch: Any) -> dict[str, list[str]]:
-    """Precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device.
+    """Return the precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device.
 
     The inputs are (1, 1, 128, 64), causal, and require gradients, as in a training step.
     """
@@ -125,7 +125,7 @@ def _attention_kernels(torch: Any) -> dict[str, list[str]]:
 
 
 def _backends(torch: Any) -> list[str]:
-    """How ranks can communicate here; gloo fails where it finds no network interface, so it is tried."""
+    """Return how ranks can communicate here; gloo is tried, because it fails without a network interface."""
     found = []
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

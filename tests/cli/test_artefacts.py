@@ -119,11 +119,11 @@ def test_a_report_has_a_section_for_each(
     ("pair", "said"),
     [
         (("trace", "snapshot"), "is a trace and"),
-        (("trace", "run"), "can be compared with another trace, not with a run"),
-        (("run", "snapshot"), "can be compared with another snapshot, not with a run"),
-        (("trace", "trace", "--gate", "3%"), "--gate judges runs; a trace was seen once, and has no verdict"),
+        (("trace", "run"), "compare it with another trace, not with a run"),
+        (("run", "snapshot"), "compare it with another snapshot, not with a run"),
+        (("trace", "trace", "--gate", "3%"), "--gate applies to runs; a trace is a single sample and has no verdict"),
         (("trace", "trace", "--tables", "clases"), "Did you mean classes?"),
-        (("trace", "damaged"), "is not as sysbench writes it: summaries"),
+        (("trace", "damaged"), "is not in sysbench's format: summaries"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(

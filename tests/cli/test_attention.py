@@ -111,7 +111,7 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
         (("--tables", "swep"), "swep is not a table. Did you mean sweep?"),
         (("--figure", "c.gif"), "c.gif: unknown figure format"),
         (("--simulate", "a100-80gb", "--device", "cpu"), "--simulate measures nothing"),
-        (("--precision", "fp16", "--device", "cpu"), "--precision fp16 is refused on the CPU"),
+        (("--precision", "fp16", "--device", "cpu"), "--precision fp16 is not supported on the CPU"),
         (
             ("--impl", "naive,compiled", "--simulate", "24GiB"),
             "--impl compiled cannot be simulated for 24GiB: its memory",

@@ -75,7 +75,7 @@ def test_two_runs_are_compared_without_torch(runs: Path) -> None:
     ("arguments", "complaint"),
     [
         ([], 'name what to compare: two runs, or --ab "SPEC" "SPEC"'),
-        (["latest"], "latest is one side of a comparison: name the other one as well"),
+        (["latest"], "compare needs two runs, but only latest is given: sysbench compare A B"),
         (["latest", "lastet"], "lastet is neither a file nor a directory, nor a run in runs. Did you mean latest?"),
         (["latest", "latest~1", "--across", "precison"], "--across precison is not an axis. Did you mean precision?"),
         (["latest", "latest~1", "--gate", "three"], "--gate three is not a share: write 1% or 0.01"),

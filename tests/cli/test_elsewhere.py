@@ -122,7 +122,7 @@ def test_a_ray_cluster_without_gpus_measures_on_processors_unless_a_gpu_was_aske
     assert cell["device"]["type"] == "cpu"
     ran = answered("time", *MINUTE, "--ctx=16", "--device=cuda", "--on=ray", f"--out={tmp_path / 'refused'}")
     assert ran.code == 2
-    assert "--device cuda: a cell needs 1 GPU, and no machine of the Ray cluster has more than 0." in ran.err
+    assert "--device cuda: a cell needs 1 GPU, but no machine of the Ray cluster has more than 0." in ran.err
 
 
 def programs_of_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, **says: str) -> None:
@@ -155,7 +155,7 @@ def test_a_job_that_slurm_ends_at_its_limit_is_a_cell_that_took_too_long(
     ran = answered(*SIMULATED, "--on=slurm", "--on-arg=timeout_min=5", f"--out={tmp_path / 'runs'}", COLUMNS="")
     assert ran.code == 1
     assert {cell["outcome"] for cell in record_in(tmp_path / "runs")["cells"]} == {"timeout"}
-    assert "SLURM ended job 12_0 at its limit: --on-arg timeout_min=120 is a longer one" in ran.out
+    assert "SLURM ended job 12_0 at its time limit: --on-arg timeout_min=120 sets a longer one" in ran.out
     assert "--time=5" in "".join(path.read_text() for path in tmp_path.glob("runs/slurm/*.sh"))
 
 
@@ -182,8 +182,11 @@ def test_cells_of_unlike_gpus_are_told_apart_in_every_table(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--parallel=2",), "--parallel 2 is for cells that are simulated (--simulate GPU)"),
-        (("--parallel=2", "--on=ray"), "--parallel is for this machine; --on ray itself decides what runs at a time"),
+        (("--parallel=2",), "--parallel 2 is for simulated cells (--simulate GPU)"),
+        (
+            ("--parallel=2", "--on=ray"),
+            "--parallel applies to this machine; --on ray decides itself how many cells run at a time",
+        ),
         (("--on=rya",), "--on rya is not a place to carry cells out. Did you mean ray? (ray, slurm, slurm:local)"),
         (("--on-arg=a=1",), "--on-arg needs --on WHERE"),
         (("--on=slurm:local", "--on-arg=timeout_min"), "--on-arg timeout_min is not NAME=VALUE"),

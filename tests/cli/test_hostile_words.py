@@ -91,4 +91,4 @@ def test_a_search_for_runs_ends_at_a_bound(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(runs, "MOST_SEARCHED", 20)
     ran = answered("report", str(tmp_path))
     assert ran.code == 2
-    assert f"more than 20 files and directories below {tmp_path}: name the directory" in ran.complaint
+    assert f"{tmp_path} contains more than 20 files and directories: name the directory" in ran.complaint

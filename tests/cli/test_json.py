@@ -132,10 +132,10 @@ def test_earlier_runs_go_by_their_names(place: Path, line: str, file: str) -> No
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("memory --from latest", "there are no runs of `sysbench memory` in runs"),
-        ("time --from latest~9", "time:latest~9 goes back too far"),
-        ("time --from 2026", "time:2026 is the beginning of several names in runs"),
-        ("time --resume latest~9", "time:latest~9 goes back too far"),
+        ("memory --from latest", "runs contains no run of `sysbench memory`"),
+        ("time --from latest~9", "there is no time:latest~9"),
+        ("time --from 2026", "time:2026 is ambiguous in runs"),
+        ("time --resume latest~9", "there is no time:latest~9"),
         ("time --from missing.json", "cannot read missing.json: no such file"),
         ("time --resume runs/2026-11-21T10-00-00-time.json", "2026-11-21T10-00-00-time.json"),
     ],

@@ -222,7 +222,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
     for option in ("--resume", "--from"):
         ran = answered("memory", f"{option}={log}")
         assert ran.code == 2
-        assert "is of `sysbench time`" in ran.complaint
+        assert "is a record of `sysbench time`" in ran.complaint
 
 
 # --- mistakes
@@ -235,7 +235,10 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
         (("--find=batch",), "--find needs --simulate GPU"),
         (("--simulate=1GiB", "--find=ranks", "--ranks=2"), "drop one of them"),
         (("--simulate=1GiB", "--find=ranks", "--strategy=ddp"), "every rank holds the whole model"),
-        (("--simulate=1GiB", "--ranks=5", "--strategy=tp"), "--ranks 5, which does not divide them. Nearest that does"),
+        (
+            ("--simulate=1GiB", "--ranks=5", "--strategy=tp"),
+            "--ranks 5, which does not divide them. Nearest valid number",
+        ),
         (("--simulate=1GiB", "--ranks=12", "--strategy=hsdp"), "multiples of 8. Nearest: 16"),
         (("--find=layers", "--simulate=24GiB"), "--find layers is not allowed"),
         (("--simulate=24GiB", "--compile"), "--execution compiled cannot be simulated"),
@@ -297,7 +300,7 @@ def test_what_cannot_run_here_is_pointed_to_the_simulation(tmp_path: Path) -> No
 def test_of_a_gpu_that_is_only_a_size_no_step_time_is_predicted_and_what_can_be_had_is_named() -> None:
     ran = answered("time", "--simulate=24GiB")
     assert ran.code == 2
-    assert "sysbench memory --simulate 24GiB says whether a step fits" in ran.complaint
+    assert "sysbench memory --simulate 24GiB shows whether a step fits" in ran.complaint
 
 
 def test_a_plan_says_what_fits_and_runs_nothing(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_version_is_the_packages() -> None:
         ),
         (
             ["time", "--fp16", "--device", "cpu"],
-            "sysbench time: --precision fp16 is refused on the CPU, which emulates it; "
+            "sysbench time: --precision fp16 is not supported on the CPU, which would emulate it; "
             "use bf16 there, or --device cuda",
         ),
         (["time", "--until", "200%"], "sysbench time: --until 2.0 is out of range: allowed is less than 1"),
@@ -154,11 +154,14 @@ def test_version_is_the_packages() -> None:
             "sysbench time: --tables sumary is not a table. Did you mean summary?",
         ),
         (["time", "--from", "none.jsonl"], "sysbench time: cannot read none.jsonl: no such file"),
-        (["time", "--from", "a.jsonl", "--ctx", "1"], "sysbench time: --from shows a finished run; --ctx would change"),
+        (
+            ["time", "--from", "a.jsonl", "--ctx", "1"],
+            "sysbench time: --from shows a finished run; --ctx would have no effect",
+        ),
         (
             ["time", "--simulate", "24GiB"],
             "sysbench time: --simulate 24GiB: its rates are unknown, so times cannot be predicted; "
-            "sysbench memory --simulate 24GiB says whether a step fits",
+            "sysbench memory --simulate 24GiB shows whether a step fits",
         ),
         (
             ["time", "--plan", "--simulate", "a100-80"],

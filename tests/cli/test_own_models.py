@@ -121,7 +121,7 @@ def test_what_a_model_prints_is_not_in_the_results_and_is_marked(measured: tuple
 def test_a_model_that_breaks_ends_its_own_cell_alone(measured: tuple[Ran, Path]) -> None:
     reads = cell_of(measured, "Reads")
     assert reads["outcome"] == "crashed"
-    assert reads["detail"] == "forward: it reads from standard input, where there is nothing (theirs.py:28 in forward)"
+    assert reads["detail"] == "forward: it reads from standard input, which is empty (theirs.py:28 in forward)"
     assert measured[0].code == 1
     assert cell_of(measured, "Looks")["outcome"] == "ok"
 
@@ -131,7 +131,7 @@ def test_the_whole_traceback_is_kept_and_shown_on_request(measured: tuple[Ran, P
     shown = list(tracebacks(log))
     assert any(re.fullmatch(r' *File ".*theirs\.py", line 28, in forward', line) for line in shown)
     assert any(line.startswith("EOFError") for line in shown)
-    with pytest.raises(UsageError, match="nonsense does not name code"):
+    with pytest.raises(UsageError, match="nonsense is not a reference to code"):
         main(["time", "--model", "nonsense", "--debug"])
 
 
@@ -169,15 +169,18 @@ def test_the_record_says_which_code_ran_and_reading_it_imports_none(measured: tu
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--model theirs", "theirs does not name code: write package.module:NAME or path/to/file.py:NAME, such as"),
+        (
+            "--model theirs",
+            "theirs is not a reference to code: write package.module:NAME or path/to/file.py:NAME, such as",
+        ),
         ("--model other.py:Lm", "--model other.py:Lm: there is no file other.py"),
         ("--model hf:nowhere", "--model hf:nowhere: there is no file nowhere"),
-        ("--model hf:", "hf: does not name code"),
+        ("--model hf:", "hf: is not a reference to code"),
         ("--model theirs:Lm --loss other.py:loss", "--loss other.py:loss: there is no file other.py"),
         ("--model theirs:Lm --model-arg width", "width is not NAME=VALUE, such as layers=12,24 or norm=rms"),
-        ("--model theirs:Lm --input tokens", "tokens describes no input: write tokens=int64[B,T]<vocab or"),
-        ("--model theirs:Lm --input 'int64[B]'", "int64[B] needs a bound for its whole numbers"),
-        ("--model theirs:Lm --inputs a:b --input 'bool[B]'", "--inputs and --input both say what the model takes"),
+        ("--model theirs:Lm --input tokens", "tokens does not describe an input: write tokens=int64[B,T]<vocab or"),
+        ("--model theirs:Lm --input 'int64[B]'", "int64[B] needs an upper bound for its integers"),
+        ("--model theirs:Lm --inputs a:b --input 'bool[B]'", "--inputs and --input both describe the model's inputs"),
         ("--model theirs:Lm --optimizer sgd", "sgd is not an optimizer implementation."),
         ("--loss theirs:loss", "--loss applies to a model of your own: add --model package.module:Class"),
         ("--optimizer theirs:make", "--optimizer module:factory applies to a model of your own"),
@@ -197,4 +200,4 @@ def test_an_experiment_from_elsewhere_may_not_name_code_unless_it_is_allowed(tmp
     (tmp_path / "there" / "e.toml").write_text(written)
     refused = answered("run", "../there/e.toml", "--plan", cwd=tmp_path / "here")
     assert refused.code == 2
-    assert "names code to be imported (theirs:Lm): read it, then add --allow-code" in refused.complaint
+    assert "it imports code (theirs:Lm): read it, then add --allow-code" in refused.complaint

@@ -237,10 +237,19 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
         (["--from", "none.json"], "cannot read none.json: no such file"),
         (["--from", "a.json,"], "--from a.json, lacks the name of a file"),
         (["--from", ""], "--from (nothing) lacks the name of a file"),
-        (["--from", "a.json", "--window", "a.json"], "--window a.json is the file of --from: give each its own"),
-        (["--trace", "a.json", "--window", "./a.json"], "--window a.json is the file of --trace: give each its own"),
-        (["--flame", "a.svg", "--json", "a.svg"], "--flame a.svg is the file of --json: give each its own"),
-        (["--from", "a.json", "--ctx", "7"], "--from shows a finished run; --ctx would change nothing in it"),
+        (
+            ["--from", "a.json", "--window", "a.json"],
+            "--window a.json is also the file of --from: give each its own file file",
+        ),
+        (
+            ["--trace", "a.json", "--window", "./a.json"],
+            "--window a.json is also the file of --trace: give each its own file file",
+        ),
+        (
+            ["--flame", "a.svg", "--json", "a.svg"],
+            "--flame a.svg is also the file of --json: give each its own file file",
+        ),
+        (["--from", "a.json", "--ctx", "7"], "--from shows a finished run; --ctx would have no effect"),
         (["--from", "a.json", "--trace", "b.json"], "--trace keeps the trace of a run; --from reads an existing one"),
         (["--from", "a.json,b.json", "--window", "c.json"], "--window and --flame need a single trace"),
         (["--from", "a.jsonl,b.json"], "--from takes one log or record, or several traces; a.jsonl is a log or record"),

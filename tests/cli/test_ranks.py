@@ -246,9 +246,9 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
         (("time", "--ranks", "5", "--strategy", "tp"), "splits the 12 heads of small over --ranks 5"),
         (
             ("time", "--ranks", "6", "--heads", "8", "--strategy", "tp"),
-            "which does not divide them. Nearest that does: 4",
+            "which does not divide them. Nearest valid number: 4",
         ),
-        (("time", "--ranks", "2", "--strategy", "hsdp"), "--ranks 2 makes no replicas of equal shards"),
+        (("time", "--ranks", "2", "--strategy", "hsdp"), "--ranks 2 cannot form replicas of equal size"),
         (("time", "--ranks", "16", "--simulate", "h100"), "name the network between nodes: --interconnect ib-400"),
         (
             ("time", "--ranks", "2", "--simulate", "h100", "--compile"),

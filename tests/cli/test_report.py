@@ -79,14 +79,14 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(runs:
     [
         (
             ["-o", "a.htm"],
-            "--output a.htm does not end as a report does: .htm is not a kind of report. Did you mean .html? "
+            "--output a.htm has an unknown format: .htm is not a report format. Did you mean .html? "
             "(.html, .md, .tex, .csv)",
         ),
         (["-o", "a.md", "-o", "a.md"], "--output a.md is given twice"),
-        (["-o", "a.md", "-o", "a.tex", "empty"], "there are no runs in empty"),
+        (["-o", "a.md", "-o", "a.tex", "empty"], "empty contains no runs"),
         (["runs/2026-11-20T15-00-00-memry.json"], "is neither a file nor a directory"),
-        (["torn.json"], "torn.json is not JSON, or was cut off"),
-        (["newer.json"], "newer.json was written by sysbench 7.1 in schema 99; this version reads up to 1"),
+        (["torn.json"], "torn.json is not JSON, or is truncated"),
+        (["newer.json"], "newer.json was written by sysbench 7.1 with schema 99; this version reads up to 1"),
     ],
 )
 def test_what_cannot_be_reported_gets_one_line(runs: Path, arguments: list[str], complaint: str) -> None:
@@ -106,7 +106,7 @@ def test_without_any_run_it_says_what_to_name(tmp_path: Path) -> None:
     ran = refused(cwd=tmp_path)
     assert ran.code == 2
     assert (
-        ran.complaint == "sysbench report: there is no directory runs here: name logs, records or directories of them"
+        ran.complaint == "sysbench report: no directory runs here: name logs, records or directories that contain them"
     )
 
 
@@ -125,4 +125,4 @@ def test_only_some_runs_are_written_up_and_a_wrong_name_lists_those_there_are(tm
 def test_opening_needs_a_page(tmp_path: Path) -> None:
     wrong = answered("report", str(tmp_path), "--open", "-o", str(tmp_path / "report.md"))
     assert wrong.code == 2
-    assert "--open shows a page: it needs -o report.html" in wrong.complaint
+    assert "--open opens a page in the browser: it needs -o report.html" in wrong.complaint

@@ -87,8 +87,8 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
     (directory,) = tmp_path.glob("*-mine")
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "run 2 of 5  elsewhere failed: --device cuda:99 is not here" in err
-    assert "run 3 of 5  nowhere: left out, " in err
+    assert "run 2 of 5  elsewhere failed: --device cuda:99: no such device" in err
+    assert "run 3 of 5  nowhere: skipped, " in err
     assert f"saved  {directory}" in err
     assert f"resume with: sysbench run --resume {directory}" in err
     assert "A run that takes long" in out
@@ -113,7 +113,7 @@ def test_an_experiment_is_interrupted_killed_continued_and_then_complete(tmp_pat
 
     continued = answered("run", "--resume", str(directory), "--format", "markdown")
     assert continued.code == 1, "a run has failed again"
-    assert "run 1 of 5  short: finished before" in continued.err
+    assert "run 1 of 5  short: already finished" in continued.err
     assert (directory / "short.jsonl").read_bytes() == short, "what was finished is not touched"
     first_cell, second_cell, again = cells_of(long)
     assert (first_cell, second_cell) == (first_cell, again), "a finished cell is not repeated"
@@ -156,9 +156,13 @@ def directory_of(out: Path, path: str, overrides: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("former", "later", "said"),
     [
-        ("ctx = 8", "ctx = 9", "short was made with other options: --ctx 8 there, 9 here"),
-        ("steps = 2\n", "steps = 2\nbf16 = true\n", "short was made with other options: --precision not given there"),
-        ('name = "short"', 'name = "brief"', "the experiment has other runs by now (brief, short)"),
+        ("ctx = 8", "ctx = 9", "short was made with different options: --ctx 8 there, 9 here"),
+        (
+            "steps = 2\n",
+            "steps = 2\nbf16 = true\n",
+            "short was made with different options: --precision not given there",
+        ),
+        ('name = "short"', 'name = "brief"', "the runs of the experiment have changed (brief, short)"),
         ('on_cpu.skip = "no card, no run"', "", "nowhere was left out there (time), here it is as written (time)"),
     ],
 )
@@ -174,15 +178,15 @@ def test_a_directory_of_another_experiment_is_not_continued(tmp_path: Path, form
 def test_what_is_no_directory_of_an_experiment_is_not_continued(tmp_path: Path) -> None:
     path = written(tmp_path, EXPERIMENT)
     directory = directory_of(tmp_path, path, {})
-    with pytest.raises(UsageError, match=r"it is of the experiment .*mine\.toml, not of quick"):
+    with pytest.raises(UsageError, match=r"this is a directory of the experiment .*mine\.toml, not of quick"):
         experiment_runs.continued(directory, ExperimentOptions(experiment="quick"), {}, on_this_machine)
-    with pytest.raises(LogError, match=r"is not the directory of an experiment: it has no manifest\.json"):
+    with pytest.raises(LogError, match=r"is not an experiment directory: it has no manifest\.json"):
         experiment_runs.continued(tmp_path, ExperimentOptions(), {}, on_this_machine)
     (directory / "manifest.json").write_text('{"manifest_version": 99, "sysbench_version": "7.0"}')
     with pytest.raises(LogError, match=r"was written by sysbench 7\.0 in version 99; this version reads up to 1"):
         manifest.read(directory)
     (directory / "manifest.json").write_text('{"runs": 3}')
-    with pytest.raises(LogError, match="is not a manifest of sysbench"):
+    with pytest.raises(LogError, match="is not a sysbench manifest"):
         manifest.read(directory)
 
 
@@ -246,15 +250,18 @@ def test_without_a_name_what_ships_is_listed() -> None:
     [
         (
             ["qiuck"],
-            "sysbench run: qiuck is not an experiment that ships, nor a file, which ends in .toml. Did you mean",
+            "sysbench run: qiuck is not a built-in experiment, nor a file, which ends in .toml. Did you mean",
         ),
         (["nowhere/mine.toml"], "sysbench run: cannot read nowhere/mine.toml: no such file"),
         (["quick", "--seqq", "8"], "sysbench run: No such option: --seqq"),
-        (["sizes", "--seq", "8"], "sysbench run: --seq is an option of no run of sizes"),
+        (["sizes", "--seq", "8"], "sysbench run: --seq is not an option of any run of sizes"),
         (["sizes", "--size", "smal"], "sysbench run: --size smal is not a size. Did you mean small?"),
-        (["--size", "small", "--plan"], "sysbench run: --size, --plan: name an experiment as well (accumulation, "),
-        (["quick", "--list"], "sysbench run: --list lists what ships; what quick would do, --plan shows"),
-        (["--resume", "nowhere"], "sysbench run: nowhere is not the directory of an experiment"),
+        (
+            ["--size", "small", "--plan"],
+            "sysbench run: --size, --plan also needs the name of an experiment (accumulation, ",
+        ),
+        (["quick", "--list"], "sysbench run: --list lists the built-in experiments; --plan shows what quick would run"),
+        (["--resume", "nowhere"], "sysbench run: nowhere is not an experiment directory"),
     ],
 )
 def test_a_mistake_is_answered_before_a_worker_is_started(arguments: list[str], complaint: str) -> None:

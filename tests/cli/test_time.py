@@ -180,7 +180,7 @@ def test_a_worker_that_is_killed_costs_its_cell_and_no_other(tmp_path: Path) -> 
 def test_a_device_that_is_not_here_is_refused_with_what_is(tmp_path: Path) -> None:
     ran = answered("time", *QUICK, "--device", "cuda:7", "--out", str(tmp_path), "--quiet")
     assert ran.code == 2
-    assert ran.complaint.startswith("sysbench time: --device cuda:7 is not here. There is: ")
+    assert ran.complaint.startswith("sysbench time: --device cuda:7: no such device on this machine; available: ")
     assert list(tmp_path.iterdir()) == []
 
 

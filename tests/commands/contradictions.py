@@ -117,7 +117,7 @@ def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[str]:
     sentences = list(said(cells))
     for each in sentences:
         yield from (f"{what}: {each.text}" for what in (*_within(each), *_comparison(each)))
-        if not re.search(r"cautions keep|standard deviation|peak allocated|out of memory|warm", each.text):
+        if not re.search(r"Excluded from|standard deviation|peak allocated|out of memory|warm", each.text):
             doubtful = [cell.key for cell in each.cells if {caution.code for caution in cell.cautions} & DOUBTFUL]
             if doubtful:
                 yield f"rests on doubtful {doubtful}: {each.text}"
@@ -233,7 +233,7 @@ def of_attention(seed: int, noise_share: float) -> Iterator[str]:
         for low, high in re.findall(r"within error at N \d+, [\d.]+× \(([\d.]+)–([\d.]+)\)", each.text):
             if not float(low) <= 1 <= float(high):
                 yield f"an interval without 1 is said to be of equals: {each.text}"
-        if not re.search("cautions keep|keeps? |fit", each.text):
+        if not re.search("Excluded from|keeps? |fit", each.text):
             yield from (f"rests on doubtful {name}: {each.text}" for name in _doubtful(each.cells))
 
 

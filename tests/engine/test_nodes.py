@@ -94,7 +94,7 @@ def test_a_rank_of_another_node_measures_beside_rank_0(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("act", "outcome", "detail"),
     [
-        ("killed", "crashed", "rank 1 was ended by SIGKILL"),
+        ("killed", "crashed", "rank 1 was killed by SIGKILL"),
         ("oom", "oom", "rank 1: CUDA out of memory."),
         ("leaves", "crashed", "rank 1 exited with code 3: RuntimeError: the device fell off the bus"),
     ],
@@ -131,7 +131,7 @@ def test_a_node_that_leaves_ends_the_run_and_the_log_names_its_rank(tmp_path: Pa
     ):
         carry_out(spec, tmp_path, ScriptedLauncher({16: "goes on"}), links=links)
     events = only_log(tmp_path)
-    lost = "rank 1 is lost: its process, on this node or another, has ended or cannot be reached"
+    lost = "rank 1 is lost: its process, on this node or another, has exited or is unreachable"
     assert verdicts(spec, events)[16].detail == lost
     assert of_kind(events, RunFinished)[0].status == "failed"
 
@@ -140,7 +140,7 @@ def test_a_rank_with_another_torch_ends_the_run_in_one_line_with_both_versions(t
     spec = spec_of([16], ranks=2)
     with (
         two_nodes(spec, ScriptedLauncher(torch="2.9.1")) as links,
-        pytest.raises(SysbenchError, match=r"^rank 1 has torch 2\.9\.1, and rank 0 has torch 2\.13\.0: install one"),
+        pytest.raises(SysbenchError, match=r"^rank 1 has torch 2\.9\.1, but rank 0 has torch 2\.13\.0: install one"),
     ):
         carry_out(spec, tmp_path, links=links)
 
@@ -158,7 +158,7 @@ def test_a_rank_measures_only_cells_of_its_own_command_line(tmp_path: Path) -> N
 
 def test_more_ranks_than_were_started_are_refused(tmp_path: Path) -> None:
     spec = spec_of([16], ranks=3)
-    complaint = "--ranks 3 needs as many processes, and 2 were started"
+    complaint = "--ranks 3 needs that many processes, but 2 were started"
     with two_nodes(spec, ScriptedLauncher()) as links, pytest.raises(UsageError, match=complaint):
         carry_out(spec, tmp_path, links=links)
 
@@ -166,10 +166,13 @@ def test_more_ranks_than_were_started_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "complaint"),
     [
-        ({"version": "1.1"}, "rank 1 on elsewhere runs sysbench 1.1, and rank 0 runs 1.0: install one version for all"),
-        ({"digest": "e"}, "rank 1 on elsewhere runs other code of sysbench 1.0 than rank 0"),
-        ({"spec": "t"}, "rank 1 on elsewhere was started with other options than rank 0: give all ranks one command"),
-        ({"ranks": 3}, "rank 1 on elsewhere is one of 3 ranks, and rank 0 one of 2"),
+        ({"version": "1.1"}, "rank 1 on elsewhere runs sysbench 1.1, but rank 0 runs 1.0: install one version for all"),
+        ({"digest": "e"}, "rank 1 on elsewhere runs different code of sysbench 1.0 than rank 0"),
+        (
+            {"spec": "t"},
+            "rank 1 on elsewhere was started with different options from rank 0: give all ranks the same command",
+        ),
+        ({"ranks": 3}, "rank 1 on elsewhere is one of 3 ranks, but rank 0 is one of 2"),
     ],
 )
 def test_a_rank_of_another_run_is_refused_in_the_same_line_on_both_sides(
@@ -226,8 +229,8 @@ def test_a_port_in_use_and_a_rank_0_that_is_nowhere_are_one_line_each(tmp_path: 
         1, "127.0.0.1", port
     )
     assert f"rank 1 did not connect to 127.0.0.1 port {port} within 1 s" in refused(0, "127.0.0.1", port)
-    assert "MASTER_ADDR=nowhere.invalid is no host that is known here" in refused(1, "nowhere.invalid", port)
-    assert "MASTER_ADDR=192.0.2.1 is no address of this machine" in refused(0, "192.0.2.1", port)
+    assert "MASTER_ADDR=nowhere.invalid is not a known host" in refused(1, "nowhere.invalid", port)
+    assert "MASTER_ADDR=192.0.2.1 is not an address of this machine" in refused(0, "192.0.2.1", port)
     assert time.monotonic() - began_s < 20
     assert list(tmp_path.iterdir()) == []
 
@@ -264,7 +267,7 @@ def test_the_variables_of_torchrun_and_srun_say_which_rank_this_is(
     [
         ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "RANK=2 is not a number that a launcher sets"),
         ({"RANK": "0", "WORLD_SIZE": "x", "MASTER_ADDR": "a"}, "WORLD_SIZE=x is not a number"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR must say where rank 0 is"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "set MASTER_ADDR to the address of rank 0"),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, "allowed is 1 to 65535"),
     ],
 )

@@ -46,7 +46,7 @@ from tests.engine.fakes import (
     ("fields", "message"),
     [
         ({"heads": 3}, "--heads 3 does not divide --d-model 32. Nearest that does: 2"),
-        ({"precision": "fp16"}, "--precision fp16 is refused on the CPU, which emulates it; use bf16 there"),
+        ({"precision": "fp16"}, "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there"),
         ({"device": "cuda:3", "precision": "fp16", "heads": 3}, "--heads 3 does not divide --d-model 32."),
     ],
 )
@@ -164,8 +164,8 @@ def test_a_disk_that_fills_up_in_mid_run_stops_it_and_keeps_what_is_finished(tmp
     (path,) = tmp_path.iterdir()
     pid, message = shown.stdout.splitlines()
     assert message == (
-        f"cannot write {path}: the file would be larger than is allowed. "
-        "The run was stopped; the log has everything before that"
+        f"cannot write {path}: the file would exceed the allowed size. "
+        "The run was stopped; the log has all earlier events"
     )
     assert not Path(f"/proc/{pid}").exists()
     assert outcomes(spec_of([16, 32]), read(path)) == {16: "ok"}
@@ -213,7 +213,8 @@ def test_resuming_remembers_what_ran_out_of_memory(tmp_path: Path) -> None:
     assert outcomes(spec_of(ACTS), events) == {64: "skipped", 128: "skipped", 512: "skipped"}
     finished = of_kind(events, CellFinished)[0]
     assert finished.detail == (
-        "no smaller than tiny d_model=32 layers=1, ctx 32, batch 4, which ran out of memory (--no-skip runs it anyway)"
+        "at least as large as tiny d_model=32 layers=1, ctx 32, batch 4, which ran out of memory "
+        "(--no-skip runs it anyway)"
     )
 
 
@@ -261,7 +262,7 @@ def _refused(path: Path, error: type[SysbenchError], launcher: ScriptedLauncher 
 def test_a_log_of_another_spec_is_refused_with_every_difference(tmp_path: Path) -> None:
     path = _first_run(tmp_path)
     assert _refused(path, UsageError, ctx=[16, 32], batch=8, until="1%") == (
-        f"--resume {path}: the log was made with another spec: "
+        f"--resume {path}: the log was made with different options: "
         "--ctx 16,32,64,128,256,512 there, 16,32 here; --batch 4 there, 8 here; --until none there, 0.01 here"
     )
 
@@ -273,7 +274,7 @@ def test_a_log_of_other_code_is_refused(tmp_path: Path) -> None:
     started["source_digest"] = "feedc0de" * 8
     path.write_bytes(json.dumps(started).encode() + b"\n" + b"".join(lines[1:]))
     assert _refused(path, UsageError) == (
-        f"--resume {path}: the log was made by other code: "
+        f"--resume {path}: the log was made by different code: "
         f"sysbench 0.1.0 (feedc0de) there, 0.1.0 ({source_digest()[:8]}) here"
     )
 
@@ -297,13 +298,13 @@ def test_a_log_of_another_device_is_refused(
     carry_out(spec, tmp_path, ScriptedLauncher({32: "crashed"}, **there))
     (path,) = tmp_path.iterdir()
     said = _refused(path, UsageError, ScriptedLauncher(**here), ctx=[16, 32], device="auto")
-    assert said == f"--resume {path}: the log was made on another device: {difference}"
+    assert said == f"--resume {path}: the log was made on a different device: {difference}"
 
 
 def test_a_log_of_another_torch_is_refused(tmp_path: Path) -> None:
     path = _first_run(tmp_path)
     assert _refused(path, UsageError, ScriptedLauncher(torch="2.14.0")) == (
-        f"--resume {path}: the log was made with another torch: 2.13.0 there, 2.14.0 here"
+        f"--resume {path}: the log was made with a different torch: 2.13.0 there, 2.14.0 here"
     )
 
 
@@ -312,7 +313,7 @@ def test_a_log_of_another_torch_is_refused(tmp_path: Path) -> None:
     [
         (None, "cannot read {path}: no such file"),
         (b"", "{path} is empty"),
-        (b'{"cells": []}', "{path} is not a log of sysbench"),
+        (b'{"cells": []}', "{path} is not a sysbench log"),
     ],
 )
 def test_what_is_no_log_is_neither_continued_nor_changed(tmp_path: Path, content: bytes | None, message: str) -> None:

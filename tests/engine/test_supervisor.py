@@ -88,10 +88,10 @@ def test_cells_are_announced_in_order_with_everything_about_them(tmp_path: Path)
         (
             "killed",
             "crashed",
-            "the worker was ended by SIGKILL; the kernel does that when host memory runs out",
+            "the worker was killed by SIGKILL; the kernel does that when host memory runs out",
             "SIGKILL",
         ),
-        ("aborted", "crashed", "the worker was ended by SIGABRT", "SIGABRT"),
+        ("aborted", "crashed", "the worker was killed by SIGABRT", "SIGABRT"),
         ("leaves", "crashed", "the worker exited with code 3: RuntimeError: the device fell off the bus", None),
         ("hangs", "timeout", "the worker said nothing for 2 s (--timeout)", "SIGTERM"),
         (
@@ -224,7 +224,7 @@ def test_a_wrapper_that_is_not_installed_is_named(tmp_path: Path) -> None:
         def command(self) -> list[str]:
             return ["no-such-profiler", *super().command()]
 
-    with pytest.raises(SysbenchError, match=r"^cannot start no-such-profiler: there is no such program$"):
+    with pytest.raises(SysbenchError, match=r"^cannot start no-such-profiler: program not found$"):
         carry_out(spec_of([16]), tmp_path, Wrapped())
 
 
@@ -289,7 +289,8 @@ def test_cells_at_least_as_large_as_one_that_ran_out_of_memory_are_skipped(tmp_p
         (64, 4): "skipped",
     }
     assert told[64, 4].detail == (
-        "no smaller than tiny d_model=32 layers=1, ctx 32, batch 1, which ran out of memory (--no-skip runs it anyway)"
+        "at least as large as tiny d_model=32 layers=1, ctx 32, batch 1, which ran out of memory "
+        "(--no-skip runs it anyway)"
     )
     started = {event.cell for event in of_kind(events, CellStarted)}
     assert started.isdisjoint(key for key, event in by_cell.items() if event.outcome == "skipped")
@@ -314,7 +315,7 @@ def test_a_cell_that_cannot_fit_is_not_started(tmp_path: Path) -> None:
     detail = verdicts(spec, events)[16].detail
     assert detail is not None
     assert detail.startswith("needs about ")
-    assert detail.endswith(" MiB, 1.00 KiB are free (--force starts it anyway)")
+    assert detail.endswith(" MiB, but 1.00 KiB are free (--force starts it anyway)")
     assert of_kind(events, CellStarted) == []
 
 
@@ -350,8 +351,8 @@ def test_what_is_simulated_not_to_fit_is_skipped_and_so_is_what_is_larger(tmp_pa
     events = on_a_tight_gpu(tmp_path, spec, {32: "lacks", 33: "lacks"})
     assert outcomes(spec, events) == {32: "skipped", 33: "skipped", 16: "ok"}
     told = verdicts(spec, events)
-    assert str(told[32].detail).startswith("simulated: memory would run out in backward, 1.00 MiB more would be needed")
-    assert "which does not fit in a simulation (--no-skip runs it anyway)" in str(told[33].detail)
+    assert str(told[32].detail).startswith("simulated: memory would run out in backward (1.00 MiB short)")
+    assert "which does not fit according to a simulation (--no-skip runs it anyway)" in str(told[33].detail)
     asked = [event.cell for event in of_kind(events, MemoryForeseen)]
     assert len(asked) == len(set(asked)) == 2  # the largest one is not asked about
 
@@ -388,7 +389,7 @@ def test_a_kernel_that_does_not_exist_here_is_invalid_without_a_start(tmp_path: 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"device": "cuda:1"}, "--device cuda:1 is not here. There is: cpu (Made-up CPU)"),
+        ({"device": "cuda:1"}, "--device cuda:1: no such device on this machine; available: cpu (Made-up CPU)"),
         ({"device": "auto", "precision": "tf32"}, "--precision tf32 is a CUDA format; on cpu use fp32"),
     ],
 )
@@ -431,7 +432,7 @@ def test_a_ceiling_that_nobody_will_see_is_not_measured(tmp_path: Path) -> None:
     ("how", "detail"),
     [
         ("fails", "too hot"),
-        ("dies", "the worker was ended by SIGKILL; the kernel does that when host memory runs out"),
+        ("dies", "the worker was killed by SIGKILL; the kernel does that when host memory runs out"),
     ],
 )
 def test_without_a_ceiling_cells_are_measured_all_the_same(tmp_path: Path, how: str, detail: str) -> None:

@@ -82,7 +82,7 @@ def test_more_ranks_than_cores_of_a_cpu_get_a_caution_that_names_both(tmp_path: 
         (cell,) = fold([opening.model_copy(update={"host": host}), *events]).cells
         shared = [each for each in cell.cautions if each.code == "cores-shared"]
         assert [each.message for each in shared] == expected
-        assert all(each.remedy.startswith("--ranks 2 or fewer") for each in shared)
+        assert all(each.remedy.startswith("use --ranks 2 or fewer") for each in shared)
 
 
 def test_the_worker_of_one_rank_becomes_rank_0_and_stays_for_all_cells_of_that_many(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_the_worker_of_one_rank_becomes_rank_0_and_stays_for_all_cells_of_that_m
         (
             ["hangs", "killed"],
             "crashed",
-            "rank 1 was ended by SIGKILL; the kernel does that when host memory runs out",
+            "rank 1 was killed by SIGKILL; the kernel does that when host memory runs out",
             "SIGKILL",
         ),
-        (["bereft", "aborted"], "crashed", "rank 1 was ended by SIGABRT", "SIGABRT"),
+        (["bereft", "aborted"], "crashed", "rank 1 was killed by SIGABRT", "SIGABRT"),
         (["leaves", "hangs"], "crashed", "rank 0 exited with code 3: RuntimeError: the device fell off the bus", None),
         (["hangs", "oom"], "oom", "rank 1: CUDA out of memory. Tried to allocate 20.00 GiB.", "SIGTERM"),
         (["bereft", "oom"], "oom", "rank 1: CUDA out of memory. Tried to allocate 20.00 GiB.", "SIGTERM"),
@@ -130,11 +130,11 @@ def test_the_rank_that_failed_is_named_the_others_are_ended_and_the_sweep_goes_o
     [
         (
             ["timeout", "hangs"],
-            "rank 1 did not join a collective operation in which rank 0 waited for 2.8 s (--timeout)",
+            "rank 1 did not join a collective operation; rank 0 waited for 2.8 s (--timeout)",
         ),
         (
             ["hangs", "timeout"],
-            "rank 0 did not join a collective operation in which rank 1 waited for 2.8 s (--timeout)",
+            "rank 0 did not join a collective operation; rank 1 waited for 2.8 s (--timeout)",
         ),
         (["hangs", "hangs"], "ranks 0, 1 said nothing for 4 s (--timeout)"),
     ],
@@ -177,9 +177,9 @@ def test_a_failed_cell_of_several_ranks_runs_again_when_the_log_is_continued(tmp
 def test_more_ranks_than_gpus_are_refused_and_no_log_stays(tmp_path: Path) -> None:
     gpus = [{**GPU, "index": index, "uuid": f"GPU-{index}"} for index in range(2)]
     launcher = ScriptedLauncher(devices=[*gpus, CPU])
-    with pytest.raises(UsageError, match=r"--ranks 3 needs a device for each rank, and from cuda:0 on there are 2"):
+    with pytest.raises(UsageError, match=r"--ranks 3 needs a device for each rank, but from cuda:0 on there are 2"):
         carry_out(spec_of([16], ranks=3, device="auto"), tmp_path, launcher)
-    with pytest.raises(UsageError, match=r"--ranks 2 .* from cuda:1 on there is 1 device here"):
+    with pytest.raises(UsageError, match=r"--ranks 2 .* from cuda:1 on there is 1 device"):
         carry_out(spec_of([16], ranks=2, device="cuda:1"), tmp_path, launcher)
     assert list(tmp_path.iterdir()) == []
     spec = spec_of([16], ranks=2, device="cuda")

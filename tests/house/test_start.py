@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import psutil
@@ -19,11 +20,13 @@ from sysbench.commands.time import command as time
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.engine import session
+from sysbench.engine.devices import devices_here
 from sysbench.engine.process import launched, launched_ahead
 from sysbench.errors import OutputError
 from sysbench.log import storage
-from sysbench.log.events import WorkerExited, WorkerReady
-from tests.engine.fakes import FakeSampler, ScriptedLauncher, carry_out, of_kind, spec_of
+from sysbench.log.events import RunStarted, WorkerExited, WorkerReady
+from tests.cli.running import answered
+from tests.engine.fakes import CPU, FakeSampler, ScriptedLauncher, carry_out, of_kind, outcomes, spec_of
 from tests.worker import forked
 
 
@@ -151,6 +154,35 @@ def test_a_run_measures_in_the_worker_that_was_launched_ahead(tmp_path: Path) ->
     assert [event.pid for event in of_kind(events, WorkerExited)] == [ahead.pid]
 
 
+def test_the_worker_that_is_asked_for_devices_measures_the_first_run(tmp_path: Path) -> None:
+    launcher = ScriptedLauncher()
+    with launched_ahead(launcher):
+        (asked,) = forked.children()
+        assert [device.name for device in devices_here(launcher)] == [CPU["name"]]
+        first, second = (carry_out(spec_of([16]), tmp_path / name, launcher) for name in ("first", "second"))
+    (began,), (ready,) = of_kind(first, RunStarted), of_kind(first, WorkerReady)
+    assert (ready.pid, ready.at_s >= began.at_s) == (asked.pid, True)
+    assert [event.pid for event in of_kind(first, WorkerExited)] == [asked.pid]
+    assert asked.pid not in [event.pid for event in of_kind(second, WorkerReady)]
+
+
+def test_one_that_dies_after_it_was_asked_is_replaced(tmp_path: Path) -> None:
+    launcher, spec = ScriptedLauncher(), spec_of([16])
+    with launched_ahead(launcher):
+        (asked,) = forked.children()
+        devices_here(launcher)
+        asked.kill()
+        while asked.status() != psutil.STATUS_ZOMBIE:
+            sleep(0.01)
+        events = carry_out(spec, tmp_path, launcher)
+    assert outcomes(spec, events) == {16: "ok"}
+
+
+def test_an_experiment_that_is_only_planned_leaves_no_worker() -> None:
+    assert answered("run", "warmup", "--plan").code == 0
+    assert not forked.children()
+
+
 @pytest.mark.parametrize("words", [["--heads", "5"], ["--no-such-option"], ["--ctx", "64x"]])
 def test_a_wrong_command_line_leaves_no_worker(tmp_path: Path, words: list[str]) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -204,10 +236,10 @@ def test_a_record_is_on_disk_even_if_it_cannot_be_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(record: object, options: object) -> None:
-        raise OutputError("cannot write standard output: its reader is gone")
+        raise OutputError("cannot write standard output: the reading end of the pipe is closed")
 
     monkeypatch.setattr(running, "show", fails)
-    with pytest.raises(OutputError, match="its reader is gone"):
+    with pytest.raises(OutputError, match="the reading end of the pipe is closed"):
         running.carry_out(spec_of([16]), TimeOptions(out=tmp_path, no_live=True))
     (record,) = tmp_path.glob("*.json")
     assert TimeRecord.model_validate_json(record.read_bytes()).cells

@@ -103,15 +103,16 @@ Write = Callable[[str], Path]
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("thiers:Lm", "there is no module thiers in {}. Did you mean theirs?"),
-        ("torch.nn.functionals:Lm", "there is no module functionals in"),
+        ("thiers:Lm", "no module thiers in {}. Did you mean theirs?"),
+        ("torch.nn.functionals:Lm", "no module functionals in"),
         ("theirs:Ln", "theirs:Ln: Ln is not in theirs. Did you mean Lm? (Lm, Needs, makes_none)"),
         ("theirs:number", "--model theirs:number is int, not a class or a function"),
-        ("theirs:made", "theirs:made is a model already: name its class, or a function that makes it"),
-        ("theirs:makes_none", "theirs:makes_none returned NoneType, which is no torch.nn.Module"),
+        ("theirs:made", "theirs:made is already a model: name its class, or a function that builds it"),
+        ("theirs:makes_none", "theirs:makes_none returned NoneType, which is not a torch.nn.Module"),
         (
             "theirs:Needs",
-            "nothing gives --model theirs:Needs its width, extra; it takes (width, extra, depth, vocab=50). "
+            "missing constructor arguments width, extra of --model theirs:Needs; "
+            "it takes (width, extra, depth, vocab=50). "
             "Add --model-arg NAME=VALUE",
         ),
     ],
@@ -151,7 +152,7 @@ FAULTS = {
     "exits": ("sys.exit(0)", "forward: it calls exit() (theirs.py:22 in forward)"),
     "words": ("return 'done'", "the model returned str, which holds no tensor: a loss needs floating-point numbers"),
     "nothing": ("return None", "the model returned NoneType, which holds no tensor"),
-    "ids": ("return tokens", "the model returned tensors of int64 only: a loss needs floating-point numbers"),
+    "ids": ("return tokens", "the model returned only tensors of int64: a loss needs floating-point numbers"),
     "detached": (
         "return super().forward(tokens).detach()",
         "the loss (cross entropy of the logits) depends on no parameter that requires a gradient",
@@ -173,7 +174,7 @@ def test_a_model_that_reads_standard_input_is_told_that_there_is_nothing(
     with Path("/dev/null").open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         said = refusal(stepped, write("def asks():\n    input()\n"), "theirs:asks")
-    assert said == "building asks: it reads from standard input, where there is nothing (theirs.py:21 in asks)"
+    assert said == "building asks: it reads from standard input, which is empty (theirs.py:21 in asks)"
 
 
 def test_a_process_that_a_model_forks_ends_where_it_would_go_on_as_this_one(write: Write) -> None:
@@ -255,10 +256,10 @@ def test_what_follows_from_constants_and_inputs_is_known_to_a_simulation(write: 
 OPTIMIZERS = {
     "two": (
         "torch.optim.SGD([model.embed.weight]), torch.optim.SGD([model.head.weight])",
-        "--optimizer theirs:make returned a tuple of 2, and a step has one optimizer. "
-        "For a loop of your own, with several, there is sysbench.measure",
+        "--optimizer theirs:make returned a tuple of 2, but a step has one optimizer. "
+        "For your own loop with several optimizers, use sysbench.measure",
     ),
-    "none": ("None", "--optimizer theirs:make returned NoneType, which is no torch.optim.Optimizer"),
+    "none": ("None", "--optimizer theirs:make returned NoneType, which is not a torch.optim.Optimizer"),
     "wrong": ("torch.optim.SGD(model.parameters(), lr=-1)", "ValueError: Invalid learning rate: -1 (theirs.py:21"),
 }
 
@@ -292,9 +293,9 @@ def test_an_optimizer_of_their_own_gets_the_model_or_its_trainable_parameters(wr
 LOSSES = {
     "vector": (
         "output: output.mean(-1)",
-        "--loss theirs:loss returned a tensor [2, 8]; a loss is a tensor of one number",
+        "--loss theirs:loss returned a tensor [2, 8]; a loss must be a tensor with one element",
     ),
-    "none": ("output: None", "--loss theirs:loss returned NoneType; a loss is a tensor of one number"),
+    "none": ("output: None", "--loss theirs:loss returned NoneType; a loss must be a tensor with one element"),
     "three": ("a, b, c: a", "--loss theirs:loss: it must take (output) or (output, inputs)"),
     "raises": ("output: output['x']", "--loss theirs:loss: "),
 }
@@ -321,7 +322,7 @@ def test_a_loss_of_their_own_gets_output_and_inputs(write: Write) -> None:
 
 
 INPUTS = {
-    "none": ("return None", "theirs:inputs returned NoneType: a tensor, a tuple or a dict of them is needed"),
+    "none": ("return None", "theirs:inputs returned NoneType; it must return a tensor, a tuple or a dict of tensors"),
     "dtype": ("return torch.randn(batch, ctx)", "(theirs.py:17 in forward)"),
     "device": ("return torch.zeros(batch, ctx, device='nowhere')", "(theirs.py:21 in inputs)"),
 }
@@ -337,8 +338,8 @@ def test_inputs_that_do_not_fit_are_refused(inputs: str, write: Write) -> None:
 def test_a_model_that_takes_something_unknown_says_how_to_feed_it(write: Write) -> None:
     here = write("class Image(nn.Conv2d):\n    def __init__(self):\n        super().__init__(3, 4, 3)\n")
     said = refusal(stepped, here, "theirs:Image")
-    assert said.startswith("Image has no embedding, so what its forward takes cannot be told: add get_inputs")
-    assert "<vocab is the size of the first embedding, and the model has none" in refusal(
+    assert said.startswith("Image has no embedding, so the inputs of its forward cannot be inferred: add get_inputs")
+    assert "<vocab means the size of the first embedding, but the model has no embedding" in refusal(
         stepped, here, "theirs:Image", input=["int64[B,T]<vocab"]
     )
 
@@ -346,9 +347,9 @@ def test_a_model_that_takes_something_unknown_says_how_to_feed_it(write: Write) 
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("tokens", "tokens describes no input: write tokens=int64[B,T]<vocab or image=float32[B,3,224,224]"),
-        ("tokens=int64[B,T]", "needs a bound for its whole numbers, such as <vocab or <1000"),
-        ("tokens=int[B,T]<5", "int is not a type of inputs. Did you mean int64?"),
+        ("tokens", "tokens does not describe an input: write tokens=int64[B,T]<vocab or image=float32[B,3,224,224]"),
+        ("tokens=int64[B,T]", "needs an upper bound for its integers, such as <vocab or <1000"),
+        ("tokens=int[B,T]<5", "int is not an input dtype. Did you mean int64?"),
         ("float32[B,Q]", "Q is not a size in float32[B,Q]: allowed are whole numbers from 1, B (batch) and T (ctx)"),
         ("float32[B,0]", "0 is not a size in float32[B,0]"),
         ("int64[B,T]<voc", "voc is not a bound in int64[B,T]<voc: write a whole number from 1, or vocab"),
@@ -375,7 +376,7 @@ def test_described_token_ids_have_the_loss_of_a_language_model_as_inferred_ones_
 def test_attention_that_cannot_be_exchanged_is_refused(write: Write) -> None:
     assert refusal(stepped, write(""), attention="naive") == (
         "--attention naive: --model theirs:Lm takes no argument `attention`, and its module has no function "
-        "scaled_dot_product_attention that could be exchanged"
+        "scaled_dot_product_attention to replace"
     )
 
 
@@ -549,4 +550,4 @@ def test_what_an_import_allocates_is_not_the_models_and_how_long_it_takes_is_sai
         return remark.text
 
     assert "importing" not in said(slow.own_model)
-    assert "importing it took 62.0 s" in said(slow.own_model.model_copy(update={"import_s": 62.0}))
+    assert "import took 62.0 s" in said(slow.own_model.model_copy(update={"import_s": 62.0}))

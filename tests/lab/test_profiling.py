@@ -46,7 +46,9 @@ def test_a_trace_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
-        with pytest.raises(OutputError, match=f"^cannot write .*{name}: torch.profiler could not finish it$"):
+        with pytest.raises(
+            OutputError, match=f"^cannot write .*{name}: torch.profiler could not finish the recording$"
+        ):
             next(events)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -84,7 +84,7 @@ def test_two_modes_are_both_named() -> None:
 
 def test_one_shift_of_the_level_is_told_from_switching() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index >= 25 else 1)))["two-modes"]
-    assert caution.message.startswith("the level shifted once, between ")
+    assert caution.message.startswith("the step time shifted once, between ")
 
 
 def test_outliers_say_how_much_they_move_the_mean() -> None:
@@ -94,7 +94,7 @@ def test_outliers_say_how_much_they_move_the_mean() -> None:
 
 def test_a_slow_start_asks_for_a_longer_warmup() -> None:
     slow = with_steps(lambda index, wall_s: wall_s * (1 + 0.5 * 0.4**index), warmup=1)
-    assert cautions(slow)["warmup-unfinished"].remedy == "--warmup 5"
+    assert cautions(slow)["warmup-unfinished"].remedy == "use --warmup 5"
 
 
 def test_three_steps_are_too_few() -> None:
@@ -103,7 +103,7 @@ def test_three_steps_are_too_few() -> None:
 
 def test_an_interval_that_was_not_reached_is_said_to_be_too_wide() -> None:
     noisy = with_steps(lambda index, wall_s: wall_s * (1 + 0.1 * ((index * 7919) % 40) / 40), until="1%")
-    assert cautions(noisy)["interval-too-wide"].remedy == "--max-steps 2000"
+    assert cautions(noisy)["interval-too-wide"].remedy == "use --max-steps 2000"
 
 
 def test_a_phase_whose_device_never_has_work_left_is_launch_bound() -> None:

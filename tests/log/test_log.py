@@ -150,12 +150,12 @@ def test_a_torn_line_is_cut_before_a_log_is_continued(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"", "{path} is empty"),
-        (b"\x89PNG\r\n\x1a\n\0\0", "{path} is not a log of sysbench"),
-        (b"[" * 100_000, "{path} is not a log of sysbench"),
-        (b'{"event": "reading", "at_s": 1}\n', "{path} is not a log of sysbench"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "{path} is not a sysbench log"),
+        (b"[" * 100_000, "{path} is not a sysbench log"),
+        (b'{"event": "reading", "at_s": 1}\n', "{path} is not a sysbench log"),
         (
             b'{"event": "run_started", "schema_version": 99, "sysbench_version": "7.1", "novel": true}\n',
-            "{path} was written by sysbench 7.1 in schema 99; this version reads up to 1",
+            "{path} was written by sysbench 7.1 with schema 99; this version reads up to 1",
         ),
         (encode(beginning()) + b'\n{"event": "read', None),
         (encode(beginning()) + b'\n{"event": "read\n', "{path} is damaged: line 2 is not an event"),
@@ -166,7 +166,7 @@ def test_a_torn_line_is_cut_before_a_log_is_continued(tmp_path: Path) -> None:
         (
             encode(beginning()) + b"\n" + encode(reading()) + b"," + encode(reading()) + b"\n",
             "{path} is damaged: line 2 is not an event: "
-            "at its top: Invalid JSON: trailing characters at line 1 column 281",
+            "at top level: Invalid JSON: trailing characters at line 1 column 281",
         ),
     ],
 )
@@ -309,7 +309,7 @@ def test_a_disk_that_fills_up_leaves_a_whole_log(tmp_path: Path, room_bytes: int
         cwd=Path(__file__).parents[2],
     )
     (path,) = tmp_path.iterdir()
-    assert shown.stdout.strip() == f"cannot write {path}: the file would be larger than is allowed"
+    assert shown.stdout.strip() == f"cannot write {path}: the file would exceed the allowed size"
     line_bytes = len(encode(reading())) + 1
     assert list(read(path)) == [beginning()] + [reading()] * (room_bytes // line_bytes)
     assert path.read_bytes().endswith(b"\n")

@@ -70,6 +70,37 @@ def test_a_stream_waits_for_another_only_where_it_is_told_to() -> None:
     assert walked.device_s[0] == pytest.approx(3 * 1e-3 + 2 * GAP[0])
 
 
+def test_what_the_host_does_is_worked_out_once_for_all_gpus_on_several_streams_too() -> None:
+    asked = Counter[str]()
+
+    class Asked(dict[Any, Any]):
+        def __getitem__(self, name: Any) -> Any:
+            asked[name] += name != "synchronize"
+            return super().__getitem__(name)
+
+    writer = TraceWriter()
+    for stream in (0, 1):
+        writer.operator(Stage("forward"), "operator", [Kernel("map", "add", "fp32", 4)])
+        writer.on_stream(Stage("forward"), stream, ())
+    issued = Issued(writer.trace().phases, Asked(HOST))
+    first = walk(issued, np.array([[1e-3]]), GAP)
+    before = asked.copy()
+    second = walk(issued, np.array([[2e-3]]), GAP)
+    assert asked["operator"] == before["operator"] > 0
+    assert second.host_s == first.host_s
+    assert second.device_s == 2 * first.device_s
+
+
+def test_launches_on_one_stream_are_in_order_whatever_number_it_has() -> None:
+    written = []
+    for stream in (0, 7):
+        writer = TraceWriter()
+        writer.operator(Stage("forward"), "operator", [Kernel("map", "add", "fp32", 4)])
+        writer.on_stream(Stage("forward"), stream, ())
+        written += writer.trace().phases
+    assert [phase.streams for phase in written] == [None, None]
+
+
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_without_exchange_only_the_last_micro_batch_reduces_gradients(strategy: str) -> None:

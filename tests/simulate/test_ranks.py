@@ -19,7 +19,7 @@ from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.simulate.gpu import MIB, Gpu
 from sysbench.simulate.memory import simulate
 from sysbench.simulate.ranks import BUCKET_BYTES, FIRST_BUCKET_BYTES, _filled
-from sysbench.simulate.recording import _AS_IT_IS, StepRecording, record
+from sysbench.simulate.recording import _AS_IT_IS, Platform, StepRecording, record
 from sysbench.simulate.search import find_fewest_ranks
 from sysbench.spec import hardware
 from sysbench.spec.ranks import Strategy
@@ -134,6 +134,18 @@ def categories(recording: StepRecording, position: int) -> Counter[str]:
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_the_loss_scale_is_no_gradient_where_whole_gradients_are_kept() -> None:
+    def found(precision: str) -> Counter[str]:
+        cell = cell_of(grad_accum=2, no_sync="on", precision=precision, simulate="h100", device="auto")
+        recording = record(cell.step, cell.mode, CPU)
+        return categories(recording, recording.measured[-2].end)  # after the last backward
+
+    scaled, unscaled = found("fp16"), found("fp32")
+    assert scaled["gradients"] == unscaled["gradients"]
+    assert scaled["optimizer state"] == unscaled["optimizer state"] + 4 + 4
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 @pytest.mark.parametrize("ranks", [8, 64])
 def test_fsdp2_keeps_three_times_the_shard_of_its_rank(ranks: int) -> None:
     cell = cell_of(ranks=ranks, d_model=64, d_ff=192, vocab=128, simulate="h100", device="auto")
@@ -178,6 +190,17 @@ def test_a_rank_need_not_hold_the_whole_model_while_it_is_built() -> None:
         tried.append((ranks, result.verdict.fits))
     assert tried == [(2**power, power == len(tried) - 1) for power in range(len(tried))]
     assert fewest.value == tried[-1][0] > 1
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_a_search_for_ranks_computes_in_the_given_type_on_one_rank_too() -> None:
+    cell = cell_of(param_dtype="bf16", layers=3, simulate="h100", device="auto")
+    _, alone = next(find_fewest_ranks(cell.step, H100))
+    forward = {}
+    for recording in (alone.recording, record(cell.step, "train", Platform.of(H100))):
+        found = categories(recording, recording.measured[2].end)  # after the loss
+        forward[recording.cell.ranks] = found["activations"] + found["communication"]
+    assert forward[1] == forward[2]
 
 
 @pytest.mark.parametrize("strategy", ["fsdp2", "hsdp", "tp", "ddp"])

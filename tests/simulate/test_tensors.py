@@ -16,8 +16,15 @@ from sysbench.lab.accounting import rounded
 from sysbench.lab.attention import KINDS
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, record
-from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, SimulatedDevice, SimulatedTensor
-from sysbench.simulate.values import KnownValues
+from sysbench.simulate.tensors import (
+    DEVICE,
+    Arguments,
+    KnownValues,
+    Operator,
+    Options,
+    SimulatedDevice,
+    SimulatedTensor,
+)
 from tests.simulate.simulated_cells import cell
 from tests.simulate.tensor_accounting import TensorAccounting
 

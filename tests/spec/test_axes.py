@@ -40,7 +40,7 @@ def test_an_axis_expands_in_the_order_in_which_it_is_written(text: str, values: 
         ("1-9+0", "1-9+0 never reaches 9: multiply by 2 or more (not from 0), or add 1 or more"),
         ("0", "0 is out of range: allowed is 1 or more. Nearest: 1"),
         ("4,-2", "-2 is out of range: allowed is 1 or more. Nearest: 1"),
-        ("1-100000000+1", "names more than 1000 values: take a larger stride"),
+        ("1-100000000+1", "has more than 1000 values: use a larger stride"),
     ],
 )
 def test_a_malformed_axis_is_answered_in_one_line(text: str, message: str) -> None:

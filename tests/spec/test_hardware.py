@@ -220,7 +220,7 @@ def test_a_memory_size_stands_for_a_gpu_without_known_rates() -> None:
     [
         ("h10", "Did you mean h100"),
         ("rtx5080", "Did you mean rtx-"),
-        ("a100", "whole name .* Did you mean a100-80gb.*a100-40gb, a100-80gb, a100-pcie-40gb, a100-pcie-80gb"),
+        ("a100", "full name .* Did you mean a100-80gb.*a100-40gb, a100-80gb, a100-pcie-40gb, a100-pcie-80gb"),
         ("v100 32gb pcie sxm", "v100-32gb"),
     ],
 )

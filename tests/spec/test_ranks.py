@@ -99,7 +99,7 @@ def test_knobs_that_are_not_given_leave_no_trace_and_every_value_has_a_key() -> 
         ({"no_sync": "on", "grad_accum": 2}, "--no-sync on distributes a model over ranks: add --ranks 2"),
         (
             {"ranks": 2, "no_sync": "on,off"},
-            "--no-sync on,off is about the exchange of gradients between micro-batches, and a step has one: "
+            "--no-sync on,off controls the exchange of gradients between micro-batches, but each step has only one: "
             "add --grad-accum 2",
         ),
         (
@@ -107,7 +107,7 @@ def test_knobs_that_are_not_given_leave_no_trace_and_every_value_has_a_key() -> 
             "--no-sync applies to --strategy ddp, fsdp2, hsdp; this run has tp",
         ),
         ({"ranks": 2, "bucket_mb": 0}, "0 is out of range: allowed is 1 to 65536. Nearest: 1"),
-        ({"ranks": 2, "strategy": "fsdp2", "reshard": "1"}, "1 is neither on nor off, nor a number of ranks from 2"),
+        ({"ranks": 2, "strategy": "fsdp2", "reshard": "1"}, "1 is not on, off, or a number of ranks from 2"),
         ({"ranks": 2, "strategy": "fsdp2", "param_dtype": "fp16"}, "fp16 is not a type. Did you mean"),
     ],
 )
@@ -119,8 +119,8 @@ def test_a_knob_that_means_nothing_is_refused(axes: dict[str, object], message: 
 def test_groups_of_resharded_ranks_divide_the_shards() -> None:
     (cell,) = cells(ranks=32, strategy="hsdp", reshard=3)
     assert cell.problem("cpu") == (
-        "--reshard 3 makes no smaller groups of equal size from the 8 ranks over which --strategy hsdp shards: allowed "
-        "are on, off, 2, 4. Nearest: 2"
+        "--reshard 3 does not divide the 8 ranks of a --strategy hsdp shard group: allowed are on, off, 2, 4. "
+        "Nearest: 2"
     )
     assert cells(ranks=32, strategy="hsdp", reshard=4)[0].problem("cpu") is None
 

@@ -97,7 +97,7 @@ def test_the_key_of_a_cell_changes_with_every_axis_and_with_nothing_else() -> No
         ({"heads": 5}, "--heads 5 does not divide --d-model 768. Nearest that does: 4"),
         (
             {"d_model": 12, "heads": 4},
-            "--d-model 12 over --heads 4 makes heads 3 wide, and rotary embeddings turn pairs: the width must be even",
+            "--d-model 12 over --heads 4 gives a head width of 3, which must be even for rotary embeddings",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_shape_that_is_no_transformer_is_refused_on_any_device(options: dict[s
 def test_fp16_on_the_cpu_is_refused_and_bf16_is_not() -> None:
     fp16, bf16 = cells(ctx=128, precision="fp16,bf16")
     assert fp16.problem("cpu") == (
-        "--precision fp16 is refused on the CPU, which emulates it; use bf16 there, or --device cuda"
+        "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
     )
     assert fp16.problem(None) is None
     assert fp16.problem("cuda") is None

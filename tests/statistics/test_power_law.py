@@ -87,10 +87,10 @@ def test_two_sizes_have_no_exponent() -> None:
 @pytest.mark.parametrize(
     ("sizes", "values", "said"),
     [
-        ((1, 2), (1.0, 2.0, 3.0), "each size needs its value"),
+        ((1, 2), (1.0, 2.0, 3.0), "the numbers must be equal"),
         ((0, 1, 2), (1.0, 2.0, 3.0), "not positive"),
         ((1, 2, 3), (1.0, -2.0, 3.0), "not positive"),
-        ((1, 2, 2), (1.0, 2.0, 3.0), "comes twice"),
+        ((1, 2, 2), (1.0, 2.0, 3.0), "duplicate size"),
         ((1, 2, 3), (1.0, math.nan, 3.0), "must be finite"),
         ((), (), "no samples"),
     ],
@@ -143,7 +143,7 @@ def test_noise_alone_is_rarely_taken_for_a_crossover() -> None:
 
 
 def test_sizes_and_ratios_must_match_and_ascend() -> None:
-    with pytest.raises(ValueError, match="each size"):
+    with pytest.raises(ValueError, match="the numbers must be equal"):
         crossovers((1, 2), [sure(1.0)])
     with pytest.raises(ValueError, match="ascend"):
         crossovers((2, 1), [sure(1.0), sure(2.0)])

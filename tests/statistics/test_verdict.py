@@ -192,7 +192,7 @@ def test_runs_are_the_unit_where_there_are_several_of_each() -> None:
 
 @pytest.mark.parametrize("compare", [within_processes, over_rounds, over_runs])
 @pytest.mark.parametrize(
-    ("samples", "problem"), [([], "no samples"), ([1.0, math.nan], "finite"), ([1.0, -2.0], "above zero")]
+    ("samples", "problem"), [([], "no samples"), ([1.0, math.nan], "finite"), ([1.0, -2.0], "positive")]
 )
 def test_what_is_no_time_is_refused(compare: Callable[..., Judged], samples: Sequence[float], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):

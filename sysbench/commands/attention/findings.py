@@ -316,7 +316,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
             _accounted(cells, mark),
         ):
             yield replace(found, text=f"{place}{found.text}")
-        for each in left_out(cells, doubted, "the findings about times"):
+        for each in left_out(cells, doubted, "findings about times"):
             yield Finding(f"{place}{each.text}", each.cells, each.reservation)
 
 

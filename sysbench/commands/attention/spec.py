@@ -113,7 +113,7 @@ class AttentionCell(RunCell):
         if self.simulate is not None:
             return not_simulated(self.implementation, self.simulate) or threads_problem(self, "cuda")
         if device == "cpu" and self.precision == "fp16":
-            return "--precision fp16 is refused on the CPU, which emulates it; use bf16, or --device cuda"
+            return "--precision fp16 is not supported on the CPU, which emulates it; use bf16, or --device cuda"
         if device is not None and device != "cuda" and self.precision == "tf32":
             return f"--precision tf32 is a CUDA format; on {device} use fp32"
         return threads_problem(self, device)

@@ -1,4 +1,4 @@
-"""Measure the rates of this device and its host that predicted times rest on."""
+"""Measure the device and host rates that predictions are based on."""
 
 from sysbench.command import Command, InReport
 

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @command_options(CalibrateSpec, CalibrateOptions)
 def calibrate(spec_given: Given, options_given: Given) -> None:
-    """Measure the rates of this device and its host that predicted times rest on.
+    """Measure the device and host rates that predictions are based on.
 
-    About 30 s. The rates go to a file in your own directory, which --simulate prefers to data sheets.
+    Takes about 30 s. Writes the rates to ~/.config/sysbench/hardware/, where --simulate looks first.
     """
     running.answer("calibrate", spec_given, options_given)
 
 
 def show(path: Path, options: CalibrateOptions) -> None:
-    """Show a finished calibration, or the rates that a timed run or a trace shows; write the files that are named."""
+    """Show a finished calibration, or the rates derived from a timed run or a trace; write the named files."""
     from sysbench.commands import saved
     from sysbench.commands.calibrate import fold
     from sysbench.log import runs
@@ -48,9 +48,9 @@ def show(path: Path, options: CalibrateOptions) -> None:
 
 
 def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...]:
-    """Write the rates, and the host's rates to a file of their own if `options` name one; return the paths.
+    """Write the rates, and the host's rates to a separate file if `options` name one; return the paths.
 
-    Writes nothing if the run measured nothing. An earlier run is written only if `options` name a file.
+    Writes nothing if the run measured nothing. For an earlier run, writes only the files that `options` name.
     """
     if not record.rates or (options.source is not None and options.rates_file is None and options.host is None):
         return ()

@@ -9,26 +9,24 @@ from sysbench.commands.calibrate.record import CalibrateRecord
 from sysbench.render.findings import Said, listed
 
 SURPRISING = 3
-"""Standard deviations by which a rate must differ from its previous value to be reported."""
+"""Number of standard deviations by which a rate must differ from its previous value to be reported."""
 
 
 def of_run(record: CalibrateRecord) -> Iterator[Said]:
-    """Everything that a run shows: rates that are not what predictions used until now, and work that is slower."""
+    """Yield all findings of a run: rates that differ from their previous values, and work that is slower."""
     if record.read_from is not None:
         by_reason: dict[str, list[str]] = {}
         for name, why in record.unseen.items():
             by_reason.setdefault(why, []).append(name)
         unseen = "; ".join(f"{listed(names)} ({why})" for why, names in by_reason.items())
-        yield Said(
-            f"read from {record.read_from}. Not visible there, so that they stay as they were: {unseen}.", record.cells
-        )
+        yield Said(f"read from {record.read_from}. Not visible in the file, left unchanged: {unseen}.", record.cells)
     moved = [
         f"{rate.name} {units.ratio(rate.value / rate.before)}"
         for rate in record.rates
         if rate.before and abs(rate.value / rate.before - 1) > SURPRISING * rate.spread
     ]
     if moved:
-        yield Said(f"against what predictions used before: {listed(moved)}.", record.cells)
+        yield Said(f"relative to the rates that predictions used before: {listed(moved)}.", record.cells)
     by_name = {rate.name: rate.value for rate in record.rates}
     for cell in record.cells:
         slower = [
@@ -37,4 +35,4 @@ def of_run(record: CalibrateRecord) -> Iterator[Said]:
             if not case.counts and case.rate in by_name
         ]
         if slower:
-            yield Said(f"{cell.cell.part}, of the rate for large work: {listed(slower)}.", (cell,))
+            yield Said(f"{cell.cell.part}, relative to the rate for large inputs: {listed(slower)}.", (cell,))

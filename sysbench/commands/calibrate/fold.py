@@ -28,7 +28,7 @@ from sysbench.spec.hardware import Hardware, Rate
 from sysbench.spec.model import Precision
 
 LEAST_SPREAD = 0.01
-"""Least spread of a rate: the same kernel varies by as much from process to process."""
+"""Minimum spread of a rate: the same kernel varies by this much from process to process."""
 
 _SHEET_PRECISION: dict[str, tuple[Precision, ...]] = {
     "matmul_fp32": ("fp32",),
@@ -40,7 +40,7 @@ _SHEET_PRECISION: dict[str, tuple[Precision, ...]] = {
 
 
 def fold(events: Iterable[Event]) -> CalibrateRecord:
-    """The record of a run, finished or not; raises LogError when the events hold no run."""
+    """Return the record of a run, finished or not; raises LogError when the events contain no run."""
     run = collect(events)
     spec = CalibrateSpec.model_validate(run.started.spec)
     cells = [_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()]
@@ -61,7 +61,7 @@ def fold(events: Iterable[Event]) -> CalibrateRecord:
 
 
 def of_trace(path: Path) -> CalibrateRecord:
-    """What a trace of a known GPU shows of its rates; raises LogError for one of another, or without shapes."""
+    """Derive rates from a trace of a known GPU; raises LogError for an unknown GPU, or a trace without shapes."""
     from sysbench.engine.sensors.host import host_info
     from sysbench.predict.observed import observed
     from sysbench.predict.rates import GpuRates
@@ -71,8 +71,8 @@ def of_trace(path: Path) -> CalibrateRecord:
     named = next(iter(trace.devices), None)
     known = hardware.find(named) if named is not None else None
     if known is None or not known.rates:
-        what = f"of {named}, which has no data sheet here" if named else "and does not say of which GPU"
-        raise LogError(f"{path} is a trace {what}: what its kernels could be held against is not known")
+        what = f"of {named}, for which there is no data sheet" if named else "and does not name the GPU"
+        raise LogError(f"{path} is a trace {what}: its kernels cannot be compared with any peak")
     shown = observed(trace, GpuRates.of(known))
     spec = CalibrateSpec(part=tuple(part for part in PARTS if any(_PART[each.rate] == part for each in shown.found)))
     device = DeviceInfo(
@@ -113,7 +113,7 @@ def of_trace(path: Path) -> CalibrateRecord:
 
 
 PROFILED_SPREAD = 0.25
-"""A profiler slows the host down by as much and more, and that is in what it records."""
+"""Spread of host times in a trace: a profiler slows the host down by this much and more."""
 
 _PART: Mapping[str, Part] = {
     **dict.fromkeys(GPU_RATES, "memory"),
@@ -132,7 +132,7 @@ def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecor
 
 
 def case_of(timed: WorkTimed) -> CaseRecord:
-    """What one piece of work comes down to."""
+    """Return the rate of one piece of work."""
     median_s = statistics.median(timed.samples_s)
     logs = [math.log(each) for each in timed.samples_s]
     return CaseRecord(

@@ -14,17 +14,17 @@ from sysbench.predict.rates import CALIBRATED_HOST_SPREAD, HOST_RATES, typical_h
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Calibration, Hardware, Rate
 
-NO_SHEET = "no data sheet: what the device reports of itself"
+NO_SHEET = "no data sheet: values reported by the device"
 
 NO_DEVICE = Rate(
-    value=1e-9, spread=0.0, source="a CPU launches nothing: it is host and device in one", basis="calibrated"
+    value=1e-9, spread=0.0, source="a CPU launches no kernels: it is both host and device", basis="calibrated"
 )
 WITHOUT_A_DEVICE = ("kernel_s", "gap_s", "launch", "synchronize")
-"""Rates that do not exist if host and device are one."""
+"""Rates that do not exist if host and device are the same."""
 
 
 def calibrated(record: CalibrateRecord) -> Hardware:
-    """The device with the rates that were measured; those that were not stay as they were before.
+    """Return the device with the measured rates; rates that were not measured keep their previous values.
 
     Raises UsageError for a run that has measured nothing.
     """
@@ -72,7 +72,7 @@ def host_toml(device: Hardware) -> str:
     Rates that only a GPU has (launching and waiting) come from a typical host if they were not measured.
     """
     if "operator" not in device.rates:
-        raise UsageError("--host: the host was not measured: add the part host")
+        raise UsageError("--host: the host was not measured: add host to the parts")
     typical = typical_host()
     rates = {
         name: device.rates[name]

@@ -1,9 +1,10 @@
-"""Times the work that determines rates, over and over until the device's clocks have settled.
+"""Times the work that determines rates, repeatedly, until the device's clocks have settled.
 
-Each cell is one part of a calibration: FLOP/s of matrix products and of fused attention by precision; kernels that move
-data (elementwise ones, reductions, broadcasts, transposing copies); the fixed cost of a kernel, of kernels that do next
-to nothing; and the host's time per operator, as the time that twelve more layers of a narrow model add to a step. That
-model is narrow so that the device has next to nothing to do; with two depths the fixed cost of a step cancels.
+Each cell is one part of a calibration: FLOP/s of matrix products and of fused attention by precision; kernels that
+move data (elementwise ones, reductions, broadcasts, transposing copies); the fixed cost of a kernel, from kernels
+that do almost nothing; and the host's time per operator, as the time that twelve more layers of a narrow model add
+to a step. That model is narrow so that the device has almost nothing to do; with two depths the fixed cost of a step
+cancels.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from sysbench.spec.cell import DeviceType
 from sysbench.spec.model import ModelCell, ModelShape, Phase, Precision
 
 SAMPLES = 7
-"""Samples kept: the last ones, which have settled."""
+"""Number of samples kept: the last ones, which have settled."""
 
 SETTLED_SHARE = 0.02
 """Samples within this share of their median have settled."""
@@ -145,7 +146,7 @@ REPEATS = 7
 
 
 def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Time a kernel, the gap to the next and the host's launch on CUDA; elsewhere whatever can be told apart."""
+    """Time a kernel, the gap to the next and the host's launch on CUDA; elsewhere only what can be separated."""
     one = torch.zeros(1, device=bench.device)
     steps = [torch.zeros(()) for _ in range(KERNELS)]
     yield Timed("scalar", "adding 1 to a number", True, KERNELS, _host_s(bench, lambda: torch._foreach_add_(steps, 1)))
@@ -374,7 +375,7 @@ PARTS: Mapping[Part, Callable[[CalibrateCell, Bench], Iterator[Timed]]] = {
 
 
 def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Time what the part consists of; raises UnavailableError for what the device has not got."""
+    """Run the measurements of a part; raises UnavailableError if the device does not support it."""
     if cell.timed is not None:
         yield from _of_steps(cell, cell.timed)
         return
@@ -395,14 +396,14 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
 
 
 def _of_steps(cell: CalibrateCell, path: Path) -> Iterator[Event]:
-    """What the steps of a run of `sysbench time` show: eager ones of one device, measured to the end."""
+    """Derive rates from the steps of a finished run of `sysbench time`: eager steps on one device."""
     run = runs.load(path)
     timed = [each for each in run.cells if each.outcome == "ok" and each.phases and each.cell.execution == "eager"]
     devices = list(dict.fromkeys(each.device for each in timed))
     if len(devices) != 1:
         raise UnavailableError(
-            f"{path} has measured steps of {len(devices)} devices: the rates of one can be read from it, and are not "
-            "if nothing was measured or everything compiled"
+            f"{path} has measured steps of {len(devices)} devices: rates can be read for one device only, and only "
+            "from steps that were measured and not all compiled"
         )
     device = devices[0]
     slug = hardware.slug_of(device.name, device.memory_bytes)

@@ -27,25 +27,25 @@ PER_SECOND: dict[str, Literal["flops_per_s", "bytes_per_s", "elements_per_s"]] =
     "indexed": "elements_per_s",
     "transpose": "elements_per_s",
 }
-"""Units of rates that are work over time; every other rate is in seconds per piece of work."""
+"""Units of rates that are work over time; all other rates are in seconds per piece of work."""
 
 
 class RatesKnown(Event):
-    """What predictions rested on before: of the user's own file for this device, or of the data that is shipped."""
+    """Source of the previous rates: the user's own file for this device, or the built-in data."""
 
     event: Literal["rates_known"] = "rates_known"
     cell: str
     slug: str
-    """What `--simulate` calls the device."""
+    """Name of the device for `--simulate`."""
     rates: dict[str, Rate]
     device: DeviceInfo | None = None
-    """The device, where it is not the one of this process."""
+    """The device, if it is not the one of this process."""
     torch: str | None = None
-    """The torch it ran with, where that is not the one of this process."""
+    """The torch of the recording, if it is not the one of this process."""
     read_from: str | None = None
-    """The file that shows rates, where nothing is timed."""
+    """The file from which rates are derived, if nothing is timed."""
     unseen: dict[RateName, str] = Field(default_factory=dict)
-    """Rates that this file does not show, and why."""
+    """Rates that this file does not provide, with the reason."""
 
 
 class WorkTimed(Event):
@@ -54,7 +54,7 @@ class WorkTimed(Event):
     event: Literal["work_timed"] = "work_timed"
     cell: str
     rate: RateName
-    """The rate that it measures."""
+    """The rate that it determines."""
     case: str
     """The work: `bf16 TN 4096 × 4096 × 4096`."""
     counts: bool
@@ -89,7 +89,7 @@ class RateRecord(Frozen):
     sheet: PerSecond | None
     """The data sheet's value, if there is one."""
     before: PerSecond | None
-    """The value that predictions used until now, if any."""
+    """The value that predictions used before, if any."""
     before_source: str | None
 
 
@@ -105,12 +105,12 @@ class CalibrateRecord(RunRecord[CalibrateCellRecord]):
 
     kind: Literal["calibrate"] = "calibrate"
     slug: str | None
-    """What `--simulate` calls the device; None where nothing was measured."""
+    """Name of the device for `--simulate`; None if nothing was measured."""
     rates: list[RateRecord]
     subject: DeviceInfo | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The device whose rates these are, where another file shows them."""
+    """The device whose rates these are, if they come from another file."""
     subject_torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
     read_from: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The file that shows them, where nothing was timed by sysbench."""
+    """The file from which they are derived, if sysbench timed nothing."""
     unseen: dict[RateName, str] = Field(default={}, exclude_if=lambda value: not value)
-    """Rates that this file does not show, and why."""
+    """Rates that this file does not provide, with the reason."""

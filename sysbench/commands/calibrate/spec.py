@@ -25,7 +25,7 @@ steps      none of these, but what another run has timed
 """
 
 PARTS: tuple[Part, ...] = get_args(Part)[:-1]
-"""What is measured."""
+"""Parts that can be measured."""
 
 SHARE_OF_BUDGET: Mapping[Part, float] = {"matmul": 0.4, "attention": 0.1, "memory": 0.2, "launch": 0.05, "host": 0.25}
 """How a run's time is divided among its parts."""
@@ -39,20 +39,20 @@ class CalibrateCell(RunCell):
     kind: Literal["calibrate"] = "calibrate"
     part: Part
     precisions: tuple[Precision, ...]
-    """Empty: all that the device has."""
+    """Precisions; empty for all that the device supports."""
     budget_s: Seconds
-    """Seconds that its measurements may take together, beside setting them up."""
+    """Seconds that its measurements may take together, without their setup."""
     seed: Seed
     timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The run whose steps are looked at, in place of measuring."""
+    """The run from which rates are derived, instead of measuring."""
 
     @property
     def title(self) -> str:
-        """The rates in a word."""
+        """Return the rates in a word."""
         return self.part
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why a precision cannot be measured, or None."""
+        """Return why a precision cannot be measured, or None."""
         return next((found for each in self.precisions if device and (found := precision_problem(each, device))), None)
 
 
@@ -62,7 +62,7 @@ class CalibrateSpec(RunSpec):
     kind: Literal["calibrate"] = "calibrate"
     part: Annotated[
         tuple[Part, ...], BeforeValidator(choices("a part", PARTS)), Option(metavar="[PART,…]", positional=True)
-    ] = Field(default=PARTS, description=f"{', '.join(PARTS)}; all of them by default.")
+    ] = Field(default=PARTS, description=f"Parts to measure: {', '.join(PARTS)}.")
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME")] = Field(
         default=("auto",), max_length=1, description="auto, cuda, cuda:1, mps or cpu; one at a time."
     )
@@ -70,16 +70,16 @@ class CalibrateSpec(RunSpec):
         tuple[Precision, ...],
         BeforeValidator(choices("a precision", get_args(Precision))),
         Option(metavar="NAME,…"),
-    ] = Field(default=(), description="Precisions of products; without it all that the device has.")
+    ] = Field(default=(), description="Precisions of matrix products. Default: all that the device supports.")
     budget_s: Annotated[float, Option(flags=("--budget",), metavar="S")] = Field(
-        default=BUDGET_S, gt=0, description="About how many seconds the measurements may take together."
+        default=BUDGET_S, gt=0, description="Approximate total duration of the measurements in seconds."
     )
-    seed: Annotated[int, Option(metavar="N")] = Field(default=0, ge=0, description="Seed of matrices and parameters.")
+    seed: Annotated[int, Option(metavar="N")] = Field(default=0, ge=0, description="Seed for matrices and parameters.")
     timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
-    """A run of `sysbench time` that shows rates. Not on the command line: `--from`."""
+    """A run of `sysbench time` to derive rates from. Not on the command line: `--from`."""
 
     def cells(self) -> Iterator[CalibrateCell]:
-        """Every part, in the order in which it is measured."""
+        """Return every part, in the order of measurement."""
         if self.timed is not None:
             yield CalibrateCell(
                 device="cpu", part="steps", precisions=(), budget_s=self.budget_s, seed=self.seed, timed=self.timed
@@ -101,15 +101,16 @@ class CalibrateOptions(RunOptions):
 
     out: Annotated[Path, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=Path("runs"),
-        description="Directory for the log and the record; a name that ends in .toml is the file of rates instead.",
+        description="Directory for the log and the record; a name that ends in .toml is the file for the rates "
+        "instead.",
     )
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None,
-        description="Instead of measuring, show a finished calibration, or the rates that a finished run of sysbench "
-        "time shows, or a trace with shapes by any program; --out FILE.toml and --host FILE write them.",
+        description="Derive rates from a calibration, a finished run of sysbench time, or a trace with shapes by "
+        "any program, instead of measuring; --out FILE.toml and --host FILE write them.",
     )
     host: Annotated[Path | None, Option(metavar="FILE", panel=OUTPUT)] = Field(
-        default=None, description="Also write the host's own rates here, for --host of what is predicted."
+        default=None, description="Also write the host's own rates to this file, for --host of time and profile."
     )
     rates_file: Path | None = None
     """The file of rates; None is the one in the user's directory. Not on the command line: `--out FILE.toml`."""

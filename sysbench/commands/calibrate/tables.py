@@ -25,13 +25,13 @@ MEANINGS: dict[str, str] = {
     "reduce": "reductions over rows",
     "indexed": "broadcasts",
     "transpose": "transposing copies",
-    "kernel_s": "a kernel that does nothing",
-    "gap_s": "between two kernels",
-    "operator": "host, an operator forward",
-    "view": "host, a view forward",
-    "operator_backward": "host, an operator backward",
-    "view_backward": "host, a view backward",
-    "scalar": "host, a number",
+    "kernel_s": "an empty kernel",
+    "gap_s": "gap between two kernels",
+    "operator": "host, forward of an operator",
+    "view": "host, forward of a view",
+    "operator_backward": "host, backward of an operator",
+    "view_backward": "host, backward of a view",
+    "scalar": "host, reading a number",
     "launch": "host, launching a kernel",
     "synchronize": "host, waiting for the device",
 }
@@ -39,7 +39,7 @@ MEANINGS: dict[str, str] = {
 
 
 def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Everything that is shown of a record; raises UsageError for an unknown table."""
+    """Return the complete output for a record; raises UsageError for an unknown table."""
     devices = dict.fromkeys(each.name for cell in record.cells if (each := record.subject or cell.device))
     torch = record.environment.torch
     version = record.subject_torch or (torch.torch if torch else None)
@@ -59,21 +59,21 @@ def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selecti
 
 
 def plan(cells: Sequence[CalibrateCell], _: Hardware | None = None) -> Sheet:
-    """Table of what a run would measure."""
+    """Return the table of the work that a run would measure."""
     columns = (Column("part", "part"), Column("precisions", "precisions"), Column("budget", "about", "s"))
     rows = tuple(
-        (cell.part, ", ".join(cell.precisions) or "all of the device", Measure(cell.budget_s)) for cell in cells
+        (cell.part, ", ".join(cell.precisions) or "the whole device", Measure(cell.budget_s)) for cell in cells
     )
     return Sheet((), (Table("plan", f"{len(cells)} part{'' if len(cells) == 1 else 's'}", columns, rows, 1),))
 
 
 def usual(spec: CalibrateSpec) -> tuple[str, ...]:
-    """The default table."""
+    """Return the name of the default table."""
     return ("rates",)
 
 
 def shown(name: str, value: float | None) -> Cell:
-    """A rate in the unit of its name."""
+    """Convert a rate to the unit of its name."""
     return None if value is None else Measure(value, text=units.quantity(PER_SECOND.get(name, "s"), value))
 
 
@@ -83,7 +83,7 @@ def _share_of_sheet(rate: RateRecord) -> float | None:
 
 RATES = DeclaredTable(
     "rates",
-    "rates that predicted times rest on",
+    "rates used by predictions",
     rows=lambda record: record.rates,
     leading=leading(Field("rate", get=lambda rate: rate.name)),
     columns=(
@@ -98,7 +98,7 @@ RATES = DeclaredTable(
               get=lambda rate: rate.value / rate.before if rate.before else None),
     ),
 )  # fmt: skip
-"""One row per rate."""
+"""Return the table with one row per rate."""
 
 
 def _cases(record: CalibrateRecord) -> Iterator[CaseRecord]:
@@ -108,7 +108,7 @@ def _cases(record: CalibrateRecord) -> Iterator[CaseRecord]:
 
 CASES = DeclaredTable(
     "cases",
-    "work that was timed",
+    "measured work",
     rows=_cases,
     leading=leading(Field("rate", get=lambda case: case.rate), Field("case", get=lambda case: case.case, elastic=True)),
     columns=(
@@ -118,7 +118,7 @@ CASES = DeclaredTable(
         Field("samples", "samples", "count", get=lambda case: len(case.samples_s), importance=1),
     ),
 )
-"""One row per piece of work."""
+"""Return the table with one row per piece of work."""
 
 TABLES = {"rates": RATES, "cases": CASES}
 """Every table of a record."""

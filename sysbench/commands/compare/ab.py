@@ -55,7 +55,7 @@ def arms_of(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
         except UsageError as error:
             raise UsageError(f"--ab, {arm}: {error}") from None
     if specs["A"].kind != specs["B"].kind:
-        raise UsageError(f"--ab: A is of `sysbench {specs['A'].kind}` and B of `sysbench {specs['B'].kind}`")
+        raise UsageError(f"--ab: A is a `sysbench {specs['A'].kind}` and B is a `sysbench {specs['B'].kind}`")
     return specs
 
 
@@ -67,7 +67,7 @@ def spec_of_words(text: str) -> RunSpec:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{text} cannot be taken apart into words: {str(error).lower()}") from None
+        raise UsageError(f"cannot split {text} into arguments: {str(error).lower()}") from None
     if words and words[0] == "sysbench":
         words = words[1:]
     name = words.pop(0) if words and not words[0].startswith("-") else USUAL
@@ -158,7 +158,7 @@ def _refuse_nothing_measured(arm: Arm, log: Path) -> None:
     if not any(cell.outcome == "ok" for cell in cells):
         first = next(iter(cells))
         detail = f": {first.detail}" if first.detail else ""
-        raise SysbenchError(f"{arm} has measured nothing ({first.outcome}{detail}); its log is {log}")
+        raise SysbenchError(f"{arm} measured nothing ({first.outcome}{detail}); its log is {log}")
 
 
 def _found(names: tuple[str, str], logs: Logs, options: CompareOptions) -> Comparison:
@@ -227,11 +227,11 @@ class Turn:
     """One run of one arm."""
 
     round: int
-    """From 1."""
+    """Number of the round, from 1."""
     arm: Arm
     log: Path
     interrupted: bool = False
-    """Whether the user interrupted it, and with it the whole comparison."""
+    """Whether the user interrupted the turn, and with it the whole comparison."""
 
     @property
     def closes_round(self) -> bool:
@@ -240,7 +240,7 @@ class Turn:
 
 
 def order(number: int) -> tuple[Arm, Arm]:
-    """The order of the arms in a round."""
+    """Return the order of the arms in a round."""
     return ("A", "B") if number % 2 else ("B", "A")
 
 
@@ -325,7 +325,7 @@ class RoundLines:
         turn = f"round {number} of {self._rounds}, {arm}"
         match event:
             case RunStarted():
-                self._here(f"{turn}: starting a fresh process")
+                self._here(f"{turn}: starting a new process")
             case WorkerReady() if self._device is None and event.devices:
                 self._device = f"{event.devices[0].name} · torch {event.torch.torch}"
                 self.say(self._device)

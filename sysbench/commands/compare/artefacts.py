@@ -1,4 +1,4 @@
-"""Comparison of two traces or two memory snapshots: differences without verdicts, because each is one observation."""
+"""Comparison of two traces or two memory snapshots: differences without verdicts, because each is a single sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sysbench.units import Unit
 Key = tuple[str, ...]
 
 SHOWN = 20
-"""Number of kernels or allocations to show, those that differ most."""
+"""Number of kernels or allocations to show, those with the largest differences."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class _Amounts:
             Column("a", "A", self.unit),
             Column("b", "B", self.unit),
             Column("difference", "B - A", self.unit, signed=True),
-            Column("ratio", "B / A", "ratio", note="B / A: above 1, B takes more"),
+            Column("ratio", "B / A", "ratio", note="B / A: above 1, B is larger"),
         )
         left_out = len(keys) - SHOWN
-        notes = (f"{left_out} more that differ less",) if left_out > 0 else ()
+        notes = (f"{left_out} more with smaller differences",) if left_out > 0 else ()
         return Table(self.table, self.title, columns, tuple(rows), len(self.columns), notes)
 
     def _row(self, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:
-        """An amount that is missing on one side is 0 if amounts are complete, and unknown otherwise."""
+        """Return an amount; one that is missing on a side is 0 if amounts are complete, and unknown otherwise."""
         if self.counted:
             a, b = a or 0.0, b or 0.0
         known = a is not None and b is not None
@@ -67,16 +67,14 @@ def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
         basis = "per step: A {}, B {}".format(*(_steps(side) for side in (a, b)))
     elif a.kind == b.kind == "snapshot":
         found = tuple(_of_snapshots(a, b))
-        basis = "at the peak of each"
+        basis = "at the peak of each side"
     else:
-        raise LogError(
-            f"{a.name} is a {a.kind} and {b.name} is a {b.kind}: two traces or two memory snapshots can be compared"
-        )
+        raise LogError(f"{a.name} is a {a.kind} and {b.name} is a {b.kind}: compare two traces or two memory snapshots")
     tables = {amounts.table: amounts for amounts in found}
     for name in (chosen := tuple(names) or tuple(tables)):
         if name not in tables:
             raise UsageError(f"--tables {unknown(name, f'a table of two {a.kind}s', tables)}")
-    remarks = (Remark("note", "each side was seen once: a difference here may be noise"),)
+    remarks = (Remark("note", "one sample per side: a difference may be noise"),)
     subject = ("compare", f"A {a.name}", f"B {b.name}", basis)
     return Sheet(subject, tuple(tables[name].shown() for name in chosen), remarks if a.kind == "trace" else ())
 
@@ -93,7 +91,7 @@ def _of_traces(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
 
 
 def _seconds(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
-    """Seconds per step by class, and by class and kernel; the mean over several traces."""
+    """Return the seconds per step by class, and by class and kernel; the mean over several traces."""
     by_class: dict[Key, float] = defaultdict(float)
     by_kernel: dict[Key, float] = defaultdict(float)
     for summary in trace.summaries:

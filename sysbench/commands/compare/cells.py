@@ -1,6 +1,6 @@
-"""The sides of a comparison: the cells of each by axes, with every run that measured them, paired up across the sides.
+"""The sides of a comparison: their cells by axes, with every run that measured them, paired across the sides.
 
-Sides that are not comparable are refused.
+Sides that are not comparable are rejected.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ TREATMENTS: Mapping[str, str] = {
     "find": "search",
     "name": "name",
 }
-"""Axes that comparisons are made across."""
+"""Axes in which two cells can differ, with their names in messages."""
 
 EFFORT = ("warmup", "steps", "until", "max_steps", "repeats", "active", "budget", "seed")
-"""Axes that say how often or how long something was measured, not what."""
+"""Axes of measurement effort: how often or how long something was measured."""
 
 MACHINE = "machine"
 
@@ -101,7 +101,9 @@ def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> M
     pairs = tuple((place, keys_b[key]) for key, place in keys_a.items() if key in keys_b)
     if not pairs:
         why = "; ".join(_difference(axis, a, b) for axis in disjoint if axis not in EFFORT)
-        raise NothingInCommonError(f"no cell of A is in B: {why or 'their axes have no combination in common'}")
+        raise NothingInCommonError(
+            f"no cell of A matches a cell of B: {why or 'their axes have no combination in common'}"
+        )
     matched_a, matched_b = {first for first, _ in pairs}, {second for _, second in pairs}
     return Matching(
         pairs,
@@ -143,16 +145,16 @@ def _refuse(
     if len(several) > 1:
         raise UsageError(
             "A and B differ in several ways, so the cause of a difference would be unclear: "
-            f"{'; '.join(_difference(axis, a, b) for axis in several)}. "
-            f"--across {','.join(several)} compares them anyway"
+            f"{'; '.join(_difference(axis, a, b) for axis in several)}. --across {','.join(several)} compares them "
+            "anyway"
         )
     for axis in disjoint:
         if axis in across and axis not in crossed and axis not in EFFORT:
-            raise UsageError(f"--across {axis} takes one value on each side: {_difference(axis, a, b)}")
+            raise UsageError(f"--across {axis} needs one value on each side: {_difference(axis, a, b)}")
 
 
 def _difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:
-    """`precision is fp32 in A and bf16 in B`."""
+    """Describe a difference: `precision is fp32 in A and bf16 in B`."""
     name = UNEQUAL.get(axis) or TREATMENTS.get(axis) or axis.replace("_", " ")
     return f"{name} is {_some(values(a, axis))} in A and {_some(values(b, axis))} in B"
 
@@ -262,7 +264,7 @@ def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
 
 
 def _size(label: str, model: Mapping[str, Any]) -> str:
-    """The size's name, with all dimensions that differ from the known size of this name."""
+    """Return the size's name, with all dimensions that differ from the known size of this name."""
     name = label.split()[0] if label.split() else "custom"
     from sysbench.spec.model import SIZES
 
@@ -273,7 +275,7 @@ def _size(label: str, model: Mapping[str, Any]) -> str:
 
 
 def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
-    """The device of a cell, or the one a cell that never started would have used; None if the run ended before that."""
+    """Return the device of a cell, or the planned one if it never started; None if the run ended before that."""
     asked = str(cell.axes.get("device"))
     found = cell.device or next(
         (each for each in record.environment.devices if asked in ("auto", each.type, each.torch_name)), None
@@ -284,7 +286,7 @@ def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
 
 
 def times_of(cell: CellRecord) -> dict[str, Samples]:
-    """Times that a cell has samples of, preferring the host's clock around synchronized steps."""
+    """Yield the times for which a cell has samples, preferring the host's clock around synchronized steps."""
     match cell:
         case TimeCellRecord() | LoopCellRecord():
             found = {name: phase.times for name, phase in cell.phases.items()}
@@ -298,7 +300,7 @@ def times_of(cell: CellRecord) -> dict[str, Samples]:
 
 
 def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
-    """Predicted times of a cell, the whole step first; none if it was measured, or if its times are withheld."""
+    """Yield the predicted times of a cell, the whole step first; none if it was measured, or if times are withheld."""
     if not isinstance(cell, TimeCellRecord | ProfileCellRecord | AttentionCellRecord) or cell.prediction is None:
         return {}
     prediction = cell.prediction
@@ -377,14 +379,16 @@ def sets_apart(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def labels(cells: Sequence[tuple[Kind, Axes]]) -> list[str]:
-    """A label per cell that tells it from the others: `ctx 512 bf16`, preceded by the command if there are several."""
+    """Return a label per cell that distinguishes it from the others: `ctx 512 bf16`, preceded by the command if there
+    are several.
+    """
     kinds = dict.fromkeys(kind for kind, _ in cells)
     apart = {kind: sets_apart([axes for other, axes in cells if other == kind]) for kind in kinds}
     return [f"{kind} " * (len(kinds) > 1) + _label(kind, axes, apart[kind]) for kind, axes in cells]
 
 
 def _label(kind: Kind, cell: Axes, axes: Sequence[str]) -> str:
-    """If there is nothing to tell it apart from, its size, implementation or command."""
+    """Return the size, implementation or command of a cell, if nothing distinguishes it from others."""
     phrases = [_phrase(axis, cell[axis]) for axis in axes if cell.get(axis) not in (None, False)]
     return " ".join(phrases) or text(cell.get("size") or cell.get("implementation") or kind)
 

@@ -35,7 +35,9 @@ def compare(given: Given) -> None:
 
         for name in ("gate", "across"):
             if getattr(options, name):
-                raise UsageError(f"--{name} judges runs; a {artefacts[0].kind} was seen once, and has no verdict")
+                raise UsageError(
+                    f"--{name} applies to runs; a {artefacts[0].kind} is a single sample and has no verdict"
+                )
         show_sheet(sheet(*artefacts, options.tables), options)
         return
     from sysbench.commands.compare.cells import refuse_unknown
@@ -68,7 +70,7 @@ def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
         return a, b
     for name, found in ((options.a, a), (options.b, b)):
         if found is not None:
-            raise UsageError(f"{name} is a {found.kind}: it can be compared with another {found.kind}, not with a run")
+            raise UsageError(f"{name} is a {found.kind}: compare it with another {found.kind}, not with a run")
     return None
 
 
@@ -81,7 +83,7 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     if options.b is None:
         arms = runs.parts_of(first)
         if len(arms) != 2:
-            raise LogError(f"{options.a} is one side of a comparison: name the other one as well")
+            raise LogError(f"compare needs two runs, but only {options.a} is given: sysbench compare A B")
         (name_a, name_b) = (f"{options.a} {arm}" for arm in arms)
         return side_of(name_a, arms["A"].files), side_of(name_b, arms["B"].files), True
     second = runs.find(options.b, options.runs)
@@ -154,7 +156,7 @@ def _summarize(found: Comparison, names: Sequence[str]) -> None:
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
-        raise UsageError("--summary github appends to the file that GITHUB_STEP_SUMMARY names, and it is not set")
+        raise UsageError("--summary github appends to the file named by GITHUB_STEP_SUMMARY, which is not set")
     try:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(theme.encodable(theme.harmless(markdown(compare_tables.sheet(found, names))), "utf-8") + "\n")
@@ -163,5 +165,5 @@ def _summarize(found: Comparison, names: Sequence[str]) -> None:
 
 
 def exit_code(found: Comparison) -> int:
-    """3 if B is known to be worse than the gate allows, or with --strict may be; otherwise 0."""
+    """Return 3 if B is significantly worse than the gate allows, or with --strict possibly worse; otherwise 0."""
     return 0 if found.gate is None or found.gate.holds else REGRESSED

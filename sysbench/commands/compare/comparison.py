@@ -1,4 +1,4 @@
-"""Compares two sides cell by cell, and applies the gate: whether B is known to be worse than A by more than allowed."""
+"""Compares two sides cell by cell, and applies the gate: whether B is worse than A by more than allowed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TimeComparison(Frozen):
     quantity: str
     """`step`, or one of its phases; `forward` and `backward` of attention."""
     headline: bool
-    """Whether the cell is judged by this time; otherwise it is a part of one that is."""
+    """Whether the verdict on the cell uses this time; otherwise it is a part of such a time."""
     a_s: float
     """Median; for several runs, the median of their medians."""
     b_s: float
@@ -68,7 +68,7 @@ class MemoryComparison(Frozen):
 
     quantity: str
     exact: bool
-    """Whether the allocator counted it; otherwise it was sampled from outside."""
+    """Whether it was counted by the allocator; otherwise it was sampled from outside."""
     a_bytes: int
     b_bytes: int
 
@@ -82,7 +82,7 @@ class PredictionComparison(Frozen):
 
     @property
     def ratio(self) -> float:
-        """B over A; what both predictions get wrong alike cancels."""
+        """B over A; errors common to both predictions cancel."""
         return self.b.point_s / self.a.point_s
 
 
@@ -178,7 +178,7 @@ class Rules:
     paired: bool = False
     """Whether the n-th runs of both sides were made back to back."""
     parts: bool = True
-    """Whether to judge the phases of a step as well, which takes several times as long."""
+    """Whether the phases of a step get verdicts as well, which takes several times as long."""
 
 
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
@@ -188,11 +188,11 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     """
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
-        raise LogError(f"nothing to compare: A holds {_held(a)}, and B {_held(b)}")
+        raise LogError(f"nothing to compare: A has {_held(a)}, and B has {_held(b)}")
     for side in (a, b):
         # A run can end before it knows what it is measured on.
         if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):
-            raise LogError(f"{side.name} holds nothing: it ended before anything could be measured")
+            raise LogError(f"{side.name} is empty: it ended before anything was measured")
     matchings = _matchings(a, b, kinds, rules.across)
     refuse_other_machines(a, b, rules.across)
     cells = [
@@ -299,7 +299,8 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
 
 
 def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) -> tuple[Judged, float, float] | None:
-    """The verdict and both medians, over rounds if runs are paired, over runs if there are enough, or else over steps.
+    """Return the verdict and both medians, over rounds if runs are paired, over runs if there are enough, or else over
+    steps.
 
     None if no round has both sides.
     """
@@ -358,7 +359,7 @@ def _of_the_method(cells: Sequence[CellComparison]) -> Iterator[str]:
     if any(time.repeated == "runs" for time in times):
         yield "the runs of A and B were not alternated: anything else that changed between them affects the ratio"
     if any(time.low is None for time in times):
-        yield "an interval needs at least 9 steps or 3 rounds; where there is none, there were too few"
+        yield "no interval where there are fewer than 9 steps or 3 rounds"
     judged = sum(time.low is not None for time in times)
     if judged >= CHANCE_WORTH_SAYING:
         yield f"of {judged} verdicts at 99 %, about {round(judged / 100)} may be FASTER or SLOWER by chance alone"
@@ -367,7 +368,7 @@ def _of_the_method(cells: Sequence[CellComparison]) -> Iterator[str]:
 def refuse_nothing_measured(found: Comparison) -> None:
     """Raise UsageError if no cell has a number on both sides, so that the gate has nothing to check."""
     if not any(cell.times or cell.memory for cell in found.cells):
-        raise UsageError("--gate: no cell has a time or a peak of memory on both sides")
+        raise UsageError("--gate: no cell has a time or a memory peak on both sides")
 
 
 LOST = ("oom", "crashed", "timeout", "invalid")
@@ -375,10 +376,10 @@ LOST = ("oom", "crashed", "timeout", "invalid")
 
 
 def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord:
-    """Apply the gate to everything that cells are judged by.
+    """Apply the gate to all times and peaks that verdicts use.
 
-    A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than that, and a
-    cell if A measured it and B could not. The gate ignores phases and sampled memory.
+    A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than that, and
+    a cell if A measured it and B could not. The gate ignores phases and sampled memory.
     """
     failed, undecided, passed = [], [], 0
     names = labels([(cell.kind, cell.axes) for cell in found.cells])
@@ -395,13 +396,13 @@ def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord
 
 
 def _checked(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:
-    """Whether each time and peak fails the gate, with a sentence if it does or may."""
+    """Yield whether each time and peak fails the gate, with a sentence if it does or may."""
     for time in cell.times:
         if not time.headline:
             continue
         text = f"{time.quantity} takes {units.ratio(time.ratio)} as long"
         if time.low is None or time.high is None:
-            yield False, f"{text}, with too few samples to tell" if time.ratio > 1 + share else ""
+            yield False, f"{text}, with too few samples to decide" if time.ratio > 1 + share else ""
         else:
             interval = f"{text} ({time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""

@@ -78,7 +78,7 @@ def _devices(record: Record) -> str | None:
 
 
 def _short(commit: str | None) -> str | None:
-    """An abbreviated commit, with the suffix of a modified checkout."""
+    """Abbreviate a commit, keeping the suffix of a modified checkout."""
     if commit is None:
         return None
     digits, dash, changed = commit.partition("-")
@@ -117,13 +117,13 @@ def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
     if there and here and not there.keys() & here.keys():
         one, other = (next(iter(machines.values())) for machines in (there, here))
         raise UsageError(
-            f"A was measured on {one}, and B on {other}: differences of the machines would distort the comparison. "
-            f"--across {MACHINE} compares them anyway"
+            f"A was measured on {one}, and B on {other}: differences between the machines would distort the "
+            f"comparison. --across {MACHINE} compares them anyway"
         )
 
 
 def _machines(side: Side) -> dict[tuple[str, ...], str]:
-    """Machines that a side was measured on, each with a description."""
+    """Return the machines on which a side was measured, each with a description."""
     hosts = [record.environment.host for record in side.records if any(map(_is_measured, record.cells))]
     return {
         (
@@ -139,7 +139,7 @@ def _is_measured(cell: CellRecord) -> bool:
     return cell.device is not None and not cell.axes.get("simulate")
 
 
-CARDS = "cards of one model differ by a few per cent"
+CARDS = "GPUs of the same model differ by a few per cent"
 
 DOUBTFUL = (
     "throttled",
@@ -159,25 +159,25 @@ DOUBTFUL = (
 
 
 def warnings(a: Side, b: Side) -> Iterator[str]:
-    """Reasons within the runs themselves to doubt the comparison."""
+    """Yield reasons within the runs themselves to doubt the comparison."""
     for name, side in (("A", a), ("B", b)):
         killed = sum(record.status != "complete" for record in side.records)
         if killed:
             runs = "the run of" if len(side.records) == 1 else f"{killed} of the {len(side.records)} runs of"
-            yield f"{runs} {name} did not finish; the comparison uses what it had measured"
+            yield f"{runs} {name} did not finish; the comparison uses the data that it measured"
     uuids = [
         {cell.device.uuid for record in side.records for cell in record.cells if cell.device and cell.device.uuid}
         for side in (a, b)
     ]
     if all(uuids) and not uuids[0] & uuids[1]:
-        yield f"A and B were measured on different cards: {CARDS}"
+        yield f"A and B were measured on different GPUs: {CARDS}"
     for name, side in (("A", a), ("B", b)):
         if listed := _cautions(side):
             yield f"{name} has warnings: {listed}; the output of its run explains them"
 
 
 def _cautions(side: Side) -> str:
-    """`host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
+    """Count cautions: `host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
     of_cells = [{caution.code for caution in cell.cautions} for record in side.records for cell in record.cells]
     counts = {code: sum(code in codes for codes in of_cells) for code in DOUBTFUL}
     return ", ".join(f"{code} ({count} of {len(of_cells)} cells)" for code, count in counts.items() if count)

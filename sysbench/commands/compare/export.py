@@ -23,7 +23,7 @@ MODES: Final = {"inference": "inference", "forward": "inference"}
 
 
 def exported(found: Comparison, form: Export) -> str:
-    """The comparison in one of the formats, with a final newline."""
+    """Return the comparison in one of the formats, with a final newline."""
     return theme.encodable(theme.harmless(_FORMATS[form](found)), "utf-8") + "\n"
 
 
@@ -78,7 +78,7 @@ def _pytorch(found: Comparison) -> str:
 
 
 def _junit(found: Comparison) -> str:
-    """Undecided cells fail if the gate is strict; otherwise they count as skipped."""
+    """Convert undecided cells: failures if the gate is strict, otherwise skipped."""
     gate = found.gate
     failed, undecided = (gate.failed, gate.undecided) if gate else ([], [])
     suite = ElementTree.Element("testsuite", name=f"sysbench compare {found.a.name} {found.b.name}")

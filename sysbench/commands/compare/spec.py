@@ -11,7 +11,7 @@ from sysbench.spec.axes import Texts, share
 from sysbench.spec.options import Option
 from sysbench.spec.run import OUTPUT, Debug, JsonPath, Shown
 
-TWO = "What is compared"
+TWO = "Inputs"
 JUDGEMENT = "Judgement"
 MEASUREMENT = "Measuring with --ab"
 
@@ -20,7 +20,7 @@ Export = Literal["bmf", "gha", "pytorch", "junit"]
 
 
 class CompareOptions(BaseModel):
-    """What to compare, how to judge it, and where the result goes."""
+    """What to compare, how to reach a verdict, and where to write the result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -32,7 +32,7 @@ class CompareOptions(BaseModel):
     )
     b: Annotated[str | None, Option(positional=True, metavar="B")] = Field(
         default=None,
-        description="What to compare with it; not needed if A is the directory of an earlier --ab.",
+        description="The run to compare with it; not needed if A is the directory of an earlier --ab.",
     )
     ab: Annotated[tuple[str, str] | None, Option(flags=("--ab",), pair=True, metavar="SPEC SPEC", panel=TWO)] = Field(
         default=None,
@@ -41,20 +41,21 @@ class CompareOptions(BaseModel):
     )
     across: Annotated[Texts, Option(metavar="AXIS,…", panel=TWO)] = Field(
         default=(),
-        description="Compare A and B although they differ in this, which is refused otherwise: precision, batch, mode, "
-        "device, simulate, machine, …; a wrong name lists all.",
+        description="Compare A and B although they differ in this axis, which is an error otherwise: precision, "
+        "batch, mode, device, simulate, machine, …; an unknown name lists all.",
     )
     runs: Annotated[Path, Option(metavar="DIR", panel=TWO)] = Field(
         default=Path("runs"), description="Directory in which to look for earlier runs by name."
     )
     margin: Annotated[float, BeforeValidator(share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
-        default=0.01, gt=0, lt=1, description="The verdict is SAME if the difference is known to be smaller than this."
+        default=0.01, gt=0, lt=1, description="Report SAME if the difference is significantly smaller than this."
     )
     gate: Annotated[float | None, BeforeValidator(share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
         default=None,
         ge=0,
         lt=1,
-        description="Exit with 3 if B is known to be slower than A, or to need more memory, by more than this: 3%.",
+        description="Exit with 3 if B is significantly slower than A, or needs significantly more memory, by more "
+        "than this: 3%.",
     )
     strict: Annotated[bool, Option(panel=JUDGEMENT)] = Field(
         default=False, description="With --gate: exit with 3 also where a regression cannot be ruled out (AMBIGUOUS)."
@@ -75,11 +76,12 @@ class CompareOptions(BaseModel):
         default=False, description="With --ab: show the cells of both arms; run nothing."
     )
     json_path: JsonPath = Field(
-        default=None, description="Also write the complete result as JSON; - writes it, and nothing else, to stdout."
+        default=None,
+        description="Also write the complete result as JSON to this file; - writes only the JSON, to stdout.",
     )
     format: Shown = "terminal"
     tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(), description="Tables to show instead of the default ones; a wrong name lists all."
+        default=(), description="Tables to show instead of the default ones; an unknown name lists all."
     )
     export: Annotated[Export | None, Option(metavar="NAME", panel=OUTPUT)] = Field(
         default=None,
@@ -88,10 +90,10 @@ class CompareOptions(BaseModel):
         "needs --gate).",
     )
     summary: Annotated[Literal["github"] | None, Option(metavar="github", panel=OUTPUT)] = Field(
-        default=None, description="Also append the result as Markdown to the file that GITHUB_STEP_SUMMARY names."
+        default=None, description="Also append the result as Markdown to the file named by GITHUB_STEP_SUMMARY."
     )
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
-        default=False, description="No progress, and the result in one line."
+        default=False, description="Show no progress, and print the result in one line."
     )
     debug: Debug = False
 
@@ -102,11 +104,11 @@ class CompareOptions(BaseModel):
         if self.ab is None and self.a is None:
             raise ValueError('name what to compare: two runs, or --ab "SPEC" "SPEC"')
         if self.strict and self.gate is None:
-            raise ValueError("--strict decides when a gate fails: it needs --gate")
+            raise ValueError("--strict decides when a gate fails: add --gate")
         if self.export == "junit" and self.gate is None:
-            raise ValueError("--export junit reports which cells fail a gate: it needs --gate")
+            raise ValueError("--export junit reports which cells fail a gate: add --gate")
         if self.export is not None and self.json_path == "-":
             raise ValueError("--export and --json - both write to stdout: give --json a path")
         if self.plan and self.ab is None:
-            raise ValueError("--plan shows what --ab would measure: it needs --ab")
+            raise ValueError("--plan shows what --ab would measure: add --ab")
         return self

@@ -36,12 +36,12 @@ MOST_NAMED = 8
 
 
 def sheet(found: Comparison, names: Iterable[str] = ()) -> Sheet:
-    """The complete output for a comparison; raises UsageError for an unknown or empty table."""
+    """Return the complete output for a comparison; raises UsageError for an unknown or empty table."""
     return Sheet(subject=subject(found), tables=tuple(tables_for(found, names)), remarks=tuple(_remarks(found)))
 
 
 def subject(found: Comparison) -> tuple[str, ...]:
-    """`compare` and the names of both sides."""
+    """Return the title: `compare` and the names of both sides."""
     return ("compare", f"A {_named(found.a)}", f"B {_named(found.b)}")
 
 
@@ -57,7 +57,7 @@ def refuse_unknown(names: Iterable[str]) -> None:
 
 
 def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
-    """The tables called `names`; by default differences, verdicts, changed memory, and cells left over."""
+    """Return the tables called `names`; by default differences, verdicts, changed memory, and cells left over."""
     chosen = tuple(names)
     if not chosen:
         parts = parts_table(found) if len(found.cells) <= FEW else []
@@ -73,7 +73,7 @@ def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
 
 
 def differences_table(found: Comparison) -> Tables:
-    """Differences in configuration and environment."""
+    """Return the table of differences in configuration and environment."""
     if not found.differences:
         return []
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
@@ -82,12 +82,12 @@ def differences_table(found: Comparison) -> Tables:
 
 
 def verdicts_table(found: Comparison) -> Tables:
-    """The times that cells are judged by, in one table per command."""
+    """Return the times that verdicts use, in one table per command."""
     return [table for kind in _kinds(found) for table in _times(found, kind, headline=True)]
 
 
 def parts_table(found: Comparison) -> Tables:
-    """All other times, such as the phases of a step, in one table per command."""
+    """Return all other times, such as the phases of a step, in one table per command."""
     return [table for kind in _kinds(found) for table in _times(found, kind, headline=False)]
 
 
@@ -107,10 +107,10 @@ def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
         rows += [(*_axes(cell.axes, axes), *row) for row in times]
     if not rows:
         return []
-    title = kind if headline else f"{kind}: the parts of a step"
+    title = kind if headline else f"{kind}: phases of a step"
     rounds = any(time.repeated == "rounds" for cell in found.cells for time in cell.times)
     what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
-    note = f"{what} with its 99 % interval: under 1, B is faster; SAME is within {_percent(found.margin)}"
+    note = f"{what} with its 99 % interval: below 1, B is faster; SAME means within {_percent(found.margin)}"
     columns = (
         *_axis_columns(axes),
         Column("quantity", "time"),
@@ -120,7 +120,7 @@ def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
 
 
 def _percent(share: float) -> str:
-    """As the user writes it: `3 %`, `0.5 %`."""
+    """Format a share as the user writes it: `3 %`, `0.5 %`."""
     return f"{share * 100:.4g} %"
 
 
@@ -144,7 +144,7 @@ def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
 
 
 def predictions_table(found: Comparison) -> Tables:
-    """Predicted times on both sides, in one table per command; without verdicts, as nothing was measured."""
+    """Return the predicted times on both sides, in one table per command; without verdicts, as nothing was measured."""
     tables = []
     for kind in _kinds(found):
         cells = [cell for cell in found.cells if cell.kind == kind]
@@ -154,7 +154,7 @@ def predictions_table(found: Comparison) -> Tables:
             for cell in cells
             for each in cell.predictions
         )
-        note = f"{INTERVAL}; B / A is of the points: what both predictions get wrong alike cancels"
+        note = f"{INTERVAL}; B / A is the ratio of the point predictions: errors common to both cancel"
         columns = (
             *_axis_columns(axes),
             Column("quantity", "time"),
@@ -172,7 +172,7 @@ def _interval(time: PredictedTime) -> Measure:
 
 
 def memory_table(found: Comparison, *, changed: bool = False) -> Tables:
-    """Memory on both sides; `changed` omits equal and sampled values."""
+    """Return the memory on both sides; `changed` omits equal and sampled values."""
     tables = []
     for kind in _kinds(found):
         cells = [cell for cell in found.cells if cell.kind == kind]
@@ -211,7 +211,7 @@ def _memory_row(memory: MemoryComparison) -> tuple[Cell, ...]:
 
 
 def left_over_table(found: Comparison) -> Tables:
-    """Cells that only one side has."""
+    """Return the table of cells that only one side has."""
     if not found.left_over:
         return []
     axes = sets_apart([{**each.axes, "kind": each.kind} for each in found.left_over])
@@ -230,7 +230,7 @@ def left_over_table(found: Comparison) -> Tables:
 
 
 def cells_table(found: Comparison) -> Tables:
-    """One row per number and cell: times in seconds, memory in bytes."""
+    """Return the table with one row per number and cell: times in seconds, memory in bytes."""
     axes = sets_apart([{**cell.axes, "kind": cell.kind} for cell in found.cells])
     columns = (
         Column("kind", "command"),
@@ -297,12 +297,12 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
     yield from _without_numbers(found)
     yield from (Remark("caution", said) for said in found.cautions)
     if not found.differences:
-        yield Remark("note", "no known difference between the two: the same spec on the same software")
+        yield Remark("note", "no known difference between A and B: same spec, same software")
     yield from _gate(found)
 
 
 def _mean(mean: GeometricMean) -> str:
-    """`time: step of 2 cells: B is 1.18× as fast as A in the geometric mean: 1 FASTER, 1 SAME`."""
+    """Describe a mean: `time: step of 2 cells: B is 1.18× as fast as A in the geometric mean: 1 FASTER, 1 SAME`."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in mean.verdicts.items())
     cells = f"{mean.cells} cell{'' if mean.cells == 1 else 's'}"
     average = " in the geometric mean" if mean.cells > 1 else ""
@@ -311,15 +311,17 @@ def _mean(mean: GeometricMean) -> str:
 
 
 def in_one_line(found: Comparison) -> str:
-    """A one-line summary: every mean, then the verdict of the gate."""
-    said = [_mean(mean) for mean in found.geometric_means] or [f"{len(found.cells)} cells, none with times of both"]
+    """Return a one-line summary: every mean, then the verdict of the gate."""
+    said = [_mean(mean) for mean in found.geometric_means] or [
+        f"{len(found.cells)} cells, none with times on both sides"
+    ]
     if found.gate is not None:
         said.append(_gate_verdict(found.gate))
     return "; ".join(said)
 
 
 def _without_numbers(found: Comparison) -> Iterator[Remark]:
-    """Commands whose finished cells have nothing to compare."""
+    """Yield the commands whose finished cells have nothing to compare."""
     for kind in _kinds(found):
         empty = [
             cell
@@ -332,7 +334,7 @@ def _without_numbers(found: Comparison) -> Iterator[Remark]:
         ]
         if empty:
             cells = f"{len(empty)} cell{'' if len(empty) == 1 else 's'}"
-            yield Remark("note", f"{kind}: {cells} without a time or a peak of memory on both sides, so not compared")
+            yield Remark("note", f"{kind}: {cells} without a time or a memory peak on both sides, not compared")
 
 
 def _outcomes(found: Comparison) -> Iterator[Remark]:
@@ -349,19 +351,19 @@ def _gate(found: Comparison) -> Iterator[Remark]:
     gate = found.gate
     if gate is None:
         return
-    beyond = f"beyond the gate of {_percent(gate.share)}"
+    beyond = f"worse by more than the gate of {_percent(gate.share)}"
     yield from (Remark("outcome", f"{beyond}: {said}") for said in _first(gate.failed, MOST_NAMED))
     if gate.undecided:
         named = "; ".join(_first(gate.undecided, 3))
         yield Remark("note", f"possibly {beyond}, but there are too few samples to decide: {named}")
     missing = sum(each.arm == "A" for each in found.left_over)
     if missing:
-        yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A: not in B, so not held against the gate")
+        yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A missing in B, not checked by the gate")
     yield Remark("finding", _gate_verdict(gate))
 
 
 def _gate_verdict(gate: GateRecord) -> str:
-    """`gate failed: 1 of 6 times, peaks and cells are worse by more than 3 %`."""
+    """Describe the result: `gate failed: 1 of 6 times, peaks and cells are worse by more than 3 %`."""
     held = gate.passed + len(gate.failed)
     if gate.failed:
         verdict = f"failed: {len(gate.failed)} of {held} times, peaks and cells are"
@@ -373,6 +375,6 @@ def _gate_verdict(gate: GateRecord) -> str:
 
 
 def _first(said: Sequence[str], most: int) -> list[str]:
-    """The first `most` sentences, and how many more there are."""
+    """Return the first `most` sentences, and a count of the others."""
     more = len(said) - most
     return [*said[:most], *([f"{more} more"] if more > 0 else [])]

@@ -1,4 +1,4 @@
-"""Show what this machine has, what works on it or why not, and what sysbench itself costs."""
+"""Show what this machine has, what works on it or why not, and how much overhead sysbench has."""
 
 from sysbench.command import Command
 

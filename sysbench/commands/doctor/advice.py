@@ -1,4 +1,4 @@
-"""Derives from the facts about a machine what would distort measurements on it, and what to do about it."""
+"""Derives from the facts about a machine what would distort measurements on it, and how to fix it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LITTLE_FREE_SHARE = 0.5
 
 
 def advice(facts: Facts) -> list[Advice]:
-    """All advice, most serious first."""
+    """Return all advice, most serious first."""
     return [
         *_allocator(facts),
         *_variables(facts.host),
@@ -66,8 +66,8 @@ def _gpu(state: GpuState) -> Iterator[Advice]:
         )
     if state.power_limit_w and state.power_limit_default_w and state.power_limit_w < state.power_limit_default_w * 0.99:
         yield Advice(
-            message=f"{name} is limited to {state.power_limit_w:.0f} W instead of {state.power_limit_default_w:.0f} W "
-            "and does not reach the rates of its data sheet",
+            message=f"{name} is limited to {state.power_limit_w:.0f} W instead of {state.power_limit_default_w:.0f} "
+            "W and does not reach its data-sheet rates",
             remedy=f"nvidia-smi -i {state.index} -pl {state.power_limit_default_w:.0f}, as root",
         )
     if state.mig:
@@ -103,8 +103,8 @@ def _processor(facts: Facts) -> Iterator[Advice]:
         )
     if host.quota_cores is not None and threads is not None and threads > host.quota_cores:
         yield Advice(
-            message=f"torch uses {threads} threads, but the cgroup allows the time of {host.quota_cores:g} cores: "
-            "threads will be paused in the middle of steps",
+            message=f"torch uses {threads} threads, but the cgroup allows {host.quota_cores:g} cores of CPU time: "
+            "threads will be throttled during steps",
             remedy=f"OMP_NUM_THREADS={max(1, int(host.quota_cores))}",
         )
     if threads == 1 and cores and cores > 1 and host.variables.get("OMP_NUM_THREADS") == "1":
@@ -117,11 +117,11 @@ def _processor(facts: Facts) -> Iterator[Advice]:
 
 
 def _fewer_threads(threads: int | None, cores: int, load: float) -> str:
-    """What helps while other processes run: the threads of one step wait for the one that has no core of its own."""
+    """Return the remedy for other processes: the threads of a step wait for the one that shares its core."""
     if threads is None or threads < 2:
         return ""
     free = max(1, min(threads, cores) - round(load))
-    return f", or with --threads {free}: if one thread of a step has to share its core, all others wait for it"
+    return f", or use --threads {free}: if one thread has to share its core, all others wait for it"
 
 
 def _memory(host: HostSection) -> Iterator[Advice]:
@@ -137,6 +137,6 @@ def _imports(torch: TorchSection) -> Iterator[Advice]:
     if torch.bytecode_kept is False and torch.import_s is not None:
         yield Advice(
             message=f"importing torch takes {units.seconds(torch.import_s)} in every process: Python compiles it to "
-            "bytecode each time, because it finds none on disk and cannot or may not write any",
+            "bytecode each time, because there is no bytecode cache and Python cannot or may not write one",
             remedy="unset PYTHONDONTWRITEBYTECODE, or run python -m compileall once on torch's directory",
         )

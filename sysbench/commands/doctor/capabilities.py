@@ -29,7 +29,7 @@ _CPU_INSTEAD = "--device cpu measures on the CPU; --simulate GPU predicts times 
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that prospects depend on: all sections of the record."""
+    """The facts about a machine: all sections of the record."""
 
     host: HostSection
     nvml: NvmlSection
@@ -56,13 +56,13 @@ class Facts:
 
 
 def prospects(facts: Facts) -> list[Prospect]:
-    """Every command, and every option that depends on the machine, in the order of the help."""
+    """Return every command, and every option that depends on the machine, in the order of the help."""
     device = facts.device
     last = [
         _nsys(facts),
         _energy(facts),
         _figures(facts),
-        _yes("report, compare, --from", "need no torch"),
+        _yes("report, compare, --from", "do not need torch"),
     ]
     if device is None:
         unknown = facts.torch.unknown
@@ -81,7 +81,7 @@ def prospects(facts: Facts) -> list[Prospect]:
 
 
 def cuda_refusal(facts: Facts) -> tuple[str, str | None] | None:
-    """Why no CUDA device can be used, and what would help; None if one can."""
+    """Return why no CUDA device can be used, and what would help; None if one can."""
     torch, gpu = facts.torch, facts.gpu
     if gpu is not None:
         return _unfit(facts, gpu)
@@ -150,7 +150,7 @@ def _commands(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
         yield _profile(facts, device)
         yield _yes("attention", f"on {where}")
     yield _yes("accum", f"on {where}; formats without hardware support are computed on the CPU")
-    yield _yes("run", "runs several of these; simulates or skips what cannot be measured here")
+    yield _yes("run", "runs several of these; simulates or skips runs that cannot be measured here")
     what, allocator = "--simulate GPU", facts.allocator
     bad = allocator.problem or allocator.not_simulated
     if bad:
@@ -184,7 +184,7 @@ def _memory(facts: Facts, device: DeviceInfo) -> Prospect:
 def _profile(facts: Facts, device: DeviceInfo) -> Prospect:
     wanted = "CUDA" if device.type == "cuda" else "CPU"
     if wanted in facts.torch.profiler_activities:
-        seen = "kernels and operators" if device.type == "cuda" else "operators, which stand in for kernels"
+        seen = "kernels and operators" if device.type == "cuda" else "operators, as a substitute for kernels"
         return _yes("profile", f"torch.profiler: {seen}")
     return _partly(
         "profile",
@@ -202,7 +202,7 @@ def _cuda(facts: Facts) -> Iterator[Prospect]:
 
 
 def _unfit(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
-    """Why a CUDA device that torch sees cannot run anything."""
+    """Return why a CUDA device that torch sees cannot run anything."""
     torch, state = facts.torch, facts.state
     if facts.allocator.problem:
         return f"torch will refuse {facts.allocator.variable}: {facts.allocator.problem}", "correct or unset it"
@@ -215,7 +215,7 @@ def _unfit(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
     if state and state.compute_mode == "prohibited":
         return "the GPU's compute mode is prohibited", "nvidia-smi -c DEFAULT, as root"
     if state and state.compute_mode == "exclusive-process" and state.processes:
-        return "the GPU is in use, and accepts one process only (compute mode exclusive-process)", "wait for it to end"
+        return "the GPU is in use and accepts only one process (compute mode exclusive-process)", "wait for it to end"
     return None
 
 
@@ -253,20 +253,20 @@ def _cuda_precisions(device: DeviceInfo) -> Iterator[Prospect]:
 def _compile(facts: Facts) -> Prospect:
     what, device, tools = "--compile", facts.device, facts.tools
     if device is None:
-        return _no(what, "there is no torch", _NO_TORCH)
+        return _no(what, "torch is not installed", _NO_TORCH)
     off = [name for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE") if facts.host.variables.get(name) == "1"]
     if off:
         return _no(what, f"{off[0]}=1 disables torch.compile", "unset it")
     on_cuda = device.type == "cuda"
     compiler, variable = (tools.c_compiler, "CC") if on_cuda else (tools.cxx_compiler, "CXX")
     if on_cuda and facts.torch.triton is None:
-        refusal = "Triton, which makes kernels for GPUs, is not installed"
+        refusal = "Triton, which generates GPU kernels, is not installed"
         return _no(what, refusal, "pip install triton (CUDA builds of torch include it)")
     if on_cuda and _number(device.compute_capability or "0.0") < TRITON_FROM:
         reason = f"Triton supports compute capability 7.0 and later, not {device.compute_capability}"
         return _no(what, reason, "--execution eager")
     if compiler is None:
-        return _no(what, "it is unknown whether there is a compiler", f"set {variable} to one")
+        return _no(what, "no compiler information available", f"set {variable} to a compiler")
     if compiler.problem:
         return _no(
             what, f"no compiler: {compiler.problem}", f"install gcc and g++ (build-essential), or set {variable}"
@@ -290,11 +290,11 @@ def _attention(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
         if compiled.works == "yes":
             yield _yes("--attention flex", "compiled by Triton")
         else:
-            yield _no("--attention flex", f"it must be compiled: {compiled.reason}", compiled.remedy)
+            yield _no("--attention flex", f"it needs compilation: {compiled.reason}", compiled.remedy)
     else:
         names = "naive, sdpa, flash, math" if device.type == "cpu" else "naive, sdpa, math"
         yield _yes(f"--attention {names}", f"{device.type.upper()} kernels")
-        yield _no("--attention efficient, cudnn", "CUDA kernels, and this is not a CUDA device", "--attention sdpa")
+        yield _no("--attention efficient, cudnn", "CUDA kernels; this is not a CUDA device", "--attention sdpa")
         if device.type == "mps":
             yield _no("--attention flex", "not available on mps", "--attention sdpa")
         else:
@@ -325,15 +325,15 @@ def _kernel(facts: Facts, name: str) -> Prospect:
 def _ranks(facts: Facts, device: DeviceInfo) -> Prospect:
     what, torch = "time --ranks", facts.torch
     if "gloo" not in torch.backends:
-        return _no(what, torch.unknown.get("backends", "this torch has no gloo, through which ranks meet"))
+        return _no(what, torch.unknown.get("backends", "this torch has no gloo, which ranks need to communicate"))
     if device.type != "cuda":
         cores = facts.host.usable_cores or 1
         return _yes(what, f"gloo, over {cores} cores") if cores > 1 else _partly(what, "gloo, but they share one core")
     gpus = sum(each.type == "cuda" for each in torch.devices)
     nccl = next((each for each in torch.backends if each.startswith("nccl")), None)
     if gpus == 1 or nccl is None:
-        why = "each rank takes a GPU, and there is one" if gpus == 1 else "this torch has no nccl"
-        return _partly(what, why, "--device cpu takes ranks of the CPU, through gloo")
+        why = "each rank needs a GPU, and there is one" if gpus == 1 else "this torch has no nccl"
+        return _partly(what, why, "use --device cpu: its ranks communicate through gloo")
     return _yes(what, f"{nccl.upper()}, over {gpus} GPUs")
 
 
@@ -344,7 +344,7 @@ def _nsys(facts: Facts) -> Prospect:
     if tool is None or tool.problem:
         return _no(
             what,
-            tool.problem if tool and tool.problem else "it is unknown whether nsys is installed",
+            tool.problem if tool and tool.problem else "cannot tell whether nsys is installed",
             "install Nsight Systems (https://developer.nvidia.com/nsight-systems), or use --with torch",
         )
     return _yes(what, _named(tool))
@@ -369,12 +369,12 @@ def _figures(facts: Facts) -> Prospect:
 
 
 def _number(version: str) -> tuple[int, int]:
-    """`9.0` as (9, 0); anything that is not a version as (0, 0)."""
+    """Parse a version: `9.0` as (9, 0); anything that is not a version as (0, 0)."""
     major, _, minor = version.partition(".")
     minor = minor.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
 def _bare(uuid: str | None) -> str | None:
-    """A UUID without the prefix that only the driver adds."""
+    """Return a UUID without the prefix that only the driver adds."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower() if uuid else None

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 POLL_S = 0.05
-"""How often to check whether a process has ended although another one keeps its output open."""
+"""Polling interval for the end of a process whose output another process keeps open."""
 
 SHOWN_CHARACTERS = 160
 
@@ -89,13 +89,13 @@ class Child:
         raise NoAnswerError(f"no answer within {self._limit_s:g} s")
 
     def _code(self, process: subprocess.Popen[bytes]) -> int:
-        """Exit code; 0 if the process has closed its output but not yet ended."""
+        """Return the exit code; 0 if the process has closed its output but not yet ended."""
         with suppress(subprocess.TimeoutExpired):
             return process.wait(POLL_S)
         return 0
 
     def _epitaph(self, code: int, said: str) -> str:
-        end = f"was ended by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
+        end = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         self._complaints.seek(0)
         lines = (self._complaints.read().decode(errors="replace") or said).split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -131,7 +131,7 @@ class ToolQuestion:
         self._child = Child([path, "--version"], LIMIT_S) if path else None
 
     def answer(self) -> dict[str, str | None]:
-        """Fields of a Tool. Never raises."""
+        """Return the fields of a Tool. Never raises."""
         if self._child is None:
             return {"path": self.path, "version": None, "problem": _MISSING[self._name]}
         try:
@@ -161,13 +161,13 @@ def questions(environment: Mapping[str, str] = os.environ) -> dict[str, ToolQues
 
 
 def python_headers() -> str | None:
-    """Directory of Python.h; None if it is not installed."""
+    """Return the directory of Python.h; None if it is not installed."""
     directory = Path(sysconfig.get_path("include"))
     return str(directory) if (directory / "Python.h").is_file() else None
 
 
 def installed(distribution: str) -> str | None:
-    """Version of an installed distribution, without importing it."""
+    """Return the version of an installed distribution, without importing it."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -175,13 +175,15 @@ def installed(distribution: str) -> str | None:
 
 
 def whole_version(text: str) -> str | None:
-    """The first version number in a text: `2024.6.2.225`."""
+    """Return the first version number in a text: `2024.6.2.225`."""
     found = re.search(r"\d+(?:\.\d+)+", text)
     return found[0] if found else None
 
 
 def _first(names: Sequence[str | None], path: str | None) -> str | None:
-    """The first program that exists; the first name comes from a variable, and is used even if it does not exist."""
+    """Return the first program that exists; the first name comes from a variable, and is used even if it does not
+    exist.
+    """
     for name in names:
         if not name:
             continue

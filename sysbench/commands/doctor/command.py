@@ -40,19 +40,19 @@ def doctor(
         typer.Option(
             "--self-cost",
             metavar=" ",
-            help="Also measure how much dashboard, sampler and history slow down a step, alternating with and without, "
-            "in fresh processes. Takes minutes.",
+            help="Also measure how much dashboard, sampler and history slow down a step, alternating with and "
+            "without, in fresh processes. Takes minutes.",
         ),
     ] = False,
     rounds: Annotated[
         int | None,
-        typer.Option(metavar="N", help=f"Rounds of --self-cost; an interval needs 6. Default: {ROUNDS}."),
+        typer.Option(metavar="N", help=f"Number of rounds of --self-cost; an interval needs 6. Default: {ROUNDS}."),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", metavar=" ", help="Show tracebacks.")] = False,
 ) -> None:
-    """Show what this machine has, what works on it or why not, and what sysbench itself costs.
+    """Show what this machine has, what works on it or why not, and how much overhead sysbench has.
 
-    Whatever cannot be determined is unknown, with the reason. Exits with 1 only if nothing at all can be measured.
+    Values that cannot be determined are unknown, with the reason. Exits with 1 only if nothing can be measured.
     """
     from sysbench.errors import UsageError
 
@@ -123,17 +123,17 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
 
 
 def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
-    """Measure what sysbench costs, and show it; without a device there is nothing to measure."""
+    """Measure the overhead of sysbench, and show it; without a device there is nothing to measure."""
     if not record.torch.devices:
         return record
     from sysbench.commands.doctor import screen, self_cost
 
-    with waiting("measuring what sysbench costs", console) as say:
+    with waiting("measuring the overhead of sysbench", console) as say:
         cost = self_cost.measure(
             record.torch.devices[0],
             rounds,
             _unseen_dashboard,
-            lambda done, of: say(f"measuring what sysbench costs: {done} of {of}"),
+            lambda done, of: say(f"measuring the overhead of sysbench: {done} of {of}"),
         )
     if console is not None:
         console.print(screen.self_cost(cost))
@@ -142,7 +142,7 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
 
 @contextmanager
 def _unseen_dashboard() -> Iterator[Watcher]:
-    """The dashboard of `sysbench time`, drawn for a terminal of 120 × 40 and discarded."""
+    """Draw the dashboard of `sysbench time` for a terminal of 120 × 40, and discard it."""
     from rich.console import Console as Terminal
 
     from sysbench.commands.time.live import TIME

@@ -25,7 +25,7 @@ class Questions:
         """Reasons by field."""
 
     def ask(self, field: str, question: Callable[[], Answer]) -> Answer | None:
-        """The answer; or None, with the reason in `unknown`."""
+        """Return the answer; or None, with the reason in `unknown`."""
         answers: list[Answer] = []
         failures: list[str] = []
 
@@ -46,7 +46,7 @@ class Questions:
 
 
 def check(environment: Mapping[str, str] = os.environ) -> AllocatorSection:
-    """The allocator's settings in the environment, and what is wrong with them. Never raises."""
+    """Return the allocator's settings in the environment, and what is wrong with them. Never raises."""
     given = {name: environment[name] for name in ENVIRONMENT_VARIABLES if name in environment}
     if not given:
         return AllocatorSection()

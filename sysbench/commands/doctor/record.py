@@ -1,7 +1,7 @@
-"""The record of `sysbench doctor`: what this machine has, what works on it or why not, and what sysbench costs.
+"""The record of `sysbench doctor`: what this machine has, what works on it or why not, and the overhead of sysbench.
 
-A field is None if it is unknown, with the reason in `unknown` of its section, or if there is no such thing: no limit,
-no container, no such program.
+A field is None if it is unknown, with the reason in `unknown` of its section, or if there is no such thing: no
+limit, no container, no such program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Section(Frozen):
     """One part of the machine."""
 
     unknown: dict[str, str] = Field(default_factory=dict)
-    """Why a field is unknown, by its name; `everything` stands for all fields."""
+    """Reason why a field is unknown, by its name; `everything` stands for all fields."""
 
 
 class HostSection(Section):
@@ -126,7 +126,7 @@ class TorchSection(Section):
     """Precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device."""
     profiler_activities: list[str] = Field(default_factory=list)
     backends: list[str] = Field(default_factory=list)
-    """Ways in which ranks communicate: gloo, of which one operation was tried, and nccl with its version."""
+    """Ways in which ranks communicate: gloo, with which one operation was tried, and nccl with its version."""
 
 
 class Tool(Frozen):
@@ -150,9 +150,9 @@ class ToolsSection(Section):
     """Directory of Python.h, which compiled launchers include."""
     matplotlib: str | None = None
     torchrun: str | None = None
-    """Its path; sysbench starts the ranks of a cell without it."""
+    """Path of torchrun; sysbench starts the ranks of a cell without it."""
     sbatch: str | None = None
-    """Path of SLURM's."""
+    """Path of SLURM's sbatch."""
     ray: str | None = None
     submitit: str | None = None
 
@@ -164,7 +164,7 @@ class AllocatorSection(Section):
     """The environment variable that sets them."""
     text: str | None = None
     problem: str | None = None
-    """What is wrong with them."""
+    """Problem with the settings."""
     not_simulated: str | None = None
     """A valid setting that cannot be simulated."""
     overridden: str | None = None
@@ -181,7 +181,7 @@ class Prospect(Frozen):
 
 
 class Advice(Frozen):
-    """Something about this machine that distorts measurements, and what to do about it."""
+    """Something about this machine that distorts measurements, and how to fix it."""
 
     message: str
     remedy: str | None = None

@@ -119,12 +119,12 @@ def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
 
 
 def self_cost(found: SelfCost) -> RenderableType:
-    """How much sysbench itself slows down a step."""
+    """Show how much sysbench itself slows down a step."""
     facts = [(arm.part, _cost(arm)) for arm in found.arms]
     facts += [(part, f"not measured: {why}") for part, why in found.not_measured.items()]
     took = units.duration(found.took_s)
     method = f"{found.rounds} rounds in alternating order, each arm in a fresh process; took {took}"
-    return _Part(f"what sysbench costs here: {found.workload}", [*facts, ("method", method)])
+    return _Part(f"overhead of sysbench here: {found.workload}", [*facts, ("method", method)])
 
 
 def _cost(arm: CostArm) -> str:
@@ -159,7 +159,7 @@ def _cores(host: HostSection) -> Iterator[Fact]:
         there = f"{system.logical_cores} logical core{'' if system.logical_cores == 1 else 's'}"
         if system.physical_cores and system.physical_cores != system.logical_cores:
             there += f" ({system.physical_cores} physical)"
-    quota = f"{host.quota_cores:g} cores' worth of time (cgroup)" if host.quota_cores is not None else None
+    quota = f"{host.quota_cores:g} cores of CPU time (cgroup)" if host.quota_cores is not None else None
     load = f"load {host.load_1min:.1f}" if host.load_1min is not None else None
     governor = f"governor {host.cpu_governor}" if host.cpu_governor else None
     yield "processor", _joined(system.cpu if system else None, there, usable, quota, load, governor)
@@ -176,7 +176,7 @@ def _memory(host: HostSection) -> Iterator[Fact]:
 
 def _surroundings(host: HostSection) -> Iterator[Fact]:
     if host.container:
-        yield "container", "yes, of an unknown kind" if host.container == "unnamed" else host.container
+        yield "container", "yes, of unknown kind" if host.container == "unnamed" else host.container
     if host.batch_job:
         yield "batch job", host.batch_job
     if host.variables:

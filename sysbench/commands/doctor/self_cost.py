@@ -47,10 +47,10 @@ LIMIT_S = 300.0
 EXPLANATIONS = {
     "dashboard": "drawn at 120 × 40 while steps are measured",
     "sampler": "memory, load and the GPU driver, read ten times a second",
-    "history": "every allocation with its stack, as only `sysbench memory` records it",
+    "history": "every allocation with its stack, recorded only by `sysbench memory`",
 }
 
-NO_HISTORY = "only the CUDA allocator has a history; on this device tensors are counted in untimed steps"
+NO_HISTORY = "only the CUDA allocator records a history; on this device tensors are counted in untimed steps"
 
 
 class Watcher(Protocol):
@@ -78,23 +78,23 @@ class NoSampler:
         """Ignore the device."""
 
     def read(self, at_s: float) -> Reading:
-        """An empty reading."""
+        """Return an empty reading."""
         return Reading(at_s=at_s)
 
     def failures(self) -> list[ReadingsLost]:
-        """No failures."""
+        """Return an empty list: this sampler never fails."""
         return []
 
     def count_other_processes(self) -> int | None:
-        """Not known."""
+        """Return None: unknown."""
         return None
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Not known."""
+        """Return None: unknown."""
         return None
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def measure(
@@ -152,7 +152,7 @@ def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], No
 
 
 def arm_of(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
-    """The cost of a part from the ratios within rounds, which drift does not affect."""
+    """Return the cost of a part from the ratios within rounds, which drift does not affect."""
     found = ratio([on / off for on, off in zip(with_s, without_s, strict=True)], [1.0] * len(with_s))
     return CostArm(
         part=part,
@@ -198,7 +198,7 @@ def _recorded_step_s(cell: TimeCell, history: str) -> float:
     try:
         samples_s: list[float] = json.loads(child.answer())
     except NoAnswerError as error:
-        raise SysbenchError(f"steps with the allocator's history could not be measured: {error}") from None
+        raise SysbenchError(f"steps with allocator history could not be measured: {error}") from None
     finally:
         child.close()
     return median(samples_s)

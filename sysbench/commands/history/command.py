@@ -31,14 +31,17 @@ def history(given: Given) -> None:
         running.show_sheet(tables.single(earlier.one(spec.name, spec.runs)), spec)
         return
     if not spec.runs.is_dir():
-        raise LogError(f"there is no directory {spec.runs} here: --runs names another")
+        raise LogError(f"no directory {spec.runs} here: name another one with --runs")
     every = earlier.earlier(spec.runs)
     if spec.clean_s is None:
         running.show_sheet(tables.listing(every, f"runs in {spec.runs}"), spec)
         return
     old = [each for each in every if time.time() - each.touched_s > spec.clean_s and each.removable]
+    if not old:
+        print(f"none of {len(every)} runs is old enough to be removed", file=sys.stderr)  # noqa: T201
+        return
     running.show_sheet(tables.listing(old, "to be removed"), spec)
-    if old and _agreed(spec, old):
+    if _agreed(spec, old):
         for each in old:
             each.remove()
         print(f"removed {len(old)} of {len(every)} runs", file=sys.stderr)  # noqa: T201
@@ -49,5 +52,5 @@ def _agreed(spec: HistorySpec, old: Sequence[Earlier]) -> bool:
     if spec.yes:
         return True
     if not sys.stdin.isatty():
-        raise UsageError("--clean asks before it removes, and nobody can answer here: add --yes")
+        raise UsageError("--clean asks before it removes runs, but there is no terminal to ask on: add --yes")
     return typer.confirm(f"Remove {'this run' if len(old) == 1 else f'these {len(old)} runs'}?", err=True)

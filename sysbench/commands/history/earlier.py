@@ -30,11 +30,13 @@ class Earlier:
     """The directory; for a single run its record, or its log if there is no record."""
     files: tuple[Path, ...]
     kind: str
-    """Its command: `run` for an experiment, `compare` for two arms measured in turns, and empty for a user's directory
-    of runs, which is never removed."""
+    """Its command: `run` for an experiment, `compare` for an `--ab` comparison, and empty for a user's directory of
+    runs, which is never removed.
+    """
     what: str
-    """The command line that repeats it, without the command; the call in a program of the user's own; the name of an
-    experiment; empty if unreadable."""
+    """The command line that repeats it, without the command; the call in the user's program; the name of an experiment;
+    empty if unreadable.
+    """
     began_s: float
     """Seconds since 1970."""
     outcome: str
@@ -52,7 +54,7 @@ class Earlier:
 
     @property
     def touched_s(self) -> float:
-        """When it began or was last written to, whichever is later, so that a run in progress is not old."""
+        """Time when it began or was last written to, whichever is later, so that a run in progress is not old."""
         return max(self.began_s, *(path.stat().st_mtime for path in self.files))
 
     def remove(self) -> None:
@@ -142,7 +144,7 @@ def _of_record(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
 
 
 def _of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
-    """Read a log; one without an end belongs to a run that was killed, or is still in progress."""
+    """Read a log; if it has no end, the run was killed or is still in progress."""
     spec: dict[str, Any] = {}
     began_s, status = 0.0, "unfinished"
     outcomes: dict[str, str] = {}
@@ -157,7 +159,7 @@ def _of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
             case "cell_finished":
                 outcomes[said["cell"]] = said["outcome"]
     if not spec:
-        raise ValueError("it does not begin with the start of a run")
+        raise ValueError("it does not start with the start event of a run")
     return spec, began_s, status, Counter(outcomes.values())
 
 

@@ -35,7 +35,7 @@ class HistorySpec(BaseModel):
 
     name: Annotated[str | None, Option(positional=True, metavar="[NAME]")] = Field(
         default=None,
-        description="Show this run alone: its path, the beginning of its name, latest, latest~1, or time:latest.",
+        description="Show only this run: its path, the beginning of its name, latest, latest~1, or time:latest.",
     )
     clean_s: Annotated[
         int | None, BeforeValidator(_age_s), Option(flags=("--clean",), metavar="AGE", panel=REMOVAL)
@@ -45,7 +45,7 @@ class HistorySpec(BaseModel):
         default=RUNS, description="Directory of the runs."
     )
     json_path: JsonPath = Field(
-        default=None, description="Also write what is shown here; - writes it, and nothing else, to stdout."
+        default=None, description="Also write what is shown to this file; - writes only that, to stdout."
     )
     format: Shown = "terminal"
     debug: Debug = False
@@ -53,7 +53,7 @@ class HistorySpec(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.name is not None and self.clean_s is not None:
-            raise ValueError("--clean removes by age: it takes no NAME")
+            raise ValueError("--clean selects runs by age: it takes no NAME")
         if self.yes and self.clean_s is None:
-            raise ValueError("--yes answers --clean: there is nothing to be asked without it")
+            raise ValueError("--yes confirms --clean: without it there is nothing to confirm")
         return self

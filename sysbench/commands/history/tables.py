@@ -29,13 +29,13 @@ def listing(every: Sequence[Earlier], title: str) -> Sheet:
 
 
 def single(each: Earlier) -> Sheet:
-    """Show a run: its spec, its outcome, its files, and commands that take it."""
+    """Show a run: its spec, its outcome, its files, and commands that accept it."""
     files = tuple((str(path), Measure(path.stat().st_size)) for path in each.files)
     columns = (Column("file", "file"), Column("size", "size", "bytes", wide_range=True))
     ways = {
-        "": f"sysbench report {each.path} writes its runs up",
-        "run": f"sysbench report {each.path} writes it up; sysbench run --resume {each.path} runs what is missing",
-        "compare": f"sysbench compare {each.path} shows what it found",
+        "": f"sysbench report {each.path} writes a report",
+        "run": f"sysbench report {each.path} writes a report; sysbench run --resume {each.path} runs the missing cells",
+        "compare": f"sysbench compare {each.path} shows its result",
     }
     again = ways.get(each.kind, f"sysbench {each.kind} --from {each.path} shows its tables")
     remarks = (Remark("note", f"began {_when(each)} UTC"), Remark("note", again))

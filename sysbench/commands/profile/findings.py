@@ -75,7 +75,7 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
         share = share_range(covered, namer(cells))
         text = f"profiled kernels cover {share} of the unprofiled step time."
         yield Said(text, tuple(cell for _, cell in covered))
-    yield from left_out(cells, doubts, "what is said of this run")
+    yield from left_out(cells, doubts, "findings about this run")
 
 
 def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
@@ -86,7 +86,7 @@ def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
         yield from _leaders(group, f"{mark}{where}", name)
         yield from _products(group, f"{mark}{where}", name)
     if known:
-        yield from left_out(cells, doubts, "what is said of this run")
+        yield from left_out(cells, doubts, "findings about this run")
 
 
 def doubts(cell: ProfileCellRecord) -> frozenset[CautionCode]:

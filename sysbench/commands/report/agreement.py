@@ -1,4 +1,4 @@
-"""Comparison of runs of the same step: clocks with kernels, measured with simulated peaks and predicted times."""
+"""Compare runs of the same step: timed vs. profiled, measured vs. simulated peaks, measured vs. predicted times."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _STEP: Final = ("size", "model", "ctx", "batch", "grad_accum", "ranks", *CHOICES
 """Axes that identify a step across commands, besides its mode or phase."""
 
 FILLED: Final = 0.9
-"""Share of a phase that its kernels fill, below which the device was waiting for the rest."""
+"""If kernels fill a smaller share of a phase, the device was waiting for the rest."""
 
 SLOWER: Final = 1.1
-"""Share above which the kernels did not run under the same conditions."""
+"""If kernels fill a larger share, they did not run under the same conditions."""
 
 Runs = Sequence[ReportedRun[Any]]
 
@@ -78,12 +78,12 @@ def _kernels_s(cell: ProfileCellRecord, phase: str) -> float:
 
 @dataclass(frozen=True)
 class MeasuredAndModelled:
-    """A measured cell, and the same one simulated or predicted for the same device."""
+    """A measured cell, and the same cell simulated or predicted for the same device."""
 
     measured: CellRecord
     modelled: CellRecord
     share: float
-    """Relative error of the modelled peak, or of the predicted step."""
+    """Relative error of the simulated peak, or of the predicted step."""
     inside: bool = False
     """Whether the measured step lies in the interval of the predicted one."""
 
@@ -102,7 +102,7 @@ def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[Measur
 
 
 def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:
-    """Yield one pair for every step that was measured on the device that it was also predicted for."""
+    """Yield one pair for every measured step that was also predicted for the same device."""
     by_step: dict[Hashable, tuple[TimeCellRecord, float]] = {}
     for cell in believable(cells, alone=False):
         if cell.device is not None and (taken := cell.samples("step")) is not None:
@@ -132,12 +132,12 @@ def _clocks(found: Sequence[ClockAndKernels]) -> str:
     if len(found) == 1:
         (only,) = found
         filled = f"{units.seconds(only.kernels_s)} of the {units.seconds(only.timed_s)}, {filled},"
-    text = f"kernels, as profiled, fill {filled} of what was timed without a profiler"
+    text = f"profiled kernels account for {filled} of the step time measured without a profiler"
     waits = [each.timed for each in found if each.covered < FILLED]
     slower = [each.timed for each in found if each.covered > SLOWER]
     if not waits and not slower:
         return f"{text}: the two agree"
-    parts = [f"the device waited for the rest at {named(waits, name)}"] if waits else []
+    parts = [f"the device was idle for the rest at {named(waits, name)}"] if waits else []
     parts += [f"kernels ran slower in the profile at {named(slower, name)}"] if slower else []
     return f"{text}; {', and '.join(parts)}" if len(found) > 1 else f"{text}; {parts[0].partition(' at ')[0]}"
 
@@ -145,7 +145,7 @@ def _clocks(found: Sequence[ClockAndKernels]) -> str:
 def simulations(runs: Runs) -> Iterator[Finding]:
     """Compare measured peaks with those simulated for the same GPU."""
     if found := list(measured_and_simulated(_cells(runs, "memory"))):
-        yield Finding(f"simulated peaks against measured ones: {_errors(found)}.", _basis_of(runs, found), "mixed")
+        yield Finding(f"simulated vs. measured peaks: {_errors(found)}.", _basis_of(runs, found), "mixed")
 
 
 def predictions(runs: Runs) -> Iterator[Finding]:
@@ -153,7 +153,7 @@ def predictions(runs: Runs) -> Iterator[Finding]:
     if found := list(measured_and_predicted(_cells(runs, "time"))):
         held = sum(each.inside for each in found)
         inside = ("outside", "inside")[held] if len(found) == 1 else f"{held} of them inside"
-        text = f"predicted steps against measured ones: {_errors(found)}, {inside} the 90 % interval"
+        text = f"predicted vs. measured steps: {_errors(found)}, {inside} the 90 % interval"
         yield Finding(f"{text}.", _basis_of(runs, found), "predicted")
 
 
@@ -188,4 +188,4 @@ def _basis(runs: Runs, cells: Sequence[CellRecord]) -> tuple[Basis, ...]:
 
 
 ACROSS = (clocks, simulations, predictions)
-"""Functions that find statements about several runs; each takes all runs of a report."""
+"""Functions that find statements about several runs; each receives all runs of a report."""

@@ -1,6 +1,6 @@
 """Assembles a document from records; its contents are computed elsewhere.
 
-A report has the tables of a run that are meant for people, and the figures that the run has drawn of data that its
+For each run, a report has the tables meant for people, and the figures that the run has drawn from data that its
 record does not keep, such as every allocation over time.
 """
 
@@ -80,7 +80,7 @@ SUFFIX = ".png"
 
 
 def kept(run: ReportedRun[Any]) -> Iterator[Picture]:
-    """Yield every figure next to the run's record that can be read, pixel for pixel."""
+    """Yield every readable figure next to the run's record, pixel for pixel."""
     for path in run.pictures:
         if path.suffix == SUFFIX and _whole(path):
             named = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
@@ -206,7 +206,7 @@ class _Names:
         self._taken: set[str] = set()
 
     def take(self, *words: str) -> str:
-        """Return a new name made of these words."""
+        """Return a new unique name made of these words."""
         plain = unicodedata.normalize("NFKD", " ".join(words)).encode("ascii", "ignore").decode()
         stem = "-".join(re.findall(r"[a-z0-9]+", plain.lower()))[:80].strip("-") or "part"
         name, number = stem, 2

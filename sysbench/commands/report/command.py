@@ -25,8 +25,8 @@ SECTIONS_READ = 3
 def report(given: Given) -> None:
     """Write up finished runs: findings, tables, pictures, cautions, environment and method.
 
-    Takes logs, also of runs that were killed, records, directories of both, traces and memory snapshots.
-    Needs no torch.
+    Takes logs (including those of killed runs), records, directories of both, traces and memory snapshots. Needs no
+    torch.
     """
     spec = validated(ReportSpec, given)
     _refuse_unwritable(spec.output)
@@ -44,7 +44,7 @@ def report(given: Given) -> None:
 
         page = next(path for path in spec.output if path.suffix.lower() == ".html")
         if not webbrowser.open(page.resolve().as_uri()):
-            say(f"no browser was found to open {page} with")
+            say(f"no browser found to open {page}")
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
@@ -65,7 +65,7 @@ def _document(spec: ReportSpec) -> Document:
     from sysbench.render.dashboard.progress import waiting
 
     if not spec.source and not RUNS.is_dir():
-        raise UsageError(f"there is no directory {RUNS} here: name logs, records or directories of them")
+        raise UsageError(f"no directory {RUNS} here: name logs, records or directories that contain them")
     places = spec.source or (str(RUNS),)
     with waiting(f"looking for runs in {', '.join(places)}", silent=spec.quiet):
         found = sources(places)

@@ -150,9 +150,9 @@ class ReportedRun(Generic[AnyRecord]):
     question: str = ""
     """The question that it answers, if known."""
     note: str = ""
-    """How it differs from what its experiment asks for, if it does."""
+    """Difference from its experiment file, if any."""
     pictures: tuple[Path, ...] = ()
-    """Image files that the run itself has drawn."""
+    """Image files drawn by the run itself."""
 
     @cached_property
     def _differing(self) -> tuple[str, ...]:

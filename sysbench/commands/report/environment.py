@@ -95,7 +95,7 @@ _DEVICES = DeclaredTable(
     rows=lambda known: [(machine.name, each) for machine in known for each in machine.devices if each.type != "cpu"],
     leading=leading(Field("machine", get=itemgetter(0)), Field("device", get=lambda row: row[1].torch_name)),
 )
-"""Accelerators; CPUs are in the table of machines."""
+"""Return the table of accelerators; CPUs are in the table of machines."""
 
 
 def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine]) -> Table:
@@ -146,16 +146,16 @@ def _simulated(runs: Iterable[ReportedRun[Any]]) -> Iterable[tuple[SimulatedGpuR
 
 _SIMULATED = DeclaredTable(
     "simulated",
-    "GPUs that were simulated",
+    "simulated GPUs",
     (
         Field("memory", unit="bytes", get=lambda row: row[0].memory_bytes),
         Field("context", "CUDA context", "bytes", get=lambda row: row[0].context_bytes),
-        Field("other", "taken by others", "bytes", get=lambda row: row[0].other_bytes),
+        Field("other", "used by others", "bytes", get=lambda row: row[0].other_bytes),
         Field("nccl", "NCCL's buffers", "bytes", get=lambda row: row[0].nccl_bytes or None, optional=True),
         Field("settings", "allocator settings", get=lambda row: row[0].settings),
         Field("runs", get=lambda row: ", ".join(row[1])),
     ),
     rows=_simulated,
     leading=leading(Field("gpu", "simulated GPU", get=lambda row: row[0].title)),
-    notes=("assumed, not measured: these GPUs were not there",),
+    notes=("assumed, not measured: these GPUs were not present",),
 )

@@ -44,7 +44,7 @@ def _table(table: Table, mark: str) -> Iterator[str]:
     hidden = () if found.stacked else found.hidden
     columns = shown(table) if found.stacked else found.columns
     caption = f"{escaped(table.title)}{mark}"
-    left_out = [f"no room for: {', '.join(hidden)}"] if hidden else []
+    left_out = [f"hidden columns: {', '.join(hidden)}"] if hidden else []
     said = "".join(f"; {escaped(note)}" for note in [*notes(table if found.stacked else found.table), *left_out])
     for first in range(0, len(table.rows), ROWS_A_PAGE):
         rows = range(first, min(first + ROWS_A_PAGE, len(table.rows)))

@@ -14,43 +14,44 @@ from sysbench.commands.time.record import TimeCellRecord
 
 _PHASES: Mapping[str, str] = {
     "zero_grad": "gradients are set to None.",
-    "forward": "from tokens to logits, with the graph for backward kept unless the mode is inference.",
+    "forward": "from tokens to logits; the graph for backward is kept, except in inference.",
     "loss": "cross-entropy of the logits, in fp32.",
-    "backward": "gradients of all parameters; each step begins without any.",
+    "backward": "gradients of all parameters; gradients are None at the start of each step.",
     "optimizer": "one step of AdamW on all parameters.",
-    "step": "the phases of the mode, added up step by step; timed as one with --sync step.",
+    "step": "the sum of the phases of the mode, step by step; with --sync step, one timed interval.",
 }
 _MODES: Mapping[str, str] = {
-    "inference": "forward alone, without a graph.",
+    "inference": "forward only, without a graph.",
     "forward": "forward with the graph kept, as in training.",
     "forward-backward": "zero_grad, forward, loss and backward; no optimizer.",
     "train": "zero_grad, forward, loss, backward and optimizer: a full step.",
 }
 _PROTOCOLS: Mapping[str, str] = {
-    "inference": "no graph is kept: parameters, logits and what one layer needs.",
-    "forward": "the graph is kept, logits and loss are alive; no gradients.",
+    "inference": "no graph is kept: parameters, logits and the activations of one layer.",
+    "forward": "the graph is kept; logits and loss are alive; no gradients.",
     "forward-backward": "gradients, which are None before forward; no optimizer.",
-    "train-first": "the first step: the optimizer's state appears in it.",
-    "train": "a later step: the optimizer's state is there, gradients are None before forward.",
+    "train-first": "the first step, which allocates the optimizer's state.",
+    "train": "a later step: the optimizer's state exists; gradients are None before forward.",
 }
 _PRECISIONS: Mapping[str, str] = {
-    "fp32": "all products in fp32; TF32 is off.",
-    "tf32": "fp32 with TF32 allowed for matrix products: 10 bits of mantissa.",
-    "bf16": "autocast to bfloat16: products in bf16, parameters, gradients and the optimizer in fp32.",
-    "fp16": "autocast to float16: products in fp16, parameters, gradients and the optimizer in fp32.",
+    "fp32": "all matrix products in fp32; TF32 is off.",
+    "tf32": "fp32 with TF32 (10 bits of mantissa) for matrix products.",
+    "bf16": "autocast to bfloat16: matrix products in bf16; parameters, gradients and optimizer in fp32.",
+    "fp16": "autocast to float16: matrix products in fp16; parameters, gradients and optimizer in fp32.",
 }
 _ATTENTION_PRECISIONS: Mapping[str, str] = {
     "fp32": "q, k and v in fp32; TF32 is off.",
-    "tf32": "q, k and v in fp32, with TF32 allowed for matrix products.",
+    "tf32": "q, k and v in fp32, with TF32 for matrix products.",
     "bf16": "q, k and v in bfloat16.",
     "fp16": "q, k and v in float16.",
 }
 _EXPERIMENTS: Mapping[str, str] = {
-    "sums": "one number added to itself, in every format and order; errors are against exact arithmetic.",
-    "autocast": "the types of parts of a model under autocast: measured on this device, and simulated by CUDA's rules.",
-    "norm": "layer norm over inputs scaled by powers of two, against fp64.",
+    "sums": "one number added to itself repeatedly, in every format and order; errors are relative to exact "
+    "arithmetic.",
+    "autocast": "dtypes of parts of a model under autocast: measured on this device, and simulated by CUDA's rules.",
+    "norm": "layer norm over inputs scaled by powers of two, compared with fp64.",
     "scaling": "gradients of one backward pass in 16 bits, with the loss scaled by powers of two.",
-    "matmul": "products of random matrices against fp64, by the length of their sums.",
+    "matmul": "products of random matrices compared with fp64, by the length of the dot products.",
 }
 
 
@@ -63,25 +64,25 @@ def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
             said.setdefault(term.word, term)
     yield from said.values()
     if any(cell.cautions for run in runs for cell in run.record.cells):
-        yield Term("caution", "a reason to doubt a number, found in the data, with its remedy.")
+        yield Term("caution", "a reason to doubt a number, detected in the data, with a remedy.")
     if any(run.origin in ("simulated", "mixed") for run in runs):
         yield Term(
             "simulated",
-            "computed without the hardware: allocations of the step on tensors without data, under a model of CUDA's "
-            "caching allocator. Simulated numbers among measured ones are always marked.",
+            "computed without the hardware: the allocations of the step, replayed with a model of CUDA's caching "
+            "allocator on tensors without data. Simulated numbers next to measured ones are always marked.",
         )
     if any(run.origin == "predicted" for run in runs):
         yield Term(
             "predicted",
-            "computed without the hardware: every kernel of the step, timed by the rates of the GPU, behind a host "
-            "that issues them one by one. The interval contains the time in 90 % of cases; the lower bound assumes "
-            "data-sheet rates and no host, and is not a prediction. Predicted times are never in a column of measured "
-            "ones.",
+            "computed without the hardware: every kernel of the step is timed with the rates of the GPU, and a host "
+            "issues the kernels one by one. The interval contains the time in 90 % of cases; the lower bound "
+            "assumes data-sheet rates and zero host time, and is not a prediction. Predicted times never share a "
+            "column with measured ones.",
         )
 
 
 def _used(meanings: Mapping[str, str], words: Iterable[object], named: str = "{}") -> Iterator[Term]:
-    """Yield the definitions of those of the `words` that have one, in the order of the definitions."""
+    """Yield the definitions of the `words` that have one, in the order of the definitions."""
     there = set(words)
     yield from (Term(named.format(word), meaning) for word, meaning in meanings.items() if word in there)
 
@@ -99,22 +100,23 @@ def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
     if not all(cell.prediction for cell in cells):
         yield Term(
             "time",
-            "after the warm-up steps every phase is timed by the host's clock between two synchronizations of the "
-            "device; by the device's own events where the host does not wait. Warm-up steps are kept and not counted.",
+            "after the warm-up steps, every phase is timed with the host's clock between two device "
+            "synchronizations, or with device events if the host does not wait. Warm-up steps are recorded but not "
+            "counted.",
         )
-        yield Term("± after a mean", "the standard deviation of the measured steps (n − 1); not that of their mean.")
+        yield Term("± after a mean", "the standard deviation of the measured steps (n − 1), not of their mean.")
         yield Term(
             "95 % interval",
-            "of a median, or of a ratio of two medians: from the order of the samples, whatever their distribution; "
-            "there is none of fewer than six.",
+            "of a median, or of a ratio of two medians: from order statistics, without assuming a distribution; "
+            "omitted for fewer than six samples.",
         )
         yield from _used(_PHASES, (phase for cell in cells for phase in cell.phases))
     if any(cell.cell.grad_accum > 1 for cell in cells):
         yield Term(
             "grad accum",
-            "micro-batches per step, each of the batch: forward, loss and backward run once for each, and gradients "
-            "add up before one step of the optimizer. Times of these phases are sums over the micro-batches, and rates "
-            "count all of them.",
+            "micro-batches per step, each of the batch size: forward, loss and backward run once for each, and "
+            "gradients accumulate before one optimizer step. Times of these phases are sums over the micro-batches, "
+            "and rates count all of them.",
         )
     yield from _modes(cells)
     yield from _precisions(cells)
@@ -127,16 +129,16 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
         return
     yield Term(
         "achieved",
-        "model FLOPs of the step over its mean time. A forward pass has B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], "
-        "causality not exploited; backward twice that.",
+        "model FLOPs of the step divided by its mean time. A forward pass has B·[L(8Td² + 4T²d + 6T·d·d_ff) + "
+        "2TdV], without a discount for causality; backward has twice that.",
     )
     sources = list(dict.fromkeys(rates.peak_source for rates in known if rates.peak_source))
     if sources:
         yield Term(
-            "of peak", f"achieved over the dense rate of the data sheet at that precision: {'; '.join(sources)}."
+            "of peak", f"achieved rate relative to the dense data-sheet rate at that precision: {'; '.join(sources)}."
         )
     if any(rates.ceiling_share is not None for rates in known):
-        yield Term("of matmul", "achieved over what one large matrix product reached on this device in the same run.")
+        yield Term("of matmul", "achieved rate relative to one large matrix product on this device in the same run.")
 
 
 def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
@@ -147,12 +149,14 @@ def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
         return
     yield Term(
         "profile",
-        "steps under a profiler, in a separate process. Kernels of backward are attributed to the operator of forward "
+        "steps under a profiler, in a separate process. Backward kernels are attributed to the forward operator "
         "that caused them."
-        + (" Of several ranks, kernels are those of rank 0." if any(cell.cell.ranks > 1 for cell in cells) else ""),
+        + (" With several ranks: the kernels of rank 0." if any(cell.cell.ranks > 1 for cell in cells) else ""),
     )
     if any(cell.unprofiled for cell in cells):
-        yield Term("unprofiled", "the same step, timed first without a profiler, in another process; its median.")
+        yield Term(
+            "unprofiled", ("median time of the same step without a profiler, measured first in a separate process.")
+        )
     if any(cell.coverage is not None for cell in cells):
         yield Term("covered", "share of the unprofiled median step during which the device was busy.")
     if any(cell.cost_share is not None for cell in cells):
@@ -165,13 +169,13 @@ def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
     """Define the terms in the tables of `sysbench memory`."""
     yield Term(
         "allocated",
-        "peak bytes of tensors, as rounded by the allocator. Before each protocol, leftovers of a step are deleted and "
-        "peaks are reset.",
+        "peak bytes of tensors, as rounded by the allocator. Before each protocol, tensors left from earlier steps "
+        "are deleted and peaks are reset.",
     )
     if any(cell.peak_reserved_bytes is not None for cell in cells):
-        yield Term("reserved", "device memory that the caching allocator holds, whether in use or not.")
+        yield Term("reserved", "device memory held by the caching allocator, in use or not.")
     if any(cell.host_rss_peak_bytes is not None for cell in cells):
-        yield Term("worker, host memory", "peak resident memory of the measuring process, everything included.")
+        yield Term("worker, host memory", "peak resident memory of the whole measuring process.")
     yield from _used(_PROTOCOLS, (cell.cell.mode for cell in cells), "memory of {}")
     yield from _precisions(cells)
 
@@ -186,21 +190,23 @@ def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
     if any(cell.source == "predicted" for cell in cells):
         yield Term(
             "attention, predicted",
-            "the time of the kernels that one call launches, by the rates of the GPU, without the host. Memory is "
-            "simulated: allocations on tensors without data, under a model of CUDA's caching allocator.",
+            "the time of the kernels that one call launches, at the rates of the GPU, without the host. Memory is "
+            "simulated: allocations of tensors without data, with a model of CUDA's caching allocator.",
         )
     if any(cell.forward for cell in cells):
         clock = "device events" if all(cell.device_events for cell in cells if cell.forward) else "the host's clock"
-        yield Term("attention, forward and backward", f"each call is timed by itself, after warm-up calls, by {clock}.")
+        yield Term(
+            "attention, forward and backward", (f"each call is timed separately, after warm-up calls, with {clock}.")
+        )
     if any(cell.saved_bytes is not None for cell in cells):
-        yield Term("kept for backward", "memory that forward leaves allocated, besides inputs and output.")
+        yield Term("kept for backward", "memory that forward leaves allocated, excluding inputs and output.")
     if any(cell.before_backward_bytes is not None for cell in cells):
-        yield Term("before backward", "all memory that is allocated when backward begins, including inputs and output.")
+        yield Term("before backward", "all memory allocated when backward starts, including inputs and output.")
     if any(cell.rates for cell in cells):
         yield Term(
             "of limit",
-            "the least time that the data sheet allows, by FLOPs or by bytes moved, whichever is longer, over the "
-            "median.",
+            "the minimum time according to the data sheet, limited by FLOPs or by bytes moved, whichever is longer, "
+            "divided by the median.",
         )
     yield from _used(_ATTENTION_PRECISIONS, (cell.cell.precision for cell in cells), "{} attention")
 
@@ -213,9 +219,12 @@ def of_accum(cells: Sequence[Any]) -> Iterator[Term]:
 def of_loop(cells: Sequence[LoopCellRecord]) -> Iterator[Term]:
     """Define the terms in the tables of loops."""
     yield Term(
-        "measured by the process itself",
-        "a program timed its own training loop, by marks in it; the work of measuring is done between its steps, and "
-        "no other process watched it.",
+        "self-measured process",
+        "a program timed its own training loop with marks; the bookkeeping happens between its steps, and no other "
+        "process monitored it.",
     )
     if any(cell.outside for cell in cells):
-        yield Term("outside phases", "the rest of a step, which lasts from its first phase to that of the next one.")
+        yield Term(
+            "outside phases",
+            ("the rest of a step; a step lasts from its first phase to the first phase of the next step."),
+        )

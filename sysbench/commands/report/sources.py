@@ -81,7 +81,7 @@ def _read(path: Path, experiments: dict[Path, Manifest]) -> _Found:
 
 
 def _once(found: Iterable[_Found]) -> list[_Found]:
-    """Return one of several files of a run, such as its log and its record: the one with most results."""
+    """Return one of several files of a run, such as its log and its record: the one with the most results."""
     best: dict[str, _Found] = {}
     for each in found:
         identity = _identity(each.record)
@@ -106,7 +106,7 @@ def _identity(record: RunRecord[Any]) -> str:
 
 
 def _extent(record: RunRecord[Any]) -> tuple[int, str]:
-    """Return how far the run had come when this was written: a log may have been continued later."""
+    """Return how far the run had come when this file was written: a log may have been continued later."""
     return len([cell for cell in record.cells if cell.outcome in ("ok", "oom")]), record.finished_at or ""
 
 

@@ -34,17 +34,18 @@ class ReportSpec(BaseModel):
         Option(flags=("--output", "-o"), metavar="FILE", panel=OUTPUT, repeated=True),
     ] = Field(
         default=(),
-        description="Write the report: .html is one page for offline use; .md and .tex have pictures beside them; "
-        ".csv is one long table. May be repeated. Without it, the terminal shows findings, tables and cautions.",
+        description="Write the report: .html is one page for offline use; .md and .tex come with picture files; "
+        ".csv is one long table. May be repeated. Without it, the terminal shows findings, tables and "
+        "cautions.",
     )
     title: Annotated[str | None, Option(metavar="TEXT", panel=OUTPUT)] = Field(
-        default=None, description="Title of the report, instead of that of the experiment."
+        default=None, description="Title of the report, overriding the experiment's title."
     )
     only: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(), description="Only these runs, by name or by command: time,memory; a wrong name lists all."
+        default=(), description="Only these runs, by name or by command: time,memory; an unknown name lists all."
     )
     tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
-        default=(), description="Only these tables of each run; a wrong name lists all."
+        default=(), description="Only these tables of each run; an unknown name lists all."
     )
     summary: Annotated[bool, Option(panel=OUTPUT)] = Field(
         default=False, description="Only findings, cautions and environment: no tables of runs, and no pictures."
@@ -53,7 +54,7 @@ class ReportSpec(BaseModel):
         default=False, description="Open the page in the browser once it is written; needs -o with .html."
     )
     quiet: Annotated[bool, Option(flags=("--quiet", "-q"), panel=OUTPUT)] = Field(
-        default=False, description="Do not say which files were written."
+        default=False, description="Do not list the files that were written."
     )
     debug: Debug = False
 
@@ -63,17 +64,15 @@ class ReportSpec(BaseModel):
         for path in paths:
             if path.suffix.lower() not in SUFFIXES:
                 ending = path.suffix or "(nothing)"
-                raise ValueError(
-                    f"{path} does not end as a report does: {unknown(ending, 'a kind of report', SUFFIXES)}"
-                )
+                raise ValueError(f"{path} has an unknown format: {unknown(ending, 'a report format', SUFFIXES)}")
         return paths
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.open_page and not any(path.suffix.lower() == ".html" for path in self.output):
-            raise ValueError("--open shows a page: it needs -o report.html")
+            raise ValueError("--open opens a page in the browser: it needs -o report.html")
         if self.summary and self.tables:
-            raise ValueError("--summary leaves all tables out: it cannot be given with --tables")
+            raise ValueError("--summary omits all tables: it cannot be combined with --tables")
         for path in self.output:
             if self.output.count(path) > 1:
                 raise ValueError(f"--output {path} is given twice")

@@ -51,10 +51,10 @@ def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding,
 
 
 def simulated_notice(document: Document) -> str:
-    """Return a notice if not everything was measured."""
+    """Return a notice if some results were not measured."""
     origins = {section.origin for section in document.sections}
     if origins == {"simulated"}:
-        return "Nothing in this report was measured: all of it is simulated."
+        return "Nothing in this report was measured: everything is simulated."
     if origins <= {"simulated", "predicted"} and origins:
         return "Nothing in this report was measured: memory is simulated, and times are predicted."
     if origins - {"measured"}:
@@ -163,7 +163,7 @@ Doubt = tuple[ReportedRun[Any], CellRecord, Caution]
 
 
 def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
-    """Group cautions with the same remedy, those that apply to most cells first."""
+    """Group cautions by remedy, those that apply to most cells first."""
     grouped: dict[tuple[str, str], list[Doubt]] = {}
     for run in runs:
         for cell in run.record.cells:
@@ -173,7 +173,7 @@ def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
 
 
 def reserved(finding: Finding) -> GatheredCaution:
-    """Convert a reservation, which names cells without findings, to a caution."""
+    """Convert a sentence that names cells without findings to a caution."""
     return GatheredCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.rests_on))
 
 
@@ -196,4 +196,4 @@ def _message(doubts: Sequence[Doubt]) -> str:
     if len(by_message) == 1:
         return doubts[0][2].message
     said = [f"{message} ({', '.join(labels)})" for message, labels in by_message.items()]
-    return "; ".join([*said[:NAMED], f"and so on for {len(said) - NAMED} more"] if len(said) > NAMED + 1 else said)
+    return "; ".join([*said[:NAMED], f"and {len(said) - NAMED} more"] if len(said) > NAMED + 1 else said)

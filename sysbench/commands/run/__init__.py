@@ -1,4 +1,4 @@
-"""Run an experiment: several of these commands, listed in one file, with results in one directory."""
+"""Run an experiment: several sysbench commands listed in one file, with results in one directory."""
 
 from sysbench.command import Command
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 @command_options(ExperimentOptions, Overrides)
 def run(options_given: Given, overrides_given: Given) -> None:
-    """Run an experiment: several of these commands, listed in one file, with results in one directory.
+    """Run an experiment: several sysbench commands listed in one file, with results in one directory.
 
-    Without a name, lists the experiments that ship. Options given here override those of its runs: --size small
+    Without a name, lists the built-in experiments. Options given here override those of its runs: --size small
     """
     options = validated(ExperimentOptions, options_given)
     overrides = by_long_name(overrides_given)
@@ -37,20 +38,22 @@ def run(options_given: Given, overrides_given: Given) -> None:
     if options.listed or (options.experiment is None and options.resume is None):
         _list(options, overrides)
         return
-    if options.resume is not None:
+    with ExitStack() as ahead:
+        if options.resume is not None:
+            from sysbench.commands.run import runs as experiment_runs
+
+            planner = partial(_planned, options, ahead)
+            raise typer.Exit(experiment_runs.continued(options.resume, options, overrides, planner))
+        from sysbench.commands.run import experiment_file
+
+        experiment = experiment_file.load(options.experiment or "")
+        planned, earlier = _planned(options, ahead, experiment, overrides, options.plan_for)
         from sysbench.commands.run import runs as experiment_runs
 
-        raise typer.Exit(experiment_runs.continued(options.resume, options, overrides, partial(_planned, options)))
-    from sysbench.commands.run import experiment_file
-
-    experiment = experiment_file.load(options.experiment or "")
-    planned, earlier = _planned(options, experiment, overrides, options.plan_for)
-    from sysbench.commands.run import runs as experiment_runs
-
-    if options.plan:
-        experiment_runs.show_plan(experiment, planned, earlier, options)
-        return
-    raise typer.Exit(experiment_runs.begun(experiment, planned, options, overrides, earlier))
+        if options.plan:
+            experiment_runs.show_plan(experiment, planned, earlier, options)
+            return
+        raise typer.Exit(experiment_runs.begun(experiment, planned, options, overrides, earlier))
 
 
 def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
@@ -58,20 +61,24 @@ def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
     from sysbench.commands.run import tables as experiment_tables
 
     if options.experiment is not None:
-        raise UsageError(f"--list lists what ships; what {options.experiment} would do, --plan shows")
+        raise UsageError(f"--list lists the built-in experiments; --plan shows what {options.experiment} would run")
     if overrides or options.plan:
         given = ", ".join([*(f"--{name}" for name in overrides), *(["--plan"] * options.plan)])
-        raise UsageError(f"{given}: name an experiment as well ({', '.join(experiment_file.names())})")
+        raise UsageError(f"{given} also needs the name of an experiment ({', '.join(experiment_file.names())})")
     running.show_sheet(experiment_tables.listing(map(experiment_file.load, experiment_file.names())), options)
 
 
 def _planned(
-    options: ExperimentOptions, experiment: WrittenExperiment, overrides: dict[str, str], gpu_name: str | None
+    options: ExperimentOptions,
+    ahead: ExitStack,
+    experiment: WrittenExperiment,
+    overrides: dict[str, str],
+    gpu_name: str | None,
 ) -> tuple[Sequence[PlannedRun], Durations]:
     """Plan the runs for this machine; also return the earlier durations of cells on it.
 
-    With a GPU that need not be here the runs are predictions for it, or for a plan those that it would measure.
-    Mistakes are refused before a worker is started to list the devices.
+    With a GPU that need not be present, the runs are predictions for it, or with --plan those that it would measure.
+    Invalid options raise before a worker is started to list the devices. It ends with `ahead` if no run uses it.
     """
     from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
     from sysbench.log.durations import Durations, measured_before
@@ -89,6 +96,12 @@ def _planned(
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
         earlier.predicted_s |= prediction.durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
         return planned, earlier
+    from sysbench.engine.launchers import PlainLauncher
+    from sysbench.engine.process import launched_ahead
+
+    ahead.enter_context(launched_ahead(PlainLauncher()))
+    # While the worker imports torch, import what asks it, and what carries out the runs.
+    from sysbench.commands.run import runs  # noqa: F401
     from sysbench.engine.devices import devices_here
 
     devices = devices_here()

@@ -29,14 +29,14 @@ class PlannedRun:
 
     entry: RunEntry
     spec: RunSpec
-    """The spec; as written in the file if the run is left out."""
+    """The spec; as written in the file if the run is skipped."""
     options: Given
     """Run options given by the experiment, by field; files are relative to its directory."""
 
 
 @dataclass
 class _Overrides:
-    """Options from outside an experiment, and those that any run has used."""
+    """Options from outside an experiment, and which of them any run has used."""
 
     words: Mapping[str, Word]
     """Options by long name."""
@@ -44,10 +44,10 @@ class _Overrides:
     """Name of the experiment."""
     taken: set[str] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
-    """For options that a run keeps unchanged: the run, by long name."""
+    """Run that keeps the option unchanged, by long name."""
 
     def over(self, run: WrittenRun, words: Words) -> Words:
-        """Return the words of a run, replaced by these where it allows."""
+        """Return the words of a run, replaced by these where the run allows it."""
         keys = keys_of(run.command)
         mine = {name: word for name, word in self.words.items() if name in keys}
         self.kept |= {name: run.name for name in mine if keys[name].field in run.keep}
@@ -61,9 +61,9 @@ class _Overrides:
             if name in self.taken:
                 continue
             if name in self.kept:
-                what = f"is what {self.kept[name]} is about, and no other run of {self.of} has it"
+                what = f"is fixed by {self.kept[name]}, and no other run of {self.of} has it"
             else:
-                what = f"is an option of no run of {self.of}"
+                what = f"is not an option of any run of {self.of}"
             raise word.place.complaint(f"{name} {what}") if word.place else UsageError(f"--{name} {what}")
 
 
@@ -72,8 +72,9 @@ def plan(
 ) -> tuple[PlannedRun, ...]:
     """Plan every run of the experiment for a machine with these `devices`, of which the first is that of `auto`.
 
-    `overrides` are options by long name, "" for switches; they apply to every run that has them and does not keep its
-    own. Raises UsageError for an override that no run uses, and for wrong options, on these or on other devices.
+    `overrides` are options by long name, "" for switches; they apply to every run that has them and does not keep
+    its own. Raises UsageError for an override that no run uses, and for invalid options, on these or on other
+    devices.
     """
     outermost = _Overrides({name: Word(text) for name, text in overrides.items()}, experiment.name)
     planned: list[PlannedRun] = []
@@ -91,12 +92,12 @@ def plan(
 
 
 def refuse_mistakes(experiment: WrittenExperiment, overrides: Mapping[str, str]) -> None:
-    """Raise UsageError for mistakes that `plan` refuses on any device."""
+    """Raise UsageError for errors that `plan` would report on any device."""
     plan(experiment, overrides, ("cuda",))
 
 
 def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, allowed: bool) -> None:
-    """Raise UsageError if an experiment from elsewhere would have code imported; one's own directory is trusted."""
+    """Raise UsageError if an experiment outside the current directory would import code."""
     if allowed or experiment.path.resolve().parent == Path.cwd():
         return
     for each in plan(experiment, {}, ("cuda",)):
@@ -104,8 +105,8 @@ def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, 
         code = next((name for name in named if ":" in name), None)
         if code is not None:
             raise UsageError(
-                f"{experiment.path} is not in the current directory, and names code to be imported ({code}): "
-                "read it, then add --allow-code"
+                f"{experiment.path} is not in the current directory, and it imports code ({code}): read it, then add "
+                "--allow-code"
             )
 
 
@@ -182,9 +183,9 @@ def _difference(
     run: WrittenRun, words: Words, instead: Instead, landing: DeviceType, devices: Sequence[DeviceType]
 ) -> tuple[Here, str]:
     """Return whether the run differs from the file on this machine, and why."""
-    reason = {"cuda": "on a GPU of CUDA's", "mps": "on an Apple GPU", "cpu": "on the CPU"}[landing]
+    reason = {"cuda": "on a CUDA GPU", "mps": "on an Apple GPU", "cpu": "on the CPU"}[landing]
     if landing == "cpu" and devices == ("cpu",):
-        reason = "no GPU here"
+        reason = "no GPU on this machine"
     if instead.skip is not None:
         return "left out", f"{reason}: {instead.skip}"
     at_work = {name: word for name, word in instead.words.items() if words.get(name) is word}

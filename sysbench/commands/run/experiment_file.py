@@ -44,7 +44,7 @@ _OF_A_RUN = ("name", "title", "question", "command", "keep", *_ON)
 _SKIP = "skip"
 
 _WIDEST_NUMBER_BITS = 1024
-"""Python refuses to print much wider ones."""
+"""Python refuses to print much wider integers."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -83,11 +83,11 @@ Words = Mapping[str, Word]
 
 
 class Instead(Frozen):
-    """Changes of a run on one kind of device."""
+    """Option overrides for a run on one kind of device."""
 
     words: Words = Field(default_factory=dict)
     skip: Text | None = None
-    """Why the run is left out there, if it is."""
+    """Reason why the run is skipped there, if it is."""
 
 
 class WrittenRun(Frozen):
@@ -128,12 +128,12 @@ class WrittenExperiment(Frozen):
 
 
 def names() -> list[str]:
-    """Return the names of the experiments that ship with sysbench."""
+    """Return the names of the built-in experiments."""
     return sorted(path.stem for path in shipped.directory("runs").glob(f"*{ENDING}"))
 
 
 def load(name: str) -> WrittenExperiment:
-    """Read an experiment by name, or from a file; raises UsageError for an unknown name and for a wrong file.
+    """Read an experiment by name, or from a file; raises UsageError for an unknown name and for an invalid file.
 
     Names that end in .toml or contain a slash are files.
     """
@@ -146,7 +146,7 @@ def found(name: str, beside: Path = Path()) -> Path:
         return beside / name
     if name in names():
         return shipped.directory("runs") / f"{name}{ENDING}"
-    raise UsageError(unknown(name, f"an experiment that ships, nor a file, which ends in {ENDING}", names()))
+    raise UsageError(unknown(name, f"a built-in experiment, nor a file, which ends in {ENDING}", names()))
 
 
 def _read(path: Path, including: tuple[Path, ...]) -> WrittenExperiment:
@@ -156,15 +156,17 @@ def _read(path: Path, including: tuple[Path, ...]) -> WrittenExperiment:
             raise top.at(key).complaint(unknown(key, "a key of an experiment", _OF_A_FILE))
     entries = document.get("run", [])
     if not isinstance(entries, list):
-        raise top.at("run").complaint("run is a list of tables: begin each with [[run]]")
+        raise top.at("run").complaint("run must be a list of tables: begin each with [[run]]")
     runs = [_run(entry, top.at("run", number)) for number, entry in enumerate(entries)]
     for number, run in enumerate(runs):
         if any(run.name.lower() == other.name.lower() for other in runs[:number]):
-            raise run.place.complaint(f"there are two runs called {run.name}: give each a name of its own")
+            raise run.place.complaint(f"there are two runs called {run.name}: give each run its own name")
     # Unlike `Path.resolve`, `realpath` also works for links in a cycle.
     inclusions = tuple(_inclusions(document.get("include", []), top, (*including, Path(os.path.realpath(path)))))
     if not runs and not inclusions:
-        raise UsageError(f'{path} has no runs: each is a table [[run]], and include = ["sizes"] takes those of others')
+        raise UsageError(
+            f'{path} has no runs: each run is a table [[run]]; include = ["sizes"] takes those of another experiment'
+        )
     return _made(
         WrittenExperiment,
         top,
@@ -183,7 +185,7 @@ def _parsed(path: Path) -> tuple[Place, dict[str, Any]]:
     except FileNotFoundError:
         raise UsageError(f"cannot read {path}: no such file") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text in UTF-8") from None
+        raise UsageError(f"{path} is not a UTF-8 text file") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:  # of TOML, or of a number with thousands of digits
@@ -200,9 +202,9 @@ def _made(model: type[_Model], place: Place, /, **values: Any) -> _Model:
         first = error.errors()[0]
         key = str(first["loc"][0])
         if first["type"] == "string_pattern_mismatch":
-            what = f"{key} {first['input']!r} becomes a file's: write letters, digits and hyphens"
+            what = f"{key} {first['input']!r} becomes part of a file name: use letters, digits and hyphens"
         else:
-            what = f"{key} is a text: write it in quotation marks"
+            what = f"{key} must be a string: write it in quotation marks"
         raise place.at(key).complaint(what) from None
 
 
@@ -221,7 +223,7 @@ def _inclusions(entries: object, top: Place, chain: tuple[Path, ...]) -> Iterato
         place = top.at("include", number)
         table = {"run": entry} if isinstance(entry, str) else entry
         if not isinstance(table, dict) or not isinstance(table.get("run"), str):
-            raise place.complaint('an inclusion names its experiment: "sizes", or run = "sizes" in [[include]]')
+            raise place.complaint('an include entry names its experiment: "sizes", or run = "sizes" in [[include]]')
         try:
             path = found(table["run"], top.file.parent)
         except UsageError as error:
@@ -269,14 +271,14 @@ def _run(entry: object, place: Place) -> WrittenRun:
 
 def _table(value: object, place: Place) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise place.complaint(f"{place.steps[-1]} is a table of options, not {value!r}")
+        raise place.complaint(f"{place.steps[-1]} must be a table of options, not {value!r}")
     return value
 
 
 def _instead(kind: Kind, entry: Mapping[str, Any], place: Place) -> Instead:
     instead = _made(Instead, place, words=_words(kind, entry, place, (_SKIP,)), skip=entry.get(_SKIP))
     if instead.skip is not None and instead.words:
-        raise place.at(_SKIP).complaint("a run that is left out takes no options beside skip")
+        raise place.at(_SKIP).complaint("a skipped run takes no options besides skip")
     return instead
 
 
@@ -329,19 +331,19 @@ def _word(name: str, value: object, place: Place, key: Key) -> Word:
     """Convert a TOML value to its form on the command line."""
     if isinstance(value, bool):
         if not key.switch:
-            raise place.complaint(f"{name} takes a value; true and false are for switches")
+            raise place.complaint(f"{name} needs a value; true and false are for switches")
         return Word("" if value else None, place)
     if key.switch:
         raise place.complaint(f"{name} is a switch: write true or false")
     if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
         return Word(",".join(str(each) for each in value), place)
     if isinstance(value, int) and value.bit_length() > _WIDEST_NUMBER_BITS:
-        raise place.complaint(f"{name} is a number of {value.bit_length()} bits: nothing here is as large")
+        raise place.complaint(f"{name} is a number of {value.bit_length()} bits, which is too large")
     if isinstance(value, str | int | float):
         if key.is_file and (Path(str(value)).name != value or value.startswith(".")):
-            raise place.complaint(f"{name} is written to the directory of the experiment: give it a name, not a path")
+            raise place.complaint(f"{name} is written to the experiment's directory: give it a name, not a path")
         return Word(str(value), place)
-    raise place.complaint(f"{name} takes text, a number, true, false, or a list of texts or numbers")
+    raise place.complaint(f"{name} takes a string, a number, true, false, or a list of strings or numbers")
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int:

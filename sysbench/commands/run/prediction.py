@@ -1,4 +1,4 @@
-"""Expected durations of the runs of an experiment, before and during it, also on a GPU that is not here."""
+"""Expected durations of the runs of an experiment, before and during it, also on a GPU that is not present."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sysbench.spec.validation import validated
 
 
 def predicted(planned: Sequence[PlannedRun], gpu: Hardware) -> tuple[PlannedRun, ...]:
-    """Return every run as a prediction for that GPU; a run that cannot be predicted is left out, with the reason."""
+    """Return every run as a prediction for that GPU; a run that cannot be predicted is skipped, with the reason."""
     return tuple(_predicted(each, gpu) for each in planned)
 
 
@@ -34,7 +34,7 @@ def _predicted(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
     try:
         spec = _for(planned.spec, gpu)
     except UsageError as error:
-        left_out = {"here": "left out", "why": f"it is not predicted for {gpu.slug}: {error}"}
+        left_out = {"here": "left out", "why": f"no prediction for {gpu.slug}: {error}"}
         return PlannedRun(entry.model_copy(update=left_out), planned.spec, planned.options)
     options = {name: word for name, word in entry.options.items() if name != "device"} | {"simulate": gpu.slug}
     simulated = {"here": "simulated", "why": f"predicted for {gpu.title}", "options": options}
@@ -57,7 +57,7 @@ def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
 def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
     """Return the predicted durations of measuring on that GPU, by cell key, for cells that can be predicted.
 
-    Raises what carrying out a prediction raises.
+    Raises what a prediction raises.
     """
     found: dict[str, float] = {}
     with waiting(f"predicting for {gpu.slug}", silent=silent) as progress, tempfile.TemporaryDirectory() as directory:
@@ -78,7 +78,7 @@ def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -
 
 
 def _apart_from_device(cell: RunCell) -> str:
-    """What a cell on a device and its prediction have in common."""
+    """Return the key that a cell on a device shares with its prediction."""
     return cell.model_copy(update={"device": "auto"}).model_dump_json(exclude={"simulate"})
 
 
@@ -97,7 +97,7 @@ def total_s(records: Iterable[RunRecord[Any]]) -> float:
 
 
 def _performed(spec: RunSpec, directory: Path) -> RunRecord[Any]:
-    """Carry out a run without any output, and return its record."""
+    """Run the cells without any output, and return the record."""
     command = measuring(spec.kind)
     quiet = command.options_class(out=directory, quiet=True, shown=False, force=True, no_live=True)
     performed: Performed = command.part("perform")(spec, quiet)
@@ -117,23 +117,23 @@ def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
 
 
 def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
-    """Describe the expected duration of all runs: `about 12 min in all`, or of those for which it is known."""
+    """Describe the expected duration of all runs: `about 12 min in total`, or of the runs for which it is known."""
     made = [each for each in planned if each.entry.here != "left out"]
     known_s = [seconds for each in made if (seconds := run_s(each, earlier)) is not None]
     if len(known_s) == len(made):
-        return f"about {units.duration(sum(known_s))} in all, {_by(earlier)}"
+        return f"about {units.duration(sum(known_s))} in total, {_by(earlier)}"
     if earlier.predicted_s:
         return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(made)} runs, {_by(earlier)}"
     if not known_s:
-        return "the time it takes is unknown: none of its runs was measured on such a device before"
+        return "duration unknown: none of its runs was measured on such a device before"
     return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(made)} runs; the others are new"
 
 
 def _by(earlier: Durations) -> str:
     if not earlier.predicted_s:
-        return "by what the same cells took before"
-    before = "what the same cells took before, and " if earlier.cells_s else ""
-    return f"by {before}PREDICTED steps; building models and starting workers come on top"
+        return "from earlier durations of the same cells"
+    before = "earlier durations of the same cells, and " if earlier.cells_s else ""
+    return f"from {before}PREDICTED steps; building models and starting workers are not included"
 
 
 def begun(planned: Sequence[PlannedRun], earlier: Durations) -> Overall:

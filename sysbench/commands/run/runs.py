@@ -1,4 +1,4 @@
-"""Carries out experiments: every run by its own command, into one directory, which can be resumed."""
+"""Runs experiments: every run by its own command, into one directory, which can be resumed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def begun(
     overrides: Mapping[str, str],
     earlier: Durations,
 ) -> int:
-    """Carry out an experiment in a new directory and return the exit code; raises OutputError if it cannot be made."""
+    """Run an experiment in a new directory and return the exit code; raises OutputError if the directory cannot be
+    made.
+    """
     make_directory(options.out)
     for each in planned:
         _refuse_wrong_results(each, options)
@@ -74,7 +76,7 @@ def begun(
 
 
 def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
-    """Carry out what is missing or failed in a directory, or a name of one in `--out`; return the exit code.
+    """Run the missing and failed runs in a directory, or a name of one in `--out`; return the exit code.
 
     Raises LogError if it does not contain an experiment, and UsageError if it contains other runs, other options, or
     runs on other devices.
@@ -85,7 +87,9 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
         name = options.experiment or found.experiment
         experiment = experiment_file.load(name)
         if experiment.path.resolve() != experiment_file.found(found.experiment).resolve():
-            raise UsageError(f"--resume {path}: it is of the experiment {found.experiment}, not of {name}")
+            raise UsageError(
+                f"--resume {path}: this is a directory of the experiment {found.experiment}, not of {name}"
+            )
         planned, earlier = planner(experiment, {**found.overrides, **overrides}, options.plan_for or found.plan_for)
         _refuse_other_runs(path, found.runs, [each.entry for each in planned])
         if options.plan:
@@ -112,21 +116,21 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
 
 
 def _refuse_other_runs(path: Path, there: Sequence[RunEntry], here: Sequence[RunEntry]) -> None:
-    """Raise UsageError for the first difference between the runs in a directory and those to be carried out."""
+    """Raise UsageError for the first difference between the runs in a directory and the planned runs."""
     if [run.name for run in there] != [run.name for run in here]:
         missing = sorted({run.name for run in there} ^ {run.name for run in here}) or ["their order"]
-        raise UsageError(f"--resume {path}: the experiment has other runs by now ({', '.join(missing)})")
+        raise UsageError(f"--resume {path}: the runs of the experiment have changed ({', '.join(missing)})")
     for former, now in zip(there, here, strict=True):
         if (former.command, former.here) != (now.command, now.here):
             raise UsageError(
-                f"--resume {path}: {now.name} was {former.here} there ({former.command}), "
-                f"here it is {now.here} ({now.command})"
+                f"--resume {path}: {now.name} was {former.here} there ({former.command}), here it is {now.here} "
+                f"({now.command})"
             )
         for name in {**former.options, **now.options}:
             one, other = former.options.get(name), now.options.get(name)
             if one != other:
                 raise UsageError(
-                    f"--resume {path}: {now.name} was made with other options: --{name} {_said(one)} there, "
+                    f"--resume {path}: {now.name} was made with different options: --{name} {_said(one)} there, "
                     f"{_said(other)} here"
                 )
 
@@ -156,7 +160,7 @@ def _carry_out(
     finally:
         # In any case, state where the results are.
         _say(f"saved  {directory.path}", options)
-        _say(f"→ sysbench report {directory.path} -o report.html makes a document of it", options)
+        _say(f"→ sysbench report {directory.path} -o report.html writes a report", options)
     interrupted = (each.complaint is None and each.record and each.record.status == "interrupted" for each in ended)
     if len(ended) < len(planned) or any(interrupted):
         _say(f"resume with: sysbench run --resume {shlex.quote(str(directory.path))}", options)
@@ -197,17 +201,17 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
 
 
 def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overall, options: ExperimentOptions) -> Ended:
-    """Carry out a run, unless it is left out or was finished earlier; an error is recorded in the manifest."""
+    """Do a run, unless it is skipped or was finished earlier; an error is recorded in the manifest."""
     entry = directory.entry(planned.entry.name)
     named = f"run {overall.number} of {overall.count}  {entry.name}"
     if entry.here == "left out":
-        _say(f"{named}: left out, {entry.why}", options)
+        _say(f"{named}: skipped, {entry.why}", options)
         return Ended(entry, None)
     try:
         log = directory.log_of(entry)
         finished = _finished(log, entry.command)
         if finished is not None:
-            _say(f"{named}: finished before", options)
+            _say(f"{named}: already finished", options)
             return Ended(entry, finished)
         if not sys.stdout.isatty():  # a terminal shows the heading
             _say(f"{named}: {entry.title}", options)
@@ -229,7 +233,7 @@ def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overal
 
 
 def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
-    """Return the record of a complete run; cells that were skipped are not missing."""
+    """Return the record of a complete run; skipped cells are not missing."""
     record = _earlier(log, kind)
     if log is None or record is None or not log.with_suffix(".json").is_file():
         return None

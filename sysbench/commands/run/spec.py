@@ -16,44 +16,44 @@ from sysbench.spec.options import Option
 from sysbench.spec.run import EXECUTION, OUTPUT, JsonPath, RunOptions
 from sysbench.spec.validation import Given, option_of
 
-INSTEAD = "For every run that has the option, instead of what the experiment says"
+INSTEAD = "Overrides, for every run that accepts them"
 
 
 class ExperimentOptions(RunOptions):
     """Options of a whole experiment."""
 
     experiment: Annotated[str | None, Option(metavar="[NAME|FILE.toml]", positional=True)] = Field(
-        default=None, description="An experiment that ships, or a file. Without it, those that ship are listed."
+        default=None, description="A built-in experiment, or a file. Without it, the built-in experiments are listed."
     )
     listed: Annotated[bool, Option(flags=("--list",), panel=OUTPUT)] = Field(
-        default=False, description="List the experiments that ship."
+        default=False, description="List the built-in experiments."
     )
     out: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
-        default=Path("runs"), description="Directory in which the experiment gets one of its own."
+        default=Path("runs"), description="Directory in which to create the experiment's directory."
     )
     plan: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False,
-        description="Show every run, its cells, their predicted memory, how long it took before, and what is "
-        "simulated, changed or left out here; run nothing.",
+        description="Show every run with its cells, their predicted memory, how long it took before, and whether it "
+        "is simulated, changed or skipped on this machine; run nothing.",
     )
     resume: Annotated[Path | None, Option(metavar="DIR", panel=EXECUTION)] = Field(
         default=None,
-        description="Continue in this directory, or in that of an earlier experiment: latest, latest~1, quick. What is "
-        "missing or failed is run.",
+        description="Continue in this directory, or in that of an earlier experiment: latest, latest~1, quick. Runs "
+        "only missing and failed cells.",
     )
     plan_for: Annotated[str | None, Option(flags=("--for",), metavar="GPU", panel=EXECUTION)] = Field(
         default=None,
-        description="Predict what a machine with this GPU would measure, which need not be here: h100, a100-80gb. "
-        "With --plan: how it would be run there, and how long that takes.",
+        description="Predict what a machine with this GPU would measure; the GPU need not be present: h100, "
+        "a100-80gb. With --plan: how it would run there, and how long it takes.",
     )
     allow_code: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False,
-        description="Let an experiment that is not in the current directory name code to import, such as a model.",
+        description="Allow an experiment outside the current directory to import code, such as a model.",
     )
     # Options of a single run, which the experiment file determines.
     json_path: JsonPath = Field(
         default=None,
-        description="Also write the list, the plan, or the records of all runs here; - writes them, and nothing else, "
+        description="Also write the list, the plan, or the records of all runs to this file; - writes only these, "
         "to stdout.",
     )
     tables: tuple[str, ...] = ()
@@ -89,16 +89,16 @@ def by_long_name(given: Given) -> dict[str, str]:
 
 
 def _field(name: str) -> str:
-    """Return a field name that is no keyword of Python, such as `with`, and no field of the options."""
+    """Return a field name that is not a Python keyword, such as `with`, and not a field of the options."""
     return f"every_{name.replace('-', '_')}"
 
 
 def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
-    """Return the field of an option; `also` are its other flags that no other option has."""
+    """Return the field of an option; `also` are its other flags, which no other option has."""
     key = keys_of(kinds[0])[name]
     own = option_of(key.info)
     mark = Option(flags=(f"--{name}", *also), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)
-    said = f"Of {', '.join(kinds)}: {key.info.description}"
+    said = f"{(key.info.description or '').removesuffix('.')} ({', '.join(kinds)})."
     if key.switch:
         return Annotated[bool, mark], Field(default=False, description=said)
     return Annotated[str | None, mark], Field(default=None, description=said)

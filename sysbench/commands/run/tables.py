@@ -28,16 +28,16 @@ class Ended:
 
     entry: RunEntry
     record: RunRecord[Any] | None
-    """None if the run was left out, or failed before it started."""
+    """None if the run was skipped, or failed before it started."""
     complaint: str | None = None
-    """Error message if it failed; its record is then of an earlier attempt."""
+    """Error message if it failed; its record is then from an earlier attempt."""
 
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
     """List the experiments."""
     rows = tuple((each.name, each.title) for each in experiments)
     columns = (Column("experiment", "experiment"), Column("title", "about"))
-    return Sheet(("sysbench run NAME",), (Table("experiments", "experiments that ship", columns, rows, 1),))
+    return Sheet(("sysbench run NAME",), (Table("experiments", "built-in experiments", columns, rows, 1),))
 
 
 def heading(entry: RunEntry, number: int, count: int) -> Sheet:
@@ -72,8 +72,8 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             "s",
             importance=1,
             wide_range=True,
-            note="takes: what the same cells took before, the start included"
-            + ("; PREDICTED: of the others the steps alone" if earlier.predicted_s else ""),
+            note="takes: earlier duration of the same cells, including start-up"
+            + ("; PREDICTED: steps only, for the other cells" if earlier.predicted_s else ""),
         ),
     )
     rows = tuple(
@@ -119,8 +119,8 @@ def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
     remarks += [Remark("note", f"{each.entry.name}: {each.entry.why}") for each in ended if each.entry.why]
     if (measuring_s := prediction.total_s(each.record for each in ended if each.record is not None)) > 0:
         took = f"PREDICTED: measuring all of this on that GPU takes about {units.duration(measuring_s)}"
-        remarks.append(Remark("note", f"{took}; building models and starting workers come on top"))
-    return Sheet((title,), (Table("outcome", "how the runs went", columns, rows, 2),), tuple(remarks))
+        remarks.append(Remark("note", f"{took}; building models and starting workers are not included"))
+    return Sheet((title,), (Table("outcome", "status of the runs", columns, rows, 2),), tuple(remarks))
 
 
 def _cells(entry: RunEntry, cells: Sequence[RunCell], gpu: Hardware | None) -> tuple[Table, ...]:

@@ -65,7 +65,7 @@ def said(cells: Cells) -> Iterator[Said]:
     yield from _spreads(cells, everywhere)
     yield from _peaks(cells, everywhere)
     yield from _frontiers(cells)
-    of = "the findings of this run and its comparisons"
+    of = "findings about this run, or from its comparisons"
     yield from left_out(cells, lambda cell: doubts(cell, alone=False), of)
 
 

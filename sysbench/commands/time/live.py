@@ -315,7 +315,8 @@ class TimeLines(CellLines):
             yield device_line(self.state)
             return
         yield from super().said(event, before)
-        if not self._warned and (slow := slow_without_gpu(self.state, event.at_s)):
+        once = not self._warned and (self._overall is None or self._overall.number <= 1)
+        if once and (slow := slow_without_gpu(self.state, event.at_s)):
             self._warned = True
             yield f"{slow[0]} → {slow[1]}"
 

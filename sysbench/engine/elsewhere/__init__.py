@@ -1,1 +1,1 @@
-"""Cells that are carried out side by side, elsewhere than in the one worker of a run."""
+"""Cells that run in parallel, outside the one worker of a run."""

@@ -1,4 +1,4 @@
-"""Hands cells over to where they are carried out, and gathers their events.
+"""Submits cells to a pool, and collects their events.
 
 The events of a share arrive when it has ended, in whichever way, and are appended to the one log of the run.
 """
@@ -21,18 +21,20 @@ from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
 
 POLL_S = 0.2
-"""How often shares are asked whether they have ended."""
+"""Polling interval for the end of shares."""
 
 SHARES_PER_SLOT = 4
-"""Shares of simulated cells for each that runs at a time: more start more workers, fewer end at different times."""
+"""Number of shares of simulated cells per parallel slot: with more, more workers start; with fewer, slots end at
+different times.
+"""
 
 LARGEST_SHARE = 256
-"""Simulated cells in one share: a worker takes seconds to start, as long as a hundred cells of attention take."""
+"""Simulated cells in one share: starting a worker takes seconds, as long as a hundred cells of attention take."""
 
 
 @dataclass
 class Elsewhere:
-    """Hands cells over in shares, and yields their events as shares end."""
+    """Submits cells in shares, and yields their events as shares end."""
 
     pool: Pool
     interrupts: Interrupts
@@ -43,7 +45,7 @@ class Elsewhere:
     _positions: dict[str, int] = field(default_factory=dict)
 
     def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:
-        """Carry out these cells, each with its position in the run.
+        """Run these cells, each with its position in the run.
 
         Raises StoppedByUserError; after it, and whenever the iteration is abandoned, `stop` must be called.
         """
@@ -64,7 +66,7 @@ class Elsewhere:
         self.pool.close()
 
     def stop(self) -> list[Event]:
-        """End everything at once; return the events of the cells that were finished."""
+        """Stop all shares at once; return the events of the finished cells."""
         found: list[Event] = []
         for _, job in self._handed_over:
             with suppress(Exception):  # it may have ended by itself, or its machine may be gone
@@ -78,7 +80,7 @@ class Elsewhere:
         return found
 
     def _groups(self, cells: Sequence[RunCell]) -> list[list[RunCell]]:
-        """Divide cells into shares: those that are measured stand alone."""
+        """Divide cells into shares: each measured cell is a share of its own."""
         simulated = [cell for cell in cells if cell.simulated]
         size = min(LARGEST_SHARE, math.ceil(len(simulated) / (SHARES_PER_SLOT * self.pool.slots)))
         groups = [simulated[first : first + size] for first in range(0, len(simulated), size or 1)]
@@ -101,7 +103,7 @@ class Elsewhere:
         ]
 
     def _finished(self, unfinished: set[str], job: Job) -> Iterator[Event]:
-        """Yield the events of a share that has ended; cells that it has not finished end as it did."""
+        """Yield the events of a share that has ended; its unfinished cells get the outcome of the share."""
         for event in self._of_finished_cells(job.events()):
             yield event
             if isinstance(event, CellFinished):
@@ -111,7 +113,7 @@ class Elsewhere:
             yield CellFinished(at_s=time.time(), cell=key, outcome=outcome, detail=why)
 
     def _of_finished_cells(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield the events of a log that belong into this run's: the cells that were finished, and their host."""
+        """Yield the events of a share's log that belong in the run's log: those of finished cells, with their host."""
         finished = {
             event.cell for event in events if isinstance(event, CellFinished) and event.outcome != "interrupted"
         }

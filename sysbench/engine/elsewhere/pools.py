@@ -1,4 +1,4 @@
-"""Where shares are carried out: processes of this machine, Ray, or SLURM."""
+"""Pools in which shares run: processes on this machine, Ray, or SLURM."""
 
 from __future__ import annotations
 
@@ -23,51 +23,51 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.run import RunOptions
 
 PATIENCE_S = 20.0
-"""How long a process that was asked to stop may take to complete its log."""
+"""Time for a process that was asked to stop to complete its log."""
 
 RAY_PORT = 10001
-"""Of Ray's client server, unless its address names another."""
+"""Default port of Ray's client server."""
 
 ANSWER_S = 10.0
-"""How long a Ray cluster may take to answer."""
+"""Time for a Ray cluster to respond."""
 
 LONGEST_CHARACTERS = 300
-"""Of what Ray and submitit say when they refuse something."""
+"""Maximum length of the error messages of Ray and submitit that are shown."""
 
 Failure = tuple[Outcome, str]
 
 
 class Job(Protocol):
-    """A share that was handed over."""
+    """A share that was submitted."""
 
     def done(self) -> bool:
         """Whether it has ended, in whichever way."""
 
     def events(self) -> list[Event]:
-        """The log that it left, as far as it got; waits for the end of one that was stopped."""
+        """Return the log that it left, as far as it got; for a stopped share, wait for its end."""
 
     def failure(self) -> Failure:
-        """How cells end that it did not finish, and why."""
+        """Return the outcome of its unfinished cells, and the reason."""
 
     def stop(self) -> None:
-        """Have it end soon."""
+        """Ask it to stop."""
 
 
 class Pool(Protocol):
-    """Where shares are carried out."""
+    """A pool in which shares run."""
 
     slots: int
-    """How many of them run at a time, about."""
+    """Approximate number of shares that run at a time."""
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Hand over shares; they start as soon as there is room."""
+        """Submit shares; they start as soon as there is room."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 class Processes:
-    """Processes of this machine."""
+    """Processes on this machine."""
 
     def __init__(self, count: int) -> None:
         self.slots = count
@@ -75,7 +75,7 @@ class Processes:
         self._jobs: list[_Process] = []
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Hand over shares."""
+        """Submit shares."""
         for number, share in enumerate(shares):
             place = Path(self._directory.name) / str(number)
             place.mkdir()
@@ -88,7 +88,7 @@ class Processes:
         return sum(job.running() for job in self._jobs) < self.slots
 
     def close(self) -> None:
-        """Remove what the processes have left."""
+        """Remove the files that the processes left behind."""
         self._directory.cleanup()
 
 
@@ -127,8 +127,8 @@ class _Process:
     def failure(self) -> Failure:
         last = _last_line((self.place / "said").read_text(errors="replace"))
         code = self.process.returncode if self.process else 0
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return "crashed", last or f"the process that carried it out {how}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return "crashed", last or f"the process that ran it {how}"
 
     def stop(self) -> None:
         if self.process is not None:
@@ -136,7 +136,7 @@ class _Process:
 
 
 class OnRay:
-    """A Ray cluster, or one that is started on this machine for the run."""
+    """A Ray cluster, existing or started on this machine for the run."""
 
     def __init__(self, address: str | None, arguments: Mapping[str, Any]) -> None:
         """Connect; raises UsageError if that fails."""
@@ -157,29 +157,29 @@ class OnRay:
         self._most_gpus = max(each.get("GPU", 0) for each in resources)
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Hand over shares; one that is measured without a GPU has a machine's processors for itself.
+        """Submit shares; a share measured without a GPU requests all CPUs of a machine.
 
-        Raises UsageError for GPUs that no machine has: Ray would wait for them for ever.
+        Raises UsageError if no machine has enough GPUs, because Ray would wait forever.
         """
         started = []
         for share in shares:
             gpus = share.gpus if share.gpus <= self._most_gpus or share.device != "auto" else 0
             if gpus > self._most_gpus:
                 raise UsageError(
-                    f"--device {share.device}: a cell needs {gpus} GPU{'s' if gpus > 1 else ''}, and no machine of the "
-                    f"Ray cluster has more than {self._most_gpus:g}. --device cpu takes processors"
+                    f"--device {share.device}: a cell needs {gpus} GPU{'s' if gpus > 1 else ''}, but no machine of "
+                    f"the Ray cluster has more than {self._most_gpus:g}. --device cpu needs none"
                 )
             cpus = 1 if share.simulated or gpus else self._most_cpus
             wanted = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 1, **self._arguments}
             try:
                 task = self._ray.remote(**wanted)(carried_out_and_sent)
             except (TypeError, ValueError) as error:
-                raise UsageError(f"--on-arg: Ray refuses it: {_words(error)}") from error
+                raise UsageError(f"--on-arg: rejected by Ray: {_words(error)}") from error
             started.append(_RayTask(self._ray, task.remote(share)))
         return started
 
     def close(self) -> None:
-        """Disconnect; tasks of this run end with that."""
+        """Disconnect, which ends the tasks of this run."""
         self._ray.shutdown()
 
 
@@ -210,12 +210,12 @@ class _RayTask:
 
 
 class OnSlurm:
-    """Jobs of SLURM, through submitit: one array of them for a run."""
+    """SLURM jobs, through submitit: one array of jobs per run."""
 
     slots = 32
 
     def __init__(self, asked: str, folder: Path, arguments: Mapping[str, Any]) -> None:
-        """Look for SLURM, or with `slurm:local` do as it does; raises UsageError if it is not there."""
+        """Look for SLURM, or use local processes with `slurm:local`; raises UsageError if SLURM is missing."""
         submitit = _optional("submitit")
         self._asked = asked
         self._folder = folder.absolute()
@@ -226,7 +226,7 @@ class OnSlurm:
             raise UsageError(f"--on {asked}: {_words(error)}") from error
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Hand over shares as an array of jobs; raises UsageError if SLURM refuses them."""
+        """Submit shares as an array of jobs; raises UsageError if SLURM rejects them."""
         self._executor.update_parameters(gpus_per_node=max(share.gpus for share in shares))
         self._folder.mkdir(parents=True, exist_ok=True)
         places = [Path(tempfile.mkdtemp(prefix="share-", dir=self._folder)) for _ in shares]
@@ -237,7 +237,7 @@ class OnSlurm:
         return [_SlurmJob(job, place) for job, place in zip(jobs, places, strict=True)]
 
     def close(self) -> None:
-        """Leave the folder: what jobs have said is in it."""
+        """Do nothing: the folder holds the jobs' logs and is kept."""
 
 
 @dataclass
@@ -256,7 +256,7 @@ class _SlurmJob:
         if "TIMEOUT" in state or "timed-out" in said:  # by SLURM itself, or by submitit shortly before
             return (
                 "timeout",
-                f"SLURM ended job {self.job.job_id} at its limit: --on-arg timeout_min=120 is a longer one",
+                f"SLURM ended job {self.job.job_id} at its time limit: --on-arg timeout_min=120 sets a longer one",
             )
         why = _last_line(said) or f"it ended as {state}"
         return "crashed", f"job {self.job.job_id}: {why} ({self.job.paths.stderr})"
@@ -282,7 +282,7 @@ def _last_line(said: str) -> str:
 
 
 def _left_in(place: Path) -> list[Event]:
-    """The events of the log in a directory; none if there is none."""
+    """Return the events of the log in a directory; none if there is no log."""
     try:
         return list(journal.read(place / "share.jsonl"))
     except LogError:
@@ -290,7 +290,7 @@ def _left_in(place: Path) -> list[Event]:
 
 
 def pool_of(options: RunOptions) -> Pool:
-    """Return where the options have cells carried out; raises UsageError if it does not exist here."""
+    """Return the pool that the options name; raises UsageError if it does not exist here."""
     arguments = dict(options.on_arg)
     match options.on:
         case None:

@@ -1,7 +1,7 @@
-"""A share of a run's cells, carried out in another process.
+"""A share of a run's cells, run in another process.
 
-`python -m sysbench.engine.elsewhere.share SHARE DIRECTORY PARENT`: it becomes a run of its own there, with its own
-worker, sensors and timeouts, whose log the run that it is of reads.
+`python -m sysbench.engine.elsewhere.share SHARE DIRECTORY PARENT` is a complete run with its own worker, sensors and
+timeouts; the original run reads its log.
 """
 
 from __future__ import annotations
@@ -22,32 +22,34 @@ from sysbench.spec.run import RunOptions
 
 
 class Share(BaseModel):
-    """Cells that one process carries out one after the other."""
+    """Cells that one process runs one after the other."""
 
     model_config = ConfigDict(frozen=True)
 
     spec: dict[str, Any]
     cells: tuple[dict[str, Any], ...]
     options: dict[str, Any]
-    """The options of the run that matter to its worker."""
+    """The options of the run that affect its worker."""
     digest: str
-    """The code that is to do it."""
+    """Identity of the code that must run it."""
     device: str
-    """The one that was asked for."""
+    """The device as requested."""
     gpus: int
     """Number of GPUs that a cell needs, unless `auto` finds none."""
     simulated: bool
 
 
 def carried_out(share: Share, directory: Path) -> Path:
-    """Carry out a share, and return its log, which lies in `directory`.
+    """Run a share, and return its log, which is in `directory`.
 
-    Raises UsageError where another version of sysbench is installed, and what a run raises.
+    Raises UsageError if another version of sysbench is installed, and propagates the errors of a run.
     """
     from sysbench.engine import session
 
     if source_digest() != share.digest:
-        raise UsageError(f"{socket.gethostname()} has another sysbench than this machine: install the same there")
+        raise UsageError(
+            f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
+        )
     measuring(share.spec["kind"]).part("record")  # with it the command's own events are known
     options = RunOptions(**share.options, out=directory, log_name="share")
     with session.run(spec_of(share.spec), options, cells=[cell_of(axes) for axes in share.cells]) as running:
@@ -57,7 +59,7 @@ def carried_out(share: Share, directory: Path) -> Path:
 
 
 def carried_out_and_sent(share: Share) -> bytes:
-    """Carry out a share where no directory is in common, and return the content of its log."""
+    """Run a share without a shared directory, and return the content of its log."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
@@ -65,7 +67,7 @@ def carried_out_and_sent(share: Share) -> bytes:
 
 
 def main() -> None:
-    """Carry out the share in a file, and leave its log in a directory."""
+    """Run the share in a file, and leave its log in a directory."""
     share, directory, parent = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     meeting.die_with_the_parent()
     if os.getppid() != parent:

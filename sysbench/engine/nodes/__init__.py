@@ -1,1 +1,1 @@
-"""Ranks that torchrun or srun has started, on one node or several: rank 0 runs the engine, the others its workers."""
+"""Ranks started by torchrun or srun, on one node or several: rank 0 runs the engine, the others its workers."""

@@ -1,4 +1,4 @@
-"""What torchrun or srun says of the processes that it has started: which one this is, and where rank 0 is."""
+"""Reads the variables of torchrun or srun: which rank this process is, and where rank 0 is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sysbench.errors import UsageError
 
 FIRST_PORT = 29_500
-"""torchrun's own default of MASTER_PORT."""
+"""torchrun's default for MASTER_PORT."""
 
 HIGHEST_PORT = 65_535
 
@@ -21,27 +21,27 @@ class Launched:
     rank: int
     ranks: int
     local_rank: int
-    """Its number among those of its node, which is that of its GPU."""
+    """Its number among the ranks of its node, which is the index of its GPU."""
     address: str
     """Host of rank 0."""
     port: int
     """Port of rank 0's engine."""
     key: bytes
-    """What all of them know: SYSBENCH_KEY, if the user has set it."""
+    """The shared secret: SYSBENCH_KEY, if the user has set it."""
     on_one_node: bool = False
-    """Whether all of them are said to be on one node."""
+    """Whether all ranks are on one node, according to the launcher."""
 
 
 def among_others(environment: Mapping[str, str]) -> bool:
-    """Whether variables of torchrun or of a step of srun are set, so that few runs expand their cells twice."""
+    """Whether variables of torchrun or of an srun step are set. Checked first, to avoid expanding cells twice."""
     return "WORLD_SIZE" in environment or "SLURM_STEP_NUM_TASKS" in environment
 
 
 def launched(environment: Mapping[str, str]) -> Launched | None:
-    """Return which process this is; None if it was started alone. Raises UsageError for variables that make no sense.
+    """Return which process this is; None if it was started alone. Raises UsageError for invalid variables.
 
     torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; the engine's port is the one after
-    MASTER_PORT, which torchrun's own rendezvous has, or SYSBENCH_PORT. A step of srun has variables of its own.
+    MASTER_PORT, which torchrun's own rendezvous uses, or SYSBENCH_PORT. An srun step has its own variables.
     """
     if "RANK" in environment:
         rank, ranks, local_rank = "RANK", "WORLD_SIZE", "LOCAL_RANK"
@@ -54,7 +54,7 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
         return None
     address = environment.get("MASTER_ADDR") or _first_host(environment)
     if not address:
-        raise UsageError(f"{rank} and {ranks} say that there are several ranks; MASTER_ADDR must say where rank 0 is")
+        raise UsageError(f"{rank} and {ranks} indicate several ranks; set MASTER_ADDR to the address of rank 0")
     port = _number(environment, "MASTER_PORT", FIRST_PORT, 1, HIGHEST_PORT) + 1
     return Launched(
         rank=_number(environment, rank, 0, 0, count - 1),
@@ -76,7 +76,7 @@ def _number(environment: Mapping[str, str], name: str, default: int, least: int,
 
 
 def _first_host(environment: Mapping[str, str]) -> str:
-    """Return the first node of a step of srun, as SLURM's own program expands the list; empty if it cannot."""
+    """Return the first node of an srun step, expanded by scontrol; empty if scontrol fails."""
     nodes = environment.get("SLURM_STEP_NODELIST")
     if not nodes:
         return ""

@@ -1,4 +1,4 @@
-"""Rank 0's side: the connections of all other ranks, and the workers that they run."""
+"""Rank 0's side: the connections to all other ranks, and the workers that they run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Links:
 
     @property
     def ranks(self) -> int:
-        """Number of processes that were started, rank 0 included."""
+        """Number of processes that were started, including rank 0."""
         return self._own.ranks
 
     @property
@@ -58,11 +58,11 @@ class Links:
         return self._own.on_one_node
 
     def worker(self, rank: int) -> RemoteWorker:
-        """Have a rank start a worker; raises SysbenchError if the rank is gone."""
+        """Make a rank start a worker; raises SysbenchError if the rank is gone."""
         return RemoteWorker(self._connections[rank], f"rank {rank} on {self._hosts[rank]}")
 
     def meeting_point(self) -> str:
-        """Return where the workers of a cell can meet: a port on rank 0's node that is free now."""
+        """Return where the workers of a cell can rendezvous: a port on rank 0's node that is free now."""
         with socket.create_server((self._own.address, 0)) as free:
             port = free.getsockname()[1]
         return f"tcp://{f'[{self._own.address}]' if ':' in self._own.address else self._own.address}:{port}"
@@ -72,8 +72,8 @@ class Links:
 def gathered(own: Launched, hello: Hello, timeout_s: float) -> Iterator[Links]:
     """Wait for all other ranks, and dismiss them at the end.
 
-    `hello` is how this process would introduce itself: the others must agree with it. Raises UsageError for a port that
-    cannot be had and for a rank with other code or another command line, and SysbenchError for one that does not come.
+    `hello` describes this process: the others must agree with it. Raises UsageError for a port in use and for a rank
+    with different code or a different command line, and SysbenchError for a rank that does not connect.
     """
     with ExitStack() as closing:
         listener = closing.enter_context(_listening(own))
@@ -90,7 +90,7 @@ def gathered(own: Launched, hello: Hello, timeout_s: float) -> Iterator[Links]:
                     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
                     raise SysbenchError(
                         f"{which}{more} did not connect to {own.address} port {own.port} within "
-                        f"{min(GATHERING_S, timeout_s):g} s: every rank must be started with this command line"
+                        f"{min(GATHERING_S, timeout_s):g} s: start every rank with this command line"
                     )
                 if not select.select([listener.fileno(), interrupts.fileno()], [], [], _POLL_S)[0]:
                     continue
@@ -105,10 +105,10 @@ def _listening(own: Launched) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UsageError(
-                f"port {own.port} of {own.address} is in use: set SYSBENCH_PORT to another one for all ranks"
+                f"port {own.port} of {own.address} is in use: set SYSBENCH_PORT to another port for all ranks"
             ) from None
         raise UsageError(
-            f"MASTER_ADDR={own.address} is no address of this machine, on which rank 0 was started: "
+            f"MASTER_ADDR={own.address} is not an address of this machine, on which rank 0 was started: "
             f"{(error.strerror or str(error)).partition(' (')[0].lower()}"
         ) from None
     listener.setblocking(False)
@@ -118,7 +118,7 @@ def _listening(own: Launched) -> socket.socket:
 def _admit(
     taken: socket.socket, own: Launched, hello: Hello, connections: dict[int, Connection], hosts: dict[int, str]
 ) -> None:
-    """Let a rank take part, or say why not; ignore a client that is none."""
+    """Accept a rank, or reject it with the reason; ignore a client that is not a rank."""
     connection = connected(taken)
     try:
         with limited(connection):
@@ -141,13 +141,13 @@ def _admit(
 def _objection(ours: Hello, theirs: Hello) -> str | None:
     who = f"rank {theirs.rank} on {theirs.host}"
     if theirs.version != ours.version:
-        return f"{who} runs sysbench {theirs.version}, and rank 0 runs {ours.version}: install one version for all"
+        return f"{who} runs sysbench {theirs.version}, but rank 0 runs {ours.version}: install one version for all"
     if theirs.digest != ours.digest:
-        return f"{who} runs other code of sysbench {ours.version} than rank 0: install one version for all"
+        return f"{who} runs different code of sysbench {ours.version} from rank 0: install one version for all"
     if theirs.ranks != ours.ranks or theirs.rank >= ours.ranks:
-        return f"{who} is one of {theirs.ranks} ranks, and rank 0 one of {ours.ranks}"
+        return f"{who} is one of {theirs.ranks} ranks, but rank 0 is one of {ours.ranks}"
     if theirs.spec != ours.spec:
-        return f"{who} was started with other options than rank 0: give all ranks one command line"
+        return f"{who} was started with different options from rank 0: give all ranks the same command line"
     return None
 
 
@@ -163,37 +163,37 @@ def _order(connection: Connection, order: Order) -> None:
 
 
 class RemoteWorker:
-    """A worker of another rank, which runs it and hands its messages on; see `engine.process.WorkerProcess`."""
+    """A worker on another rank, which runs it and forwards its messages; see `engine.process.WorkerProcess`."""
 
     ranks = 1
     name = "the worker"
     pids: tuple[int, ...] = ()
-    """No process of this machine, as far as is known here: its memory is not sampled."""
+    """Return no process ids: they are on another machine, so its memory is not sampled."""
     sentinel = None
 
     def __init__(self, connection: Connection, who: str) -> None:
-        """Have it started; raises SysbenchError if the rank is gone."""
+        """Make the rank start it; raises SysbenchError if the rank is gone."""
         self._connection = connection
         self._exited: WorkerExited | None = None
         self._lost = False
         self.connected = False
-        """Whether it has said that it is ready."""
+        """Whether it has reported that it is ready."""
         self.pid = 0
         self.torch: str | None = None
-        """Its version of torch, once it is ready."""
+        """The worker's version of torch, once it is ready."""
         try:
             _order(connection, Launch())
         except OSError as error:
-            raise SysbenchError(f"{who} has left: {(error.strerror or str(error)).lower()}") from error
+            raise SysbenchError(f"{who} disconnected: {(error.strerror or str(error)).lower()}") from error
 
     @property
     def source(self) -> int:
-        """Descriptor that is readable when there is something to receive."""
+        """Descriptor that becomes readable when there is something to receive."""
         return self._connection.fileno()
 
     @property
     def alive(self) -> bool:
-        """Whether nothing says that it has ended."""
+        """Whether its end has not been reported."""
         return self._exited is None and not self._lost
 
     def receive(self) -> Event | None:
@@ -222,12 +222,12 @@ class RemoteWorker:
             raise WorkerGoneError from error
 
     def end(self, patience_s: float) -> WorkerExited:
-        """Have it ended, and return how it ended; a rank that does not answer is given up."""
+        """Stop it, and return how it ended; a rank that does not respond is given up."""
         self.close(patience_s)
         return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None, lost=True)
 
     def close(self, patience_s: float) -> None:
-        """Have it ended, and ignore what it still says."""
+        """Stop it, and ignore its remaining messages."""
         if not self.alive:
             return
         with suppress(OSError):

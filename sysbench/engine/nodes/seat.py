@@ -1,4 +1,4 @@
-"""The side of every rank but 0: runs a worker on this node, and hands messages on between it and rank 0's engine."""
+"""The side of every rank except 0: runs a worker on this node, and forwards messages between it and rank 0's engine."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ _RETRY_S = 0.2
 def take(
     own: Launched, hello: Hello, cells: Mapping[str, RunCell], timeout_s: float, launcher: Launcher | None = None
 ) -> None:
-    """Be one of the ranks of a run until rank 0 dismisses it.
+    """Serve as one of the ranks of a run until rank 0 dismisses it.
 
-    Only `cells`, by key, are ever measured. Raises UsageError if rank 0 cannot be reached or does not want this rank,
-    and SysbenchError if it disappears.
+    Only `cells`, by key, are ever measured. Raises UsageError if rank 0 cannot be reached or rejects this rank, and
+    SysbenchError if it disappears.
     """
     connection = _connection(own, min(GATHERING_S, timeout_s))
     try:
         deliver = _introduced(connection, own, hello)
     except (AuthenticationError, EOFError, OSError, ValueError) as error:
         raise UsageError(
-            f"what listens at {own.address} port {own.port} is not rank 0 of this run, or has another SYSBENCH_KEY"
+            f"the process that listens at {own.address} port {own.port} is not rank 0 of this run, or has another "
+            "SYSBENCH_KEY"
         ) from error
     if deliver.refused is not None:
         raise UsageError(deliver.refused)
@@ -66,7 +67,7 @@ def _connection(own: Launched, patience_s: float) -> Connection:
         try:
             return connected(socket.create_connection((own.address, own.port), timeout=patience_s))
         except socket.gaierror as error:
-            raise UsageError(f"MASTER_ADDR={own.address} is no host that is known here: {error.strerror}") from None
+            raise UsageError(f"MASTER_ADDR={own.address} is not a known host: {error.strerror}") from None
         except OSError as error:
             if time.monotonic() > deadline_s:
                 raise UsageError(
@@ -84,7 +85,7 @@ def _introduced(connection: Connection, own: Launched, hello: Hello) -> Welcome:
 
 
 class _Seat:
-    """The place of one rank: a connection to rank 0, and its worker, if there is one."""
+    """One rank: a connection to rank 0, and its worker, if there is one."""
 
     def __init__(self, connection: Connection, own: Launched, cells: Mapping[str, RunCell], launcher: Launcher) -> None:
         self._launcher = launcher
@@ -95,7 +96,7 @@ class _Seat:
         self._devices: list[DeviceInfo] = []
 
     def attend(self) -> bool:
-        """Wait for a message from either side and hand it on; return whether there may be more."""
+        """Wait for a message from either side and forward it; return whether there may be more."""
         worker = self._worker
         waiting = [self._connection.fileno()]
         if worker is not None:
@@ -127,7 +128,7 @@ class _Seat:
             self._send(encode(event))
 
     def _bury(self, patience_s: float) -> None:
-        """Tell rank 0 how the worker has ended."""
+        """Report to rank 0 how the worker has ended."""
         if self._worker is not None:
             exited, self._worker = self._worker.end(patience_s), None
             self._send(encode(exited))
@@ -148,7 +149,7 @@ class _Seat:
                 self._command(self._worker, protocol.decode(message[1:]))
             return True
         if message[:1] != FOR_THE_RANK:
-            raise SysbenchError("rank 0 sent something that is not an order")
+            raise SysbenchError("rank 0 sent a message that is not a command")
         match ORDER.validate_json(message[1:]):
             case Launch():
                 self._bury(0)
@@ -160,14 +161,14 @@ class _Seat:
         return True
 
     def _command(self, worker: WorkerProcess, command: protocol.Command) -> None:
-        """Hand a command on; cells are this rank's own, on its own device, and write no files."""
+        """Forward a command; cells are this rank's own, on its own device, and write no files."""
         if isinstance(command, protocol.Measure):
             cell = self._cells.get(command.cell.key)
             if cell is None:
-                raise SysbenchError("rank 0 asked for a cell that is not in the command line of this rank")
+                raise SysbenchError("rank 0 requested a cell that is not in the command line of this rank")
             command = command.model_copy(update={"cell": cell, "device": self._device(command), "artifact": None})
         elif not isinstance(command, protocol.Exit):
-            raise SysbenchError("rank 0 asked for something that only rank 0 does")
+            raise SysbenchError("rank 0 requested an operation that only rank 0 does")
         try:
             worker.send(command)
         except WorkerGoneError:
@@ -181,9 +182,9 @@ class _Seat:
             return alike[0]
         if self._own.local_rank >= len(alike):
             raise SysbenchError(
-                f"rank {self._own.rank} is number {self._own.local_rank} of its node, which has {len(alike)} GPUs"
+                f"rank {self._own.rank} has local rank {self._own.local_rank}, but its node has {len(alike)} GPUs"
             )
         return alike[self._own.local_rank]
 
     def _abandoned(self) -> SysbenchError:
-        return SysbenchError(f"rank 0 at {self._own.address} has gone")
+        return SysbenchError(f"rank 0 at {self._own.address} disconnected")

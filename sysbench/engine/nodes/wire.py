@@ -1,7 +1,7 @@
-"""Messages between rank 0's engine and the other ranks: JSON, each checked against a class, and never pickled.
+"""Messages between rank 0's engine and the other ranks: JSON, each validated against a class, never pickled.
 
-The two ends authenticate each other by SYSBENCH_KEY. Without it anyone who reaches the port can take part, as with
-torch's own rendezvous; a rank still carries out only cells of its own command line.
+The two ends authenticate each other by SYSBENCH_KEY. Without it, anyone who reaches the port can take part, as with
+torch's own rendezvous; a rank still runs only cells of its own command line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Seconds, Size
 
 HANDSHAKE_S = 5.0
-"""Longest time that a client may take to say who it is: others wait meanwhile."""
+"""Longest time that a client may take to introduce itself: others wait meanwhile."""
 
 
 class Hello(Frozen):
@@ -29,15 +29,15 @@ class Hello(Frozen):
     ranks: Size
     host: str
     version: str
-    """Of sysbench."""
+    """Version of sysbench."""
     digest: str
     """Hash of sysbench's source."""
     spec: str
-    """Hash of what was asked for."""
+    """Hash of the request."""
 
 
 class Welcome(Frozen):
-    """The answer to a Hello; `refused` says why the rank cannot take part."""
+    """The answer to a Hello; `refused` is the reason why the rank cannot take part."""
 
     refused: str | None = None
 
@@ -56,7 +56,7 @@ class Close(Frozen):
 
 
 class Dismiss(Frozen):
-    """Nothing more is to be measured."""
+    """The run is over."""
 
     order: Literal["dismiss"] = "dismiss"
 
@@ -66,12 +66,12 @@ Order = Annotated[Launch | Close | Dismiss, Field(discriminator="order")]
 ORDER: TypeAdapter[Order] = TypeAdapter(Order, config=ConfigDict(defer_build=True))
 
 FOR_THE_RANK, FOR_THE_WORKER = b"r", b"w"
-"""First byte of a message from the engine: whether it is an order, or a command that the rank hands on."""
+"""First byte of a message from the engine: an order for the rank, or a command to forward to its worker."""
 
 
 @contextmanager
 def limited(connection: Connection, duration_s: float = HANDSHAKE_S) -> Iterator[None]:
-    """Let no read from a connection take longer within this context: it raises OSError."""
+    """Limit the time of every read from a connection in this context; a read that takes longer raises OSError."""
     with socket.socket(fileno=_duplicate(connection)) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(duration_s), 0))
         yield
@@ -85,7 +85,7 @@ def _duplicate(connection: Connection) -> int:
 
 
 def connected(taken: socket.socket) -> Connection:
-    """Turn a connected socket into a connection of messages, which notices when the other machine is gone."""
+    """Convert a connected socket to a message connection, which detects that the other machine is gone."""
     taken.setblocking(True)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

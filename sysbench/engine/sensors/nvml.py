@@ -171,7 +171,7 @@ class Gpu:
         )
 
     def memory(self) -> Memory | None:
-        """Total, free and used memory."""
+        """Return total, free and used memory."""
         answer = self._ask("memory")
         return Memory(int(answer.total), int(answer.free), int(answer.used)) if answer is not None else None
 

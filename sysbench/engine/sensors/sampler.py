@@ -140,7 +140,9 @@ class SystemSampler:
         return sum(map(psutil.pid_exists, others)) if any(map(psutil.pid_exists, pids)) else None
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Memory that a new process can allocate: free on a GPU, available on the host within this process's limits."""
+        """Return the memory that a new process can allocate: free on a GPU, available on the host within this process's
+        limits.
+        """
         if device.type != "cuda":
             return self._ask("available memory", self._host_available_bytes)
         gpu = self._find(device)

@@ -1,1 +1,1 @@
-"""What a training step works on: a model, its inputs, its loss and its optimizer; the built-in ones, or the user's."""
+"""The workload of a training step: a model, its inputs, its loss and its optimizer; built-in, or the user's."""

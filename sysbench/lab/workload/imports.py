@@ -1,4 +1,4 @@
-"""Code that the user names: imported in the worker alone, its mistakes told apart from ours."""
+"""Import of the user's code, only in the worker; errors in it are distinguished from ours."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from sysbench.lab.allocator import is_out_of_memory
 from sysbench.log.events import CodeFile
 
 PRINTED_CHARACTERS = 2000
-"""Length of what is kept of a model's own output."""
+"""Maximum length of the model's own output that is kept."""
 
 _NOT_THEIRS = tuple(str(Path(module.__file__ or "").parent) for module in (torch, sysbench))
 
 
 _IMPORTED_S: dict[str, float] = {}
-"""How long each import took, by what it was called."""
+"""Duration of each import, by target."""
 
 
 class UserCodeError(SysbenchError):
-    """Code that the user named raised something; the line says what, and in which of their lines."""
+    """The user's code raised an exception; the message says which, and on which line of their code."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Loaded:
 
 
 def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
-    """Import what `target` names: `package.module:attribute`, or `path/to/file.py:attribute`, under `directory`.
+    """Import `target`, which is `package.module:attribute` or `path/to/file.py:attribute`, under `directory`.
 
     Raises UnavailableError if there is no such module, file or attribute, and UserCodeError if its import fails.
     """
@@ -80,12 +80,12 @@ def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
 
 
 def import_s(files: Iterable[CodeFile]) -> float:
-    """Return how long these files took to be imported, when that was first done in this process."""
+    """Return the duration of the first import of these files in this process."""
     return sum(_IMPORTED_S.get(where, 0.0) for where in {file.target.rpartition(":")[0] for file in files})
 
 
 def code_file(target: str, path: Path | None) -> CodeFile:
-    """Return a file as it is now; raises OSError if it cannot be read."""
+    """Return a file with its current content; raises OSError if it cannot be read."""
     digest = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
     return CodeFile(target=target, path=None if path is None else str(path), sha256=digest)
 
@@ -121,14 +121,14 @@ def _of_name(name: str, root: Path, option: str) -> ModuleType:
         there = [each.name for each in pkgutil.iter_modules(places)]
         meant = nearest(missing, there)
         question = f" Did you mean {meant}?" if meant else " --app-dir names the directory to import from"
-        raise UnavailableError(f"{option} {name}: there is no module {missing} in {places[0]}.{question}") from None
+        raise UnavailableError(f"{option} {name}: no module {missing} in {places[0]}.{question}") from None
 
 
 class users:  # noqa: N801  A context, and quicker than a generator: a step enters two of them while it is timed.
-    """Raise what code of the user's raises in this context as a UserCodeError that names their line.
+    """Raise exceptions of the user's code in this context as a UserCodeError that names their line.
 
-    A lack of memory is raised as it is. What cannot be done without data is an UnavailableError that names the line.
-    What their code prints goes to `stdout`.
+    Out-of-memory errors propagate unchanged. Operations that need data become an UnavailableError that names the
+    line. Output of the user's code goes to `stdout`.
     """
 
     def __init__(self, doing: str, stdout: Any = None) -> None:
@@ -137,12 +137,12 @@ class users:  # noqa: N801  A context, and quicker than a generator: a step ente
         self._stdout = stdout
 
     def __enter__(self) -> None:
-        """Enter their code."""
+        """Enter the user's code."""
         self._before = sys.stdout
         sys.stdout = self._stdout or self._before
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Leave their code."""
+        """Leave the user's code."""
         sys.stdout = self._before
         if os.getpid() != self._process:
             os._exit(0)  # a process that their code has forked, and that must not go on as this one
@@ -154,9 +154,7 @@ class users:  # noqa: N801  A context, and quicker than a generator: a step ente
         if isinstance(error, SystemExit):
             raise UserCodeError(f"{self._doing}: it calls exit(){_in(error)}") from error
         if isinstance(error, EOFError):
-            raise UserCodeError(
-                f"{self._doing}: it reads from standard input, where there is nothing{_in(error)}"
-            ) from error
+            raise UserCodeError(f"{self._doing}: it reads from standard input, which is empty{_in(error)}") from error
         if isinstance(error, Exception) and not isinstance(error, SysbenchError) and not is_out_of_memory(error):
             words = " ".join(str(error).split())
             raise UserCodeError(f"{self._doing}: {type(error).__name__}: {words}{_in(error)}") from error
@@ -168,7 +166,7 @@ def _in(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str | None:
-    """The innermost line of a traceback that is neither torch's nor ours: `gpt.py:42 in forward`."""
+    """Return the innermost line of a traceback that is in neither torch nor sysbench: `gpt.py:42 in forward`."""
     theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -179,7 +177,7 @@ def _place(error: BaseException) -> str | None:
 
 
 class Printed(io.TextIOBase):
-    """What code of the user's prints: it must not end up in results, and goes to standard error.
+    """Output of the user's code, which must not end up in results, and goes to standard error.
 
     text  the beginning of it
     """
@@ -189,16 +187,16 @@ class Printed(io.TextIOBase):
         self.text = ""
 
     def write(self, text: str) -> int:
-        """Take what is printed."""
+        """Write to the captured output."""
         self.text = (self.text + text)[:PRINTED_CHARACTERS]
         return sys.stderr.write(text)
 
     def taken(self) -> AbstractContextManager[Any]:
-        """Take what is printed in this context."""
+        """Capture the output in this context."""
         return redirect_stdout(self)
 
     def called(self, doing: str) -> AbstractContextManager[Any]:
-        """Take what is printed in this context too, and raise what is raised as `users` does."""
+        """Capture the output in this context, and convert exceptions as `users` does."""
         return users(doing, self)
 
 
@@ -212,8 +210,9 @@ def arguments_for(
 ) -> dict[str, Any]:
     """Return the keyword arguments with which to call `function`.
 
-    These are those `given`; those `insisted` on that it takes; and those `offered` that it requires. Raises
-    UnavailableError, about `what` and with a `remedy`, if it requires something else, or does not take what is given.
+    They are all of `given`; those of `insisted` that it accepts; and those of `offered` that it requires. Raises
+    UnavailableError, about `what` and with a `remedy`, if it requires other arguments, or does not accept the given
+    ones.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -230,5 +229,8 @@ def arguments_for(
     known = {**offered, **insisted, **given}
     if missing := [name for name in required if name not in known]:
         takes = ", ".join(map(str, named.values()))
-        raise UnavailableError(f"nothing gives {what} its {', '.join(missing)}; it takes ({takes}){remedy}")
+        raise UnavailableError(
+            f"missing constructor argument{'s' if len(missing) > 1 else ''} {', '.join(missing)} "
+            f"of {what}; it takes ({takes}){remedy}"
+        )
     return {name: known[name] for name in named if name in required or name in insisted} | dict(given)

@@ -1,4 +1,4 @@
-"""What a model of the user's is fed: made by a function of theirs, described, or told from the model itself."""
+"""Inputs of the user's model: made by the user's function, described by options, or inferred from the model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Inputs:
 
     @property
     def together(self) -> Any:
-        """What a function of the user's made: a tensor, a tuple, or a dict."""
+        """Convert the result of the user's function: a tensor, a tuple, or a dict."""
         if self.keywords:
             return dict(self.keywords)
         return self.arguments[0] if len(self.arguments) == 1 else self.arguments
@@ -54,7 +54,7 @@ def inputs_of(
 ) -> tuple[Inputs, ...]:
     """Make the inputs of `model` on `device` for each micro-batch of a step; `code` is where the model comes from.
 
-    Raises UnavailableError if it cannot be told what the model takes, and UserCodeError for a fault of their function.
+    Raises UnavailableError if the inputs cannot be inferred, and UserCodeError for a fault of the user's function.
     """
     vocabulary = _vocabulary(model)
     if own.inputs is not None:
@@ -84,7 +84,9 @@ def _made(
         value = function(**given)
     moved = _on(value, device)
     if not any(isinstance(each, Tensor) for each in _leaves(moved)):
-        raise UnavailableError(f"{said} returned {type(value).__name__}: a tensor, a tuple or a dict of them is needed")
+        raise UnavailableError(
+            f"{said} returned {type(value).__name__}; it must return a tensor, a tuple or a dict of tensors"
+        )
     tokens = next((each for each in _leaves(moved) if _is_tokens(each, cell)), None)
     match moved:
         case dict():
@@ -135,7 +137,9 @@ def _described(
         dtype = getattr(torch, each.dtype)
         below = vocabulary if each.below == "vocab" else each.below
         if below is None and each.below is not None:
-            raise UnavailableError("--input: <vocab is the size of the first embedding, and the model has none")
+            raise UnavailableError(
+                "--input: <vocab means the size of the first embedding, but the model has no embedding"
+            )
         if dtype.is_floating_point:
             value = torch.randn(sizes, generator=generator).to(dtype)
         else:
@@ -150,7 +154,7 @@ def _described(
 
 
 def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
-    """Token ids, if the model begins with an embedding and takes one argument, or the next tokens too."""
+    """Return token ids if the model begins with an embedding and takes one argument, or the next tokens too."""
     name, vocabulary = type(model).__name__, _vocabulary(model)
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
@@ -163,10 +167,10 @@ def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Itera
     ]
     asks = f"add {GET_INPUTS}(batch, ctx) beside the model, --inputs module:function, or --input tokens=int64[B,T]<1000"
     if vocabulary is None:
-        raise UnavailableError(f"{name} has no embedding, so what its forward takes cannot be told: {asks}")
+        raise UnavailableError(f"{name} has no embedding, so the inputs of its forward cannot be inferred: {asks}")
     if len(required) > 1:
         takes = ", ".join(each.name for each in required)
-        raise UnavailableError(f"{name}.forward takes {takes}, and what these are cannot be told: {asks}")
+        raise UnavailableError(f"{name}.forward takes {takes}, and these inputs cannot be inferred: {asks}")
     own_loss = next((each.name for each in parameters if each.name in _TARGETS and each not in required), None)
     for tokens, following in random_tokens(vocabulary, cell, device):
         keywords = {own_loss: following} if own_loss is not None and "loss" in cell.phases else {}
@@ -176,7 +180,7 @@ def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Itera
 def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     """Return token ids and the next token ids of each micro-batch, each (batch, ctx) and equal on every device.
 
-    Every rank has others, except with tensor parallelism.
+    Ranks get different ids, except with tensor parallelism.
     """
     generator = _generator(cell)
     texts = [torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator) for _ in range(cell.grad_accum)]
@@ -188,7 +192,7 @@ def _generator(cell: ModelCell) -> torch.Generator:
 
 
 def _vocabulary(model: nn.Module) -> int | None:
-    """Rows of the first embedding: torch's, or a module named one with a matrix of weights."""
+    """Number of rows of the first embedding: torch's class, or a module of that name with a weight matrix."""
     for module in model.modules():
         weight = getattr(module, "weight", None)
         named = isinstance(module, nn.Embedding) or "embedding" in type(module).__name__.lower()

@@ -1,4 +1,4 @@
-"""The loss of a model of the user's: their function, what the model computed itself, or one that fits its output."""
+"""The loss of the user's model: their function, the model's own loss, or one that fits its output."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sysbench.lab.workload.inputs import Inputs
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy over all positions, in fp32: logits (batch, ctx, vocab) against ids (batch, ctx)."""
+    """Return the mean cross-entropy of all positions in fp32: logits (batch, ctx, vocab) against ids (batch, ctx)."""
     return nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
 class Loss:
-    """Computes the loss of what a model of the user's returns.
+    """Computes the loss from the output of the user's model.
 
-    said  how it was computed, once it was
+    said  how it was computed, after the first call
     """
 
     def __init__(self, inputs: Inputs, code: Loaded | None = None) -> None:
-        """Use their function `code`, of (output) or (output, inputs), or what fits the output.
+        """Use the user's function `code`, of (output) or (output, inputs), or a loss that fits the output.
 
-        Raises UnavailableError if their function takes something else.
+        Raises UnavailableError if the function takes other arguments.
         """
         self.said = None if code is None else code.file.target
         self._inputs = inputs
@@ -40,7 +40,7 @@ class Loss:
             raise UnavailableError(f"--loss {self.said}: it must take (output) or (output, inputs)")
 
     def __call__(self, output: Any) -> Tensor:
-        """Return the loss, a tensor of one number; raises UnavailableError if there is none."""
+        """Return the loss, a tensor with one element; raises UnavailableError if there is none."""
         if self._code is None:
             named = dict(_named(output))
             if self._fitting is None or self._fitting[0] not in named:  # chosen once: choosing takes time in every step
@@ -53,7 +53,7 @@ class Loss:
                 value = self._code.value(*(output, self._inputs.together)[: self._arguments])
             if not isinstance(value, Tensor) or value.dim():
                 shape = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise UnavailableError(f"--loss {self.said} returned {shape}; a loss is a tensor of one number")
+                raise UnavailableError(f"--loss {self.said} returned {shape}; a loss must be a tensor with one element")
         if not value.requires_grad:
             raise UnavailableError(
                 f"the loss ({self.said}) depends on no parameter that requires a gradient, so there is no backward: "
@@ -63,17 +63,17 @@ class Loss:
 
 
 def _required(function: Callable[..., Any]) -> int:
-    """Return how many arguments a function requires by position."""
+    """Return the number of positional arguments that a function requires."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(each.default is each.empty and each.kind in positional for each in parameters)
 
 
 def fitting(output: Any, named: Mapping[str, Tensor], inputs: Inputs) -> tuple[str, Callable[[Tensor], Tensor], str]:
-    """Return which tensor of `output` the loss is computed of, how, and that in words.
+    """Return the name of the tensor of `output` from which the loss is computed, the computation, and its description.
 
-    It is what the model computed itself, cross entropy of its logits, or else the mean of what it returned. `named` are
-    the tensors in the output. Raises UnavailableError for an output without numbers.
+    It is the model's own loss, cross entropy of its logits, or else the mean of its output. `named` are the tensors
+    in the output. Raises UnavailableError for an output without floating-point numbers.
     """
     own = next((name for name, each in named.items() if not each.dim()), None)
     if "loss" in named:
@@ -84,9 +84,9 @@ def fitting(output: Any, named: Mapping[str, Tensor], inputs: Inputs) -> tuple[s
     floating = {name: each for name, each in candidates.items() if each.is_floating_point()}
     if not floating:
         held = ", ".join(str(each.dtype).removeprefix("torch.") for each in candidates.values())
-        what = f"tensors of {held} only" if held else f"{type(output).__name__}, which holds no tensor"
+        what = f"only tensors of {held}" if held else f"{type(output).__name__}, which holds no tensor"
         raise UnavailableError(
-            f"the model returned {what}: a loss needs floating-point numbers. add --loss module:function"
+            f"the model returned {what}: a loss needs floating-point numbers. Add --loss module:function"
         )
     tokens, following = inputs.tokens, inputs.next_tokens
     for name, each in floating.items():
@@ -106,7 +106,7 @@ def _mean(value: Tensor) -> Tensor:
 
 
 def _named(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in an output with their names: of a dict, a dataclass, or by position."""
+    """Yield the tensors in an output with their names, from a dict, a dataclass, or by position."""
     if isinstance(output, Tensor):
         yield name, output
     elif isinstance(output, Mapping):

@@ -1,4 +1,4 @@
-"""The workload of a model that the user names: code of their own, or a config file of the package transformers.
+"""The workload of a model that the user names: their own code, or a config file for the package transformers.
 
 Models of transformers are built offline, and without trained weights.
 """
@@ -35,22 +35,22 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "heads": ("heads", "num_heads", "n_heads", "n_head", "num_attention_heads", "nhead"),
     "d_ff": ("d_ff", "ffn_dim", "intermediate_size", "dim_feedforward", "hidden_dim"),
 }
-"""Names that constructors have for the dimensions of `--size`."""
+"""Constructor argument names for the dimensions of `--size`."""
 
 _CONTEXT = ("ctx", "context_length", "max_seq_len", "block_size", "max_position_embeddings")
-"""Names for the longest context; a model that takes one is built for the cell's."""
+"""Argument names for the longest context; the value is the cell's context."""
 
 HOOK = "scaled_dot_product_attention"
-"""A function of this name beside a model can be exchanged for another implementation of causal attention."""
+"""A function with this name beside a model can be replaced by another implementation of causal attention."""
 
 _HOOKS: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
-"""What each module had there itself."""
+"""The original functions of each module."""
 
 
 def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Workload:
     """Import and build the user's model on `device`, with inputs, a loss and an optimizer.
 
-    Raises UnavailableError for what does not exist or fit together, and UserCodeError for a fault in their code.
+    Raises UnavailableError for missing or incompatible parts, and UserCodeError for a fault in the user's code.
     """
     torch.manual_seed(cell.seed)
     printed = Printed()
@@ -88,7 +88,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
 
 def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
     if isinstance(code.value, nn.Module):
-        raise UnavailableError(f"--model {own.target} is a model already: name its class, or a function that makes it")
+        raise UnavailableError(f"--model {own.target} is already a model: name its class, or a function that builds it")
     dimensions = {each: own.dimensions[name] for name, names in _NAMES.items() for each in names}
     context = dict.fromkeys(_CONTEXT, cell.ctx)
     shape = ModelShape(**own.dimensions)
@@ -105,18 +105,20 @@ def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
     with users(f"building {own.title}"):
         model = code.value(**given)
     if not isinstance(model, nn.Module):
-        raise UnavailableError(f"{what} returned {type(model).__name__}, which is no torch.nn.Module")
+        raise UnavailableError(f"{what} returned {type(model).__name__}, which is not a torch.nn.Module")
     return model
 
 
 def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
     if own.sized:
-        raise UnavailableError(f"--model {own.target} has its dimensions in its config: change them with --model-arg")
+        raise UnavailableError(
+            f"--model {own.target} takes its dimensions from its config: change them with --model-arg"
+        )
     return built(own.config, own.arguments, cell.attention)
 
 
 def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
-    """Put the model where and into the mode in which it is measured."""
+    """Move the model to the device, and set its training or inference mode."""
     tensors = [*model.parameters(), *model.buffers()]
     if any(each.device.type == "meta" for each in tensors):
         raise UnavailableError(
@@ -127,12 +129,12 @@ def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
     model.train(cell.mode != "inference")
     if "backward" in cell.phases and not any(each.requires_grad for each in model.parameters()):
         raise UnavailableError(
-            f"no parameter of {type(model).__name__} requires a gradient, so there is no backward: --mode inference"
+            f"no parameter of {type(model).__name__} requires a gradient, so there is no backward: use --mode inference"
         )
 
 
 def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
-    """Put the cell's implementation in place of the function beside the model, or the model's own back again."""
+    """Replace the function beside the model by the cell's implementation, or restore the model's own."""
     own = _HOOKS.setdefault(code.module, getattr(code.module, HOOK, None))
     if cell.attention == "own":
         if own is not None:
@@ -141,7 +143,7 @@ def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
     if not callable(own):
         raise UnavailableError(
             f"--attention {cell.attention}: {what} takes no argument `attention`, and its module has no function "
-            f"{HOOK} that could be exchanged"
+            f"{HOOK} to replace"
         )
     attend = KINDS[cell.attention](cell.ctx)
 
@@ -153,7 +155,7 @@ def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
 
 
 def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the factory with the model, or with its trainable parameters if its first argument is called so."""
+    """Call the factory with the model, or with its trainable parameters if its first argument is called `params`."""
     try:
         first = next(iter(inspect.signature(factory.value).parameters), "params")
     except (TypeError, ValueError):
@@ -163,11 +165,13 @@ def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
         made = factory.value(trainable if first.startswith("param") else model)
     if isinstance(made, tuple | list | dict):
         raise UnavailableError(
-            f"--optimizer {name} returned a {type(made).__name__} of {len(made)}, and a step has one optimizer. "
-            "For a loop of your own, with several, there is sysbench.measure"
+            f"--optimizer {name} returned a {type(made).__name__} of {len(made)}, but a step has one optimizer. For "
+            "your own loop with several optimizers, use sysbench.measure"
         )
     if not isinstance(made, torch.optim.Optimizer):
-        raise UnavailableError(f"--optimizer {name} returned {type(made).__name__}, which is no torch.optim.Optimizer")
+        raise UnavailableError(
+            f"--optimizer {name} returned {type(made).__name__}, which is not a torch.optim.Optimizer"
+        )
     return made
 
 
@@ -180,16 +184,17 @@ _IMPLEMENTATIONS: Mapping[Attention, str] = {
     "math": "sdpa",
     "flex": "flex_attention",
 }
-"""Names of attention implementations in transformers; the kernel of `sdpa` is chosen where it is called."""
+"""Names of attention implementations in transformers; the kernel of `sdpa` is chosen at the call."""
 
 DTYPE = "dtype"
 
 
 def built(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Module:
-    """Build the model of a config on torch's default device, with `fields` of the config replaced.
+    """Build the model of a config on torch's default device, overriding `fields` of the config.
 
-    Parameters are fp32, whatever the config says of trained weights, unless `fields` has a `dtype`; the cache for
-    generating text is off. Raises UnavailableError for an unknown field or model, or if transformers is not installed.
+    Parameters are fp32, whatever dtype the config has for trained weights, unless `fields` has a `dtype`; the cache
+    for text generation is off. Raises UnavailableError for an unknown field or model, or if transformers is not
+    installed.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:

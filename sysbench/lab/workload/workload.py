@@ -1,4 +1,4 @@
-"""A model with its inputs, its loss and its optimizer; and what a step of a user's model does, operator by operator."""
+"""A model with its inputs, its loss and its optimizer; and the work of a user's model, counted by operator."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _IMPLEMENTATIONS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class OwnWorkload:
-    """What only a model of the user's has.
+    """Additional facts about a user's model.
 
-    class_name  of the model as it was built; FSDP2 gives it another
-    files    its code, as it was imported
-    inputs   where they come from
-    loss     tells how the loss was computed, once it was
-    printed  what its code has printed so far
-    import_s how long the import of the code took, the first time
+    class_name  class of the model before FSDP2 replaces it
+    files       files of its code, as they were imported
+    inputs      where the inputs come from
+    loss        returns how the loss was computed, after the first call
+    printed     output of its code so far
+    import_s    duration of the first import of its code
     """
 
     class_name: str
@@ -67,13 +67,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a step works on.
+    """The workload of a step.
 
     batches           micro-batches of one step
-    optimizer         makes the optimizer of the model's parameters
-    tokens            in one micro-batch; None if the inputs are not tokens
-    attention_kernel  the operator that computes attention; None if that is the model's own matter
-    attending         makes the context in which the model is called
+    optimizer         creates the optimizer for the model's parameters
+    tokens            number of tokens in one micro-batch; None if the inputs are not tokens
+    attention_kernel  the operator that computes attention; None if the model decides
+    attending         creates the context in which the model is called
     own               None for the built-in Transformer
     """
 
@@ -107,7 +107,7 @@ def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Worklo
 
 
 def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
-    """AdamW for all parameters; those that are frozen get no gradient, and therefore no state."""
+    """Return AdamW for all parameters; frozen ones get no gradient, and therefore no state."""
     # One group for each kind of tensor: foreach and fused take none that are partly sharded over ranks.
     kinds: dict[type[Tensor], list[Tensor]] = {}
     for parameter in model.parameters():
@@ -117,9 +117,10 @@ def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
 
 
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
-    """FLOPs of one call: of matrix products, convolutions and fused attention, as torch's FlopCounterMode has them.
+    """Count the FLOPs of one call: matrix products, convolutions and fused attention, as torch's FlopCounterMode does.
 
-    It leaves out the products of experts, `_grouped_mm`: those of one matrix of rows, whatever expert each is for.
+    FlopCounterMode omits the products of experts, `_grouped_mm`; they count as one product over all rows, whichever
+    expert a row is for.
     """
     if operator is torch.ops.aten._grouped_mm.default:
         first, second = arguments[:2]
@@ -130,7 +131,7 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
 
 
 def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None) -> OwnModelFacts:
-    """Return what is known of a user's model; without FLOPs `by_phase`, `uncounted` says why there are none."""
+    """Return the facts about a user's model; without FLOPs `by_phase`, `uncounted` gives the reason."""
     own, parameters = work.own, list(work.model.parameters())  # torch yields shared ones once
     assert own is not None
     return OwnModelFacts(

@@ -28,9 +28,9 @@ class Lines(Unattended, Generic[State]):
     """
 
     blank: State
-    """The state before the first event."""
+    """Return the state before the first event."""
     advance: Callable[[Any, Event], Any]
-    """The state after another event."""
+    """Return the state after another event."""
 
     def __init__(self, console: Console, *, earlier: Iterable[Event] = (), overall: Overall | None = None) -> None:
         self._overall = overall
@@ -65,7 +65,7 @@ class Lines(Unattended, Generic[State]):
 
 
 def resumed_line(event: RunResumed) -> str:
-    """`resumed: 3 finished cells kept`."""
+    """Return a line such as `resumed: 3 finished cells kept`."""
     return f"resumed: {event.keep} finished cell{'' if event.keep == 1 else 's'} kept"
 
 
@@ -77,7 +77,7 @@ class CellLines(Lines[RunState[Any]]):
 
     @staticmethod
     def result(cell: Any) -> str:
-        """Outcome of a cell, in a few words."""
+        """Return the outcome of a cell in a few words."""
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
 
     def said(self, event: Event, before: RunState[Any]) -> Iterator[str]:
@@ -93,18 +93,18 @@ class CellLines(Lines[RunState[Any]]):
             yield f"{count} {self.named(cell)}  {self.result(cell)}"
 
     def named(self, cell: Any) -> str:
-        """Label of the cell within its run."""
+        """Return the label of the cell within its run."""
         return label(cell, self.state, self.always)
 
 
 class TitledLines(CellLines):
-    """Progress lines with the title of each cell, for commands whose cells take no time worth a dashboard."""
+    """Progress lines with the title of each cell, for commands whose cells are too short for a dashboard."""
 
     blank = RunState[CellState]()
     advance = staticmethod(partial(run_state.advance, run_state.handlers(RunState, CellState, {})))
 
     def named(self, cell: CellState) -> str:
-        """Title of the cell."""
+        """Return the title of the cell."""
         return str(cell.cell.title)
 
 

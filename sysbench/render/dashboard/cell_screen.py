@@ -35,14 +35,14 @@ class CellScreen(ABC, Generic[State]):
 
     @abstractmethod
     def running(self, width: int, plain: bool) -> list[Text]:
-        """Lines for the cell that is running, or ran last; `plain` means without colours."""
+        """Return lines for the cell that is running, or ran last; `plain` means without colours."""
 
     @abstractmethod
     def ended(self, cell: Any) -> str:
-        """Outcome of a cell, in a few words."""
+        """Return the outcome of a cell in a few words."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Title, the running cell, then as many of the finished cells as fit."""
+        """Show the title, the running cell, and as many of the finished cells as fit."""
         width = max(8, options.max_width - 2)
         height = max(1, options.height or options.size.height)
         plain = console.color_system is None or bool(console.no_color)

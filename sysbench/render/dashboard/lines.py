@@ -65,7 +65,7 @@ class OneLine:
     text: Text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The text as it is, without the cost of looking for line breaks."""
+        """Return the text unchanged, without the cost of looking for line breaks."""
         yield from _segments(self.text, console)
         yield Segment.line()
 

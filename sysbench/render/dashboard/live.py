@@ -63,7 +63,7 @@ class Pace:
     _cost_s: float = 0.0
 
     def due(self, share: float, *, torn: bool = False) -> bool:
-        """Whether to draw now, within this share of a core; a `torn` picture is redrawn at once, or nearly so."""
+        """Whether to draw now, within this share of a core; a `torn` picture is redrawn (almost) at once."""
         wait_s = 0.0 if torn else self._cost_s / share
         return self.clock.monotonic() - self._drawn_s >= max(INTERVAL_S, wait_s)
 
@@ -86,11 +86,11 @@ class Picture(Generic[State]):
 
     blank: State
     advance: Callable[[State, Event], State]
-    """The state after another event; a pure function."""
+    """Return the state after another event; a pure function."""
     draw: Callable[[State, float], RenderableType]
-    """The display of a state at a time in seconds since the epoch, in the available size."""
+    """Return the display of a state at a time in seconds since the epoch, in the available size."""
     share: Callable[[State], float]
-    """The share of a core that drawing may use in this state."""
+    """Return the share of a core that drawing may use in this state."""
 
 
 def share_while_timed(state: RunState[Any]) -> float:

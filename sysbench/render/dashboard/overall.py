@@ -20,7 +20,7 @@ class Waiting:
     """A cell that has not been measured yet."""
 
     kind: str
-    """Its command."""
+    """Name of its command."""
     expected_s: float | None = None
     """Its expected duration, from an earlier run; None if unknown."""
 
@@ -47,7 +47,7 @@ class Overall:
         self.number, self.run, self._since_s = number, run, None
 
     def leave(self, run: str) -> None:
-        """End a run, or leave it out; its unfinished cells will not be measured."""
+        """End a run, or skip it; its unfinished cells will not be measured."""
         self.waiting = {name: each for name, each in self.waiting.items() if name[0] != run}
 
     def take_in(self, event: Event) -> None:
@@ -77,9 +77,9 @@ class Overall:
         return max(0.0, left_s - gone_s)
 
     def said(self, now_s: float) -> str:
-        """Describe the progress: `run 7 of 15, about 12 min left in all`."""
+        """Describe the progress: `run 7 of 15, about 12 min left in total`."""
         left_s = self.left_s(now_s) if self.waiting else None
-        left = f", about {units.duration(left_s)} left in all" if left_s is not None else ""
+        left = f", about {units.duration(left_s)} left in total" if left_s is not None else ""
         return f"run {self.number} of {self.count}{left}"
 
 

@@ -1,6 +1,6 @@
 """Observers of a run: they receive every event, and clean up at the end.
 
-`waiting` shows what the program is waiting for when no other progress is visible.
+`waiting` shows what the program is waiting for while there is no other progress display.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class CellState:
     detail: str | None = None
 
     def digest(self) -> Self:
-        """Return what is kept of the cell after its end; by default everything."""
+        """Return the state to keep after the cell's end; by default everything."""
         return self
 
 
@@ -65,7 +65,7 @@ class RunState(Generic[AnyCell]):
     devices: tuple[DeviceInfo, ...] = ()
     worker_ready: bool = False
     worker_since_s: float = 0.0
-    """When the worker became ready, or its start began."""
+    """Time at which the worker became ready, or its start began."""
     planned: Mapping[str, AnyCell] = field(default_factory=dict)
     """Every cell by key, in the order of the run, as it was before it started."""
     ended: Mapping[str, AnyCell] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class RunState(Generic[AnyCell]):
 
     @property
     def cells(self) -> tuple[tuple[str, AnyCell], ...]:
-        """All cells by key, in the order of the run, in their present state."""
+        """All cells by key, in the order of the run, in their current state."""
         present = {**self.planned, **self.ended}
         if self.current is not None and self.now is not None:
             present[self.current] = self.now
@@ -101,7 +101,7 @@ class RunState(Generic[AnyCell]):
 
     @property
     def device(self) -> DeviceInfo | None:
-        """Device of the current cell, or else the one that `auto` stands for."""
+        """Device of the current cell, or else the default device of `auto`."""
         if self.now is not None and self.now.device is not None:
             return self.now.device
         return self.devices[0] if self.devices else None
@@ -149,7 +149,7 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
         return state(started_s=event.at_s, host=event.host, worker_since_s=event.at_s, planned=planned)
 
     def resumed(before: RunState[Any], event: RunResumed) -> RunState[Any]:
-        """Cells that will run again return to waiting."""
+        """Reset cells that will run again to waiting."""
         kept = {key: each for key, each in before.ended.items() if each.outcome in LASTING}
         return state(
             started_s=event.at_s, host=before.host, worker_since_s=event.at_s, planned=before.planned, ended=kept

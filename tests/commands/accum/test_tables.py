@@ -1,4 +1,4 @@
-"""What is shown of experiments on rounding: sentences that the numbers bear out, and pictures."""
+"""Output of experiments on rounding: sentences that the numbers bear out, and pictures."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_simulated_and_measured_are_never_shown_without_saying_so() -> None:
 def test_a_table_that_is_not_there_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="frontier"):
         tables_for(runs.record(SINGLE), ["frontiers"])
-    with pytest.raises(UsageError, match="nothing to show as the table crossovers"):
+    with pytest.raises(UsageError, match="no data for the table crossovers"):
         tables_for(runs.record(SINGLE), ["crossovers"])
 
 

@@ -142,7 +142,7 @@ def test_a_finished_run_is_shown_and_written_again(measured: tuple[Ran, Path], t
     ("line", "complaint"),
     [
         ("nothing", "nothing is not a part"),
-        ("--precision fp16 --device cpu", "--precision fp16 is refused on the CPU"),
+        ("--precision fp16 --device cpu", "--precision fp16 is not supported on the CPU"),
         ("--device cpu,cuda", "--device"),
         ("--host host.txt", "--host host.txt must end in .toml"),
         ("--out nowhere/x.toml", "nowhere"),

@@ -224,7 +224,7 @@ def test_a_kind_of_run_that_has_nothing_in_common_does_not_keep_the_others_from_
         ("B", 1024),
         ("B", 2048),
     ]
-    with pytest.raises(UsageError, match="no cell of A is in B: sequence length is 256, 512 in A and 1024, 2048 in B"):
+    with pytest.raises(UsageError, match="no cell of A matches a cell of B: sequence length is 256, 512 in A and"):
         compared(short, long)
 
 
@@ -272,7 +272,7 @@ def test_two_things_at_once_are_not_told_apart_unless_told() -> None:
 
 def test_across_takes_one_value_on_each_side() -> None:
     a, b = measured(1, precision="fp32,tf32"), measured(2, precision="bf16")
-    with pytest.raises(UsageError, match=r"--across precision takes one value on each side: precision is fp32, tf32"):
+    with pytest.raises(UsageError, match=r"--across precision needs one value on each side: precision is fp32, tf32"):
         compared(a, b, across=("precision",))
 
 
@@ -302,18 +302,18 @@ def test_measured_is_not_compared_with_simulated() -> None:
 
 def test_runs_of_different_commands_have_nothing_in_common() -> None:
     attention = fixtures_attention.record(AttentionSpec(impl=("naive",), seq=(256,)))
-    with pytest.raises(LogError, match=r"A holds `sysbench time`, and B `sysbench attention`"):
+    with pytest.raises(LogError, match=r"A has `sysbench time`, and B has `sysbench attention`"):
         compared(measured(1), attention)
 
 
 def test_what_has_no_cell_in_common_says_why() -> None:
-    with pytest.raises(UsageError, match=r"no cell of A is in B: ctx is 128, 256 in A and 512, 1024 in B"):
+    with pytest.raises(UsageError, match=r"no cell of A matches a cell of B: ctx is 128, 256 in A and 512, 1024 in B"):
         compared(measured(1), measured(2, ctx="512,1024"))
 
 
 def test_a_time_that_is_none_is_an_error_and_not_a_crash() -> None:
     broken = slowed(measured(1), 0.0)
-    with pytest.raises(SysbenchError, match="above zero"):
+    with pytest.raises(SysbenchError, match="needs positive times"):
         compared(measured(2), broken)
 
 
@@ -330,7 +330,7 @@ def test_everything_around_that_differs_is_said_first() -> None:
 
 
 def test_the_same_on_both_sides_is_said_to_be_the_same() -> None:
-    assert "no known difference between the two" in text_of(compared(measured(1), measured(2)))
+    assert "no known difference between A and B" in text_of(compared(measured(1), measured(2)))
 
 
 def test_another_card_of_the_same_model_is_a_caution() -> None:
@@ -338,7 +338,7 @@ def test_another_card_of_the_same_model_is_a_caution() -> None:
     for cell in changed["cells"]:
         cell["device"]["uuid"] = "GPU-other"
     found = compared(measured(1), TimeRecord.model_validate(changed))
-    assert any("different cards" in said for said in found.cautions)
+    assert any("different GPUs" in said for said in found.cautions)
 
 
 def test_what_was_measured_under_doubt_is_listed_in_one_order_whatever_the_order_in_the_runs() -> None:
@@ -391,7 +391,7 @@ def test_a_cell_that_was_never_started_is_still_the_same_cell() -> None:
 
 
 def test_a_run_that_ended_before_it_began_says_so() -> None:
-    with pytest.raises(LogError, match="after holds nothing: it ended before anything could be measured"):
+    with pytest.raises(LogError, match="after is empty: it ended before anything was measured"):
         compared(measured(1), fold(fixtures_timing.events(TimeSpec(size="small", ctx="128"))[:1]))
 
 
@@ -635,6 +635,6 @@ def test_a_profile_is_judged_by_the_step_that_was_not_profiled() -> None:
 def test_accumulation_has_no_time_and_a_gate_is_not_passed_by_having_measured_nothing() -> None:
     a = fixtures_runs.record("accum")
     found = compared(a, a)
-    assert "accum: 1 cell without a time or a peak of memory on both sides" in text_of(found)
-    with pytest.raises(UsageError, match="no cell has a time or a peak of memory on both sides"):
+    assert "accum: 1 cell without a time or a memory peak on both sides" in text_of(found)
+    with pytest.raises(UsageError, match="no cell has a time or a memory peak on both sides"):
         refuse_nothing_measured(found)

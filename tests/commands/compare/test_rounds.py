@@ -133,12 +133,12 @@ def test_time_is_meant_where_no_command_is_named() -> None:
         ("time --bathc 2", "--ab, B: No such option: --bathc"),
         ("memory --ctx 8", "--ab, B: memory is not a command that can be measured in turns."),
         ("tiem", "--ab, B: tiem is not a command that can be measured in turns. Did you mean time?"),
-        ("--size 'small", "--ab, B: --size 'small cannot be taken apart into words: no closing quotation"),
+        ("--size 'small", "--ab, B: cannot split --size 'small into arguments: no closing quotation"),
         ("time small", "--ab, B: unexpected: small. Commas separate"),
         ("time --ctx", "--ab, B: Option '--ctx' requires an argument"),
         ("time --out x", "--ab, B: No such option: --out"),
         ("time --steps 0", "--ab, B: --steps 0 is out of range: allowed is 1 or more. Nearest: 1"),
-        ("attention", "--ab: A is of `sysbench time` and B of `sysbench attention`"),
+        ("attention", "--ab: A is a `sysbench time` and B is a `sysbench attention`"),
     ],
 )
 def test_a_mistake_in_a_spec_is_answered_as_the_command_answers_it(text: str, complaint: str) -> None:

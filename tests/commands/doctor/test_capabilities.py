@@ -138,7 +138,7 @@ def test_without_a_torch_nothing_measures_and_reports_are_still_made() -> None:
                 compute_mode="exclusive-process",
                 processes=[GpuProcess(pid=1, used_bytes=None, name=None)],
             ),
-            "the GPU is in use, and accepts one process only",
+            "the GPU is in use and accepts only one process",
             "wait",
         ),
         (
@@ -205,7 +205,7 @@ def test_compiling_needs_all_of_its_tools() -> None:
         return found.reason
 
     none = Tool(path=None, version=None, problem="neither gcc nor clang found on PATH")
-    assert "Triton, which makes kernels for GPUs, is not installed" in refused(with_torch(machines.SOUND, triton=None))
+    assert "Triton, which generates GPU kernels, is not installed" in refused(with_torch(machines.SOUND, triton=None))
     tools = machines.TOOLS.model_copy(update={"c_compiler": none})
     assert "neither gcc nor clang" in refused(replace(machines.SOUND, tools=tools))
     assert works(replace(machines.CPU_ALONE, tools=tools))["--compile"] == "yes"  # there it takes g++
@@ -396,7 +396,7 @@ def test_the_record_survives_its_json() -> None:
         (0, ["gloo"], 2, "yes", "gloo, over 2 cores"),
         (0, ["gloo"], 1, "partly", "gloo, but they share one core"),
         (0, [], 2, "no", "this torch has no gloo"),
-        (1, ["gloo", "nccl 2.28.9"], 8, "partly", "each rank takes a GPU, and there is one"),
+        (1, ["gloo", "nccl 2.28.9"], 8, "partly", "each rank needs a GPU, and there is one"),
         (2, ["gloo", "nccl 2.28.9"], 8, "yes", "NCCL 2.28.9, over 2 GPUs"),
         (2, ["gloo"], 8, "partly", "this torch has no nccl"),
     ],

@@ -52,7 +52,7 @@ def test_what_a_child_says_is_its_answer() -> None:
 
 def test_a_child_that_fails_is_unknown_with_its_last_words(tmp_path: Path) -> None:
     assert refusal(["sh", "-c", "echo first >&2; echo no licence >&2; exit 3"]) == "sh exited with 3: no licence"
-    assert refusal(["sh", "-c", "kill -SEGV $$"]).startswith("sh was ended by SIGSEGV")
+    assert refusal(["sh", "-c", "kill -SEGV $$"]).startswith("sh was killed by SIGSEGV")
     assert refusal([str(tmp_path / "nowhere")]) == "nowhere cannot be started: No such file or directory"
 
 

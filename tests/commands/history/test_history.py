@@ -72,7 +72,7 @@ def test_one_run_is_shown_with_its_files_and_what_repeats_it(place: Path) -> Non
     assert "runs/time-a100.jsonl " in shown.out
     assert "sysbench run --resume" in answered("history", "latest", cwd=place, COLUMNS="").out
     by_path = answered("history", "runs/2026-11-22T02-24-39-compare", cwd=place, COLUMNS="").out
-    assert "shows what it found" in by_path
+    assert "shows its result" in by_path
     unknown = answered("history", "nothing-like-it", cwd=place)
     assert (unknown.code, len(unknown.err.splitlines())) == (2, 1)
 
@@ -94,7 +94,7 @@ def test_what_is_older_is_removed_and_nothing_that_is_not_ours(place: Path, monk
         "runs/notes.txt",
     ]
     again = answered("history", "--clean", "1w", "--yes", cwd=place)
-    assert (again.code, again.err) == (0, "")
+    assert (again.code, again.err) == (0, "none of 2 runs is old enough to be removed\n")
 
 
 def test_the_options_of_history_are_those_that_were_reviewed() -> None:
@@ -105,9 +105,9 @@ def test_the_options_of_history_are_those_that_were_reviewed() -> None:
     ("words", "complaint"),
     [
         (["--clean", "soon"], "--clean soon is not an age: write 30d, 12h or 8w"),
-        (["latest", "--clean", "1d"], "--clean removes by age: it takes no NAME"),
-        (["--yes"], "--yes answers --clean"),
-        (["--runs", "nowhere"], "there is no directory nowhere here"),
+        (["latest", "--clean", "1d"], "--clean selects runs by age: it takes no NAME"),
+        (["--yes"], "--yes confirms --clean"),
+        (["--runs", "nowhere"], "no directory nowhere here"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(place: Path, words: list[str], complaint: str) -> None:

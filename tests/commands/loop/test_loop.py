@@ -162,7 +162,7 @@ BAD_CALLS: list[tuple[dict[str, Any], str]] = [
     ({"phases": ["a", "a"]}, "phases= names a twice"),
     ({"phases": "ab"}, "phases= 'ab' is not a list of names"),
     ({"step": {"a": print}, "phases": ["a"]}, "a mapping already names its phases"),
-    ({"device": "cuda:77"}, "device cuda:77 is not here. There is: "),
+    ({"device": "cuda:77"}, "device cuda:77: no such device on this machine; available: "),
     ({"device": "gpu"}, "device= gpu is not a device"),
     ({"steps": 0}, "steps= 0 is out of range: allowed is 1 or more"),
     ({"warmup": 1.5}, "warmup= 1.5 is not a whole number"),
@@ -315,7 +315,7 @@ def test_a_block_that_raises_leaves_its_record(place: Path, error: BaseException
         ({"path": "run.json", "trace": "run.json"}, "run.json is already the file of the record"),
         ({"trace": "trace.txt"}, "trace.txt must end in .json or .json.gz"),
         ({"trace": "nowhere/trace.json"}, "cannot write nowhere/trace.json"),
-        ({"device": "cuda:77"}, "device cuda:77 is not here"),
+        ({"device": "cuda:77"}, "device cuda:77: no such device"),
         ({"max_steps": 0}, "max_steps= 0 is out of range"),
     ],
 )

@@ -98,7 +98,7 @@ def test_a_loop_cannot_be_run_by_sysbench(saved: Path) -> None:
 
 def test_a_file_of_another_command_and_a_damaged_one_are_refused(saved: Path) -> None:
     path = write_record(saved / "calibrate.json", record("calibrate"))
-    assert "is of `sysbench calibrate`, not of `sysbench loop`" in answered("loop", str(path)).complaint
+    assert "is a record of `sysbench calibrate`, not of `sysbench loop`" in answered("loop", str(path)).complaint
     whole = (saved / "runs" / "2026-11-20T10-00-00-loop.json").read_text()
     for number, damaged in enumerate((whole[: len(whole) // 2], whole.replace('"step": {', '"stop": {'))):
         (saved / f"damaged-{number}.json").write_text(damaged)

@@ -147,7 +147,7 @@ def test_the_same_timeline_gives_the_same_file(timeline: Timeline, tmp_path: Pat
 
 
 def test_other_formats_and_places_get_one_line(timeline: Timeline, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"memory.bmp is not a picture's name: it must end in png, svg, pdf"):
+    with pytest.raises(UsageError, match=r"memory.bmp is not a valid picture name: it must end in png, svg, pdf"):
         memory_figure.write(tmp_path / "memory.bmp", timeline, "tiny")
     with pytest.raises(OutputError, match="cannot write"):
         memory_figure.write(tmp_path / "no" / "memory.png", timeline, "tiny")

@@ -1,4 +1,4 @@
-"""What is shown of a profile: of a GPU's step made by hand, whose every number is known."""
+"""Output of a profile: of a GPU's step made by hand, whose every number is known."""
 
 from __future__ import annotations
 

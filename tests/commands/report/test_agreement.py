@@ -48,16 +48,18 @@ def test_of_the_fourth_report_timing_and_profile_match() -> None:
     # "we measured 139.9ms from python benchmarking, and 141.8ms from nsys. results match"
     (found,) = clocks([timed(139.9 * MS), profiled(forward(141.8))])
     assert found.text == (
-        "Forward: kernels, as profiled, fill 141.8 ms of the 139.9 ms, 101 %, of what was timed without a profiler: "
-        "the two agree."
+        "Forward: profiled kernels account for 141.8 ms of the 139.9 ms, 101 %, of the step time measured without a "
+        "profiler: the two agree."
     )
     assert {basis.run for basis in found.rests_on} == {"times", "kernels"}
 
 
 def test_what_kernels_do_not_fill_the_device_waited_for() -> None:
     (found,) = clocks([timed(100 * MS), profiled(forward(40.0))])
-    assert found.text.endswith("fill 40.0 ms of the 100.0 ms, 40 %, of what was timed without a profiler; the device "
-                               "waited for the rest.")  # fmt: skip
+    assert found.text.endswith(
+        "account for 40.0 ms of the 100.0 ms, 40 %, of the step time measured without a profiler; "
+        "the device was idle for the rest."
+    )
 
 
 def test_other_steps_and_other_devices_are_not_compared() -> None:
@@ -72,7 +74,7 @@ def test_simulated_peaks_are_held_against_measured_ones_of_the_same_gpu() -> Non
     measured = memory_cell(18.0 * GIB, ctx=128).model_copy(update={"device": h100})
     simulated = memory_cell(17.82 * GIB, ctx=128, simulate="h100", fits=True)
     (found,) = simulations([memory("measured", measured), memory("simulated", simulated)])
-    assert found.text == "Simulated peaks against measured ones: −1.0 % (2.7b)."
+    assert found.text == "Simulated vs. measured peaks: −1.0 % (2.7b)."
     assert found.origin == "mixed"
 
 
@@ -98,12 +100,12 @@ def test_predicted_steps_are_held_against_those_measured_later_on_that_gpu() -> 
     h100 = H100.model_copy(update={"memory_bytes": 85_017_493_504})
     (found,) = predictions([ahead, measured_on(h100, (128, 1.0), (512, 2.0))])
     assert found.text == (
-        "Predicted steps against measured ones: −10 % (ctx 128) to +50 % (ctx 512), over 2 steps, 1 of them inside the "
+        "Predicted vs. measured steps: −10 % (ctx 128) to +50 % (ctx 512), over 2 steps, 1 of them inside the "
         "90 % interval."
     )
     assert {basis.run for basis in found.rests_on} == {"ahead", "measured"}
     (alone,) = predictions([ahead, measured_on(h100, (512, 2.0))])
-    assert alone.text == "Predicted steps against measured ones: +50 % (tiny), outside the 90 % interval."
+    assert alone.text == "Predicted vs. measured steps: +50 % (tiny), outside the 90 % interval."
 
 
 def test_a_prediction_for_another_gpu_or_that_is_withheld_is_not() -> None:

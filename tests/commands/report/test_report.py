@@ -140,7 +140,7 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
         ]
         runs.append(ReportedRun(name, clean.model_copy(update={"cells": cells})))
     caution, *kept_out = document(runs).cautions
-    assert all(each.message.startswith("Cautions keep") for each in kept_out)
+    assert all(each.message.startswith("Excluded from") for each in kept_out)
     assert (caution.message, caution.remedy) == ("the clock fell", "cool it")
     labels = tuple(runs[0].label(cell) for cell in runs[0].record.cells[:2])
     assert caution.about == (Basis("one", labels), Basis("two", labels))
@@ -513,5 +513,5 @@ def test_a_wide_table_keeps_what_matters_on_a_page_of_latex_and_says_what_it_lea
         TimeSpec(size=("small",), ctx=(128, 256), precision=precisions, steps=(8,))
     )
     text = latex.text(document([ReportedRun("time", found)]), "files")
-    assert "no room for: " in text
+    assert "hidden columns: " in text
     assert r"speed-up" in text

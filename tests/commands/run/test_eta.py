@@ -104,8 +104,11 @@ def test_a_plan_for_a_gpu_that_is_not_here_is_the_one_of_cuda_with_its_time(
     assert "planned for NVIDIA A100-SXM4-80GB" in shown.out
     assert "left out" not in shown.out
     assert shown.out.count("fits") == 3
-    said = "by what the same cells took before, and PREDICTED steps; building models and starting workers come on top"
-    assert re.search(rf"about \d+ s in all, {said}", " ".join(shown.out.split()))
+    said = (
+        "from earlier durations of the same cells, and PREDICTED steps; "
+        "building models and starting workers are not included"
+    )
+    assert re.search(rf"about \d+ s in total, {said}", " ".join(shown.out.split()))
     content = json.loads(answered(*words, "--for", "24GiB", "--json", "-").out)
     assert [row["takes_s"] for row in content["tables"][0]["rows"]] == [None, None]  # nothing is known of its speed
     assert "--for h10 is not a known GPU" in answered(*words, "--for", "h10").complaint
@@ -158,7 +161,7 @@ def test_what_is_left_of_the_whole_counts_known_cells_by_what_they_took_and_othe
     assert whole.left_s(10.0) == pytest.approx(5.0)
     whole.turn_to(2, "b")
     whole.take_in(CellStarted(at_s=10.0, cell="b1", index=0, axes={}, device=device))
-    assert whole.said(12.0) == "run 2 of 2, about 3 s left in all"
+    assert whole.said(12.0) == "run 2 of 2, about 3 s left in total"
     whole.leave("b")
     assert whole.said(12.0) == "run 2 of 2"
 
@@ -183,8 +186,8 @@ def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None
         lines.show(event)
     cells = [line for line in file.getvalue().splitlines() if line.startswith(("1/2", "2/2"))]
     assert [line.partition("  (")[2] for line in cells] == [
-        "run 2 of 3, about 3 min left in all)",
-        "run 2 of 3, about 90 s left in all)",
+        "run 2 of 3, about 3 min left in total)",
+        "run 2 of 3, about 90 s left in total)",
     ]
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, height=24, legacy_windows=False)

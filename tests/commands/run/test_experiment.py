@@ -104,7 +104,7 @@ def test_a_switch_or_shorthand_can_be_taken_back(tmp_path: Path) -> None:
     text = "[[run]]\ncommand = 'attention'\nbf16 = true\ncausal = true\non_cpu = { bf16 = false, causal = false }\n"
     (run,) = planned(tmp_path, text)
     assert run.spec == AttentionSpec()
-    assert run.entry.why == "no GPU here: no --precision bf16, no --causal"
+    assert run.entry.why == "no GPU on this machine: no --precision bf16, no --causal"
     (both,) = planned(tmp_path, text.replace("bf16 = false", "bf16 = false, fp16 = true"), devices=GPU)
     assert both.spec == AttentionSpec(precision="bf16", causal=True)
 
@@ -126,15 +126,18 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         (TIME + "seed = 'x'\n", "mine.toml, line 7: --seed x is not a whole number"),
         (TIME + "heads = 5\n", "mine.toml, line 2: --heads 5 does not divide --d-model 768."),
         (TIME + "bf16 = 'yes'\n", "mine.toml, line 7: bf16 is a switch: write true or false"),
-        (TIME + "batch = true\n", "mine.toml, line 7: batch takes a value; true and false are for switches"),
-        (TIME + "batch = 1979-05-27\n", "mine.toml, line 7: batch takes text, a number, true, false, or a list"),
+        (TIME + "batch = true\n", "mine.toml, line 7: batch needs a value; true and false are for switches"),
+        (TIME + "batch = 1979-05-27\n", "mine.toml, line 7: batch takes a string, a number, true, false, or a list"),
         (TIME + "out = 'here'\n", "mine.toml, line 7: out is not an option of `time`."),
         (TIME + "simulate = 'hl00'\n", "mine.toml, line 7: --simulate hl00 is not a known GPU"),
         (TIME + "keep = ['szie']\n", "mine.toml, line 7: szie is not an option of `time` to keep. Did you mean size?"),
         (TIME + "[run.on_cpu]\nsize = 'smal'\n", "mine.toml, line 8: --size smal is not a size. Did you mean small?"),
-        (TIME + "[run.on_cpu]\nskip = 'no'\nsize = 'tiny'\n", "mine.toml, line 8: a run that is left out takes no"),
-        (TIME + TIME, "mine.toml, line 8: there are two runs called steps: give each a name of its own"),
-        (TIME.replace("steps", "../steps"), "mine.toml, line 3: name '../steps' becomes a file's: write letters"),
+        (TIME + "[run.on_cpu]\nskip = 'no'\nsize = 'tiny'\n", "mine.toml, line 8: a skipped run takes no"),
+        (TIME + TIME, "mine.toml, line 8: there are two runs called steps: give each run its own name"),
+        (
+            TIME.replace("steps", "../steps"),
+            "mine.toml, line 3: name '../steps' becomes part of a file name: use letters",
+        ),
         (
             TIME.replace("time", "tiem"),
             "mine.toml, line 4: command tiem is not a command that measures. Did you mean t",
@@ -144,12 +147,12 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
             "mine.toml, line 1: a run needs a command: time, memory, profile, attention, accum",
         ),
         ("titel = 'x'\n" + TIME, "mine.toml, line 1: titel is not a key of an experiment. Did you mean title?"),
-        ("[run]\ncommand = 'time'\n", "mine.toml, line 1: run is a list of tables: begin each with [[run]]"),
+        ("[run]\ncommand = 'time'\n", "mine.toml, line 1: run must be a list of tables: begin each with [[run]]"),
         ("include = 'sizes'\n", "mine.toml, line 1: include takes a list of experiments, not 'sizes'"),
-        ("include = [3]\n", "mine.toml, line 1: an inclusion names its experiment"),
+        ("include = [3]\n", "mine.toml, line 1: an include entry names its experiment"),
         (
             "\ninclude = ['szies']\n",
-            "mine.toml, line 2: szies is not an experiment that ships, nor a file, which ends ",
+            "mine.toml, line 2: szies is not a built-in experiment, nor a file, which ends ",
         ),
         ("title = 'nothing'\n", "mine.toml has no runs"),
         ("title = \n", "mine.toml is not TOML: Invalid value (at line 1, column 9)"),
@@ -159,7 +162,7 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         ('include = ["./a\\u0000.toml"]\n', "mine.toml, line 1: ./a"),
         (
             "[[run]]\ncommand = 'memory'\nfigure = '../x.png'\n",
-            "mine.toml, line 3: figure is written to the directory ",
+            "mine.toml, line 3: figure is written to the experiment's directory",
         ),
         (
             "[[run]]\ncommand = 'memory'\nsimulate = 'h100'\ndevice = 'cuda'\n",
@@ -170,7 +173,7 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
             "mine.toml, line 3: szie is not an option of any command. Did you",
         ),
         ("[[include]]\nrun = 'sizes'\nsize = 'x'\n", "mine.toml, line 3: --size x is not a size."),
-        ("[[include]]\nrun = 'sizes'\nseq = 8\n", "mine.toml, line 3: seq is an option of no run of sizes"),
+        ("[[include]]\nrun = 'sizes'\nseq = 8\n", "mine.toml, line 3: seq is not an option of any run of sizes"),
     ],
 )
 def test_a_mistake_is_answered_with_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -266,9 +269,9 @@ def test_what_a_run_keeps_is_not_overridden(tmp_path: Path) -> None:
 
 
 def test_an_override_that_no_run_takes_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path, TIME, {"seq": "8"}) == "--seq is an option of no run of mine"
+    assert refusal(tmp_path, TIME, {"seq": "8"}) == "--seq is not an option of any run of mine"
     kept = TIME + 'keep = ["ctx"]\n'
-    assert refusal(tmp_path, kept, {"ctx": "8"}) == "--ctx is what steps is about, and no other run of mine has it"
+    assert refusal(tmp_path, kept, {"ctx": "8"}) == "--ctx is fixed by steps, and no other run of mine has it"
 
 
 def test_an_override_with_a_wrong_value_names_the_run_that_cannot_take_it(tmp_path: Path) -> None:
@@ -282,9 +285,9 @@ def test_an_override_with_a_wrong_value_names_the_run_that_cannot_take_it(tmp_pa
 
 def test_without_a_gpu_a_run_is_simulated_changed_or_left_out_and_says_why(tmp_path: Path) -> None:
     steps, peaks, ranges = planned(tmp_path, SCALED)
-    assert (steps.entry.here, steps.entry.why) == ("changed", "no GPU here: --size tiny instead of large")
-    assert (peaks.entry.here, peaks.entry.why) == ("simulated", "no GPU here: simulated for h100")
-    assert (ranges.entry.here, ranges.entry.why) == ("left out", "no GPU here: nsys sees kernels of GPUs")
+    assert (steps.entry.here, steps.entry.why) == ("changed", "no GPU on this machine: --size tiny instead of large")
+    assert (peaks.entry.here, peaks.entry.why) == ("simulated", "no GPU on this machine: simulated for h100")
+    assert (ranges.entry.here, ranges.entry.why) == ("left out", "no GPU on this machine: nsys sees kernels of GPUs")
     assert isinstance(steps.spec, TimeSpec)
     assert (steps.spec.size, steps.spec.ctx) == (("tiny",), (256,))
 

@@ -195,7 +195,7 @@ def test_cells_with_such_a_caution_are_in_no_comparison_and_are_named(code: Caut
         for precision, seconds, doubtful in (("fp32", 0.1, False), ("bf16", 0.05, True))
     ]
     assert withheld(cells, "as fast as")
-    assert f"bf16 ({code})" in about(cells, "cautions keep").text
+    assert f"bf16 ({code})" in about(cells, "Excluded from").text
 
 
 def test_other_clocks_spoil_comparisons_but_not_what_is_within_a_cell() -> None:

@@ -115,7 +115,7 @@ def test_what_was_seen_just_before_a_cell_holds_for_it() -> None:
 
 def test_an_event_stream_that_is_no_run_is_refused() -> None:
     for stream in ([], events(ONE)[1:]):
-        with pytest.raises(LogError, match="does not begin with the start of a run"):
+        with pytest.raises(LogError, match="does not start with the start event of a run"):
             fold(stream)
 
 

@@ -215,7 +215,7 @@ def test_the_line_that_repeats_a_run_with_prices_can_be_typed() -> None:
     [
         ("--simulate h10", "--simulate h10 is not a known GPU"),
         ("--simulate a100", "a100-pcie-80gb"),
-        ("--simulate 24GiB", "times cannot be predicted; sysbench memory --simulate 24GiB says whether a step fits"),
+        ("--simulate 24GiB", "times cannot be predicted; sysbench memory --simulate 24GiB shows whether a step fits"),
         ("--simulate h100 --device cpu", "--device names the device to measure on"),
         ("--simulate h100 --price t4=1", "--price names t4, but --simulate does not"),
         ("--simulate h100 --price h100", "h100 is not GPU=PRICE"),
@@ -255,7 +255,7 @@ def test_a_calibration_of_another_gpu_is_not_used(tmp_path: Path) -> None:
     (directory / "h100.toml").write_text(OTHER)
     done = answered("time", "--size", "tiny", "--simulate", "h100", cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path))
     assert done.code == 2
-    assert "was calibrated on NVIDIA H200, which is another GPU" in done.complaint
+    assert "was calibrated on NVIDIA H200, which is a different GPU" in done.complaint
 
 
 def test_what_was_predicted_for_a_device_calibrated_elsewhere_is_read_and_reported_here(tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ def test_any_table_can_be_asked_for_by_name(sweep: TimeRecord) -> None:
     assert [table.name for table in tables_for(sweep, ["phases", "spread"])] == ["phases", "spread"]
     with pytest.raises(UsageError, match=r"spred is not a table. Did you mean spread"):
         tables_for(sweep, ["spred"])
-    with pytest.raises(UsageError, match="nothing to show as the table devices"):
+    with pytest.raises(UsageError, match="no data for the table devices"):
         tables_for(sweep, ["devices"])
 
 
@@ -329,7 +329,9 @@ def test_doubts_with_one_remedy_are_said_once_and_name_the_cells(sweep: TimeReco
     (one,) = cautions(with_cell(record, 1, cautions=[doubt]))
     assert (one.text, one.remedy) == ("small ctx 128 bf16: steps get slower, by 3 %", "a longer --warmup")
     (two,) = cautions(with_cell(with_cell(record, 1, cautions=[doubt]), 2, cautions=[other]))
-    assert two.text.startswith("small ctx 128 bf16, small ctx 512 fp32: steps get slower, by 3 % (small ctx 128 bf16")
+    assert two.text.startswith(
+        "small ctx 128 bf16, small ctx 512 fp32: steps get slower, by 3 % (e.g. small ctx 128 bf16"
+    )
     everywhere = record.model_copy(
         update={"cells": [cell.model_copy(update={"cautions": [doubt]}) for cell in record.cells]}
     )
