@@ -28,7 +28,7 @@ def test_without_any_option_the_four_sums_are_shown_to_the_last_digit(plain: tup
     assert [row[3] for row in rows] == ["10.00013351", "9.95312500", "10.00213623", "10.00213623"]
     assert "fp32(fp16)" in shown
     assert "2,798" in shown
-    assert "fp16 += fp16 is off by -4.7e-02" in shown
+    assert "fp16 += fp16 has error -4.7e-02" in shown
 
 
 def test_the_sums_fit_a_screen_of_80_by_24(plain: tuple[Ran, Path]) -> None:
@@ -88,14 +88,14 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
 def test_every_experiment_has_its_table_its_sentence_and_its_picture(several: tuple[Ran, Path]) -> None:
     ran, out = several
     for said in (
-        "types in toy under autocast",
-        "layer norm: the scale",
+        "dtypes in toy under autocast",
+        "layer norm: input scale",
         "gradients of toy",
-        "matrix products against fp64",
+        "error of matrix products relative to fp64",
         "On CUDA under fp16: parameters fp32, fc1 fp16, ln fp32, logits fp16, loss fp32, gradients fp32.",
         "fp16 breaks from scale",
         "Without a scaler fp16 loses none",
-        "fp16 products of length 64",
+        "fp16 products with K 64",
     ):
         assert said in " ".join(ran.out.split()), said
     assert max(map(len, ran.out.splitlines())) <= 80
@@ -168,7 +168,7 @@ def test_every_field_that_is_an_option_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--value=nan",), "--value nan cannot be added up: allowed is any finite number other than 0"),
+        (("--value=nan",), "--value nan cannot be summed: any finite number other than 0 is allowed"),
         (("nrom",), "EXPERIMENT nrom is not an experiment. Did you mean norm?"),
         (("--figure=x.gif",), "--figure x.gif must end in .png, .svg, .pdf"),
         (("--figure=/nowhere/x.png",), "cannot write /nowhere/x.png: there is no directory /nowhere"),

@@ -109,8 +109,8 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
         (("--batch", "-1"), "--batch -1 is out of range"),
         (("--impl", "naiv"), "naiv is not an implementation. Did you mean naive?"),
         (("--tables", "swep"), "swep is not a table. Did you mean sweep?"),
-        (("--figure", "c.gif"), "c.gif is not a valid picture name"),
-        (("--simulate", "a100-80gb", "--device", "cpu"), "with --simulate nothing is"),
+        (("--figure", "c.gif"), "c.gif: unknown figure format"),
+        (("--simulate", "a100-80gb", "--device", "cpu"), "--simulate measures nothing"),
         (("--precision", "fp16", "--device", "cpu"), "--precision fp16 is not supported on the CPU"),
         (
             ("--impl", "naive,compiled", "--simulate", "24GiB"),

@@ -233,7 +233,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
     [
         (("--simulate=a100-80bg",), "Did you mean a100-80gb?"),
         (("--find=batch",), "--find needs --simulate GPU"),
-        (("--simulate=1GiB", "--find=ranks", "--ranks=2"), "leave one of them out"),
+        (("--simulate=1GiB", "--find=ranks", "--ranks=2"), "drop one of them"),
         (("--simulate=1GiB", "--find=ranks", "--strategy=ddp"), "every rank holds the whole model"),
         (
             ("--simulate=1GiB", "--ranks=5", "--strategy=tp"),
@@ -249,7 +249,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
         (("--tables=nonsense",), "--tables nonsense is not a table"),
         (("--from=nowhere.pickle",), "cannot read nowhere.pickle"),
         (("--from=nowhere.pickle", "--ctx=8"), "--from shows a finished run; --ctx would change nothing"),
-        (("--from=nowhere.json", "--figure=x.png"), "--figure needs every allocation"),
+        (("--from=nowhere.json", "--figure=x.png"), "--figure needs all allocations"),
     ],
 )
 def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
@@ -294,7 +294,7 @@ def test_a_snapshot_of_the_cpu_holds_its_tensors_and_claims_no_allocator(counted
 def test_what_cannot_run_here_is_pointed_to_the_simulation(tmp_path: Path) -> None:
     ran = answered("memory", "--size=2.7b", "--ctx=128", "--batch=4000", "--device=cpu", f"--out={tmp_path}")
     assert ran.code == 1
-    assert "--simulate GPU (a100-80gb, or 24GiB) computes what does not fit here" in " ".join(ran.out.split())
+    assert "use --simulate GPU (a100-80gb, or 24GiB) to compute what does not fit here" in " ".join(ran.out.split())
 
 
 def test_of_a_gpu_that_is_only_a_size_no_step_time_is_predicted_and_what_can_be_had_is_named() -> None:

@@ -249,8 +249,11 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
             "which does not divide them. Nearest valid number: 4",
         ),
         (("time", "--ranks", "2", "--strategy", "hsdp"), "--ranks 2 cannot form replicas of equal size"),
-        (("time", "--ranks", "16", "--simulate", "h100"), "say what links several: --interconnect ib-400"),
-        (("time", "--ranks", "2", "--simulate", "h100", "--compile"), "measured, not predicted: leave out --compile"),
+        (("time", "--ranks", "16", "--simulate", "h100"), "name the network between nodes: --interconnect ib-400"),
+        (
+            ("time", "--ranks", "2", "--simulate", "h100", "--compile"),
+            "cannot be predicted, only measured: drop --compile",
+        ),
         (("time", "--interconnect", "ib-400"), "--interconnect needs --simulate GPU"),
         (("time", "--ranks", "16", "--simulate", "h100", "--interconnect", "ib"), "--interconnect ib is not allowed"),
         (("profile", "--ranks", "2", "--with", "nsys"), "--ranks 2: --with nsys records one process only; use"),

@@ -117,7 +117,7 @@ def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[str]:
     sentences = list(said(cells))
     for each in sentences:
         yield from (f"{what}: {each.text}" for what in (*_within(each), *_comparison(each)))
-        if not re.search(r"cautions keep|standard deviation|peak allocated|out of memory|warm", each.text):
+        if not re.search(r"Excluded from|standard deviation|peak allocated|out of memory|warm", each.text):
             doubtful = [cell.key for cell in each.cells if {caution.code for caution in cell.cautions} & DOUBTFUL]
             if doubtful:
                 yield f"rests on doubtful {doubtful}: {each.text}"
@@ -129,7 +129,7 @@ def _within(each: Said) -> Iterator[str]:
     text = each.text
     if re.search(r"\bnan\b|\binf\b", text) or not text.endswith("."):
         yield "no sentence"
-    for low, high in re.findall(r"cannot be told apart: [\d.]+× \(([\d.]+)–([\d.]+)\)", text):
+    for low, high in re.findall(r"do not differ significantly: [\d.]+× \(([\d.]+)–([\d.]+)\)", text):
         if not float(low) <= 1 <= float(high):
             yield "an interval without 1 is said to be of equals"
     for value, low in re.findall(r"is (\d+\.\d+)× \((\d+\.\d+)–[\d.]+\) as fast", text):
@@ -155,10 +155,12 @@ def _extremes(text: str) -> Iterator[str]:
     frontier = re.search(r"memory at ctx (\d+); ctx (\d+) fits", text)
     if frontier and int(frontier[2]) >= int(frontier[1]):
         yield "what is larger fits"
-    for first, last in re.findall(r"\(([\d.,\s]+) and ([\d.,\s]+) (?:s|ms|µs),", text) if "hardly" in text else ():
+    for first, last in (
+        re.findall(r"\(([\d.,\s]+) and ([\d.,\s]+) (?:s|ms|µs),", text) if "barely grows" in text else ()
+    ):
         ratio = float(re.sub(r"[,\s]", "", last)) / float(re.sub(r"[,\s]", "", first))
         if not 0.88 < ratio < 1.12:
-            yield f"hardly longer is {ratio:.2f}×"
+            yield f"equal times are {ratio:.2f}×"
 
 
 COMPARED = re.compile(r"(\w+)(?: attention)? is .*? as fast as (\w+)")
@@ -170,7 +172,7 @@ def _comparison(each: Said) -> Iterator[str]:
     if match is None:
         return
     shown = [float(number) for number in re.findall(r"(\d+\.\d+)×", each.text.split(";")[0].split("geometric")[0])]
-    told = re.search(r"told apart at (.*?)(?:: |\.$)", each.text)
+    told = re.search(r"not significant at (.*?)(?:: |\.$)", each.text)
     axis = "precision" if match[1] in ("fp32", "bf16") else "attention"
     for first, second in axes.pairs(list(each.cells), axis, match[2], match[1]):
         one, other = first.phases["step"].wall, second.phases["step"].wall
@@ -205,12 +207,12 @@ def _between(sentences: Sequence[Said]) -> Iterator[str]:
         return {cell.key for each in sentences if re.search(pattern, each.text) for cell in each.cells}
 
     even, slow = keys("even with no warm-up"), keys(r"the first step takes \d")
-    never, study = keys("warm-up step takes no longer"), keys("without warming up the mean of .* above")
+    never, study = keys("warm-up step takes no longer"), keys("without warm-up the mean of .* above")
     if even & slow:
         yield f"the first step takes longer, and not: {sorted(even & slow)}"
     if never and (slow or study):
         yield "the first step takes no longer, and spoils the mean"
-    if both := (keys("hardly longer") | keys("^launch-bound")) & keys("grows with the context"):
+    if both := (keys("barely grows") | keys("^launch-bound")) & keys("grows with the context"):
         yield f"time follows the work, and does not: {sorted(both)}"
     claims = [match.groups() for each in sentences if (match := COMPARED.match(each.text))]
     for arm, base in claims:
@@ -231,7 +233,7 @@ def of_attention(seed: int, noise_share: float) -> Iterator[str]:
         for low, high in re.findall(r"within error at N \d+, [\d.]+× \(([\d.]+)–([\d.]+)\)", each.text):
             if not float(low) <= 1 <= float(high):
                 yield f"an interval without 1 is said to be of equals: {each.text}"
-        if not re.search("cautions keep|keeps? |fit", each.text):
+        if not re.search("Excluded from|keeps? |fit", each.text):
             yield from (f"rests on doubtful {name}: {each.text}" for name in _doubtful(each.cells))
 
 

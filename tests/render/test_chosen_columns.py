@@ -155,20 +155,20 @@ def test_energy_is_shown_per_step_and_per_token_with_what_is_open_about_it(recor
     assert "per step per token" in text
     assert "mJ/token" in text
     assert "by NVML's counter during the measured steps" in text
-    assert "which leaves ±" in text
+    assert "so the uncertainty is ±" in text
 
 
 def test_withheld_joules_say_how_many_steps_would_do() -> None:
     short = fixtures_timing.record(TimeSpec(size="small", ctx=128, steps=10))  # type: ignore[arg-type]
     text = " ".join(shown(short, "+energy").split())
-    assert "withheld for 1 cell, measured for" in text
+    assert "withheld for 1 cell: measured for" in text
     assert "--steps" in text
 
 
 def test_without_a_counter_the_note_says_so() -> None:
     machine = fixtures_timing.TWO_CORES
     record = fixtures_timing.record(TimeSpec(size="small", ctx=128), machine)  # type: ignore[arg-type]
-    assert "energy: no counter was read" in " ".join(shown(record, "+energy").split())
+    assert "energy: no energy counter was read" in " ".join(shown(record, "+energy").split())
 
 
 def test_energy_is_in_the_long_table_for_data_frames(record: TimeRecord) -> None:

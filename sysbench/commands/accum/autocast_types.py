@@ -1,4 +1,4 @@
-"""The types of all parts of a model under autocast: on this device, and according to CUDA's rules."""
+"""Find the dtypes of all parts of a model under autocast: on this device, and by CUDA's rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, Simu
 
 
 class _Unobserved:
-    """Ignores what the simulated device allocates."""
+    """Listener that ignores the allocations of the simulated device."""
 
     def begins(self, func: Operator) -> None:
         pass
@@ -40,7 +40,7 @@ class _Unobserved:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Find the types for every precision, measured and simulated."""
+    """Find the dtypes for every precision, measured and simulated."""
     for precision in cell.dtypes:
         found: dict[Source, list[DtypeSeen]] = {
             "measured": measured(cell, precision, torch_device(device)),
@@ -51,13 +51,13 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def measured(cell: AccumCell, precision: FormatName, device: torch.device) -> list[DtypeSeen]:
-    """Return the types of one step on this device."""
+    """Return the dtypes of one step on this device."""
     work = supervised(cell.step, cell.batch or 1, device, cell.seed)
     return types_of(work, device.type, precision)
 
 
 def as_on_cuda(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
-    """Return the types of one step under CUDA's rules, on tensors without data."""
+    """Return the dtypes of one step under CUDA's rules, on tensors without data."""
     with SimulatedDevice(_Unobserved()), cuda_autocast() as autocast:
         work = supervised(cell.step, cell.batch or 1, DEVICE, cell.seed)
         return types_of(work, "cpu", precision, autocast.clear)
@@ -66,7 +66,7 @@ def as_on_cuda(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
 def types_of(
     work: Supervised, device_type: str, precision: FormatName, after_forward: Callable[[], None] = lambda: None
 ) -> list[DtypeSeen]:
-    """Run forward and loss under autocast and backward outside of it, as in training; return all types."""
+    """Run forward and loss under autocast and backward outside of it, as in training, and return all dtypes."""
     model = work.model
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:

@@ -1,4 +1,4 @@
-"""Figures of experiments on rounding: one for each experiment."""
+"""Figures of rounding experiments, one per experiment."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ COLOURS: Final[Mapping[str, str]] = {
     "int64": "#999999",
     "fp64": "#444444",
 }
-"""Colours of the formats, the same in every figure."""
+"""Colours of the formats in all figures."""
 _DASHES: Final = ("-", "--", ":", "-.")
 _GRID: Final = "#d5d5d5"
 _SMALLEST_DRAWN: Final = 1e-12
-"""Smallest error drawn: a logarithmic axis cannot show 0."""
+"""Smallest error that is drawn, because a logarithmic axis cannot show 0."""
 _WORDS_A_LINE: Final = 106
 _FLOOR: Final = 0.21
-"""Lower edge of the axes, above the finding."""
+"""Lower edge of the axes, which leaves room for the finding below."""
 
 
 def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
-    """Draw every experiment with results, and yield each file.
+    """Draw every experiment with results, and yield the path of each file.
 
-    The names of several files include the experiments: `x-norm.png`. Raises UsageError and OutputError.
+    If there are several files, their names include the experiment: `x-norm.png`. Raises UsageError and OutputError.
     """
     cells = [cell for cell in record.cells if cell.outcome == "ok"]
     for cell in cells:
@@ -76,11 +76,11 @@ def draw(cell: AccumCellRecord) -> Figure:
 
 
 _CAPTIONS: Final[Mapping[Experiment, str]] = {
-    "sums": "{value:g} added to itself {count} times: the running sums, and their relative errors.",
-    "autocast": "Types in {size} under autocast, on this device and by CUDA's rules, which are simulated.",
-    "norm": "Errors of layer norm over {width} numbers by the scale of its inputs.",
-    "scaling": "Gradients of {size} by magnitude in fp32, and what each scale of the loss leaves of them in 16 bits.",
-    "matmul": "Errors of matrix products against fp64 by the length of their sums.",
+    "sums": "Running sums of {value:g}, added {count} times, and their relative errors.",
+    "autocast": "Dtypes in {size} under autocast, on this device and simulated by CUDA's rules.",
+    "norm": "Errors of layer norm over {width} values against the scale of the inputs.",
+    "scaling": "Gradients of {size} by magnitude in fp32, and the share lost in 16 bits at each loss scale.",
+    "matmul": "Errors of matrix products relative to fp64, against the length of the dot products (K).",
 }
 
 
@@ -105,7 +105,7 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the running sums and their relative errors: every format by itself, the narrow one in fp32 and by Kahan."""
+    """Draw running sums and relative errors: every format alone, and the narrow one with fp32 and Kahan summation."""
     value, count, narrow = float(cell.axes["value"]), int(cell.axes["count"]), mixed_format(cell)
     _title(figure, f"s += {value:g}, {count} times")
     left, right = figure.add_axes((0.075, _FLOOR, 0.38, 0.67)), figure.add_axes((0.55, _FLOOR, 0.27, 0.67))
@@ -133,14 +133,14 @@ def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
     figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.83, 0.9), frameon=False, fontsize=8)
 
 
-# --- types
+# --- dtypes
 
 
 def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw a coloured field for every type, side by side for this device and for CUDA."""
+    """Draw a coloured field per dtype, for this device next to CUDA."""
     from matplotlib.patches import Rectangle
 
-    _title(figure, f"types in {cell.cell.size} under autocast")
+    _title(figure, f"dtypes in {cell.cell.size} under autocast")
     here = cell.device.type if cell.device else "here"
     precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
     places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))
@@ -170,8 +170,8 @@ def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the error of the outputs by the scale of the inputs."""
-    _title(figure, f"layer norm of {cell.cell.width} numbers")
+    """Draw the error of the outputs against the scale of the inputs."""
+    _title(figure, f"layer norm of {cell.cell.width} values")
     axes = figure.add_axes((0.075, _FLOOR, 0.7, 0.67))
     for each in cell.norms:
         points = [
@@ -188,7 +188,7 @@ def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
             label=f"{each.dtype}{inside}",
         )
     _logarithmic(axes)
-    _dressed(axes, "scale of the inputs, as a power of 2", "relative error of the outputs; 1: nothing is right")
+    _dressed(axes, "scale of the inputs, as a power of 2", "relative error of the outputs; at 1, no digit is correct")
     figure.legend(loc="upper left", bbox_to_anchor=(0.79, 0.9), frameon=False, fontsize=8)
 
 
@@ -196,7 +196,7 @@ def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the magnitudes of the gradients with the limits of fp16, and the shares lost at each scale of the loss."""
+    """Draw the magnitudes of the gradients with the limits of fp16, and the shares lost at each loss scale."""
     _title(figure, f"gradients of {cell.cell.size}")
     left, right = figure.add_axes((0.075, _FLOOR, 0.42, 0.65)), figure.add_axes((0.58, _FLOOR, 0.28, 0.65))
     if cell.gradients is not None:
@@ -206,7 +206,7 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
         half = FORMATS["fp16"]
         zero = half.least_exponent - half.significant_bits
         for name, exponent in (("← subnormal in fp16", half.least_exponent), ("← 0 in fp16", zero)):
-            # A bar covers the magnitudes from its power of two to the next one.
+            # A bar covers the magnitudes from its power of two to the next power.
             left.axvline(exponent - 0.5, color=COLOURS["fp16"], linewidth=1, linestyle="--", zorder=3)
             left.annotate(
                 name, (exponent - 0.5, 1), (-2, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
@@ -224,7 +224,7 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
     right.set_yscale("symlog", linthresh=1e-5)
     right.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     right.set_ylim(bottom=0)
-    _dressed(right, "loss ×, as a power of 2", "% of the gradients")
+    _dressed(right, "loss scale, as a power of 2", "% of the gradients")
     figure.legend(loc="upper left", bbox_to_anchor=(0.86, 0.9), frameon=False, fontsize=7)
 
 
@@ -232,7 +232,7 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the errors by the length of the sums, both logarithmic."""
+    """Draw the errors against the length of the dot products on logarithmic axes."""
     _title(figure, "matrix products against fp64")
     axes = figure.add_axes((0.075, _FLOOR, 0.68, 0.67))
     names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}
@@ -253,7 +253,7 @@ def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     _logarithmic(axes)
-    _dressed(axes, "length of the sums, k", "relative error")
+    _dressed(axes, "length of the dot products, K", "relative error")
     figure.legend(loc="upper left", bbox_to_anchor=(0.765, 0.9), frameon=False, fontsize=8)
 
 

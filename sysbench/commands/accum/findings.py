@@ -1,4 +1,4 @@
-"""Findings of experiments on rounding: a sentence or two for each, if the numbers support one."""
+"""Findings of rounding experiments: one or two sentences per experiment, if the numbers support them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sysbench.render.findings import Said
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
-"""Short names of torch's types."""
+"""Short names of torch's dtypes."""
 
 _COURSE_ORDER = ("parameter", "output", "logits", "loss", "gradient")
 
@@ -34,7 +34,7 @@ def of_run(record: AccumRecord) -> Iterator[Said]:
 
 
 def finding(cell: AccumCellRecord) -> str | None:
-    """Return a sentence or two; None if nothing was measured, or nothing follows from it."""
+    """Return one or two sentences; None if nothing was measured or the numbers support no finding."""
     finders: dict[Experiment, Callable[[AccumCellRecord], str | None]] = {
         "sums": of_sums,
         "autocast": of_autocast,
@@ -58,18 +58,18 @@ def of_sums(cell: AccumCellRecord) -> str | None:
     if wide is None or not all(math.isfinite(each.error) for each in (narrow, wide)):
         return _of_one(narrow)
     said = (
-        f"{narrow.addend} += {narrow.addend} is off by {signed(narrow.error)}: {signed(narrow.representation_error)} "
+        f"{narrow.addend} += {narrow.addend} has error {signed(narrow.error)}: {signed(narrow.representation_error)} "
         f"from rounding x, {signed(narrow.accumulation_error)} from adding."
     )
     if abs(wide.accumulation_error) < abs(narrow.accumulation_error):
-        lost = f"errs by {signed(wide.accumulation_error)}" if wide.accumulation_error else "loses nothing"
+        lost = f"has error {signed(wide.accumulation_error)}" if wide.accumulation_error else "is exact"
         said += f" Adding the same numbers in fp32 {lost}."
     return said
 
 
 def _of_one(measured: SumRecord) -> str:
     if math.isfinite(measured.result):
-        return f"{measured.accumulator} ends at {decimal(measured.result)}, off by {signed(measured.error)}."
+        return f"{measured.accumulator} ends at {decimal(measured.result)}, with error {signed(measured.error)}."
     return (
         f"{measured.accumulator} += {measured.addend} overflows: its largest number is "
         f"{float(FORMATS[measured.accumulator].largest):.5g}."
@@ -77,16 +77,16 @@ def _of_one(measured: SumRecord) -> str:
 
 
 def mixed_format(cell: AccumCellRecord) -> str:
-    """Return the narrow format of the four sums: fp16 if it was measured, otherwise the first that is not fp32."""
+    """Return the narrow format of the four sums: fp16 if measured, otherwise the first format other than fp32."""
     found = list(dict.fromkeys(each.addend for each in cell.sums))
     return "fp16" if "fp16" in found else next((name for name in found if name != "fp32"), "fp32")
 
 
-# --- types
+# --- dtypes
 
 
 def of_autocast(cell: AccumCellRecord) -> str | None:
-    """State the main types on CUDA, and the parts whose types differ on this device."""
+    """Return the main dtypes on CUDA, and the parts whose dtypes differ on this device."""
     precision = next((each.precision for each in cell.dtypes), None)
     if precision is None:
         return None
@@ -98,15 +98,15 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
     differing = [place(each) for each in chosen if each.here and each.on_cuda and each.here != each.on_cuda]
     here = cell.device.type if cell.device else "here"
     if not differing:
-        rest = f"On this {here}, all {len(chosen)} have the same types."
+        rest = f"On this {here}, all {len(chosen)} have the same dtypes."
     else:
-        rest = f"Types that differ from CUDA on this {here}: {', '.join(differing[:4])}"
+        rest = f"Dtypes that differ from CUDA on this {here}: {', '.join(differing[:4])}"
         rest += f" and {len(differing) - 4} more." if len(differing) > 4 else "."
     return f"On CUDA under {precision}: {', '.join(said)}. {rest}"
 
 
 def place(each: DtypeRecord) -> str:
-    """Name the part of the model: `parameters`, `layers.*.attention.q`, `gradients of embedding.weight`, `loss`."""
+    """Return a part of the model: `parameters`, `layers.*.attention.q`, `gradients of embedding.weight`, `loss`."""
     if each.part == "output":
         return each.name
     plural = {"parameter": "parameters", "gradient": "gradients"}.get(each.part, each.part)
@@ -114,7 +114,7 @@ def place(each: DtypeRecord) -> str:
 
 
 def short(dtype: str | None) -> str:
-    """Return the short name of a type: `fp16` for torch's `float16`; other types keep their names."""
+    """Return the short name of a dtype: `fp16` for torch's `float16`; dtypes without a short name keep theirs."""
     return "unknown" if dtype is None else SHORT_TYPES.get(dtype, dtype)
 
 
@@ -122,13 +122,13 @@ def short(dtype: str | None) -> str:
 
 
 def of_norm(cell: AccumCellRecord) -> str | None:
-    """State the scales at which formats break, and compare the precision of bf16 with that of fp16."""
+    """Return the scales at which formats break, and the precision of bf16 compared with fp16."""
     alone = {each.dtype: each for each in cell.norms if each.statistics == each.dtype}
     said = [_breaks(each) for each in alone.values()]
     narrow, brain = alone.get("fp16"), alone.get("bf16")
     if narrow and brain and brain.error_at_one > narrow.error_at_one:
         said.append(
-            f"Where both work, bf16 is coarser: off by {brain.error_at_one:.1e} at scale 1, fp16 by "
+            f"Where both work, bf16 is less precise: error {brain.error_at_one:.1e} at scale 1, fp16 "
             f"{narrow.error_at_one:.1e}."
         )
     return " ".join(said) or None
@@ -138,7 +138,7 @@ def _breaks(each: NormRecord) -> str:
     above = each.wrong_from
     squares = above is not None and each.variance_overflows_from is not None and above >= each.variance_overflows_from
     if above is None:
-        said = f"{each.dtype} holds up to the largest scale tried"
+        said = f"{each.dtype} works up to the largest tested scale"
     else:
         said = f"{each.dtype} breaks from scale {power(above)} on" + (", where the squares overflow" if squares else "")
     if each.variance_vanishes_to is not None:
@@ -147,7 +147,7 @@ def _breaks(each: NormRecord) -> str:
 
 
 def power(scale: float) -> str:
-    """Format a power of two: `8`, or `2^58` if it is very large or small; other numbers in digits."""
+    """Format a power of two: `8`, or `2^58` if very large or small; other numbers are written as digits."""
     exponent = math.log2(scale)
     if 0 <= exponent <= 16 or not exponent.is_integer():
         return f"{scale:g}"
@@ -158,7 +158,7 @@ def power(scale: float) -> str:
 
 
 def of_scaling(cell: AccumCellRecord) -> str | None:
-    """State the gradients lost without a scaler, the best scale, and the scale that is too large."""
+    """Return the share of gradients lost without a scaler, the best scale, and the scale that is too large."""
     rows = [each for each in cell.scaled if each.precision == "fp16"] or cell.scaled
     bare = next((each for each in rows if each.scale == 1), None)
     if bare is None:
@@ -170,7 +170,7 @@ def of_scaling(cell: AccumCellRecord) -> str | None:
         said += f", with a scale of {power(best.scale)} {percent(best.lost_share)}"
     too_much = min((each.scale for each in rows if not each.step_kept), default=None)
     if too_much is not None:
-        said += f"; from {power(too_much)} on gradients overflow, and the scaler leaves the step out"
+        said += f"; from {power(too_much)} on, gradients overflow and the scaler skips the step"
     return said + "."
 
 
@@ -183,7 +183,7 @@ def percent(share: float) -> str:
 
 
 def of_products(cell: AccumCellRecord) -> str | None:
-    """Compare the errors of the longest sums with and without rounding of partial sums."""
+    """Compare the errors of the longest dot products with and without rounding of partial sums."""
     said = []
     for name in ("fp16", "bf16"):
         longest = max((each.k for each in cell.products if each.dtype == name), default=0)
@@ -192,8 +192,8 @@ def of_products(cell: AccumCellRecord) -> str | None:
         narrow = at_longest.get("narrow")
         if device and narrow and device.total_error < narrow.total_error:
             said.append(
-                f"{name} products of length {longest} are off by {relative(device)}; "
-                f"with sums in {name}, too, by {relative(narrow)}"
+                f"{name} products with K {longest} have error {relative(device)}; "
+                f"with sums in {name} too, {relative(narrow)}"
             )
     reduced = _effect_of_reduction(cell.products)
     return ". ".join([*said, *reduced]) + "." if said or reduced else None
@@ -213,7 +213,7 @@ def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
     (name, k), most = max(ratios.items(), key=lambda item: item[1])
     if most < 1.05:
         return ["allowing reduced-precision reduction changes no error by more than 5 %"]
-    return [f"allowing reduced-precision reduction makes the error of {name} at length {k} {most:.3g} times as large"]
+    return [f"allowing reduced-precision reduction makes the error of {name} at K {k} {most:.3g} times as large"]
 
 
 def relative(each: ProductRecord) -> str:
@@ -221,11 +221,11 @@ def relative(each: ProductRecord) -> str:
     return percent(each.total_error) if math.isfinite(each.total_error) else "infinitely much"
 
 
-# --- numbers whose digits are the point
+# --- formatting of numbers
 
 
 def decimal(value: float) -> str:
-    """Format a number with eight decimals, or, if it is large or small, with eight significant digits."""
+    """Format a number with eight decimals, or with eight significant digits if it is large or small."""
     if not math.isfinite(value):
         return f"{value}"
     return f"{value:.8f}" if 1e-2 <= abs(value) < 1e5 or value == 0 else f"{value:.8g}"

@@ -1,4 +1,4 @@
-"""Folds the event log of `sysbench accum` into its record."""
+"""Fold the event log of `sysbench accum` into its record."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from sysbench.log.events import Event
 from sysbench.rounding import FORMATS, exact, stall
 
 WRONG = 0.1
-"""Relative error from which outputs of layer norm are wrong: no format is that coarse."""
+"""Outputs of layer norm are wrong from this relative error on; rounding alone never causes such an error."""
 
 _OF_EVENTS = {"event", "at_s", "cell"}
-"""Fields of events that records lack."""
+"""Fields of events that records do not have."""
 _NUMBERED = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
@@ -103,16 +103,16 @@ def _difference(found: float, expected: Fraction) -> float:
     return float(Fraction(found) - expected) if math.isfinite(found) else found
 
 
-# --- types
+# --- dtypes
 
 
 Place = tuple[DtypePart, str]
 
 
 def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
-    """Yield the measured and the simulated types for each precision.
+    """Yield the measured and the simulated dtypes for each precision.
 
-    Parts are grouped as coarsely as their types allow: all parameters, the same module of all layers, or none.
+    Parts with equal dtypes are merged: all parameters, or the same module of all layers.
     """
 
     def together(place: Place) -> str:
@@ -164,7 +164,7 @@ def _norm(measured: NormMeasured) -> NormRecord:
 
 
 def _is_wrong(point: NormPoint) -> bool:
-    return not point.relative_error < WRONG  # NaN is wrong, too
+    return not point.relative_error < WRONG  # NaN counts as wrong
 
 
 def _first(points: Sequence[NormPoint], found: Callable[[NormPoint], bool]) -> float | None:

@@ -1,4 +1,4 @@
-"""Gradients that 16 bits round to zero, and how a scaled loss prevents it, in one real backward pass."""
+"""Count gradients that round to zero in 16 bits, with and without loss scaling, in one real backward pass."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from sysbench.log.events import DeviceInfo, Event
 
 
 class _Observer(torch.optim.Optimizer):
-    """An optimizer that changes nothing, and records whether it was asked to."""
+    """Optimizer that changes nothing and records whether `step` was called."""
 
     def __init__(self, work: Supervised) -> None:
         super().__init__(work.model.parameters(), {})
         self.asked = False
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
-        """Record that the scaler allows the step."""
+        """Record that the scaler calls the optimizer."""
         self.asked = True
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Compute the gradients in fp32, then under autocast in every precision for every scale of the loss.
+    """Compute the gradients in fp32, then under autocast for every precision and loss scale.
 
-    One forward pass in each precision serves all scales; a scale of 1 is backward without a scaler.
+    Each precision has one forward pass for all scales; a scale of 1 is backward without a scaler.
     """
     if cell.scales is None:
         raise ValueError("a cell of loss scaling says by how much")
@@ -68,7 +68,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def _gradients(work: Supervised) -> Tensor:
-    """Return the parameters' gradients as one vector, and reset them."""
+    """Return the gradients of all parameters as one vector, and reset them."""
     found = [parameter.grad.flatten() for parameter in work.model.parameters() if parameter.grad is not None]
     work.model.zero_grad(set_to_none=True)
     return torch.cat(found)

@@ -1,4 +1,4 @@
-"""The worker's side of `sysbench accum`: one experiment per cell."""
+"""Worker side of `sysbench accum`: run one experiment per cell."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MODULES: dict[Experiment, str] = {
     "scaling": "loss_scaling",
     "matmul": "product_errors",
 }
-"""Modules of the experiments, each with a function `run`; they are imported on use."""
+"""Modules of the experiments, each with a function `run`; a module is imported when it is used."""
 
 
 def run(cell: AccumCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Run the cell's experiment; raises UnavailableError for what the device lacks."""
+    """Run the cell's experiment; raises UnavailableError if the device does not support it."""
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
     yield from importlib.import_module(f"sysbench.commands.accum.{MODULES[cell.experiment]}").run(cell, device)

@@ -1,4 +1,4 @@
-"""The steps of layer norm that leave the range of a format, and the scales of the inputs at which they do."""
+"""Find the input scales at which each step of layer norm leaves the range of a format."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName
 
 EXPONENTS = range(-80, 66)
-"""Scales are powers of two from 2**-80 to 2**65, beyond both ends of the range of squares in fp32."""
+"""Input scales: powers of two from 2**-80 to 2**65, whose squares exceed the range of fp32 at both ends."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Intermediate results of layer norm, one number for each row."""
+    """Intermediate results of layer norm, one value per row."""
 
     mean: Tensor
     variance: Tensor
@@ -31,7 +31,7 @@ class Statistics:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Run layer norm in every format, and in 16 bits also with statistics in fp32, as autocast does."""
+    """Run layer norm in every format; 16-bit formats also run with statistics in fp32, as under autocast."""
     if cell.width is None or cell.eps is None:
         raise ValueError("a cell of layer norm says how many numbers, and which eps")
     where = torch_device(device)
@@ -67,7 +67,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def scaled_inputs(width: int, seed: int) -> Tensor:
-    """Return inputs (scales, width) in fp64: rows of mean 1 and deviation 1, times a power of two."""
+    """Return inputs (scales, width) in fp64: rows with mean 1 and standard deviation 1, times a power of two."""
     drawn = torch.randn(width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     shaped = (drawn - drawn.mean()) / drawn.std(correction=0) + 1
     scales = torch.tensor([2.0**exponent for exponent in EXPONENTS], dtype=torch.float64)
@@ -75,10 +75,10 @@ def scaled_inputs(width: int, seed: int) -> Tensor:
 
 
 def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, Statistics]:
-    """Apply layer norm to each row of (rows, width) with every intermediate result in `dtype`; no gain, no bias.
+    """Apply layer norm to each row of (rows, width) with every intermediate result in `dtype`, without gain and bias.
 
-    Two passes, as in torch's definition: the mean, then the mean of the squared deviations from it. Returns the outputs
-    in the type of the inputs.
+    There are two passes, as in torch's definition: the mean, then the mean squared deviation. Outputs have the dtype of
+    the inputs.
     """
     x = inputs.to(dtype)
     width = x.shape[-1]
@@ -91,7 +91,7 @@ def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, 
 
 
 def added_up(rows: Tensor) -> Tensor:
-    """Sum each row pairwise, rounding each sum to the type; `Tensor.sum` would add in fp32."""
+    """Sum each row pairwise, rounding each partial sum to the dtype; `Tensor.sum` would add in fp32."""
     while rows.shape[-1] > 1:
         if rows.shape[-1] % 2:
             rows = torch.nn.functional.pad(rows, (0, 1))

@@ -1,4 +1,4 @@
-"""Errors of matrix products against fp64, by format and length of the sums."""
+"""Measure errors of matrix products relative to fp64, by format and length of the dot products (K)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName
 
 M = 64
-"""Products are (M, k) × (k, M)."""
+"""Number of rows and columns M of the products (M, k) × (k, M)."""
 
 _SWITCHES: dict[FormatName, str] = {
     "fp16": "allow_fp16_reduced_precision_reduction",
     "bf16": "allow_bf16_reduced_precision_reduction",
 }
-"""Switches of torch.backends.cuda.matmul that allow parts of a sum to be added in the format of the inputs."""
+"""Switches of torch.backends.cuda.matmul that allow partial sums to be added in the format of the inputs."""
 
 _TENSOR_CORES_SINCE = 8
 """Compute capability of the first GPUs with TF32."""
@@ -32,17 +32,17 @@ _TENSOR_CORES_SINCE = 8
 
 @dataclass(frozen=True)
 class Way:
-    """One way to form a product."""
+    """One way to compute a product."""
 
     dtype: FormatName
     accumulation: Accumulation
     source: ArithmeticSource
     multiply: Callable[[Tensor, Tensor], Tensor]
-    """Multiplies matrices in the format, on the device."""
+    """Multiply matrices in the format on the device."""
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Measure every length, format and way; inputs are uniform in [0, 1), so that sums grow with their length."""
+    """Measure every length, format and way; inputs are uniform in [0, 1), so that sums grow with K."""
     if cell.lengths is None:
         raise ValueError("a cell of products says how long their sums are")
     where = torch_device(device)
@@ -73,7 +73,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def ways(name: FormatName, device: DeviceInfo) -> Iterator[Way]:
-    """Yield the ways in which a device forms products in a format, and for 16 bits also with sums in 16 bits."""
+    """Yield the ways in which a device multiplies in a format; for 16-bit formats also with 16-bit sums."""
     if name == "tf32":
         real = (
             device.type == "cuda" and int((device.compute_capability or "0").partition(".")[0]) >= _TENSOR_CORES_SINCE
@@ -91,7 +91,7 @@ def ways(name: FormatName, device: DeviceInfo) -> Iterator[Way]:
 
 
 def one_by_one(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply with sums that are formed term by term, each rounded to the type of the inputs."""
+    """Multiply with term-by-term sums, each rounded to the dtype of the inputs."""
     total = left.new_zeros(left.shape[0], right.shape[1])
     for column, row in zip(left.unbind(1), right.unbind(0), strict=True):
         total = total + column[:, None] * row

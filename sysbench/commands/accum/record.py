@@ -16,18 +16,18 @@ from sysbench.spec.quantities import Amount, Count, Exponent, Finite, Number
 
 ArithmeticSource = Literal["device", "rounded"]
 """device   the device's own arithmetic in the format
-rounded  arithmetic in a wider format, with every result (of products, the inputs) rounded to the format
+rounded  arithmetic in a wider format, with every result rounded to the format (for products: the inputs)
 """
 
 
 def _within_fp32(value: float) -> float:
     if isfinite(value) and abs(value) > FORMATS["fp32"].largest:
-        raise ValueError("it is beyond the range of fp32, and no format has a wider one")
+        raise ValueError("it is beyond the range of fp32, the widest of all formats")
     return value
 
 
 Rounded = Annotated[Number, AfterValidator(_within_fp32)]
-"""A value of one of the formats."""
+"""Value in one of the formats."""
 
 
 class SumResult(Frozen):
@@ -35,9 +35,9 @@ class SumResult(Frozen):
 
     accumulator: FormatName
     addend: FormatName
-    """Format to which the number is rounded before it is added."""
+    """Format to which the number is rounded before the addition."""
     upcast: bool
-    """Whether the rounded number is converted to the accumulator's format before the addition, not by it."""
+    """Whether the rounded number is explicitly converted to the accumulator's format before the addition."""
     order: Order
     source: ArithmeticSource
     rounded_addend: Rounded
@@ -45,34 +45,34 @@ class SumResult(Frozen):
 
 
 class SumMeasured(SumResult, Event):
-    """One number added up `count` times."""
+    """The sum of one number, added `count` times."""
 
     event: Literal["sum_measured"] = "sum_measured"
     cell: str
     drift: list[tuple[Count, Rounded]]
-    """Steps with the running sum after each; empty for orders without a running sum."""
+    """Pairs of step and running sum; empty for orders without a running sum."""
 
 
 DtypePart = Literal["parameter", "input", "output", "logits", "loss", "gradient"]
 
 
 class DtypeSeen(Frozen):
-    """The type of one part of a model."""
+    """The dtype of one part of a model."""
 
     part: DtypePart
     name: str
     """Path of the parameter or module: `layers.0.attention.q`; empty for parts that exist once."""
     dtype: str
-    """Torch's name: `float16`."""
+    """Torch's name of the dtype: `float16`."""
 
 
 class DtypesMeasured(Event):
-    """The types of all parts of a model under autocast."""
+    """The dtypes of all parts of a model under autocast."""
 
     event: Literal["dtypes_measured"] = "dtypes_measured"
     cell: str
     precision: FormatName
-    """Autocast's type."""
+    """Autocast's dtype."""
     source: Source
     """`simulated` applies CUDA's rules without CUDA."""
     seen: list[DtypeSeen]
@@ -89,11 +89,11 @@ class NormPoint(Frozen):
     bare_reciprocal_deviation: Number
     """rsqrt(variance), without eps."""
     relative_error: Number
-    """Of the outputs, against fp64: ‖y − y64‖ / ‖y64‖."""
+    """Error of the outputs relative to fp64: ‖y − y64‖ / ‖y64‖."""
 
 
 class NormMeasured(Event):
-    """Layer norm with inputs and outputs in one format and statistics in another, by the scale of its inputs."""
+    """Layer norm over input scales, with inputs and outputs in one format and statistics in another."""
 
     event: Literal["norm_measured"] = "norm_measured"
     cell: str
@@ -104,12 +104,12 @@ class NormMeasured(Event):
 
 
 class GradientsRecord(Frozen):
-    """The parameters' gradients of one backward pass in fp32, by magnitude."""
+    """Gradients of all parameters in one fp32 backward pass, by magnitude."""
 
     gradients: Count
     zeros: Count
     by_exponent: dict[Exponent, Count]
-    """Number of gradients with a magnitude from 2**exponent up to twice that."""
+    """Number of gradients with a magnitude in [2**exponent, 2**(exponent + 1))."""
 
 
 class GradientsMeasured(GradientsRecord, Event):
@@ -120,7 +120,7 @@ class GradientsMeasured(GradientsRecord, Event):
 
 
 class ScaledBackward(Event):
-    """The parameters' gradients of one backward pass under autocast, compared with those in fp32.
+    """Gradients of all parameters in one backward pass under autocast, compared with fp32.
 
     Counts include only gradients that are not zero in fp32.
     """
@@ -129,7 +129,7 @@ class ScaledBackward(Event):
     cell: str
     precision: FormatName
     scale: Amount
-    """Factor of the loss, by which gradients are divided again in fp32."""
+    """Factor of the loss; gradients are divided by it in fp32."""
     gradients: Count
     lost: Count
     """Number of gradients that become zero."""
@@ -138,19 +138,19 @@ class ScaledBackward(Event):
     relative_error: Number
     """‖g − g32‖ / ‖g32‖ over all gradients."""
     step_kept: bool
-    """Whether torch's GradScaler lets the optimizer take the step."""
+    """Whether torch's GradScaler runs the optimizer step."""
 
 
 Accumulation = Literal["as it is", "reduced", "not reduced", "narrow"]
 """as it is     the device's own summation
-reduced      parts of sums may be added in the format of the inputs (allow_…_reduced_precision_reduction)
-not reduced  parts of sums are added in fp32
-narrow       term by term, with every sum rounded to the format of the inputs
+reduced      partial sums may be added in the format of the inputs (allow_…_reduced_precision_reduction)
+not reduced  partial sums are added in fp32
+narrow       term by term, with every partial sum rounded to the format of the inputs
 """
 
 
 class ProductRecord(Frozen):
-    """The error of a matrix product against fp64, (m, k) × (k, m)."""
+    """The error of a matrix product (m, k) × (k, m) relative to fp64."""
 
     dtype: FormatName
     accumulation: Accumulation
@@ -160,7 +160,7 @@ class ProductRecord(Frozen):
     relative_error: Number
     """‖C − C64‖ / ‖C64‖, where C64 is the product in fp64 of the same rounded inputs: the error of summation alone."""
     total_error: Number
-    """The same against the inputs before rounding."""
+    """‖C − C64‖ / ‖C64‖, where C64 is the product in fp64 of the inputs before rounding."""
 
 
 class ProductMeasured(ProductRecord, Event):
@@ -178,16 +178,16 @@ class SumRecord(SumResult):
     representation_error: Number
     """count × (rounded addend − value): the error of the addend's format."""
     accumulation_error: Number
-    """result − count × rounded addend: the error of rounding the sums."""
+    """result − count × rounded addend: the error of rounding the partial sums."""
     stall_step: Count | None
-    """First step from which on adding changes nothing, computed exactly, even beyond the sum's end. None if the sum
-    overflows first, and for other orders than sequential."""
+    """First step at which adding no longer changes the sum, computed exactly, even beyond `count`. None if the sum
+    overflows first, and for orders other than sequential."""
     stall_at: Finite | None
-    """The sum at that step."""
+    """The sum at step `stall_step`."""
 
 
 class DriftRecord(Frozen):
-    """The course of a running sum."""
+    """Samples of a running sum over its steps."""
 
     accumulator: FormatName
     addend: FormatName
@@ -202,24 +202,24 @@ class DriftRecord(Frozen):
 
 
 class DtypeRecord(Frozen):
-    """The type of one or more parts of a model under autocast, on this device and on CUDA."""
+    """The dtype of one or more parts of a model under autocast, on this device and on CUDA."""
 
     precision: FormatName
     part: DtypePart
     name: str
-    """Path with `layers.*` for all layers if they agree; empty for parts without a name, and for all parts together."""
+    """Path, with `layers.*` if all layers agree; empty for parts without a name and for all parts together."""
     count: Count
     """Number of parts."""
     here: str | None
-    """Torch's name of the measured type."""
+    """Torch's name of the measured dtype."""
     on_cuda: str | None
-    """The type according to CUDA's rules, simulated."""
+    """Simulated dtype by CUDA's rules."""
 
 
 class NormRecord(Frozen):
     """Scales of the inputs, powers of two, at which layer norm leaves the range of a format.
 
-    None if it does not within the scales that were tried. Inputs have a mean and a deviation of 1 times the scale.
+    None if it stays within the range at all tested scales. Inputs have mean and standard deviation 1, times the scale.
     """
 
     dtype: FormatName
@@ -244,7 +244,7 @@ class NormRecord(Frozen):
 
 
 class ScaledRecord(Frozen):
-    """The gradients that 16 bits keep with a scaled loss, of those that are not zero in fp32."""
+    """How 16 bits preserve the gradients at one loss scale; only gradients that are not zero in fp32 count."""
 
     precision: FormatName
     scale: Amount
@@ -258,7 +258,7 @@ class ScaledRecord(Frozen):
 
 
 class AccumCellRecord(CellRecord):
-    """One experiment of `sysbench accum`; fields of other experiments are empty."""
+    """One experiment of `sysbench accum`; the fields of other experiments are empty."""
 
     cell: AccumCell = Field(alias="axes")
 

@@ -1,4 +1,4 @@
-"""Sums of one repeated number, by format and order of summation."""
+"""Sum one repeated number, by format and order of summation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName, checkpoints
 
 DRIFT_POINTS = 100
-"""Number of steps at which a running sum is read: reading from a device costs more than adding."""
+"""Number of steps at which a running sum is read, because reading from a device costs more than adding."""
 
 _TRIAL_STEPS = 200
 _UNDOUBTED_STEPS = 10_000
-"""Largest number of steps whose duration need not be predicted."""
+"""Sums with at most this many steps run without a check against the budget."""
 
 _OPERATIONS: dict[Order, float] = {"sequential": 1, "kahan": 4, "blocked": 0, "pairwise": 0}
-"""Dependent operations per number; blocked summation has only one per block."""
+"""Dependent operations per number; blocked summation has only one dependent operation per block."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Summation:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Add up in every way that the cell asks for; raises UnavailableError if that would exceed its budget."""
+    """Sum in every format and order of the cell; raises UnavailableError if that would exceed its budget."""
     value, count, block = cell.value, cell.count, cell.block
     if value is None or count is None or block is None:
         raise ValueError("a cell of sums says what to add, and how often")
@@ -81,7 +81,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def summations(cell: AccumCell) -> Iterator[Summation]:
-    """Yield every format in every order, and narrower formats than fp32 with an accumulator in fp32."""
+    """Yield every format in every order, and formats narrower than fp32 with an fp32 accumulator."""
     for name in cell.dtypes:
         for order in dict.fromkeys(("sequential", *(cell.orders or ()))):
             yield Summation(name, name, order)
@@ -91,7 +91,7 @@ def summations(cell: AccumCell) -> Iterator[Summation]:
 
 
 def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
-    """Add `addend` to 0 `count` times; return some steps with the sum after each, the last one included."""
+    """Add `addend` to 0 `count` times; return pairs of step and running sum at some steps, including the last."""
     add, total, done = arithmetic.add, arithmetic.number(0.0), 0
     seen = []
     for step in checkpoints(count, DRIFT_POINTS):
@@ -103,7 +103,7 @@ def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[in
 
 
 def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
-    """Kahan summation: the rounding error of one step is added to the next (Kahan, CACM 8(1), 1965)."""
+    """Sum by Kahan summation, which carries the rounding error of a step to the next (Kahan, CACM 8(1), 1965)."""
     add, subtract = arithmetic.add, arithmetic.subtract
     total, lost, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
     seen = []
@@ -119,9 +119,9 @@ def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[i
 
 
 def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
-    """Add neighbours, then neighbouring sums, and so on, so that every number is rounded only log₂ n times.
+    """Add neighbours, then neighbouring sums, and so on, so that rounding affects each number only log₂ n times.
 
-    All sums of a round are equal except the last one if their count is odd, so each is computed once.
+    All sums of a round are equal, except the last one if their count is odd, so equal sums are computed once.
     """
     alike, last = addend, None
     while count + (last is not None) > 1:
@@ -134,7 +134,7 @@ def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
 
 
 def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> float:
-    """Add up blocks of numbers one by one, and then the sums of the blocks."""
+    """Sum blocks of numbers one by one, then add the sums of the blocks."""
     blocks, rest = divmod(count, block)
     of_block = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
     total = sequential(arithmetic, arithmetic.number(of_block), blocks)[-1][1] if blocks else 0.0
@@ -145,7 +145,7 @@ def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> floa
 
 
 def _refuse_longer(cell: AccumCell, wanted: list[Summation], count: int, block: int, device: torch.device) -> None:
-    """Raise UnavailableError if the sums exceed the budget, predicted from the first steps of each accumulator."""
+    """Raise UnavailableError if the first steps of each accumulator predict that the sums exceed the budget."""
     if count <= _UNDOUBTED_STEPS or cell.budget_s is None:
         return
     predicted_s = 0.0
@@ -158,5 +158,6 @@ def _refuse_longer(cell: AccumCell, wanted: list[Summation], count: int, block: 
     if predicted_s > cell.budget_s:
         raise UnavailableError(
             f"--count {count} would take about {units.duration(predicted_s)} here, longer than --budget "
-            f"{cell.budget_s:g}: a smaller --count, fewer formats (--dtype) or orders (--order), or a larger --budget"
+            f"{cell.budget_s:g}: use a smaller --count, fewer formats (--dtype) or orders (--order), or a larger "
+            "--budget"
         )

@@ -20,10 +20,10 @@ from sysbench.spec.run import OUTPUT, SavedOptions
 
 Experiment = Literal["sums", "autocast", "norm", "scaling", "matmul"]
 """sums      sums of one repeated number
-autocast  the types of all parts of a model under autocast
-norm      layer norm in formats of different range, by the scale of its inputs
-scaling   gradients rounded to zero, with and without a scaled loss
-matmul    errors of matrix products against fp64, by the length of their sums
+autocast  dtypes of all parts of a model under autocast
+norm      layer norm in formats of different range, by input scale
+scaling   gradients that round to zero, with and without loss scaling
+matmul    errors of matrix products relative to fp64, by length of the dot products
 """
 
 Order = Literal["sequential", "pairwise", "kahan", "blocked"]
@@ -44,10 +44,10 @@ DTYPES: Mapping[Experiment, tuple[FormatName, ...]] = {
 """Formats of each experiment."""
 
 MOST_STEPS = 100_000_000
-"""Largest number of steps of a sum; the duration of a smaller one is predicted from its first steps (`--budget`)."""
+"""Largest number of steps of a sum; `--budget` further limits the predicted duration."""
 
 _SIZED: Mapping[Experiment, tuple[str, ...]] = {"autocast": (TOY,), "scaling": ("tiny",)}
-"""Experiments on a model, with their default model."""
+"""Experiments that use a model, with their default model."""
 
 SUMS = "Sums"
 MODELS = "Models under autocast"
@@ -75,7 +75,7 @@ def _number(value: object, what: str = "a number") -> float:
 def _summand(value: object) -> float:
     number = _number(value)
     if not math.isfinite(number) or number == 0:
-        raise ValueError(f"{value} cannot be added up: allowed is any finite number other than 0")
+        raise ValueError(f"{value} cannot be summed: any finite number other than 0 is allowed")
     if not 1e-30 <= abs(number) <= 1e30:
         raise ValueError(f"{value} is out of range: allowed are magnitudes from 1e-30 to 1e30")
     return number
@@ -88,7 +88,7 @@ def _share(value: object) -> float:
 
 
 def _whole(minimum: int, maximum: int) -> BeforeValidator:
-    """Return a validator of whole numbers, which may be written as 1e6."""
+    """Return a validator for integers, which may be written as 1e6."""
     within = integers(minimum, maximum)
 
     def parse(value: object) -> int:
@@ -102,7 +102,7 @@ def _whole(minimum: int, maximum: int) -> BeforeValidator:
 
 
 class AccumCell(RunCell):
-    """One experiment. Fields on which it does not depend are None, so that they do not distinguish cells."""
+    """One experiment. Irrelevant fields are None, so that they do not distinguish cells."""
 
     kind: Literal["accum"] = "accum"
     experiment: Experiment
@@ -128,7 +128,7 @@ class AccumCell(RunCell):
 
     @property
     def step(self) -> ModelCell | None:
-        """The Transformer training step of the experiment; None for other experiments."""
+        """The Transformer training step of the experiment; None for experiments without a Transformer."""
         if self.size is None or self.size == TOY or self.ctx is None or self.batch is None:
             return None
         return ModelCell(
@@ -166,30 +166,31 @@ class AccumSpec(RunSpec):
         Option(metavar="NAME,…"),
     ] = Field(
         default=(),
-        description=f"Formats, of those that the experiment is about: {', '.join(get_args(FormatName))}.",
+        description=f"Formats to test: {', '.join(get_args(FormatName))}.",
     )
     device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…")] = Field(
-        default=("auto",), description="auto, cuda, cuda:1, mps or cpu. auto is the first there is of cuda, mps, cpu."
+        default=("auto",),
+        description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
     )
     seed: Annotated[Seed, Option(metavar="N")] = Field(
         default=0, description="Seed of parameters, tokens and matrices."
     )
     value: Annotated[float, BeforeValidator(_summand), Option(metavar="X", panel=SUMS)] = Field(
-        default=0.01, description="The number that is added."
+        default=0.01, description="Number to add."
     )
     count: Annotated[int, _whole(1, MOST_STEPS), Option(metavar="N", panel=SUMS)] = Field(
-        default=1000, description="How many times it is added."
+        default=1000, description="How many times to add the number."
     )
     order: Annotated[
         tuple[Order, ...],
         BeforeValidator(choices("an order of summation", ORDERS)),
         Option(metavar="NAME,…", panel=SUMS),
-    ] = Field(default=ORDERS, description="How each format is summed: " + ", ".join(ORDERS) + ".")
+    ] = Field(default=ORDERS, description="Order of summation: " + ", ".join(ORDERS) + ".")
     block: Annotated[int, _whole(2, MOST_STEPS), Option(metavar="N", panel=SUMS)] = Field(
-        default=32, description="Numbers in a block of blocked summation."
+        default=32, description="Block size of blocked summation."
     )
     budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", panel=SUMS)] = Field(
-        default=60.0, gt=0, description="Refuse sums that are predicted to take longer than this many seconds."
+        default=60.0, gt=0, description="Refuse sums that would take longer than this many seconds."
     )
     size: Annotated[
         tuple[str, ...],
@@ -197,7 +198,7 @@ class AccumSpec(RunSpec):
         Option(metavar="NAME,…", panel=MODELS, values=(TOY, *SIZES)),
     ] = Field(
         default=(),
-        description=f"Models: {', '.join((TOY, *SIZES))}. Without it, toy for autocast and tiny for scaling.",
+        description=f"Models: {', '.join((TOY, *SIZES))}. Default: toy for autocast, tiny for scaling.",
     )
     ctx: Annotated[int, _whole(1, 1_000_000), Option(flags=("--ctx", "--seq-len"), metavar="N", panel=MODELS)] = Field(
         default=16, description="Context length of the Transformer, in tokens."
@@ -208,14 +209,14 @@ class AccumSpec(RunSpec):
     scale: Annotated[tuple[int, ...], BeforeValidator(integers(1, 2**60)), Option(metavar="AXIS", panel=MODELS)] = (
         Field(
             default=tuple(2**power for power in (0, 8, 16, 20, 24)),
-            description="scaling: what the loss is multiplied by.",
+            description="scaling: loss scale.",
         )
     )
     width: Annotated[int, _whole(2, 1_000_000), Option(metavar="N", panel=NORM)] = Field(
-        default=1024, description="norm: numbers that are normalised together."
+        default=1024, description="norm: size of the normalised dimension."
     )
     eps: Annotated[float, BeforeValidator(_share), Option(metavar="X", panel=NORM)] = Field(
-        default=1e-5, description="norm: what is added to the variance."
+        default=1e-5, description="norm: eps, which is added to the variance."
     )
     length: Annotated[
         tuple[int, ...],
@@ -223,7 +224,7 @@ class AccumSpec(RunSpec):
         Option(flags=("--k",), metavar="AXIS", panel=MATMUL),
     ] = Field(
         default=tuple(4**power for power in range(2, 9)),
-        description="matmul: how many products each sum has.",
+        description="matmul: length of the dot products (K).",
     )
 
     @model_validator(mode="after")
@@ -232,15 +233,15 @@ class AccumSpec(RunSpec):
             known = DTYPES[experiment]
             if self.dtype and not set(self.dtype) & set(known):
                 names = ",".join(self.dtype)
-                raise ValueError(f"--dtype {names} is nothing that {experiment} is about: that is {', '.join(known)}")
+                raise ValueError(f"--dtype {names} is not a format of {experiment}; allowed: {', '.join(known)}")
         everything = {name for experiment in self.experiment for name in DTYPES[experiment]}
         for name in self.dtype:
             if name not in everything:
-                raise ValueError(f"--dtype {name} is nothing that {', '.join(self.experiment)} is about")
+                raise ValueError(f"--dtype {name} is not a format of {', '.join(self.experiment)}")
         return self
 
     def cells(self) -> Iterator[AccumCell]:
-        """Yield the experiments in the order in which they are named; those on a model, once for each model."""
+        """Yield the experiments in the given order; experiments on a model once per model."""
         for device in self.device:
             for experiment in self.experiment:
                 default = _SIZED.get(experiment)
@@ -276,8 +277,8 @@ class AccumSpec(RunSpec):
 
 
 class AccumOptions(SavedOptions):
-    """Run options, and a figure."""
+    """Options of `sysbench accum`."""
 
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None, description="Draw the experiment, of several each into a file of its own: .png, .svg or .pdf."
+        default=None, description="Draw the experiments, one file per experiment: .png, .svg or .pdf."
     )

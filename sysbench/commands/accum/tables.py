@@ -1,4 +1,4 @@
-"""Tables of `sysbench accum`. Each experiment is a cell, and each table is about one cell."""
+"""Tables of `sysbench accum`. Each experiment is a cell, and each table describes one cell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_DETAIL = 240
 
 
 def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown table, and for an empty one."""
+    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device)
     remarks = []
     for cell in record.cells:
@@ -47,7 +47,7 @@ def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def plan(cells: Sequence[AccumCell], _: Hardware | None = None) -> Sheet:
-    """Return the experiments of a run."""
+    """Return the plan of a run: its experiments."""
     columns = (Column("experiment", "experiment"), Column("model", "model"), Column("formats", "formats"))
     rows = tuple((cell.experiment, cell.size or NOTHING, ", ".join(cell.dtypes)) for cell in cells)
     title = f"{len(cells)} experiment{'' if len(cells) == 1 else 's'}"
@@ -91,7 +91,7 @@ def _added(each: SumRecord) -> str:
 
 
 def _four_sums(cell: AccumCellRecord) -> list[SumRecord]:
-    """Return the sums in fp32, in a narrow format, and of the narrow format in fp32 in both ways."""
+    """Return the sums in fp32, in a narrow format, and of narrow numbers in fp32, with and without conversion."""
     narrow = mixed_format(cell)
     four = (("fp32", "fp32"), (narrow, narrow), ("fp32", narrow))
     return [each for each in cell.sums if each.order == "sequential" and (each.accumulator, each.addend) in four]
@@ -121,7 +121,7 @@ SUMS = DeclaredTable(
         "adding: the rest",
     ),
 )
-"""The four sums: fp32, a narrow format, and the narrow one added to fp32 in both ways."""
+"""The four sums: fp32, a narrow format, and narrow numbers added in fp32, with and without conversion."""
 
 _METHODS: Mapping[str, str] = {
     "sequential": "one by one",
@@ -152,7 +152,7 @@ class _Format:
         return _exactly(each.result if each else None, "{:.6g}".format)
 
     def stall(self) -> Cell:
-        """Return the step from which on adding in the format changes nothing."""
+        """Return the step from which adding no longer changes the sum."""
         each = self.sums.get((self.name, "sequential"))
         if each is None:
             return None
@@ -167,17 +167,17 @@ def _orders(cell: AccumCellRecord) -> list[str]:
 
 def _formats_notes(cell: AccumCellRecord) -> Iterator[str]:
     orders = _orders(cell)
-    methods = ["Kahan: what a step loses goes into the next"] if "kahan" in orders else []
-    methods += [f"blocked: {cell.cell.block} each, then their sums"] if "blocked" in orders else []
+    methods = ["Kahan: carries rounding errors forward"] if "kahan" in orders else []
+    methods += [f"blocked: sums of {cell.cell.block}, then of the sums"] if "blocked" in orders else []
     if methods:
         yield "; ".join(methods)
     rounded = any(each.source == "rounded" for each in cell.sums)
-    yield "tf32, fp8: fp64, every result rounded; " * rounded + "stalls at: s no longer changes then"
+    yield ("tf32, fp8: fp64, results rounded; " * rounded + "stalls at: step from which s stays constant")
 
 
 FORMATS = DeclaredTable(
     "formats",
-    "sums in each format, in several orders; and one by one in fp32",
+    "sums in each format, in several orders, and with fp32 accumulation",
     (
         Each(
             "order",
@@ -195,14 +195,14 @@ FORMATS = DeclaredTable(
     when=lambda cell: bool(cell.sums),
     notes=_formats_notes,
 )
-"""Every format in every order, and added to fp32."""
+"""Every format in every order, and with an fp32 accumulator."""
 
 
-# --- types
+# --- dtypes
 
 
 def _by_place(cell: AccumCellRecord) -> list[dict[str, DtypeRecord]]:
-    """Return the types by precision for each part of the model."""
+    """Return the dtypes by precision for each part of the model."""
     found: dict[tuple[str, str], dict[str, DtypeRecord]] = {}
     for each in cell.dtypes:
         found.setdefault((each.part, each.name), {})[each.precision] = each
@@ -224,7 +224,7 @@ def _type_on_cuda(types: Mapping[str, DtypeRecord], precision: str) -> Cell:
 
 AUTOCAST = DeclaredTable(
     "dtypes",
-    lambda cell: f"types in {cell.cell.size} under autocast",
+    lambda cell: f"dtypes in {cell.cell.size} under autocast",
     (
         Each(
             "precision",
@@ -251,9 +251,9 @@ AUTOCAST = DeclaredTable(
             lambda cell: cell.device.type.replace("cuda", "this cuda") if cell.device else "here",
         )
     },
-    notes=("modules: what they put out; CUDA, simulated: by its rules, without data; ≠: differs",),
+    notes=("modules: dtype of the output; CUDA, simulated: by its rules, without data; ≠: differs",),
 )
-"""Types of parameters, module outputs, logits, loss and gradients, on this device and on CUDA."""
+"""Dtypes of parameters, module outputs, logits, loss and gradients, on this device and on CUDA."""
 
 
 # --- layer norm
@@ -271,7 +271,7 @@ def _scale(key: str, title: str, group: str, importance: int = 0) -> Field:
 
 NORM = DeclaredTable(
     "norm",
-    "layer norm: the scale of the inputs at which each step breaks",
+    "layer norm: input scale at which each step breaks",
     (
         _scale("mean_overflows_from", "mean", "overflows from"),
         _scale("variance_overflows_from", "variance", "overflows from"),
@@ -288,12 +288,12 @@ NORM = DeclaredTable(
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.norms),
     notes=lambda cell: (
-        f"scales of {cell.cell.width} inputs of mean 1 and deviation 1, in powers of two; eps {cell.cell.eps:g}",
-        "inside: the format of mean, variance and rsqrt, each operation rounded; rsqrt: of the variance without eps",
-        f"output wrong: ‖y − y64‖ / ‖y64‖ is {WRONG_SHARE} or more; error at 1: the same at scale 1",
+        f"scales of {cell.cell.width} inputs with mean and std 1, in powers of two; eps {cell.cell.eps:g}",
+        "inside: format of mean, variance and rsqrt, each operation rounded; rsqrt: of the variance without eps",
+        f"output wrong: ‖y − y64‖ / ‖y64‖ is at least {WRONG_SHARE}; error at 1: this error at scale 1",
     ),
 )
-"""The scales of the inputs at which steps of layer norm leave the range of each format."""
+"""Input scales at which steps of layer norm leave the range of each format."""
 
 
 # --- gradients
@@ -301,17 +301,17 @@ NORM = DeclaredTable(
 
 def _scaling_notes(cell: AccumCellRecord) -> Iterator[str]:
     gradients = _spaced(cell.scaled[0].gradients)
-    yield f"of {gradients} gradients of parameters that are not 0 in fp32; loss × 1 is no scaler"
+    yield f"shares of the {gradients} gradients that are not 0 in fp32; loss × 1: no scaler"
     yield "lost: 0 after backward under autocast; overflowed: inf or NaN; error: ‖g − g32‖ / ‖g32‖ after unscaling"
     if cell.gradients is not None and cell.gradients.by_exponent:
         counts = cell.gradients.by_exponent
         small = sum(count for exponent, count in counts.items() if exponent < -14) / sum(counts.values())
-        yield f"in fp32 {units.share(small)} of them are below 2^-14, where fp16 has ever fewer bits"
+        yield f"in fp32, {units.share(small)} of them are below 2^-14, where fp16 loses precision (subnormal)"
 
 
 SCALING = DeclaredTable(
     "scaling",
-    lambda cell: f"gradients of {cell.cell.size} through one backward pass",
+    lambda cell: f"gradients of {cell.cell.size} in one backward pass",
     (
         Field("lost", unit="number", get=lambda each: Measure(each.lost, text=_spaced(each.lost))),
         Field("lost_share", "of all", "number", get=lambda each: _percent(each.lost_share)),
@@ -320,7 +320,7 @@ SCALING = DeclaredTable(
         Field(
             "step",
             "scaler",
-            get=lambda each: Word("takes the step", "good") if each.step_kept else Word("leaves it out", "bad"),
+            get=lambda each: Word("runs the step", "good") if each.step_kept else Word("skips the step", "bad"),
         ),
     ),
     rows=attrgetter("scaled"),
@@ -332,7 +332,7 @@ SCALING = DeclaredTable(
     when=lambda cell: bool(cell.scaled),
     notes=_scaling_notes,
 )
-"""The gradients that are lost or overflow at each scale of the loss."""
+"""Shares of gradients that are lost or overflow at each loss scale."""
 
 
 # --- products
@@ -340,7 +340,7 @@ SCALING = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to form a product in one format."""
+    """One way to compute a product in one format."""
 
     dtype: str
     accumulation: str
@@ -370,18 +370,18 @@ def _ways_notes(cell: AccumCellRecord, error: str) -> Iterator[str]:
     ways = _Way.all_of(cell)
     accumulations = {way.accumulation for way in ways}
     m = cell.products[0].m
-    yield f"({m} × k) · (k × {m}), entries uniform from 0 to 1; error: {error}"
+    yield f"({m} × k) · (k × {m}), entries uniform in [0, 1); error: {error}"
     if "as it is" in accumulations:
-        narrow = "; in bf16, in fp16: every sum rounded to that" if "narrow" in accumulations else ""
+        narrow = "; in bf16, in fp16: every partial sum rounded to that format" if "narrow" in accumulations else ""
         yield f"as it is: the device's own sums{narrow}"
     if "reduced" in accumulations:
-        yield "reduced, not reduced: allow_…_reduced_precision_reduction on and off; in …: every sum rounded to that"
+        yield "reduced, not reduced: allow_…_reduced_precision_reduction on and off; in …: partial sums rounded to it"
     if _Way("tf32", "as it is", "rounded") in ways:
         yield "tf32-like: inputs rounded to 10 bits of mantissa, sums in fp32; this device has no TF32"
 
 
 def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], Any]]]:
-    """Return the products by format and way for each length of the sums."""
+    """Return the products by format and way, for each length of the dot products."""
     found: dict[int, dict[tuple[str, str], Any]] = {}
     for each in cell.products:
         found.setdefault(each.k, {})[each.dtype, each.accumulation] = each
@@ -389,7 +389,7 @@ def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], A
 
 
 def _products(name: str, title: str, error: str, said: str) -> DeclaredTable:
-    """Declare a table of the record's field `error` by length of the sums, for each format and way."""
+    """Declare a table of the record's field `error` by length of the dot products, for each format and way."""
 
     def get(row: tuple[int, Mapping[tuple[str, str], Any]], way: _Way) -> Cell:
         each = row[1].get((way.dtype, way.accumulation))
@@ -417,19 +417,19 @@ def _products(name: str, title: str, error: str, said: str) -> DeclaredTable:
 
 MATMUL = _products(
     "matmul",
-    "relative error of matrix products against fp64",
+    "error of matrix products relative to fp64",
     "total_error",
-    "‖C − C64‖ / ‖C64‖, with what rounding the inputs does (--tables matmul-sums leaves that out)",
+    "‖C − C64‖ / ‖C64‖, including the rounding of the inputs (--tables matmul-sums excludes it)",
 )
-"""Errors against fp64 with the inputs before rounding."""
+"""Errors relative to fp64 products of the inputs before rounding."""
 
 MATMUL_SUMS = _products(
     "matmul-sums",
-    "relative error of the sums alone",
+    "relative error of summation alone",
     "relative_error",
-    "‖C − C64‖ / ‖C64‖, C64 being of the same rounded inputs",
+    "‖C − C64‖ / ‖C64‖, where C64 uses the same rounded inputs",
 )
-"""Errors against fp64 with the rounded inputs: the errors of summation alone."""
+"""Errors relative to fp64 products of the rounded inputs: the errors of summation alone."""
 
 
 # --- everything, for programs
@@ -476,7 +476,7 @@ CELLS = DeclaredTable(
     ),
     parts=attrgetter("cells"),
 )
-"""Every measured value in a row of its own."""
+"""Every measured value in its own row."""
 
 SHOWN: Mapping[Experiment, tuple[DeclaredTable, ...]] = {
     "sums": (SUMS, FORMATS),
@@ -494,5 +494,5 @@ TABLES: dict[str, DeclaredTable] = {
 
 
 def usual(spec: AccumSpec) -> tuple[str, ...]:
-    """Return the names of the tables that a run may show by default."""
+    """Return the names of the default tables of a run of this spec."""
     return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")

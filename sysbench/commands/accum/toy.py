@@ -1,6 +1,6 @@
 """Small models with a batch, for experiments on number formats and gradients.
 
-Either the two-layer model of the course's question about mixed precision, or a Transformer.
+The model is either the two-layer model of the mixed-precision question of Stanford CS336, or a Transformer.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Toy(nn.Module):
         self.fc2 = nn.Linear(HIDDEN, CLASSES, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, 20) → (batch, 5)."""
+        """Map (batch, 20) to logits (batch, 5)."""
         logits: Tensor = self.fc2(self.ln(self.relu(self.fc1(x))))
         return logits
 
 
 def build(device: torch.device, seed: int) -> Toy:
-    """Build a Toy on `device`, with weights drawn on the CPU with `seed`."""
+    """Build a Toy on `device`; weights are drawn on the CPU with `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Toy().to(device)
@@ -51,14 +51,14 @@ def toy_batch(size: int, device: torch.device, seed: int) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True)
 class Supervised:
-    """A model, its inputs, and the targets for its logits."""
+    """A model with a batch of inputs and targets."""
 
     model: nn.Module
     inputs: Tensor
     targets: Tensor
 
     def loss_of(self, logits: Tensor) -> Tensor:
-        """Mean cross-entropy; autocast decides whether it is computed in fp32."""
+        """Return the mean cross-entropy; autocast decides whether it is computed in fp32."""
         return nn.functional.cross_entropy(logits.flatten(0, -2), self.targets.flatten())
 
 

@@ -24,7 +24,7 @@ def attention(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
-    """Carry out the run; raises as `running.perform`, and UsageError for a GPU that is here."""
+    """Run all cells, draw the requested figures, and return the result; raises as `running.perform`."""
     refuse_present(spec.simulate, force=options.force)
     return running.perform(spec, options)
 
@@ -40,7 +40,7 @@ def refuse_unwritable(options: AttentionOptions) -> None:
 
     for path in paths:
         if path.suffix.lower().removeprefix(".") not in FORMATS:
-            raise UsageError(f"{path} is not a picture's name: it must end in .png, .svg or .pdf")
+            raise UsageError(f"{path}: unknown figure format; the name must end in .png, .svg or .pdf")
         storage.refuse_unwritable(path)
 
 

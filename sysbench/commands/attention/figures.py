@@ -1,7 +1,7 @@
 """Figures of an attention sweep: curves over the sequence length, and heat maps.
 
-Both show where memory runs out. Every implementation has the same colour, marker and dashes in all figures. The plain
-data (`Panel`, `HeatMap`) come from a record: curves over N at one head dimension, and heat maps over d and N.
+Both show where memory runs out. An implementation has the same colour, marker and dashes in all figures. `Panel`
+(curves over N at one head dimension) and `HeatMap` (one quantity over d and N) hold the plain data of a record.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LOOKS: Final = {
     "flex": Look("#e69f00", "X"),
     "flash-attn": Look("#7b4fa3", "p"),
 }
-"""Okabe and Ito's colours, which stay distinct under all common colour blindness, and a violet; all markers differ."""
+"""Okabe and Ito's colours, which are distinct under all common colour blindness, and a violet; all markers differ."""
 
 _OTHERS: Final = (
     Look("#882255", "h", (0, (4, 2))),
@@ -73,11 +73,11 @@ _OTHERS: Final = (
     Look("#999933", "<", (0, (4, 2))),
     Look("#888888", ">", (0, (4, 2))),
 )
-"""For the user's own functions, in order of appearance."""
+"""Styles for the user's own functions, in order of appearance."""
 
 
 def look(implementation: str, everything: Sequence[str]) -> Look:
-    """The style of an implementation; `everything` lists all implementations of the run."""
+    """Return the style of an implementation; `everything` lists all implementations of the run."""
     if implementation in _LOOKS:
         return _LOOKS[implementation]
     own = [name for name in everything if name not in _LOOKS]
@@ -86,7 +86,7 @@ def look(implementation: str, everything: Sequence[str]) -> Look:
 
 _MISSING: Final = "#f2f2f2"
 _MAP: Final = "cividis"
-"""Perceptually uniform, also for colour-blind readers."""
+"""Colour map that is perceptually uniform, also for colour-blind readers."""
 _MOST_COLUMNS: Final = 4
 _MOST_LEVEL: Final = 6
 """With more sequence lengths than this, tick labels are slanted."""
@@ -104,22 +104,22 @@ class Curve:
     points: tuple[Point, ...]
     """Sequence length, value, and the bounds of its interval if there is one."""
     beyond: int | None = None
-    """The shortest sequence that does not fit."""
+    """Length of the shortest sequence that does not fit."""
     growth: str = ""
     """`N^1.97 ± 0.03`, if known."""
     modelled: str = ""
-    """`simulated` or `predicted`; empty for what was measured."""
+    """`simulated` or `predicted`; empty for measured values."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves of one quantity."""
+    """Curves of one quantity, with their axis."""
 
     title: str
     unit: Unit
     curves: tuple[Curve, ...]
     limit: float | None = None
-    """Height of a horizontal line: the device's memory."""
+    """Position of a horizontal line: the device's memory."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class HeatMap:
     beyond: frozenset[tuple[int, int]] = frozenset()
     """Positions that do not fit into memory; a line is drawn around them."""
     modelled: str = ""
-    """`simulated` or `predicted`; empty for what was measured."""
+    """`simulated` or `predicted`; empty for measured values."""
 
 
 def draw_curves(panels: Sequence[Panel], caption: Heading) -> Figure:
@@ -177,7 +177,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     values = [value for curve in panel.curves for _, value, _, _ in curve.points]
     if panel.limit is not None and values and max(values) > panel.limit / 64:
         axes.axhline(panel.limit, color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), zorder=2)
-        label = f"memory of the device, {units.quantity(panel.unit, panel.limit)}"
+        label = f"device memory, {units.quantity(panel.unit, panel.limit)}"
         axes.annotate(
             label,
             (0.02, panel.limit),
@@ -200,7 +200,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     if len(lengths) > _MOST_LEVEL:
         axes.tick_params(axis="x", labelrotation=45)
     axes.yaxis.set_major_formatter(lambda value, _: _tick(panel.unit, value))
-    # Ticks are at round numbers: for bytes at powers of 2 and multiples, for times at powers of 10.
+    # Bytes have ticks at powers of 2 and their multiples, times at powers of 10.
     if panel.unit == "bytes":
         bottom, top = axes.get_ylim()
         steps = math.log2(top / bottom)
@@ -237,7 +237,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
-    """Draw crosses at the top where curves end for lack of memory; several crosses at one N are side by side."""
+    """Draw crosses at the top where curves end because memory runs out; crosses at the same N are side by side."""
     at: dict[int, list[Curve]] = {}
     for curve in curves:
         if curve.beyond is not None:
@@ -406,7 +406,7 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
 
 
 def _draw_frontier(axes: Axes, each: HeatMap) -> None:
-    """Draw a line between positions that fit and positions that do not."""
+    """Draw a line between the positions that fit and those that do not."""
 
     def over(row: int, column: int) -> bool | None:
         if not (0 <= row < len(each.dims) and 0 <= column < len(each.lengths)):
@@ -431,7 +431,7 @@ TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sa
 
 
 def of_run(record: AttentionRecord) -> Iterator[Drawn]:
-    """Curves and heat maps of every setting, without those that add nothing to the others."""
+    """Yield curves and heat maps of every setting, except redundant ones."""
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -442,7 +442,7 @@ def of_run(record: AttentionRecord) -> Iterator[Drawn]:
 
 
 def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | None = None) -> Iterator[Path]:
-    """Draw the requested figures, a file for each setting; yields every file that is written.
+    """Draw the requested figures, one file per setting; yields the path of every written file.
 
     With several settings (batches, precisions, devices), file names contain the number of the setting. Settings without
     results have no files. Raises UsageError and OutputError.
@@ -464,7 +464,7 @@ def _curves(record: AttentionRecord) -> Drawn | None:
     panels = [found for quantity in QUANTITIES if (found := panel(cells, quantity)) is not None]
     if not panels:
         return None
-    caption = _caption(record, f"d {dim}", "medians, bars: 95 % interval")
+    caption = _caption(record, f"d {dim}", "medians, bars: 95 % CI")
     shown = listed([each.title for each in panels])
     text = f"Attention over the sequence length: {shown}. {_whole(caption)}."
     return Drawn("curves", text, lambda: draw_curves(panels, caption), tuple(cells))
@@ -515,7 +515,7 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
 
 
 def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | None:
-    """Curves of one quantity for cells of one setting and head dimension; None without values."""
+    """Return the curves of one quantity for cells of one setting and head dimension; None without values."""
     curves = tuple(curve for name in implementations(cells) if (curve := _curve(cells, name, quantity)) is not None)
     if not any(curve.points for curve in curves):
         return None
@@ -551,12 +551,12 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
 
 
 def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
-    """How a quantity of a GPU that is not present is marked; empty for what was measured."""
+    """Return the mark of a simulated or predicted quantity; empty if it was measured."""
     return "" if not any(cell.cell.simulated for cell in cells) else "simulated" if quantity == "saved" else "predicted"
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
-    """Heat map of one quantity of one implementation; None without values."""
+    """Return the heat map of one quantity of one implementation; None without values."""
     here = [cell for cell in cells if cell.cell.implementation == name]
     if not any(value(cell, quantity) is not None or over_memory(cell) for cell in here):
         return None

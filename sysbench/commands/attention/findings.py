@@ -22,7 +22,7 @@ from sysbench.render.findings import Said, doubts, exponent, left_out, with_inte
 from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, effect, power_law, ratio
 
 Quantity = Literal["forward", "backward", "saved"]
-"""forward and backward are times; saved is the memory that forward keeps for backward."""
+"""`forward` and `backward` are times; `saved` is the memory that forward keeps for backward."""
 
 Cells = Sequence[AttentionCellRecord]
 
@@ -39,13 +39,13 @@ NAMES: Final[dict[Quantity, str]] = {
 SYMBOLS: Final = {"seq": "N", "dim": "d"}
 
 USUAL_DIM: Final = 64
-"""The head dimension of most models; sentences are about it if the sweep includes it."""
+"""Head dimension of most models; sentences describe it if the sweep includes it."""
 
 LARGEST: Final = 2
-"""A sentence names this many kinds of tensors."""
+"""Number of kinds of tensors that a sentence names."""
 
 _MEMORY: Final = re.compile(r"ran out of memory|\b[KMGT]i?B are free|of memory")
-"""The engine's messages for cells that were skipped because of memory."""
+"""Matches the engine's messages for cells that were skipped for lack of memory."""
 
 _SETTING: Final = ("simulate", "device", "threads", "precision", "batch", "heads")
 
@@ -54,17 +54,17 @@ _SETTING: Final = ("simulate", "device", "threads", "precision", "batch", "heads
 
 
 def dims(cells: Iterable[AttentionCellRecord]) -> list[int]:
-    """Head dimensions of these cells, ascending."""
+    """Return the head dimensions of these cells, ascending."""
     return sorted({cell.cell.dim for cell in cells})
 
 
 def implementations(cells: Iterable[AttentionCellRecord]) -> list[str]:
-    """Implementations of these cells, in the order of the run."""
+    """Return the implementations of these cells, in the order of the run."""
     return list(dict.fromkeys(cell.cell.implementation for cell in cells))
 
 
 def usual_dim(cells: Cells) -> int | None:
-    """The head dimension that sentences are about: 64, or the middle one of the sweep."""
+    """Return the head dimension that sentences describe: 64, or the middle one of the sweep."""
     found = dims(cells)
     if not found:
         return None
@@ -72,19 +72,19 @@ def usual_dim(cells: Cells) -> int | None:
 
 
 def samples(cell: AttentionCellRecord, quantity: Quantity) -> Samples | None:
-    """Times of a phase, if the cell finished; None for `saved`."""
+    """Return the times of a phase if the cell finished; None for `saved`."""
     if cell.outcome != "ok" or quantity == "saved":
         return None
     return cell.forward if quantity == "forward" else cell.backward
 
 
 def predicted(cell: AttentionCellRecord, quantity: Quantity) -> PredictedTime | None:
-    """Predicted time of a phase on a GPU on which the cell fits; None for measured values and for sizes."""
+    """Return the predicted time of a phase; None for measured cells, cells that do not fit, and `saved`."""
     return cell.prediction.phase(quantity) if cell.prediction is not None and cell.outcome == "ok" else None
 
 
 def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
-    """Median or predicted time of a phase in seconds, or the bytes that forward saves for backward."""
+    """Return the median or predicted time of a phase in seconds, or the bytes that forward saves for backward."""
     if quantity == "saved":
         return cell.saved_bytes
     found, instead = samples(cell, quantity), predicted(cell, quantity)
@@ -97,12 +97,12 @@ def over_memory(cell: AttentionCellRecord) -> bool:
 
 
 def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
-    """Groups of cells that differ in one axis only, each ascending along it."""
+    """Return groups of cells that differ only in `axis`, each ascending along it."""
     return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in alike(cells, axis)]
 
 
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
-    """Sweeps over implementation, head dimension and sequence length, one per batch, precision, device, …"""
+    """Return one group of cells per batch, precision, device, …: the cells of one setting."""
     return alike(cells, "implementation", "dim", "seq")
 
 
@@ -126,7 +126,7 @@ class Growth:
 
 
 def growth(cells: Iterable[AttentionCellRecord], axis: str) -> list[Growth]:
-    """Growth along `axis` of each quantity with values in at least two cells of a row."""
+    """Return the growth along `axis` of each quantity with values in at least two cells of a row."""
     found = []
     for row in rows_along(cells, axis):
         for quantity in QUANTITIES:
@@ -144,13 +144,13 @@ class Frontier:
     cells: Cells
     """All cells of the row, ascending in N."""
     fits: AttentionCellRecord | None
-    """The longest cell that fits; None if none does."""
+    """The cell with the longest sequence that fits; None if none fits."""
     beyond: AttentionCellRecord | None
-    """The shortest cell that does not fit; None if all do."""
+    """The cell with the shortest sequence that does not fit; None if all fit."""
 
     @property
     def untried(self) -> tuple[int, ...]:
-        """Sequence lengths between the two that were skipped or failed, so that it is unknown whether they fit."""
+        """Sequence lengths between `fits` and `beyond` that were skipped or failed: it is unknown whether they fit."""
         first = self.fits.cell.seq if self.fits else 0
         last = self.beyond.cell.seq if self.beyond else None
         lengths = (cell.cell.seq for cell in self.cells if cell.outcome != "ok")
@@ -158,7 +158,7 @@ class Frontier:
 
 
 def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
-    """The frontier of every row in which at least one cell is known to fit or not to fit."""
+    """Return the frontier of every row in which at least one cell is known to fit or not to fit."""
     found = []
     for row in rows_along(cells, "seq"):
         fits = [cell for cell in row if cell.outcome == "ok"]
@@ -169,7 +169,7 @@ def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
 
 
 def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
-    """The cell with the smallest need of memory among those that do not fit and whose tensors are known."""
+    """Return the cell with the smallest memory requirement among those that do not fit and whose tensors are known."""
     over = [row.beyond for row in frontier(cells) if row.beyond is not None and row.beyond.tensors]
     return min(over, key=lambda cell: sum(each.size_bytes for each in cell.tensors), default=None)
 
@@ -184,7 +184,7 @@ class Compared:
 
 
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
-    """Every input on which both implementations were measured, ascending along the sequence length."""
+    """Return every input on which both implementations have values, by ascending sequence length."""
     found = []
     for row in alike(cells, "implementation"):
         by_name = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
@@ -197,7 +197,7 @@ def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quan
 def _ratio(
     first: AttentionCellRecord, quantity: Quantity, second: AttentionCellRecord, other_quantity: Quantity
 ) -> Ratio:
-    """Ratio of the first time to the second; of two predictions, its interval contains 1 as soon as theirs overlap."""
+    """Return the ratio of the first time to the second; for predictions with overlapping intervals it includes 1."""
     above, below = predicted(first, quantity), predicted(second, other_quantity)
     if above is not None and below is not None:
         return Ratio(above.point_s / below.point_s, above.low_s / below.high_s, above.high_s / below.low_s)
@@ -208,7 +208,7 @@ def _ratio(
         return ratio(one.samples_s, other.samples_s)
     found = effect(one.samples_s, other.samples_s)
     if direction(found.ratio) != found.direction:
-        # If the effect is not significant, negligible or not confirmed by the means, the interval must not decide.
+        # The interval must not decide if the effect is insignificant, negligible, or not confirmed by the means.
         return Ratio(found.ratio.value, None, None)
     return found.ratio
 
@@ -218,7 +218,7 @@ class Passage:
     """A sequence length at which one implementation overtakes another, at one head dimension."""
 
     slower_first: str
-    """Slower on shorter sequences, faster on longer ones."""
+    """The implementation that is slower on shorter sequences and faster on longer ones."""
     other: str
     dim: int
     quantity: Quantity
@@ -226,7 +226,7 @@ class Passage:
 
 
 def passages(cells: Cells) -> list[Passage]:
-    """Every crossover of every two implementations; the cells must be of one setting."""
+    """Return all crossovers of all pairs of implementations; the cells must belong to one setting."""
     found = []
     for dim in dims(cells):
         here = [cell for cell in cells if cell.cell.dim == dim]
@@ -246,13 +246,13 @@ class Lead:
 
     implementation: str
     alike: tuple[str, ...]
-    """Others that cannot be told apart from it at any of these lengths."""
+    """Other implementations that do not differ significantly from it at any of these lengths."""
     first: int
     last: int
 
     @property
     def leader(self) -> str:
-        """The implementation, with those that cannot be told apart from it."""
+        """The implementation, with those that it is tied with."""
         return self.implementation + (f" (tied with {', '.join(self.alike)})" if self.alike else "")
 
     @property
@@ -262,7 +262,7 @@ class Lead:
 
 
 def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
-    """The fastest implementations by ascending sequence length; cells must be of one setting and head dimension."""
+    """Return the fastest implementations by ascending sequence length; cells share setting and head dimension."""
     best: list[tuple[int, str, frozenset[str]]] = []
     for row in sorted(alike(cells, "implementation"), key=lambda row: row[0].cell.seq):
         timed = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
@@ -271,7 +271,7 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
             ratios = {other: _ratio(timed[other], quantity, timed[name], quantity) for other in timed if other != name}
             tied = frozenset(other for other, found in ratios.items() if direction(found) == 0)
             best.append((row[0].cell.seq, name, tied))
-    # Which tied implementation has the smallest median is random, so consecutive lengths with the same set are merged.
+    # Noise decides which tied implementation has the smallest median: merge consecutive lengths with the same tied set.
     runs = [list(group) for _, group in groupby(best, key=lambda each: {each[1]} | each[2])]
     return [Lead(run[-1][1], tuple(sorted(run[-1][2])), run[0][0], run[-1][0]) for run in runs]
 
@@ -284,11 +284,11 @@ class Finding(Said):
     """A sentence about a sweep."""
 
     hint: str = ""
-    """The option that shows more about it."""
+    """The option that shows more details."""
 
 
 def findings(record: AttentionRecord) -> Iterator[Finding]:
-    """All findings, setting by setting; each names what its setting differs in."""
+    """Yield all findings, setting by setting; each names the axes in which its setting differs."""
     groups = settings(record.cells)
     firsts = [group[0].axes for group in groups]
     differing = [axis for axis in _SETTING if len({str(axes.get(axis)) for axes in firsts}) > 1]
@@ -321,9 +321,9 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
 
 
 def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
-    """The fastest implementations by length, and the crossovers between them.
+    """Yield the fastest implementations by length, and the crossovers between them.
 
-    One that leads at all lengths is compared with the slowest, at the longest N at which they differ.
+    An implementation that leads at all lengths is compared with the slowest one, at the longest N where they differ.
     """
     for quantity in TIMES:
         found = leads(cells, quantity)
@@ -351,7 +351,7 @@ def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
-    """Compiled compared with eager, phase by phase, at the shortest and the longest common sequence."""
+    """Yield compiled compared with naive, phase by phase, at the shortest and the longest common sequence."""
     parts: list[str] = []
     rests_on: list[AttentionCellRecord] = []
     for quantity in TIMES:
@@ -359,7 +359,7 @@ def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
         ends = pairs[:1] + pairs[1:][-1:]
         rests_on += [cell for pair in ends for cell in (pair.first, pair.second)]
         at_ends = [
-            f"as fast within error at N {pair.first.cell.seq}, {with_interval(pair.ratio)}"
+            f"equally fast within error at N {pair.first.cell.seq}, {with_interval(pair.ratio)}"
             if direction(pair.ratio) == 0
             else f"{with_interval(pair.ratio)} as fast at N {pair.first.cell.seq}"
             for pair in ends
@@ -370,7 +370,7 @@ def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
-    """Growth in N, and of times in d at the longest sequence; equal statements share a sentence."""
+    """Yield growth in N, and growth of times in d at the longest sequence; equal statements share a sentence."""
     dim, every_dim = usual_dim(cells), dims(cells)
     timed = [cell for cell in cells if value(cell, "forward") is not None]
     complete = [row for row in alike(timed, "implementation", "dim") if dims(row) == every_dim]
@@ -393,7 +393,7 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
 
 
 def _tells(each: Growth) -> bool:
-    """Whether it grows at all: the exponents, or the interval of a single exponent, are above 0."""
+    """Whether the quantity grows significantly: all exponents, or the interval of the only exponent, are above 0."""
     if isinstance(each.law, NoPowerLaw):
         return min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
     sizes = (each.law.sizes[0], each.law.sizes[-1])
@@ -402,7 +402,7 @@ def _tells(each: Growth) -> bool:
 
 
 def _together(growths: Sequence[Growth]) -> str:
-    """`forward grows as N^1.97 ± 0.03 from N 1024 to 16384 (4 sizes)`; quantities over the same sizes share them."""
+    """`forward grows as N^1.97 ± 0.03 from N 1024 to 16384 (4 sizes)`; quantities share equal sizes."""
     grouped: dict[str, list[str]] = {}
     for each in growths:
         symbol, law = SYMBOLS[each.axis], each.law
@@ -412,20 +412,20 @@ def _together(growths: Sequence[Growth]) -> str:
         else:
             ends = dict.fromkeys((law.slopes[0], law.slopes[-1]))
             parts = [f"{symbol}^{end.exponent:.2f} from {end.first:.0f} to {end.last:.0f}" for end in ends]
-            power, over = f"no single power ({', '.join(parts)})", ""
+            power, over = f"{' and '.join(parts)} (no single power law)", ""
         grouped.setdefault(over, []).append(f"{NAMES[each.quantity]} as {power}")
     text = "; ".join(f"{', '.join(powers)}{over}" for over, powers in grouped.items())
     return text.replace(" as ", " grows as ", 1)
 
 
 def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
-    """The cell of one implementation with the longest sequence."""
+    """Return the cell of this implementation with the longest sequence."""
     own = (cell for cell in cells if cell.cell.implementation == name)
     return max(own, key=lambda cell: cell.cell.seq, default=None)
 
 
 def _phases(cells: Cells, where: str) -> Iterator[Finding]:
-    """Backward compared with forward, at the longest sequence of each implementation."""
+    """Yield the ratio of backward to forward time, at the longest sequence of each implementation."""
     both = [cell for cell in cells if value(cell, "forward") and value(cell, "backward")]
     by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
     for name in implementations(cells):
@@ -438,7 +438,7 @@ def _phases(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _kept(cells: Cells, where: str) -> Iterator[Finding]:
-    """Memory saved for backward besides inputs and output, compared with naive attention and fused kernels."""
+    """Yield the memory saved for backward besides inputs and output, relative to naive and fused attention."""
     known = [cell for cell in cells if cell.saved_bytes is not None]
     grouped: dict[str, list[AttentionCellRecord]] = {}
     for name in implementations(cells):
@@ -458,10 +458,10 @@ def _kept(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
-    """The frontier; head dimensions with the same one share a sentence."""
+    """Yield one sentence per frontier; head dimensions with the same frontier share it."""
     grouped: dict[tuple[str, int | None, int, tuple[int, ...]], list[Frontier]] = {}
     for each in frontier(cells):
-        # If a longer sequence fits, memory did not run out because of the length.
+        # If a longer sequence fits, the length is not why memory ran out.
         if each.beyond is not None and (each.fits is None or each.fits.cell.seq < each.beyond.cell.seq):
             fits = each.fits.cell.seq if each.fits else None
             place = (each.beyond.cell.implementation, fits, each.beyond.cell.seq, each.untried)
@@ -485,7 +485,7 @@ def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
 
 
 def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
-    """Tensors of the smallest cell that does not fit, similar ones together."""
+    """Yield the tensors of the smallest cell that does not fit; similar tensors are grouped."""
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
         return

@@ -1,4 +1,4 @@
-"""Folds the event log of `sysbench attention` into its record."""
+"""Fold the event log of `sysbench attention` into its record."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 
 HIGHEST_SHARE = 1.1
-"""Noise does not explain a rate above this share of the hardware's limit; caches may explain less."""
+"""A rate above this share of the hardware's limit is not credible; caches and noise explain smaller excesses."""
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 _OF_EVENTS = {"event", "at_s", "cell"}
-"""Fields that only events have."""
+"""Fields of events that records do not have."""
 
 
 def fold(events: Iterable[Event]) -> AttentionRecord:
@@ -96,7 +96,10 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
 
 
 def taken_s(cell: AttentionCellRecord) -> float | None:
-    """Seconds to measure a predicted cell: forwards, and as many with backward; one of each beyond --budget."""
+    """Return the seconds that measuring a predicted cell would take, including an untimed forward per backward.
+
+    A cell beyond --budget takes only one forward and one backward.
+    """
     if cell.outcome == "oom":
         return 0.0
     forward, backward = (cell.prediction.phase(phase) if cell.prediction else None for phase in PHASES)
@@ -108,7 +111,7 @@ def taken_s(cell: AttentionCellRecord) -> float | None:
 
 
 def _seconds(timed: Sequence[AttentionTimed], phase: Phase, *, warmup: bool = False) -> list[float]:
-    """Times by the device's clock if it has one, otherwise by the host's."""
+    """Return times by the device's clock if it has one, otherwise by the host's."""
     samples = [each.sample for each in timed if each.phase == phase and each.warmup == warmup]
     if all(sample.device_s is not None for sample in samples):
         return [sample.device_s for sample in samples if sample.device_s is not None]
@@ -137,13 +140,13 @@ def _cautions(
     seen: CellEvents, times: dict[Phase, Samples | None], rates: dict[Phase, AttentionRates]
 ) -> Iterator[Caution]:
     for phase, each in rates.items():
-        # Below the hardware's limit: something was not computed, or not waited for.
+        # Faster than the hardware allows: something was not computed, or the clock did not wait for it.
         if each.limit_share is not None and each.limit_share > HIGHEST_SHARE:
             yield Caution(
                 code="below-lower-bound",
                 message=f"{phase} is faster than the data sheet's rates allow for {units.flops(each.flops)} and "
                 f"{units.size(each.bytes_moved)}",
-                remedy="check what the implementation computes, and that its results are correct",
+                remedy="check that the implementation computes correct results",
             )
     for phase, found in times.items():
         if found is None or seen.finished is None or seen.finished.outcome != "ok":
@@ -155,4 +158,6 @@ def _cautions(
                 remedy="lock the clocks, or keep the machine idle during the run",
             )
         if statistics.drift(found.samples_s) is not None:
-            yield Caution(code="drift", message=f"{phase} times drift during the measurement", remedy="more --warmup")
+            yield Caution(
+                code="drift", message=f"{phase} times drift during the measurement", remedy="use more --warmup"
+            )

@@ -1,6 +1,7 @@
 """Live state of a run of `sysbench attention`, and its dashboard: a grid per implementation that fills cell by cell.
 
-Rows are head dimensions and columns sequence lengths; colours show the ratio of a time to the best on the same input.
+Rows are head dimensions and columns are sequence lengths. Colours show the ratio of a time to the best time on the same
+input.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from sysbench.units import Unit
 
 @dataclass(frozen=True)
 class CellState(run_state.CellState):
-    """Current state of a cell."""
+    """State of one cell during the run."""
 
     cell: AttentionCell
     forward_s: tuple[float, ...] = ()
-    """Times of measured calls, in order."""
+    """Times of the measured calls, in order."""
     backward_s: tuple[float, ...] = ()
     calls: int = 0
     """Number of calls, including warm-up."""
@@ -47,12 +48,12 @@ class CellState(run_state.CellState):
 
     @property
     def forward(self) -> float | None:
-        """The median so far, in seconds."""
+        """Median forward time so far, in seconds."""
         return statistics.median(self.forward_s) if self.forward_s else None
 
     @property
     def backward(self) -> float | None:
-        """The median so far, in seconds."""
+        """Median backward time so far, in seconds."""
         return statistics.median(self.backward_s) if self.backward_s else None
 
     @property
@@ -66,12 +67,12 @@ AttentionState = RunState[CellState]
 
 
 def folded(events: Iterable[Event]) -> AttentionState:
-    """The state after all of these events."""
+    """Return the state after these events."""
     return reduce(advance, events, AttentionState())
 
 
 def left_s(state: AttentionState, now_s: float) -> float | None:
-    """Remaining seconds of the run, estimated from finished cells; None before there are any.
+    """Return the remaining seconds of the run, estimated from finished cells; None before there are any.
 
     The time of a cell has a part that grows with the FLOPs of its calls, and a constant part.
     """
@@ -89,7 +90,10 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 
 def _expected_s(cell: CellState, over: list[CellState]) -> float:
-    """Time of the calls, scaled by FLOPs from the most similar finished cell, plus the median constant part."""
+    """Return the expected time of a cell.
+
+    It is the time of the calls, scaled by FLOPs from the most similar finished cell, plus the median constant part.
+    """
     alike = [each for each in over if each.cell.implementation == cell.cell.implementation] or over
     work = _work(cell)
     nearest = min(alike, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
@@ -98,7 +102,7 @@ def _expected_s(cell: CellState, over: list[CellState]) -> float:
 
 
 def _calls_s(cell: CellState) -> float:
-    """Time of all calls, including a forward for every backward and the warm-up calls."""
+    """Return the time of all calls, including a forward for every backward and the warm-up calls."""
     measured = 2 * sum(cell.forward_s) + sum(cell.backward_s)
     return measured * (1 + cell.cell.warmup / cell.cell.repeats)
 
@@ -135,7 +139,7 @@ _HANDLERS = run_state.handlers(
 )
 
 advance = partial(run_state.advance, _HANDLERS)
-"""The state after one more event; unchanged if the event affects nothing that is shown."""
+"""Return the state after another event; the state is unchanged if the event affects nothing on screen."""
 
 
 Shown = Literal["forward", "backward", "saved"]
@@ -146,7 +150,7 @@ PLACE = 9
 GAP = 3
 LONGEST_BAR = 40
 CLOSE, FAR = 1.05, 2.0
-"""Times up to CLOSE times the best are coloured like the best, and from FAR times the best on as bad."""
+"""Times up to `CLOSE` × the best are coloured like the best; times from `FAR` × the best are coloured as bad."""
 
 _TITLES: dict[Shown, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 _WORDS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
@@ -162,7 +166,7 @@ class AttentionScreen:
     now_s: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Title, device, the running cell, and as many grids as fit."""
+        """Yield the title, the device, the running cell, and as many grids as fit."""
         width = max(8, options.max_width - 2)
         height = max(1, (options.height or options.size.height) - 1)
         plain = console.color_system is None or bool(console.no_color)
@@ -209,7 +213,7 @@ class AttentionScreen:
         return pieces_that_fit([(name, theme.QUIET) for name in names], width)
 
     def _running(self, width: int) -> Text:
-        """The running cell: its stage, a progress bar, and results so far."""
+        """Return the line of the running cell: its stage, a progress bar, and the results so far."""
         now = self.state.now
         if now is None:
             return Text("waiting for the first cell", theme.QUIET)
@@ -232,7 +236,7 @@ class AttentionScreen:
         return line.append(f"   {estimate}" if estimate else "", "bold")
 
     def _sections(self, plain: bool, width: int) -> list[Section]:
-        """For each quantity, grids of all implementations in the setting of the running cell."""
+        """Return a section per quantity, with the grids of all implementations in the setting of the running cell."""
         cells = [cell for _, cell in self.state.cells]
         if cells:
             like = (self.state.now or cells[0]).cell
@@ -252,11 +256,11 @@ class AttentionScreen:
             grids = {
                 name: _grid(each, kind, lengths, best, self.state.now, label, plain) for name, each in by_name.items()
             }
-            heading = Text(f"{_TITLES[kind]}, d down, N across", theme.QUIET)
+            heading = Text(f"{_TITLES[kind]}: rows d, columns N", theme.QUIET)
             if best:
                 heading.append("   ").append("* best" if plain else "best", "" if plain else "bold green")
             if best and not plain:
-                heading.append("  up to 2 ×", "yellow").append("  2 × and more", "red")
+                heading.append("  up to 2 ×", "yellow").append("  2 × or more", "red")
             sections.append(Section(heading, grids))
         return sections
 
@@ -270,7 +274,7 @@ class Section:
 
 
 def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
-    """As many consecutive sequence lengths as fit, including that of the running cell."""
+    """Return as many consecutive sequence lengths as fit, including that of the running cell."""
     most = max(1, most)
     around = lengths.index(now.cell.seq) if now is not None and now.cell.seq in lengths else 0
     first = min(max(0, around - most + 1), max(0, len(lengths) - most))
@@ -278,7 +282,7 @@ def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
 
 
 def _estimate(cell: CellState, width: int) -> str:
-    """Medians so far, abbreviated if there is little room."""
+    """Return the medians so far, abbreviated if there is little room."""
     known = [(name, value) for name, value in (("forward", cell.forward), ("backward", cell.backward)) if value]
     whole = "  ".join(f"{name} {units.seconds(value)}" for name, value in known)
     return whole if len(whole) <= width else "  ".join(f"{name[0]}wd {units.seconds(value)}" for name, value in known)
@@ -294,7 +298,7 @@ def _value(cell: CellState, kind: Shown) -> float | None:
 
 
 def _best(cells: Iterable[CellState], kind: Shown) -> Best:
-    """Smallest value for each d and N; empty for a single implementation."""
+    """Return the smallest value for each d and N; empty for a single implementation."""
     cells = list(cells)
     if len({cell.cell.implementation for cell in cells}) < 2:
         return {}
@@ -316,7 +320,7 @@ def _grid(
     label: int,
     plain: bool,
 ) -> list[Text]:
-    """A heading with the implementation and the sequence lengths, and a line per head dimension."""
+    """Return a heading with the implementation and the sequence lengths, and a line per head dimension."""
     places = {(cell.cell.dim, cell.cell.seq): cell for cell in cells}
     heading = Text(cells[0].cell.implementation.ljust(label), "bold")
     lines = [heading.append("".join(str(n).rjust(PLACE) for n in lengths), theme.QUIET)]
@@ -332,7 +336,7 @@ def _grid(
 def _shown(
     cell: CellState | None, kind: Shown, best: float | None, now: CellState | None, plain: bool
 ) -> tuple[str, str]:
-    """Text and style of one place of a grid."""
+    """Return the text and the style of one grid entry."""
     if cell is None:
         return "", ""
     found = _value(cell, kind)
@@ -358,7 +362,7 @@ def _short(unit: Unit, value: float) -> str:
 
 
 def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
-    """As many sections as fit, and at least the grid of the running implementation of the first one."""
+    """Return as many sections as fit, and at least the grid of the running implementation."""
     lines: list[Text] = []
     left_out = 0
     for number, section in enumerate(sections):
@@ -366,7 +370,7 @@ def _laid_out(sections: Sequence[Section], running: str | None, width: int, heig
         wide = max((line.cell_len for _, grid in every for line in grid), default=1)
         across = max(1, (width + GAP) // (wide + GAP))
         rows = [every[first : first + across] for first in range(0, len(every), across)]
-        room = height - len(lines) - 2  # an empty line and the heading
+        room = height - len(lines) - 2  # 2: an empty line and the heading
         fitting = _fitting(rows, running, room if number == 0 or _high(rows) <= room else 0)
         left_out += sum(len(row) for row in rows) - sum(len(row) for row in fitting)
         if not fitting:
@@ -377,7 +381,7 @@ def _laid_out(sections: Sequence[Section], running: str | None, width: int, heig
             lines += [Text()] * bool(position and airy)
             lines += _beside([grid for _, grid in row])
     if left_out and len(lines) < height:
-        lines.append(Text(f"and {left_out} more, which need a larger terminal", theme.QUIET))
+        lines.append(Text(f"{left_out} more in a larger terminal", theme.QUIET))
     return lines[:height]
 
 
@@ -390,7 +394,7 @@ def _high(rows: Sequence[Row]) -> int:
 
 
 def _fitting(rows: list[Row], running: str | None, room: int) -> list[Row]:
-    """As many consecutive rows as fit, including the one with the running implementation."""
+    """Return as many consecutive rows as fit, including the row with the running implementation."""
     last = next((number for number, row in enumerate(rows) if any(name == running for name, _ in row)), 0)
     first = end = last
     while end < len(rows) and _high(rows[first : end + 1]) <= room:
@@ -413,7 +417,7 @@ def _beside(grids: Sequence[list[Text]]) -> list[Text]:
 
 
 def result(cell: CellState) -> str:
-    """The result of a cell: `forward 12.3 ms, backward 24.1 ms, keeps 64.0 MiB`."""
+    """Return the result of a cell: `forward 12.3 ms, backward 24.1 ms, keeps 64.0 MiB`."""
     if cell.outcome != "ok":
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     words = [
@@ -433,7 +437,7 @@ def result(cell: CellState) -> str:
 
 
 class AttentionLines(CellLines):
-    """Progress without a terminal: a line per finished cell."""
+    """Progress lines for output that is not a terminal: a line per finished cell."""
 
     blank = AttentionState()
     always = _NAMED

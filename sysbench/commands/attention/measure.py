@@ -1,4 +1,4 @@
-"""Measures attention: time of forward and backward, memory, the operator that runs, and errors compared with fp64."""
+"""Measure attention: time of forward and backward, memory, the operator that runs, and errors relative to fp64."""
 
 from __future__ import annotations
 
@@ -55,22 +55,23 @@ LONGEST_CHECKED = 2048
 """Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""
 
 GENEROUS = 8
-"""No implementation whose tensors can be counted needs this multiple of two N × N tensors and of inputs and outputs."""
+"""Upper bound on the memory of implementations whose tensors can be counted, as a multiple of two N × N tensors and of
+inputs and outputs."""
 
 ROTATED = 3
 """Number of copies of the input that calls on a GPU alternate between."""
 
 COLD_BYTES = 256 * 2**20
-"""Written before every call with --cold: several times the size of any current cache."""
+"""Size of the buffer that --cold writes before every call: several times the size of any current cache."""
 
 
 def run(
     cell: AttentionCell, device: DeviceInfo, artifact: Path | None = None, *, clock: Clock | None = None
 ) -> Iterator[Event]:
-    """Measure the cell, or simulate its memory; afterwards everything is freed.
+    """Measure the cell, or simulate it; all memory is freed at the end.
 
     Raises UnavailableError for an implementation that is not available or does not compute attention, DoesNotFitError
-    if memory runs out, NotTriedError for a cell that would take too much host memory or too long, and any error of the
+    if memory runs out, NotTriedError for a cell that would need too much host memory or time, and any error of the
     implementation.
     """
     if cell.simulate is not None:
@@ -97,7 +98,7 @@ class _Pace:
         self._seconds_per_flop: dict[tuple[str, ...], float] = {}
 
     def refuse_long(self, cell: AttentionCell, device: torch.device) -> None:
-        """Raise OverBudgetError for a cell that, judging by smaller ones, would take longer than --budget."""
+        """Raise OverBudgetError if smaller cells suggest that this one would exceed --budget."""
         pace = self._seconds_per_flop.get(self._kind(cell, device))
         if pace is not None:
             _refuse_over_budget(cell, pace * _flops(cell))
@@ -113,7 +114,7 @@ class _Pace:
 
 
 _PACE = _Pace()
-"""Shared by all cells of this worker process."""
+"""Pace of all cells of this worker process."""
 
 
 def _flops(cell: AttentionCell) -> int:
@@ -138,12 +139,12 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
     yield entered(cell.key, "simulating")
     result = simulate(cell, gpu, settings)
     if cell.implementation == "compiled":
-        # Its memory is known only once it has run: times alone, or UnavailableError without them.
+        # The memory of compiled code is known only after it has run, so only times are predicted.
         if not result.verdict.fits:
             raise UnavailableError(
-                f"without the compiler it needs {units.size(result.reserved_peak_bytes)}, and "
+                f"eager execution needs {units.size(result.reserved_peak_bytes)}, and "
                 f"{units.size(result.available_bytes)} are available; "
-                "how much of that compiling saves is known once it has run"
+                "how much the compiler saves is known only after it has run"
             )
         yield predicted(cell, known, result.trace)
         return
@@ -161,7 +162,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         peak_allocated_bytes=result.allocated_peak_bytes,
         peak_reserved_bytes=result.reserved_peak_bytes,
     )
-    with suppress(UnavailableError):  # of its memory alone
+    with suppress(UnavailableError):  # for GPUs of unknown speed, memory is all that is known
         yield predicted(cell, known, result.trace)
 
 
@@ -176,7 +177,7 @@ def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionA
 
 
 def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
-    """Raise BeyondMemoryError for a cell that does not fit on the host, because trying it would cause thrashing."""
+    """Raise BeyondMemoryError for a cell that does not fit into host memory and would cause swapping."""
     available = host_available_bytes()
     # Counting is slow, and most cells are far below the limit.
     if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
@@ -185,7 +186,7 @@ def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
     if needs is not None and needs.peak_bytes > 0.9 * available:
         yield AttentionAccounted(at_s=time.time(), cell=cell.key, tensors=needs.at_peak, available_bytes=available)
         raise BeyondMemoryError(
-            f"needs {units.size(needs.peak_bytes)}, and there are {units.size(available)} of memory for this process"
+            f"needs {units.size(needs.peak_bytes)}, but this process has only {units.size(available)} of memory"
         )
 
 
@@ -201,7 +202,7 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
     calls = _Calls(cell, function, inputs, gradient_for(inputs[0]), clock)
     try:
         yield from _first_call(cell, calls)
-        # The first call may include compilation, so a second one is timed.
+        # The first call may include compilation, so the second one is timed.
         calls.forget()
         started_s = time.perf_counter()
         calls.attend()
@@ -218,10 +219,10 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
     else:
         yield _checked(cell, calls)
         return
-    # Outside the except block, because the traceback would keep tensors alive.
+    # This is outside the except block because the traceback would keep tensors alive.
     calls.forget()
     if on.type == "cuda" and on.memory_bytes is not None:
-        # What it would have needed, simulated for the same GPU; it still fails without these details.
+        # Simulate how much memory it would have needed on this GPU; without these details it still fails.
         with suppress(UnavailableError):
             yield _accounted_by(simulate(cell, Gpu.like(on, on.memory_bytes), allocator_settings()), cell)
     raise DoesNotFitError("memory ran out")
@@ -229,14 +230,14 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
 
 @dataclass(frozen=True)
 class _Base:
-    """Memory of CUDA's allocator before a cell allocates anything; None on other devices."""
+    """Bytes in CUDA's allocator before a cell allocates anything; None on other devices."""
 
     allocated_bytes: int | None
     reserved_bytes: int
 
     @classmethod
     def of(cls, device: torch.device) -> _Base:
-        """Current state, after freeing cuBLAS's workspaces, so that every cell allocates them like the first one."""
+        """Return the current state after freeing cuBLAS's workspaces, so that every cell allocates them anew."""
         if device.type != "cuda":
             return cls(None, 0)
         torch._C._cuda_clearCublasWorkspaces()
@@ -244,7 +245,7 @@ class _Base:
         return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
 
     def above(self, device: torch.device) -> int:
-        """Bytes allocated since then."""
+        """Return the bytes allocated since this state."""
         return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
 
 
@@ -261,7 +262,7 @@ class _Calls(AttentionCall):
         self._rotation = cycle([inputs])
 
     def prepare(self, sets: int) -> None:
-        """Alternate between this many copies of the input, so that none is still in a cache.
+        """Alternate between this many copies of the input, so that the next input is never in a cache.
 
         With --cold, caches are also flushed; the buffer for that is allocated here.
         """
@@ -271,7 +272,7 @@ class _Calls(AttentionCall):
             self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=self.gradient.device)
 
     def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
-        """One call of a phase, between two synchronizations."""
+        """Time one call of a phase, between two synchronizations."""
         self.forget()
         self.inputs = next(self._rotation)
         if phase == "backward":
@@ -319,9 +320,9 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
 
 
 def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
-    """Raise UnavailableError unless the output can be attention's; a user's own function may return anything.
+    """Raise UnavailableError if the output cannot be that of attention; a user's own function may return anything.
 
-    This is a function so that nothing refers to the output afterwards.
+    This is a separate function so that no reference to the output remains.
     """
     output, q = calls.output, calls.inputs[0]
     if not isinstance(output, Tensor) or output.shape != q.shape:
@@ -329,16 +330,16 @@ def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
         raise UnavailableError(f"{cell.implementation} returned {shape} instead of {tuple(q.shape)}")
     if not output.requires_grad:
         raise UnavailableError(
-            f"{cell.implementation} returned a result without a gradient: there is no backward to time"
+            f"{cell.implementation} returned a result that does not require grad, so there is no backward to time"
         )
     if not torch.isfinite(output).all():
-        raise UnavailableError(f"{cell.implementation} returned numbers that are not finite")
+        raise UnavailableError(f"{cell.implementation} returned non-finite values")
 
 
 def _memory_of(
     cell: AttentionCell, calls: _Calls, device: torch.device, base: _Base, held_bytes: int
 ) -> Iterator[Event]:
-    """Memory according to the allocator on CUDA; elsewhere counted tensor by tensor, if possible."""
+    """Yield memory: from the allocator on CUDA, elsewhere counted tensor by tensor if possible."""
     if base.allocated_bytes is None:
         needs = counted(cell, real=calls.inputs)
         if needs is not None:
@@ -377,7 +378,7 @@ def _memory_of(
 
 
 def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Warm-up, then all forwards, then all backwards."""
+    """Run the warm-up calls, then all forwards, then all backwards."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
     # Large inputs fit in no cache and need no copies.
     small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES
@@ -395,7 +396,7 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
 
 
 def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
-    """Compare the first sequence with fp64; for a long sequence, only some queries, and no gradients of k and v."""
+    """Compare the first sequence with fp64; for long sequences, only some queries and no gradients of k and v."""
     calls.forget()
     calls.attend()
     calls.differentiate()
@@ -419,7 +420,7 @@ def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
 
 
 def _last_queries(cell: AttentionCell, n: int) -> Attention:
-    """Attention of the last queries only; under a causal mask each query sees the keys up to its own position."""
+    """Return attention of the last queries only; with a causal mask, each query sees keys up to its own position."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])

@@ -1,4 +1,4 @@
-"""Memory of attention on the host, counted tensor by tensor, on real tensors or in advance without data."""
+"""Count the memory of attention on the host tensor by tensor, on real tensors or in advance without data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sysbench.lab.precision import compute_dtype
 PhaseName = Literal["inputs", "forward", "backward"]
 
 COUNTED = ("naive", "sdpa-math", "sdpa-flash")
-"""Implementations whose tensors are all created by visible operators that the host supports."""
+"""Implementations whose tensors are all created by dispatched operators that the host supports."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Needs:
 
     before_backward_bytes: int
     saved_bytes: int
-    """Besides q, k, v and the output."""
+    """Bytes kept for backward besides q, k, v and the output."""
     peak_bytes: int
     at_peak: list[AttentionTensor]
 
 
 class _Ledger(DispatchMode):
-    """Records live tensors, and those at the peak."""
+    """Dispatch mode that records the live tensors, and those at the peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _Ledger(DispatchMode):
 
 
 def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
-    """Memory of one forward and one backward; None for an implementation whose tensors are not visible.
+    """Return the memory of one forward and one backward; None for an implementation whose tensors are not visible.
 
     Operators run on the `real` inputs if given, and otherwise on tensors without data, which takes no time or memory.
     """
@@ -130,6 +130,6 @@ _NAMES = {
     "bmm": "product",
     "div": "scaled scores, weights",
     "exp": "exponentials",
-    "mul": "product by element",
+    "mul": "elementwise product",
     "masked_fill": "masked scores",
 }

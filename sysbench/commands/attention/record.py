@@ -20,7 +20,7 @@ class AttentionTimed(Event):
     event: Literal["attention_timed"] = "attention_timed"
     cell: str
     index: Count
-    """From 0, separately for each phase and for warm-up and measured calls."""
+    """Index of the call from 0, counted separately for each phase and for warm-up and measured calls."""
     warmup: bool
     phase: Literal["forward", "backward"]
     sample: PhaseSample
@@ -44,7 +44,7 @@ class AttentionMemory(Event):
 class AttentionPredicted(Grounds, Event):
     """Predicted times of forward and backward on a GPU, with their intervals; the cell was not run.
 
-    Times are those of the device alone, as measured on CUDA, where calls are launched ahead.
+    Times exclude launch overhead, as when measured on CUDA, where calls are launched ahead.
     """
 
     event: Literal["attention_predicted"] = "attention_predicted"
@@ -62,7 +62,7 @@ class AttentionKernels(Event):
 
 
 class AttentionError(Frozen):
-    """Deviation of a result from the same computation in fp64."""
+    """Error of a result relative to the same computation in fp64."""
 
     max_abs: Number
     relative: Number
@@ -70,7 +70,7 @@ class AttentionError(Frozen):
 
 
 class AttentionChecked(Event):
-    """Errors of an implementation compared with fp64, on a sample of the input."""
+    """Errors of an implementation relative to fp64, on a sample of the input."""
 
     event: Literal["attention_checked"] = "attention_checked"
     cell: str
@@ -96,7 +96,7 @@ class AttentionAccounted(Event):
     event: Literal["attention_accounted"] = "attention_accounted"
     cell: str
     tensors: list[AttentionTensor]
-    """All tensors that are alive at the peak."""
+    """All tensors alive at the peak."""
     available_bytes: Bytes | None
     reserved_bytes: Bytes | None = None
     """Memory that the allocator would have to reserve for them; None if unknown."""
@@ -118,12 +118,12 @@ class AttentionRates(Frozen):
 
 
 class AttentionCellRecord(CellRecord):
-    """One cell of `sysbench attention`; None for whatever was not measured or simulated."""
+    """One cell of `sysbench attention`; values that were neither measured nor simulated are None."""
 
     cell: AttentionCell = Field(alias="axes")
 
     source: Source | Literal["predicted"]
-    """Source of the numbers; predicted times come with simulated memory."""
+    """Source of the values; memory is simulated if times are predicted."""
     gpu: SimulatedGpuRecord | None
     kernel: str | None
     """The operator that attention actually ran."""
@@ -134,7 +134,7 @@ class AttentionCellRecord(CellRecord):
     device_events: bool
     """Whether times are measured by device events; otherwise by the host's clock between two synchronizations."""
     warmup_samples_s: dict[str, list[Seconds]]
-    """By phase, in order."""
+    """Times by phase, in order."""
     before_backward_bytes: Bytes | None
     saved_bytes: Bytes | None
     peak_allocated_bytes: Bytes | None
@@ -145,13 +145,13 @@ class AttentionCellRecord(CellRecord):
     fused_saved_bytes: Bytes
     """Minimum that a fused kernel saves: one number per query. Computed, not measured."""
     rates: dict[str, AttentionRates]
-    """By phase."""
+    """Rates by phase."""
     errors: dict[str, AttentionError]
-    """Errors compared with fp64, of `output` and of the gradients of `q`, `k` and `v`."""
+    """Errors relative to fp64, of `output` and of the gradients of `q`, `k` and `v`."""
     tensors: list[AttentionTensor]
-    """Tensors that a cell that does not fit would need."""
+    """The tensors of a cell that does not fit."""
     needed_bytes: Bytes | None = None
-    """Memory that a cell that does not fit would need, including what the allocator reserves beyond its tensors."""
+    """Reserved memory that a cell that does not fit would need, in bytes."""
     available_bytes: Bytes | None
     prediction: Grounds | None = Field(default=None, exclude_if=lambda value: value is None)
     """Times on a GPU that is not present; None if they were measured, or if its speed is unknown."""

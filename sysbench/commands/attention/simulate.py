@@ -1,7 +1,7 @@
-"""Simulates attention alone on a GPU that need not be present: saved bytes, peak, tensors, and predicted times.
+"""Simulate attention on a GPU that need not be present: saved bytes, peak, tensors, and predicted times.
 
-As in a measured cell, a first call lets cuBLAS allocate its workspaces and the allocator its segments, and the second
-call counts.
+As in a measured cell, cuBLAS allocates its workspaces and the allocator its segments in a first call, and the results
+are those of the second call.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ _WHAT = {
     "bmm": "product",
     "div": "scaled scores, weights",
     "exp": "exponentials",
-    "mul": "product by element",
+    "mul": "elementwise product",
     "masked_fill": "masked scores",
     "amax": "largest scores",
     "sum": "sums",
     "neg": "negated product",
     "to_copy": "converted copy",
 }
-"""Names for results of operators that are clearer than the operators' own names."""
+"""Names of operator results that are clearer than the names of the operators."""
 
 
 @dataclass(frozen=True)
 class SimulatedAttention:
     """Memory of one forward and one backward on a GPU, in blocks as CUDA's allocator counts them.
 
-    Of compiled attention, it is the memory of what is compiled: how much of that compiling saves is not known.
+    For compiled attention, it is the memory of the eager code; how much the compiler saves is unknown.
 
     before_backward_bytes  inputs, tensors that the implementation holds, output and saved tensors
     saved_bytes            what forward saves besides its inputs and its output
@@ -74,7 +74,7 @@ class SimulatedAttention:
     reserved_peak_bytes    memory that the allocator reserves for it
     available_bytes        memory that the allocator could reserve
     at_peak                tensors that are alive at the peak
-    verdict                whether it fits; if not, the other numbers are for a GPU on which it does
+    verdict                whether it fits; if not, the other numbers are for a GPU with enough memory
     trace                  kernels of that forward and backward
     """
 
@@ -207,11 +207,11 @@ class _Run:
             raise UnavailableError(f"{self._cell.implementation} did not return attention of q, k and v")
         self.output_bytes = output.untyped_storage().nbytes()
         if first:
-            torch.isfinite(output).all()  # as when measuring
+            torch.isfinite(output).all()  # as in a measurement
 
 
 class _Labels(DispatchMode):
-    """Names of allocations; this mode is outside the simulated device, so that it sees the device's results."""
+    """Dispatch mode that names allocations; it is outside the simulated device, so that it sees its results."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

@@ -23,10 +23,10 @@ Implementation = Literal[
     "naive", "compiled", "sdpa-math", "sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn"
 ]
 """naive           softmax(q kᵀ / √d) v as separate operators
-compiled        the same through torch.compile
-sdpa-…          torch's scaled_dot_product_attention, with one of its kernels
+compiled        `naive` through torch.compile
+sdpa-…          torch's scaled_dot_product_attention with the named kernel
 flex            torch's flex_attention, compiled
-flash-attn      the library of that name
+flash-attn      the flash-attn library
 """
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
@@ -41,7 +41,7 @@ _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def _implementations(value: object) -> tuple[str, ...]:
-    """Known implementations, and the user's own functions as `module:function`."""
+    """Parse implementations: known names, and functions of the user as `module:function`."""
     names = texts(value)
     for name in names:
         if name not in IMPLEMENTATIONS and not _OWN.fullmatch(name):
@@ -51,15 +51,15 @@ def _implementations(value: object) -> tuple[str, ...]:
 
 
 def not_simulated(implementation: str, gpu: str) -> str | None:
-    """Why an implementation cannot be simulated on this GPU, or None if it can.
+    """Return why an implementation cannot be simulated on this GPU, or None if it can.
 
-    What Inductor saves for backward and what it recomputes is known once it has run: times alone are predicted.
+    For `compiled`, only times are predicted, because what Inductor saves or recomputes is known only after it has run.
     """
     if implementation != "compiled" or hardware.named(gpu).rates:
         return None
     return (
-        f"--impl compiled cannot be simulated for {gpu}: its memory is known only once it has run, and for a mere "
-        "memory size no times are predicted. Name a GPU, such as a100-80gb, or leave compiled out"
+        f"--impl compiled cannot be simulated for {gpu}: its memory is known only after it has run, and a bare memory "
+        "size has no predicted times. Name a GPU, such as a100-80gb, or drop compiled"
     )
 
 
@@ -75,17 +75,17 @@ class AttentionCell(RunCell):
     causal: bool
     precision: Precision
     simulate: str | None
-    """The GPU to simulate; None measures."""
+    """The GPU to simulate; None to measure."""
     warmup: Steps
     repeats: Size
     budget: Seconds
-    """The largest predicted duration of the cell, in seconds; 0 sets no limit."""
+    """Longest predicted duration of the cell in seconds; 0 sets no limit."""
     cold: bool
     seed: Seed
 
     @property
     def rows(self) -> int:
-        """Independent attentions in one call: batch × heads."""
+        """Number of independent attention computations per call: batch × heads."""
         return self.batch * (self.heads or 1)
 
     @property
@@ -95,7 +95,7 @@ class AttentionCell(RunCell):
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """All sizes that increase the need for memory."""
+        """All sizes that increase the memory requirement."""
         return (self.batch, self.heads or 1, self.seq, self.dim)
 
     @property
@@ -105,22 +105,22 @@ class AttentionCell(RunCell):
 
     @property
     def title(self) -> str:
-        """A short description of the cell."""
+        """Short description of the cell."""
         return f"{self.implementation} d {self.dim} N {self.seq}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, in one line, or None if it can; a simulation is always of CUDA."""
+        """Return why this cell cannot run, in one line, or None if it can; simulations follow the rules of CUDA."""
         if self.simulate is not None:
             return not_simulated(self.implementation, self.simulate) or threads_problem(self, "cuda")
         if device == "cpu" and self.precision == "fp16":
-            return "--precision fp16 is refused on the CPU, which emulates it; use bf16, or --device cuda"
+            return "--precision fp16 is not supported on the CPU, which emulates it; use bf16, or --device cuda"
         if device is not None and device != "cuda" and self.precision == "tf32":
             return f"--precision tf32 is a CUDA format; on {device} use fp32"
         return threads_problem(self, device)
 
 
 class AttentionSpec(RunSpec):
-    """A run of `sysbench attention`; the run is the product of all axes."""
+    """A run of `sysbench attention`: the product of all axes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
@@ -135,7 +135,7 @@ class AttentionSpec(RunSpec):
         Option(metavar="NAME,…", panel=SWEEP, values=IMPLEMENTATIONS),
     ] = Field(
         default=("naive",),
-        description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or a function of your own, my_module:attention.",
+        description=f"Implementations: {', '.join(IMPLEMENTATIONS)}, or your own function, as my_module:attention.",
     )
     dim: Annotated[Sizes, Option(metavar="AXIS", panel=SWEEP)] = Field(default=(64,), description="Head dimension d.")
     seq: Annotated[Sizes, Option(flags=("--seq", "--seq-len"), metavar="AXIS", panel=SWEEP)] = Field(
@@ -148,7 +148,7 @@ class AttentionSpec(RunSpec):
         default=(), description="Attention heads; by default the inputs have no head dimension."
     )
     causal: Annotated[bool, Option(panel=SWEEP)] = Field(
-        default=False, description="Apply a causal mask: no position attends to later ones."
+        default=False, description="Apply a causal mask: no position attends to later positions."
     )
     precision: Annotated[
         Precisions,
@@ -165,12 +165,12 @@ class AttentionSpec(RunSpec):
     threads: Annotated[Threads, Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
         default=(),
         exclude_if=lambda value: not value,
-        description="Threads that compute on the CPU; torch's own number by default.",
+        description="Number of threads on the CPU; torch's default if not given.",
     )
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=MEASUREMENT)] = Field(
         default=(),
-        description="Predict times and simulate memory, and where it runs out, on these GPUs instead of measuring: "
-        "a100-80gb; for 24GiB, memory alone.",
+        description="Predict times and simulate memory on these GPUs instead of measuring: a100-80gb. A bare memory "
+        "size, 24GiB, has no times.",
     )
     warmup: Annotated[Steps, Option(metavar="N", panel=MEASUREMENT)] = Field(
         default=10, description="Warm-up calls of forward and of backward."
@@ -180,8 +180,8 @@ class AttentionSpec(RunSpec):
     )
     budget: Annotated[Seconds, Option(metavar="S", panel=MEASUREMENT)] = Field(
         default=60.0,
-        description="Skip cells that are predicted, from smaller ones or from their first call, to take longer than S "
-        "seconds; 0 sets no limit.",
+        description="Skip cells that would take longer than S seconds, as estimated from smaller cells or from the "
+        "first call; 0 sets no limit.",
     )
     cold: Annotated[bool, Option(panel=MEASUREMENT)] = Field(
         default=False, description="Flush the device's caches before every call."
@@ -197,11 +197,13 @@ class AttentionSpec(RunSpec):
     @model_validator(mode="after")
     def _check(self) -> AttentionSpec:
         if self.simulate and self.device != ("auto",):
-            raise ValueError("--device names the device to measure on; with --simulate nothing is measured")
+            raise ValueError(
+                "--device names the device to measure on, but --simulate measures nothing: drop one of them"
+            )
         return self
 
     def cells(self) -> Iterator[AttentionCell]:
-        """Every cell of the run: inputs in ascending order, and for each input its implementations."""
+        """Yield every cell of the run: inputs in ascending order, and all implementations of each input."""
         axes = (self.simulate or (None,), self.device, self.threads or (None,), self.precision, self.batch)
         for gpu, device, threads, precision, batch, heads in product(*axes, self.heads or (None,)):
             for dim, seq, implementation in product(self.dim, self.seq, self.impl):

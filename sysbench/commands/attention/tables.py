@@ -51,19 +51,19 @@ AXES = ("simulate", "device", "threads", "precision", "heads", "implementation",
 """Axes in the order of columns."""
 
 CLOSE = 1.05
-"""Times up to this multiple of the best are coloured like the best."""
+"""Times up to this multiple of the best time are coloured like the best."""
 
 FAR = 2.0
-"""Times from this multiple of the best on are coloured as bad."""
+"""Times from this multiple of the best time on are coloured as bad."""
 
 MOST_ROWS = 32
-"""A longer comparison is limited to one head dimension, unless it is requested by name."""
+"""Largest number of rows of the default comparison; a longer one shows a single head dimension."""
 
 _PREDICTED = re.compile(r"about \d[\d.]* \w+")
 
 
 def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """The complete output for a record; raises UsageError for an unknown or empty table."""
+    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     said = [
         Remark("finding", f"{found.text[:-1]} ({found.hint})." if found.hint else found.text)
         for found in findings(record)
@@ -76,7 +76,7 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
 
 
 def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
-    """The tables called `names`; by default the comparison, or the sweep of a single implementation."""
+    """Return the tables called `names`; by default the comparison, or the sweep of a single implementation."""
     chosen = tuple(names)
     if not chosen:
         if len(implementations(record.cells)) < 2:
@@ -91,7 +91,7 @@ def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
 
 
 def subject(record: AttentionRecord) -> tuple[str, ...]:
-    """Common properties of all cells: `attention`, `batch 8`, `causal`, `fp32`, the device, the repeats."""
+    """Return the common properties of all cells: `attention`, `batch 8`, `causal`, `fp32`, the device, the repeats."""
     if not record.cells:
         return ("attention",)
     cell, differing = record.cells[0].axes, varying(record.cells)
@@ -115,12 +115,12 @@ def subject(record: AttentionRecord) -> tuple[str, ...]:
 
 
 def varying(cells: Cells) -> tuple[str, ...]:
-    """Axes in which these cells differ."""
+    """Return the axes in which these cells differ."""
     return tuple(axis for axis in AXES if len({str(cell.axes.get(axis)) for cell in cells}) > 1)
 
 
 def status(cell: AttentionCellRecord) -> Word:
-    """The outcome of a cell; running out of memory is shown as a result."""
+    """Return the outcome of a cell; running out of memory counts as a result."""
     if cell.outcome == "ok":
         return Word("ok" if cell.source == "measured" else cell.source, "quiet")
     if over_memory(cell):
@@ -128,11 +128,11 @@ def status(cell: AttentionCellRecord) -> Word:
     return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
 
 
-# --- what columns hold
+# --- values of columns
 
 
 def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
-    """Values in the columns of these axes."""
+    """Return the values of the columns of these axes."""
     absent = {"simulate": "measured", "heads": "none"}
     return tuple(absent.get(axis, "") if cell.get(axis) is None else cell[axis] for axis in named)
 
@@ -140,7 +140,7 @@ def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
 def _along(
     named: Callable[[Any], Sequence[str]], cell_of: Callable[[Any], AttentionCellRecord] = lambda row: row
 ) -> Leading:
-    """Leading columns for axes that depend on the part that a table shows."""
+    """Declare leading columns for axes that depend on the cells of the table."""
 
     def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
         axis_names = named(part)
@@ -169,7 +169,7 @@ def _per_second(
     of: Literal["flops", "bytes_moved", "limit_s"],
     time: Literal["mean", "median"],
 ) -> float | None:
-    """Divide by the time that the row shows, measured or predicted."""
+    """Return a rate: a number divided by the measured or predicted time that the row shows."""
     found, instead = getattr(cell, phase), predicted(cell, phase)
     taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
     amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
@@ -182,7 +182,7 @@ def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
 
 
 def _marked(title: str, cells: Cells, *, times: bool = False) -> str:
-    """Title of a table, marked if its times are predicted or its memory is simulated."""
+    """Return the title of a table, marked if its times are predicted or its memory is simulated."""
     if times and _is_predicted(cells):
         return f"{MARK}: {title}"
     return f"{title}, simulated" if cells and all(cell.cell.simulated for cell in cells) else title
@@ -198,7 +198,7 @@ def _is_timed(cells: Cells) -> bool:
 
 def _clock(cells: Cells) -> tuple[str, ...]:
     if _is_predicted(cells):
-        return INTERVAL, "times of the device alone, as they are measured on CUDA: calls are launched ahead"
+        return INTERVAL, "device time only, launch overhead excluded, as when measured on CUDA"
     timed = [cell for cell in cells if cell.forward or cell.backward]
     if not timed:
         return ()
@@ -268,7 +268,7 @@ class _Comparison:
         return (*(axis for axis in varying(self.cells) if axis != "implementation"), "implementation")
 
     def rows(self) -> list[_Row]:
-        """Rows sorted by input, and for each input by implementation in the order of the run."""
+        """Rows sorted by input, then by implementation in the order of the run."""
         order, named = implementations(self.cells), self.named[:-1]
 
         def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
@@ -297,14 +297,14 @@ class _Row:
     best_s: Mapping[Quantity, float | None]
 
     def median(self, phase: Quantity) -> Cell:
-        """The median or the prediction, coloured by its ratio to the best."""
+        """Return the median or the prediction, coloured by its ratio to the best."""
         found = value(self.cell, phase)
         if found is None:
             return NOTHING if self.cell.cell.simulated else None
         return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(phase))
 
     def over_best(self, phase: Quantity) -> Cell:
-        """The median as a multiple of the best."""
+        """Return the median as a multiple of the best."""
         found, best_s = value(self.cell, phase), self.best_s[phase]
         return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else NOTHING
 
@@ -320,14 +320,14 @@ def _flops_note(part: _Comparison, phase: str) -> str:
 
 
 def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declared: Any) -> Field:
-    """A column below the name of each phase; those of backward are one step less important than those of forward."""
+    """Declare a column below the name of each phase; columns of backward are less important than those of forward."""
     return Field(
         key, title, unit, "{phase}", lambda part, phase: importance + (phase == "backward"), optional=True, **declared
     )
 
 
 def _of_cell(declared: Field, importance: int) -> Field:
-    """A column of cells for rows that contain a cell."""
+    """Adapt a column of cells to rows that contain a cell."""
     return replace(declared, importance=importance, optional=True, get=lambda row: declared.get(row.cell))
 
 
@@ -353,7 +353,7 @@ COMPARISON = DeclaredTable(
                     "{phase}_moved",
                     "moved",
                     "bytes_per_s",
-                    note="moved: at least q, k, v and output once each; backward twice that",
+                    note="moved: minimum traffic, q, k, v and output once each; backward twice that",
                     get=lambda row, phase: _per_second(row.cell, phase, "bytes_moved", "median") or NOTHING,
                 ),
                 _of_phase(
@@ -377,7 +377,7 @@ COMPARISON = DeclaredTable(
             unit="number",
             importance=5,
             optional=True,
-            note="error: ‖x − x64‖ / ‖x64‖ of the output compared with fp64; for gradients the largest of q, k and v",
+            note="error: ‖x − x64‖ / ‖x64‖ of the output relative to fp64; for gradients the largest of q, k and v",
             get=lambda row: _error(row.cell, "output") or NOTHING,
         ),
         Field(
@@ -412,7 +412,7 @@ class _Grid:
 
     @classmethod
     def all_of(cls, record: AttentionRecord) -> Iterator[_Grid]:
-        """Every grid that has at least one value."""
+        """Yield every grid that has at least one value."""
         for cells in settings(record.cells):
             for name, quantity in product(implementations(cells), QUANTITIES):
                 here = [cell for cell in cells if cell.cell.implementation == name]
@@ -426,7 +426,7 @@ class _Grid:
         return _marked(f"{self.name}: {NAMES[self.quantity]}, {what}", self.cells, times=times)
 
     def rows(self) -> list[tuple[int, dict[int, Cell]]]:
-        """Head dimensions, each with values by sequence length."""
+        """Return the head dimensions, each with values by sequence length."""
         known: dict[int, dict[int, Cell]] = {dim: {} for dim in dims(self.cells)}
         for cell in self.cells:
             found = value(cell, self.quantity)
@@ -465,10 +465,10 @@ GRID = DeclaredTable(
 
 
 def _growth(each: Growth) -> tuple[Cell, str]:
-    """The exponent and the scatter about it; without a single exponent, the one of the largest sizes."""
+    """Return the exponent and its interval; without a single power law, the exponent at the largest sizes."""
     law = each.law
     if isinstance(law, NoPowerLaw):
-        return Word("no single power", "quiet"), f"{law.slopes[-1].exponent:.2f} at the end"
+        return Word("no single power law", "quiet"), f"{law.slopes[-1].exponent:.2f} at the end"
     return Measure(law.exponent, low=law.low, high=law.high), f"{law.scatter:.1%}"
 
 
@@ -502,7 +502,7 @@ EXPONENTS = DeclaredTable(
             get=lambda each: f"d {each.cells[0].cell.dim}" if each.axis == "seq" else f"N {each.cells[0].cell.seq}",
         ),
     ),
-    notes=("least squares between logarithms, 95 % interval from the scatter about the line; at least three sizes",),
+    notes=("least squares on logarithms, 95 % CI from the residuals; at least three sizes",),
 )
 """Growth of every implementation in N and in d: the exponent, its 95 % interval, and the fitted sizes."""
 
@@ -520,9 +520,9 @@ CROSSOVERS = DeclaredTable(
         Field("phase", get=lambda each: each.quantity), Field("dim", axes.TITLES["dim"], get=lambda each: each.dim)
     ),
     notes=lambda record: (
-        "interpolated between logarithms; the 90 % intervals of the two times do not overlap on either side"
+        "interpolated on logarithmic scales; the 90 % intervals of the two times do not overlap on either side"
         if _is_predicted(record.cells)
-        else "interpolated between logarithms; the 95 % CI of the ratio excludes 1 on both sides",
+        else "interpolated on logarithmic scales; the 95 % CI of the ratio excludes 1 on both sides",
     ),
     words={
         "source": Fill(
@@ -530,14 +530,14 @@ CROSSOVERS = DeclaredTable(
         )
     },
 )
-"""Sequence lengths at which one implementation overtakes another, with the measured sizes on both sides."""
+"""Sequence lengths at which one implementation overtakes another, with the nearest measured sizes."""
 
 
 def _beyond(row: Frontier) -> tuple[Cell, str]:
-    """The shortest sequence that does not fit, and how this is known."""
+    """Return the shortest sequence that does not fit, and how this is known."""
     if row.beyond is None:
         return Word("not tried", "quiet") if row.untried else Word("all fit", "good"), ""
-    ran = "it ran out" if row.beyond.outcome == "oom" else "prediction"
+    ran = "ran out" if row.beyond.outcome == "oom" else "prediction"
     return str(row.beyond.cell.seq), "simulation" if row.beyond.cell.simulated else ran
 
 
@@ -583,7 +583,7 @@ def _accounting_title(cell: AttentionCellRecord) -> str:
 
 
 def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str, Measure]]:
-    """Tensors, largest first, and their total."""
+    """Yield the tensors, largest first, and their total."""
     for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
         shape = " × ".join(map(str, each.shape)) or NOTHING
         yield each.name, shape, each.dtype, each.phase, Measure(each.size_bytes)
@@ -635,7 +635,7 @@ MEMORY = DeclaredTable(
     ),
     rows=_known_memory,
     leading=_along(lambda record: varying(record.cells) or ("implementation",)),
-    notes=("kept besides q, k, v and the output. The formulas are computed: two N × N tensors are 8BN² bytes in fp32",),
+    notes=("kept for backward besides q, k, v and the output. By formula: two N × N tensors are 8BN² bytes in fp32",),
 )
 """Memory that forward saves for backward, compared with the formulas for naive attention and for a fused kernel."""
 
@@ -681,7 +681,7 @@ CELLS = DeclaredTable(
     ),
     empty=True,
 )
-"""All values in one long table, a row per cell, for data frames."""
+"""All values in one long table with a row per cell, for data frames."""
 
 TABLES: dict[str, DeclaredTable] = {
     table.name: table for table in (SWEEP, COMPARISON, GRID, EXPONENTS, CROSSOVERS, FRONTIER, ACCOUNTING, MEMORY, CELLS)
@@ -690,7 +690,7 @@ TABLES: dict[str, DeclaredTable] = {
 
 
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
-    """The plan of a run: its cells, their FLOPs, and computed memory; nothing is measured."""
+    """Return the plan of a run: its cells, their FLOPs, and computed memory; nothing is measured."""
     specs = [cell.model_dump() for cell in planned]
     named = tuple(axis for axis in AXES if len({str(spec.get(axis)) for spec in specs}) > 1) or ("implementation",)
     columns = (
@@ -713,11 +713,11 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
     return Sheet(("attention",), (Table("plan", count, columns, rows, len(named), (note,)),))
 
 
-# --- what has to be said beside them
+# --- remarks
 
 
 def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
-    """Why cells have no numbers, grouped by implementation and reason; findings cover memory."""
+    """Yield why cells have no numbers, grouped by implementation and reason; findings cover memory."""
     grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
     for cell in record.cells:
         if cell.outcome != "ok" and not over_memory(cell):
@@ -741,18 +741,18 @@ def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
 def _notes(record: AttentionRecord) -> Iterator[Remark]:
     untimed = [cell for cell in record.cells if cell.source == "simulated" and cell.outcome == "ok"]
     if _is_predicted(record.cells):
-        yield Remark("note", f"{MARK}: memory and times were worked out without a GPU, and nothing was timed")
+        yield Remark("note", f"{MARK}: memory and times were computed without a GPU, and nothing was timed")
         if untimed:
             names = ", ".join(dict.fromkeys(str(cell.cell.simulate) for cell in untimed))
-            yield Remark("note", f"no times for {names}: they are withheld, or nothing is known of its speed")
+            yield Remark("note", f"no times for {names}: they are withheld, or its speed is unknown")
         if any(cell.cell.implementation == "compiled" and cell.source == "predicted" for cell in record.cells):
             yield Remark(
-                "note", "compiled is less certain: what fuses is a guess, and its memory is known once it has run"
+                "note", "compiled is less certain: fusion is a guess, and its memory is known only after it has run"
             )
     elif any(cell.source == "simulated" for cell in record.cells):
         yield Remark("note", "all cells are simulated: their memory was computed without a GPU, and nothing was timed")
 
 
 def usual(spec: AttentionSpec) -> tuple[str, ...]:
-    """Names of the default tables for a run of this spec."""
+    """Return the names of the default tables for a run of this spec."""
     return ("comparison",) if len({cell.implementation for cell in spec.cells()}) > 1 else ("sweep",)

@@ -1,4 +1,4 @@
-"""`sysbench loop`: shows a record; there is nothing to run."""
+"""`sysbench loop`: show a record; this command runs nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sysbench.spec.command_options import Given, command_options, validated
 def loop(given: Given) -> None:
     """Show what sysbench.measure or sysbench.record measured in a program of your own.
 
-    The measurement itself is a call in that program: with sysbench.record("run.json"): …
+    The program itself measures: with sysbench.record("run.json"): …
     """
     options = validated(LoopOptions, given)
     running.refuse_unknown_tables("loop", options)

@@ -1,4 +1,4 @@
-"""Loops have no figures: their phases are one table."""
+"""Figures of a loop: none, because one table shows its phases."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from sysbench.commands.loop.spec import STEP
 from sysbench.render.findings import Said, doubts
 
 NOTABLE = 0.05
-"""Share of the step outside all phases that is worth a sentence."""
+"""Smallest share of the step outside all phases that is reported."""
 
 
 def of_run(record: LoopRecord) -> Iterator[Said]:
-    """What takes the longest, and how much of a step no phase covers."""
+    """Yield the longest phase, and the share of the step outside all phases."""
     for cell in record.cells:
         whole = cell.phases[STEP].times if cell.phases else None
         if whole is None or doubts(cell, alone=True):

@@ -1,4 +1,4 @@
-"""Folds the events of a loop into its record."""
+"""Fold the events of a loop into its record."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sysbench.log.outcomes import Caution, CautionCode
 from sysbench.log.records import PeakRecord, Samples
 
 REMEDIES: Mapping[CautionCode, str] = {
-    "warmup-unfinished": "a larger warmup=",
-    "drift": "a larger warmup=, or let the device cool down first",
-    "outliers": "quote the median; close other programs; measure more steps",
+    "warmup-unfinished": "use a larger warmup=",
+    "drift": "use a larger warmup=, or let the device cool down first",
+    "outliers": "quote the median; close other processes; measure more steps",
     "autocorrelated": "the interval is too narrow; measure more steps",
     "too-few-steps": "measure at least 10 steps",
     "interval-too-wide": "measure more steps",
-    "launch-bound": "torch.compile, or a larger batch",
+    "launch-bound": "use torch.compile, or a larger batch",
     "not-measured": 'sync="phase"',
     "gpu-shared": "stop them, or use another device",
 }
-"""Remedies in words of a program; those of the command line name its options."""
+"""Remedies in terms of the Python API; the default remedies name command-line options."""
 
 
 def fold(events: Iterable[Event]) -> LoopRecord:
@@ -54,7 +54,7 @@ def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
 
 
 def _outside(steps: Sequence[StepMeasured]) -> Samples | None:
-    """Return the time of each step that none of its phases covers; None if these are the whole step, or untimed."""
+    """Return the time of each step outside its phases; None if phases make up the whole step or have no times."""
     found = []
     for step in steps:
         parts = [phase.wall_s for phase in step.phases.values()]
@@ -73,7 +73,7 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
         yield Caution(
             code="device-unused",
             message=f"nothing was allocated on {name}: the steps may have run elsewhere",
-            remedy='device="cpu", or the device that they ran on',
+            remedy='use device="cpu", or the device that the steps ran on',
         )
     for caution in (
         *(cautions.stability(seen.warmup_s, wall) if wall else ()),

@@ -1,7 +1,7 @@
-"""Measures a loop in the process that runs it: a step that is called here, or the steps of a program's own loop.
+"""Measure a loop in the process that runs it: a step that is called here, or the steps of a program's own loop.
 
-Whoever measures is measured here as well, so everything but reading clocks is done between steps: events are made,
-progress is reported, and once a second the machine is read.
+Measuring code shares the process with the measured code, so it only reads clocks within a step. Between steps it makes
+events, reports progress, and takes a sensor reading once a second.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ Call = Callable[[], object]
 
 
 class Account:
-    """The events of a loop, and at the end its record; a context around everything that is measured."""
+    """Context around a measurement that collects the events of a loop, and its record at the end."""
 
     def __init__(self, spec: LoopSpec, save: Path | None, progress: Progress | None) -> None:
-        """Raises UsageError for a device that is not here, and OutputError for a file that cannot be written."""
+        """Raises UsageError for a device that is not available, and OutputError for a file that cannot be written."""
         if save is not None:
             if save.suffix != ".json":
-                raise UsageError(f"{save} must end in .json: it is going to be a record")
+                raise UsageError(f"{save} must end in .json, because it will hold a record")
             storage.refuse_unwritable(save)
         self.spec, self._save, self._progress = spec, save, progress
         self.cell = next(spec.cells())
@@ -68,7 +68,7 @@ class Account:
         self.device = torch_device(self._info)
         self.record: LoopRecord | None = None
         self.remark: str | None = None
-        """What is to be known about a loop that ended in order."""
+        """Add the final events of a loop that ended without an error."""
         self._events: list[Event] = []
         self._sampler = system_sampler()
         self._read_s = 0.0
@@ -117,7 +117,7 @@ class Account:
                 error.add_note(f"sysbench: {self.record.cells[0].steps} steps were measured before this{saved}")
 
     def tell(self, event: Event) -> None:
-        """Add an event, and report it."""
+        """Add an event, and report progress."""
         self._events.append(event)
         if self._progress is not None:
             self._progress(event)
@@ -127,7 +127,7 @@ class Account:
         self.tell(StageEntered(at_s=time.time(), cell=self.cell.key, stage=stage))
 
     def take(self, index: int, times: StepTimes, *, warmup: bool) -> None:
-        """Add a step, and read the machine if it is time to."""
+        """Add a step, and take a sensor reading if one is due."""
         self.tell(
             StepMeasured(
                 at_s=time.time(), cell=self.cell.key, index=index, warmup=warmup, phases=times.phases, step=times.step
@@ -136,17 +136,17 @@ class Account:
         self.read_when_due()
 
     def read_when_due(self) -> None:
-        """Read the machine if the last reading is a second old."""
+        """Take a sensor reading if the last one is more than a second old."""
         if time.monotonic() - self._read_s > BETWEEN_READINGS_S:
             self.read()
 
     def read(self) -> None:
-        """Read the machine."""
+        """Take a sensor reading."""
         self.tell(self._sampler.read(time.time()))
         self._read_s = time.monotonic()
 
     def tell_peaks(self) -> None:
-        """Add the peaks of memory since they were reset."""
+        """Add an event with the memory peaks since the last reset."""
         peaks = allocator.peaks(self.device)
         self.tell(
             MemoryMeasured(
@@ -157,7 +157,7 @@ class Account:
 
 
 def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """Return the device with this name, `auto` and `cuda` being the current GPU; raises UsageError."""
+    """Return the device with this name; `auto` and `cuda` mean the current GPU. Raises UsageError."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         name = f"cuda:{torch.cuda.current_device()}"
     try:
@@ -167,7 +167,7 @@ def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
 
 
 def _ended(error: BaseException | None) -> tuple[Outcome, RunStatus]:
-    """Return how a measurement ended; anything but an exception of the program interrupts it: Ctrl-C, an exit."""
+    """Return how a measurement ended; Ctrl-C and exits count as interruptions, other exceptions as failures."""
     if error is None:
         return "ok", "complete"
     if isinstance(error, Exception):
@@ -178,10 +178,10 @@ def _ended(error: BaseException | None) -> tuple[Outcome, RunStatus]:
 def measured(
     step: Call | Mapping[str, Call], spec: LoopSpec, save: Path | None = None, progress: Progress | None = None
 ) -> LoopRecord:
-    """Call the step for its warm-up and until it is measured well enough, and return the record.
+    """Call the step for warm-up, measure it until its times are precise enough, and return the record.
 
-    Raises UsageError for what cannot be measured, OutputError for a file that cannot be written, and whatever the step
-    raises: the steps before that are saved. Garbage is collected before the measured steps, and not during them.
+    Raises UsageError for an invalid step or device, OutputError for a file that cannot be written, and any exception of
+    the step; earlier steps are saved. Garbage is collected before the measured steps, but not during them.
     """
     phases = _functions(step, spec)
     account = Account(spec, save, progress)
@@ -217,13 +217,15 @@ def measured(
 
 
 def _functions(step: object, spec: LoopSpec) -> dict[str, Call]:
-    """Return the phases that are functions of their own; raises UsageError for what is no step."""
+    """Return the phases of a mapping of functions; raises UsageError if `step` is not a step."""
     if not isinstance(step, Mapping):
         if not callable(step):
-            raise UsageError(f"a step is a function, or a mapping of phases to functions: not {type(step).__name__}")
+            raise UsageError(
+                f"a step must be a function, or a mapping of phases to functions, not {type(step).__name__}"
+            )
         return {}
     if spec.phases:
-        raise UsageError("phases= names the marks inside a function; a mapping has its phases already")
+        raise UsageError("phases= names the marks inside a function, but a mapping already names its phases")
     if not step:
         raise UsageError("the mapping has no phases")
     for name, call in step.items():
@@ -232,5 +234,5 @@ def _functions(step: object, spec: LoopSpec) -> dict[str, Call]:
         except ValueError as error:
             raise UsageError(str(error)) from None
         if not callable(call):
-            raise UsageError(f"the phase {name} is not a function, but {type(call).__name__}")
+            raise UsageError(f"the phase {name} must be a function, not {type(call).__name__}")
     return dict(step)

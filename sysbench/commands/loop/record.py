@@ -14,7 +14,7 @@ from sysbench.spec.quantities import Amount, Seconds, Size
 
 
 class LoopTraceRecord(Frozen):
-    """A trace of some steps, which do not count for times because the profiler slows them down."""
+    """A trace of some steps; their times do not count because the profiler slows them down."""
 
     path: str
     steps: Size
@@ -33,32 +33,32 @@ class LoopCellRecord(CellRecord):
     cell: LoopCell = Field(alias="axes")
 
     self_measured: Literal[True] = True
-    """The process measured itself, and no other process watched it."""
+    """Marks the record of a process that measured itself, without an observing process."""
     phases: dict[str, PhaseRecord]
-    """Its phases in the order of their first occurrence, then `step`; empty when nothing was measured."""
+    """Phases in the order of their first occurrence, then `step`; empty when nothing was measured."""
     outside: Samples | None
-    """Wall time of each step outside its phases; None if a step is the sum of its phases, or has none."""
+    """Wall time of each step outside its phases; None if a step is the sum of its phases or has no phases."""
     warmup_samples_s: list[Seconds]
     """Wall time of the warm-up steps, in order."""
     memory: PeakRecord
     tokens_per_s: Amount | None
-    """Over the mean step; None if the tokens per step are unknown."""
+    """Throughput over the mean step; None if the tokens per step are unknown."""
     trace: LoopTraceRecord | None
 
     @model_validator(mode="after")
     def _with_the_step(self) -> Self:
         if self.phases and STEP not in self.phases:
-            raise ValueError(f"it has phases and no {STEP}")
+            raise ValueError(f"it has phases but no {STEP}")
         return self
 
     @property
     def steps(self) -> int:
-        """Number of measured steps, of which the last may have no time of its own."""
+        """Number of measured steps; the last one may have no time."""
         return max((len(clock.samples_s) for each in self.phases.values() if (clock := each.times)), default=0)
 
 
 class LoopRecord(RunRecord[LoopCellRecord]):
-    """The record that `sysbench.measure` and `sysbench.record` make."""
+    """The record that `sysbench.measure` and `sysbench.record` write."""
 
     kind: Literal["loop"] = "loop"
     cells: Annotated[list[LoopCellRecord], Field(min_length=1, max_length=1)]

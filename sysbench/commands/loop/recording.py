@@ -1,4 +1,4 @@
-"""Records the steps of a loop that a program runs itself, by the marks in it."""
+"""Record the steps of a program's own loop from the marks in it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from sysbench.log import storage
 from sysbench.log.events import PhaseSample
 
 TRACED = 3
-"""Steps in a trace: enough to see one between two others."""
+"""Number of steps in a trace: enough to see one step between two others."""
 
 
 class Recorder(Stopwatch):
-    """Finds the steps of a loop that the program runs itself, by the marks in it; a context around that loop.
+    """Context around a program's own loop that finds its steps from the marks in it.
 
     A step begins with a phase and ends when this phase begins again. Once `step` is called, only these calls end steps,
-    and what came before the first is one step. A step in which a phase failed does not count. After `max_steps`
+    and everything before the first call is one step. A step in which a phase failed does not count. After `max_steps`
     measured steps, marks do nothing.
     """
 
     def __init__(self, spec: LoopSpec, save: Path | None, trace: Path | None) -> None:
-        """Raises as `Account`."""
+        """Raises the exceptions of `Account`."""
         if trace is not None:
             if not trace.name.endswith((".json", ".json.gz")):
-                raise UsageError(f"{trace} must end in .json or .json.gz: it is going to be a trace")
+                raise UsageError(f"{trace} must end in .json or .json.gz, because it will hold a trace")
             if save is not None and trace.resolve() == save.resolve():
-                raise UsageError(f"{trace} is the file of the record: give the trace its own")
+                raise UsageError(f"{trace} is already the file of the record: give the trace its own file")
             storage.refuse_unwritable(trace)
         self.account = Account(spec, save, None)
         super().__init__(clock_for(self.account.device), spec.sync, spec.phases)
@@ -71,7 +71,7 @@ class Recorder(Stopwatch):
         return marks.NOTHING if self._done else super().phase(name)
 
     def enter(self, name: str) -> None:
-        """Begin a phase, and a step if it is the first phase of one; raises UsageError inside another phase."""
+        """Begin a phase, and a step if none has begun; raises UsageError inside another phase."""
         if self.inside is None and not self._explicit and self._first in (None, name):
             if self._first is not None and not self._spoiled:
                 self._taken.append(self.end())
@@ -99,7 +99,7 @@ class Recorder(Stopwatch):
         self._next()
 
     def _next(self) -> None:
-        """Do what is due between two steps, and begin the next one."""
+        """Do the work between two steps, and begin the next step."""
         count = len(self._taken)
         if self._profiler is not None and not self.visible and count >= self.account.spec.warmup:
             self._profiling.enter_context(self._profiler.recording())
@@ -114,7 +114,7 @@ class Recorder(Stopwatch):
         self.begin()
 
     def _end_trace(self) -> None:
-        """Write the trace, if one is being recorded that has a whole step."""
+        """Write the trace if one is being recorded and contains a whole step."""
         if self._profiler is None or self._trace is None or not self.visible:
             return
         self.visible = False
@@ -131,14 +131,14 @@ class Recorder(Stopwatch):
     def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tell the account about every step."""
+        """Add all remaining steps to the account."""
         if not self._done:
             if error is None and not self._explicit and not self._spoiled and self._first is not None:
-                # Nothing says where the last step ends, but its phases have.
+                # The end of the last step is unknown, but its phases have ended.
                 if len(self._taken) <= self._counted_from:
                     self._clock.synchronize()
                     self._taken.append(StepTimes(self.phases_now(), PhaseSample(wall_s=None)))
-                self.account.remark = "the last step does not count: only sysbench.step() would say where it ends"
+                self.account.remark = "the last step does not count, because only sysbench.step() would mark its end"
             self._end_trace()
             if len(self._taken) > self._counted_from:
                 self.account.tell_peaks()
@@ -151,7 +151,7 @@ class Recorder(Stopwatch):
 
 
 def _together(steps: Sequence[StepTimes]) -> StepTimes:
-    """Return steps as one."""
+    """Return several steps merged into one."""
     names = dict.fromkeys(name for step in steps for name in step.phases)
     phases = {name: sum_of(step.phases[name] for step in steps if name in step.phases) for name in names}
     return StepTimes(phases, sum_of(step.step for step in steps))

@@ -24,16 +24,16 @@ MOST_CHARACTERS = 100
 
 
 def name_of(what: str, name: object) -> str:
-    """Return the name of a loop or a phase; raises ValueError unless it is one line of printable text."""
+    """Check and return the name of a loop or a phase; raises ValueError unless it is one line of printable text."""
     if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"the name of {what} is {name!r}, which is not a text")
+        raise ValueError(f"the name of {what} must be a non-empty string, not {name!r}")
     if not name.isprintable() or len(name) > MOST_CHARACTERS:
-        raise ValueError(f"the name of {what} is not one line of at most {MOST_CHARACTERS} printable characters")
+        raise ValueError(f"the name of {what} must be one line of at most {MOST_CHARACTERS} printable characters")
     return name
 
 
 def phase_name(name: object, declared: Iterable[str] = ()) -> str:
-    """Return the name of a phase; raises ValueError for one that no phase can have, or that is not `declared`."""
+    """Check and return the name of a phase; raises ValueError if it is reserved or not `declared`."""
     found = name_of("a phase", name)
     if found == STEP:
         raise ValueError(f"a phase cannot be called {STEP}: that is the whole step")
@@ -62,33 +62,33 @@ class LoopCell(RunCell):
     name: str
     by: Literal["measure", "record"]
     """measure  sysbench called the step, which is the sum of its phases if these are functions of their own
-    record   the program ran its own loop, and a step lasts from its first phase to that of the next one
+    record   the program ran its own loop; a step lasts from its first phase to the first phase of the next step
     """
     tokens: Size | None = Field(default=None, exclude_if=lambda value: value is None)
     """Tokens per step; None if unknown."""
     warmup: Steps
     steps: Size | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Measured steps; None for a recording, which does not choose how many there are."""
+    """Number of steps to measure; None for a recording, whose program decides."""
     until: Share | None
     max_steps: Size
-    """The most that count."""
+    """Largest number of steps that count."""
     sync: Literal["phase", "step"]
 
     @property
     def title(self) -> str:
-        """Its name."""
+        """Name of the loop."""
         return self.name
 
 
 class LoopSpec(RunSpec):
-    """What was asked for. `sysbench.api` has the defaults, because these fields are on no command line."""
+    """The requested measurement. `sysbench.api` has the defaults, because the command line lacks these fields."""
 
     kind: Literal["loop"] = "loop"
     name: Name
     by: Literal["measure", "record"]
     device: Annotated[Devices, Field(min_length=1, max_length=1)]
     phases: Annotated[tuple[str, ...], BeforeValidator(_phases)]
-    """The phases that are allowed, in order; empty for any."""
+    """The allowed phases, in order; empty if all names are allowed."""
     tokens: Size | None
     warmup: Steps
     steps: Size | None
@@ -98,11 +98,11 @@ class LoopSpec(RunSpec):
 
     @property
     def called(self) -> str:
-        """The call in the user's program."""
+        """The API call in the user's program."""
         return f"sysbench.{self.by}(name={self.name!r})"
 
     def cells(self) -> Iterator[LoopCell]:
-        """Yield the one loop."""
+        """Yield the only cell, which is the loop."""
         fields = {name: getattr(self, name) for name in LoopCell.model_fields if name not in ("device", "threads")}
         yield LoopCell(device=self.device[0], **fields | {"max_steps": max(self.max_steps, self.steps or 1)})
 
@@ -116,13 +116,13 @@ class LoopOptions(BaseModel):
         default=None, description="The record to show: its path, or its name in --runs, such as latest."
     )
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
-        default=None, description="The record to show, as for other commands."
+        default=None, description="The record to show, as in other commands."
     )
     runs: Annotated[Path, Option(metavar="DIR", panel=OUTPUT)] = Field(
-        default=RUNS, description="Directory in which names of runs are looked up."
+        default=RUNS, description="Directory in which run names are looked up."
     )
     json_path: JsonPath = Field(
-        default=None, description="Also write the record here; - writes it, and nothing else, to stdout."
+        default=None, description="Also write the record to this file; - writes only the record to stdout."
     )
     format: Shown = "terminal"
     tables: Annotated[Texts, Option(metavar="NAME,…", panel=OUTPUT)] = Field(
@@ -134,15 +134,15 @@ class LoopOptions(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.file is None) == (self.source is None):
-            raise ValueError("name the FILE that sysbench.measure or sysbench.record wrote, once")
+            raise ValueError("pass exactly one FILE that sysbench.measure or sysbench.record wrote")
         return self
 
     @property
     def named(self) -> Path:
-        """The record to show, however it was named."""
+        """The record to show, from the argument or from --from."""
         return self.file or self.source or Path()
 
     @property
     def selection(self) -> Selection:
-        """Everything."""
+        """Selection of all cells."""
         return Selection()

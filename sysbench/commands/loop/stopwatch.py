@@ -1,4 +1,4 @@
-"""Times one step after another, and the phases that are marked in it, by the clocks of `sysbench.lab.clocks`."""
+"""Time consecutive steps and the phases marked in them, with the clocks of `sysbench.lab.clocks`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 _Window = tuple[str, int, int, int, int]
-"""A phase that has run: its name, when it began, was launched and finished by the host's clock in ns, and the number of
-its first mark on the device's timeline. A plain tuple, because it is made within the step."""
+"""A finished phase: its name; when it began, was launched and ended by the host's clock, in ns; and the number of its
+first mark on the device's timeline. It is a plain tuple because it is made within the step."""
 
 
 class Stopwatch:
     """Times steps between `begin` and `end`, and the phases in them between `enter` and `leave`.
 
-    With sync `phase`, the device is idle when a phase begins and when it ends, and phases have times by the host's
-    clock; with `step`, only when a step begins and ends, and phases have device times. A CPU is always idle. Within a
-    step only clocks are read; its samples are made after it.
+    With sync `phase`, the device is idle when a phase begins and ends, and phases have times by the host's clock. With
+    `step`, the device is idle only when a step begins and ends, and phases have device times. A CPU needs no
+    synchronization. Within a step only clocks are read; samples are made afterwards.
     """
 
     def __init__(self, clock: SynchronizedClock, sync: Sync, declared: Sequence[str]) -> None:
         self._clock = clock
         self._behind = clock.launches_ahead
-        """Whether the device runs behind the host; otherwise there is nothing to wait for, and no second clock."""
+        """Whether the device runs asynchronously; otherwise there is no synchronization and no second clock."""
         self._apart = sync == "phase" or not self._behind
         self._declared = declared
         self._thread = threading.get_ident()
@@ -43,16 +43,18 @@ class Stopwatch:
         self._windows: list[_Window] = []
         self._began_ns = self._entered_ns = 0
         self.inside: str | None = None
-        """The phase that is going on."""
+        """The current phase."""
         self.visible = False
         """Whether steps and phases are also ranges for torch.profiler."""
         self._range_of_step, self._range_of_phase = ExitStack(), ExitStack()
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Listen to all marks of this thread in this context; raises UsageError inside another one."""
+        """Receive all marks of this thread within the context; raises UsageError inside another such context."""
         if marks.active is not None:
-            raise UsageError(f"{what} begins inside another recording or measurement of this process: end that first")
+            raise UsageError(
+                f"{what} begins inside another recording or measurement of this process; end the other one first"
+            )
         marks.active = self
         try:
             yield
@@ -72,10 +74,10 @@ class Stopwatch:
         return found
 
     def step(self) -> None:
-        """Do nothing: whoever calls the step knows where it ends."""
+        """Do nothing, because the caller of the step knows where it ends."""
 
     def begin(self) -> None:
-        """Begin a step, and forget one that has not ended."""
+        """Begin a step, and discard a step that has not ended."""
         self._windows.clear()
         if self.visible:
             self._range_of_step.close()
@@ -85,9 +87,9 @@ class Stopwatch:
         self._clock.marks.place(0)
 
     def enter(self, name: str) -> None:
-        """Begin a phase; raises UsageError inside another one."""
+        """Begin a phase; raises UsageError inside another phase."""
         if self.inside is not None:
-            raise UsageError(f"the phase {name} begins inside the phase {self.inside}: phases follow each other")
+            raise UsageError(f"the phase {name} begins inside the phase {self.inside}: phases cannot be nested")
         self.inside = name
         if self.visible:
             self._range_of_phase.enter_context(record_function(name))
@@ -98,9 +100,9 @@ class Stopwatch:
             self._clock.marks.place(2 * len(self._windows) + 1)
 
     def leave(self, name: str, *, failed: bool = False) -> None:
-        """End a phase, which has no time if it `failed`; raises UsageError if it has not begun."""
+        """End a phase; a `failed` phase has no time. Raises UsageError if it has not begun."""
         if self.inside != name:
-            raise UsageError(f"the phase {name} ends, and it has not begun")
+            raise UsageError(f"the phase {name} ends without having begun")
         if not failed:
             mark = 2 * len(self._windows) + 1
             if self._behind:
@@ -123,14 +125,14 @@ class Stopwatch:
         finished_ns = self._clock.now_ns()
         self._range_of_step.close()
         phases = self.phases_now()
-        if phases and self._apart:  # the host waited within the step: only its wall time means something
+        if phases and self._apart:  # the host waited within the step, so only the wall time is meaningful
             step = sum_of(phases.values()) if summed else PhaseSample(wall_s=(finished_ns - self._began_ns) / 1e9)
         else:
             step = self._sample(self._began_ns, launched_ns, finished_ns, 0, last)
         return StepTimes(phases, step)
 
     def phases_now(self) -> dict[str, PhaseSample]:
-        """Return the phases that have ended in this step; a phase that ran several times is their sum."""
+        """Return the phases that have ended in this step; repeated phases are summed."""
         parts: dict[str, list[PhaseSample]] = {}
         for name, began_ns, launched_ns, finished_ns, mark in self._windows:
             sample = self._sample(began_ns, launched_ns, finished_ns, mark, mark + 1)
@@ -148,7 +150,7 @@ class Stopwatch:
 
 
 class _Phase:
-    """The context of one phase, entered in every step."""
+    """Context of one phase, which every step enters."""
 
     __slots__ = ("_name", "_watch")
 

@@ -1,4 +1,4 @@
-"""Tables of a loop: its phases, and its memory."""
+"""Tables of a loop: phases and memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _phases(record: LoopRecord) -> Iterator[Row]:
 
 
 def _share(row: Row) -> float | None:
-    """The share of all its samples in all steps; None if the steps have no time of their own."""
+    """Return the share of the phase in the total time of all steps; None if steps have no times."""
     part, whole = row[2].times, row[0].phases[STEP].times
     return sum(part.samples_s) / sum(whole.samples_s) if part and whole and row[1] != STEP else None
 
@@ -46,7 +46,7 @@ def _samples(row: Row) -> int:
 
 
 def _of_step(get: Callable[[LoopCellRecord], object]) -> Callable[[Row], Any]:
-    """Return a function that shows a value of the whole loop in the row of `step` only, so that it can be summed."""
+    """Return a function that shows a value of the loop only in the row of `step`, so that a sum counts it once."""
     return lambda row: get(row[0]) if row[1] == STEP else None
 
 
@@ -82,12 +82,12 @@ MEMORY = DeclaredTable(
             "process",
             get=attrgetter("memory.host_rss_peak_bytes"),
             importance=1,
-            note="process: highest resident set size of the process since it started",
+            note="process: peak resident set size of the process since its start",
         ),
     ),
     when=lambda record: any(any(cell.memory.model_dump().values()) for cell in record.cells),
 )
-"""Peaks of the loop."""
+"""Memory peaks of the loop."""
 
 _STATISTICS = ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
 
@@ -138,7 +138,7 @@ TABLES = {table.name: table for table in (PHASES, MEMORY, CELLS)}
 
 
 def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for a table that does not exist, or is empty."""
+    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     (cell,) = record.cells
     found = filled(TABLES, record, names) if names else [*PHASES(record), *MEMORY(record)]
     return Sheet(
@@ -162,15 +162,15 @@ def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | 
 def _notes(cell: LoopCellRecord) -> Iterator[str]:
     yield "measured by the process itself, not from outside"
     if not cell.phases:
-        yield "no step was measured: it takes more steps than the warm-up"
+        yield "no step was measured: all steps were warm-up; run more steps"
         return
     if cell.outcome == "ok" and cell.detail is not None:
         yield cell.detail
     if cell.trace is not None:
         steps = phrase("steps", cell.trace.steps)
-        yield f"trace of {steps} that do not count: sysbench profile --from {cell.trace.path}"
+        yield f"trace of {steps}, excluded from the times: sysbench profile --from {cell.trace.path}"
 
 
 def usual(spec: LoopSpec) -> tuple[str, ...]:
-    """The default tables."""
+    """Return the default tables."""
     return "phases", "memory"

@@ -28,13 +28,13 @@ def memory(spec_given: Given, options_given: Given) -> None:
     """See where the memory of a step goes and whether it fits, on a GPU or without one.
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
-    --from also takes a memory snapshot that any program has written.
+    --from also accepts a memory snapshot of any program.
     """
     running.answer("memory", spec_given, options_given)
 
 
 def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
-    """Run the spec and write the requested files; raises as `running.carry_out` does, and for an unwritable file."""
+    """Run the spec and write the requested files; raises as `running.carry_out`, and OutputError."""
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
@@ -56,7 +56,7 @@ def show(path: Path, options: MemoryOptions) -> None:
         for name in ("snapshot", "figure", "page"):
             if getattr(options, name) is not None:
                 raise UsageError(
-                    f"--{name} needs every allocation, which {path} does not hold: give its snapshot to --from"
+                    f"--{name} needs all allocations, which {path} lacks: pass the snapshot to --from instead"
                 )
         running.refuse_unknown_tables("memory", options)
         running.show_saved(saved.record(path, "memory"), options)
@@ -130,7 +130,7 @@ class Files:
             yield cls(here, kept, figures, pages)
 
     def draw(self, record: RunRecord[MemoryCellRecord]) -> Iterator[Path]:
-        """Draw the requested files of every cell that left a snapshot; yields the path of every file that exists."""
+        """Draw the requested files of every cell with a snapshot; yields the path of every file that exists."""
         for cell in record.cells:
             of_first = self.snapshots.get(cell.key)
             if of_first is None or cell.snapshot is None:
@@ -149,7 +149,7 @@ class Files:
 
 
 def _title(record: MemoryCellRecord) -> str:
-    """The cell in a few words, with the rank that is drawn."""
+    """Return a short description of the cell, with the rank that is drawn."""
     cell = record.cell
     words = [cell.title.replace(", ", " · "), cell.precision, cell.mode]
     if cell.strategy is not None and cell.find != "ranks":

@@ -1,6 +1,6 @@
 """Bar charts of memory peaks: by category over the context, and phase by phase.
 
-Also the colours and order of categories, which the timeline figure and the page share.
+The timeline figure and the page share the colours and the order of categories defined here.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ COLOURS: Final = {
     "communication": "#332288",
     "temporaries": "#aa3377",
 }
-"""Categories in stacking order, from the bottom: permanent ones below temporary ones, and activations, which backward
-releases from the top, below the gradients that it creates.
+"""Categories in stacking order, from the bottom: permanent categories below temporary ones, and activations (which
+backward frees) below gradients (which it creates).
 
-Paul Tol's bright scheme, which stays distinct under all common colour blindness (personal.sron.nl/~pault), a second
-grey, and the indigo of his muted one.
+Paul Tol's bright scheme, which is distinct under all common colour blindness (personal.sron.nl/~pault), a second grey,
+and the indigo of his muted scheme.
 """
 
 STACKING: Final = tuple(CATEGORIES.index(name) for name in COLOURS)
-"""Positions in CATEGORIES, from the bottom."""
+"""Position of each category in `CATEGORIES`, from the bottom."""
 
 _DARKER: Final = frozenset({"zero_grad", "loss", "backward"})
 
 
 def darker(phase: str) -> bool:
-    """Whether the background of a phase has the darker shade; long consecutive phases have different shades."""
+    """Whether the background of a phase has the darker shade; consecutive long phases differ in shade."""
     return phase in _DARKER
 
 
 MOST_PANELS: Final = 9
 MOST_BARS: Final = 4
-"""Largest number of bars side by side for one context."""
+"""Largest number of bars per context."""
 
 _WORTH_SEEING: Final = 0.35
-"""If all peaks are below this share of the device's memory, the line that marks it is omitted."""
+"""The line at the device's memory is omitted if all peaks are below this share of it."""
 
 _SEEN: Final = 0.004
-"""Categories with a smaller share in all bars are not in the legend."""
+"""Categories below this share in every bar are left out of the legend."""
 
 _SHORT: Final = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
@@ -81,7 +81,7 @@ DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
 
 
 def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
-    """All figures of a run; measured and simulated cells have separate figures."""
+    """Yield all figures of a run; measured and simulated cells have separate figures."""
     sources = {cell.cell.simulate for cell in cells}
     for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
         group = [cell for cell in cells if cell.cell.simulate == source]
@@ -128,7 +128,7 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
 
 
 def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
-    """Phases of the training step: a panel for each size and context."""
+    """Return the figure of peaks by phase of the training step, with a panel per size and context."""
     training = [cell for cell in known(cells) if cell.cell.mode in TRAINING and len(cell.peaks_by_phase) > 1]
     if not training:
         return None
@@ -139,7 +139,7 @@ def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     rows: dict[str, list[MemoryCellRecord]] = {}
     for cell in training:
         rows.setdefault(_words(cell, apart), []).append(cell)
-    # The largest ones are the most interesting.
+    # The largest panels are the most interesting.
     chosen = list(rows.items())[-MOST_PANELS:]
     shown = [
         BarPanel(
@@ -156,8 +156,8 @@ def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
         for title, row in chosen
     ]
     about = subject(training)
-    heading = Heading("the peak in every phase", " · ".join(about), _simulated(training))
-    text = f"Peak allocated memory in every phase of a training step, by category{_marked(training)}"
+    heading = Heading("peak of each phase", " · ".join(about), _simulated(training))
+    text = f"Peak allocated memory of each phase of a training step, by category{_marked(training)}"
     left = _left_out(len(rows), "sizes and contexts", len(names))
     return Drawn("phases", captioned(text, about, left), lambda: draw(shown, names[:MOST_BARS], heading, ""))
 
@@ -173,7 +173,7 @@ def _words(cell: MemoryCellRecord, across: Sequence[str]) -> str:
 
 
 def _parts(cell: MemoryCellRecord) -> Mapping[str, int]:
-    """Peak by category; all unknown without categories, and empty if the cell does not fit."""
+    """Return the peak by category; `unknown` without categories, and empty if the cell does not fit."""
     if cell.outcome != "ok" or not cell.peak_allocated_bytes or does_not_fit(cell):
         return {}
     return cell.by_category or {"unknown": cell.peak_allocated_bytes}
@@ -196,7 +196,7 @@ def _marked(cells: Sequence[MemoryCellRecord]) -> str:
 
 
 def draw(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: str) -> Figure:
-    """Draw panels of stacked bars, with a line at the device's memory if they come close to it."""
+    """Draw panels of stacked bars, with a line at the device's memory if the peaks come close to it."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -209,7 +209,7 @@ def draw(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: s
         for panel in shown
     ]  # fmt: skip
     if any(panel.limit for panel in near):
-        kinds.append(Line2D([], [], color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="memory of the device"))
+        kinds.append(Line2D([], [], color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="device memory"))
     if any(bar.absent for bar in bars):
         kinds.append(cross_handle("does not fit"))
     rows = [*in_rows([Patch(facecolor=COLOURS[part], label=part) for part in present]), *in_rows(kinds)]
@@ -228,5 +228,5 @@ def draw(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: s
 
 
 def of_run(record: MemoryRecord) -> Iterator[Drawn]:
-    """All figures of a run."""
+    """Yield all figures of a run."""
     return figures(record.cells)

@@ -20,16 +20,16 @@ from sysbench.commands.memory.spec import extreme
 from sysbench.render.findings import Said, listed, named, namer, share_range, together_named
 
 NOTABLE: Final = 0.01
-"""Smallest noticeable difference of two peaks, as a share."""
+"""Smallest difference of two peaks that is reported, as a share."""
 
 EXACT: Final = 0.01
 """Largest allowed relative error of a growth formula at any of its points."""
 
 FEWEST: Final = 4
-"""Smallest number of contexts for a growth formula: a parabola passes through any three points."""
+"""Smallest number of contexts for a growth formula, because a parabola fits any three points exactly."""
 
 MOST_ROWS: Final = 4
-"""Up to this number of rows, each has its own sentence; for more rows, one sentence states the extremes."""
+"""Up to this number of rows, each row has its own sentence; otherwise one sentence states the extremes."""
 
 TRAINING: Final = ("train", "train-first")
 MODES: Final = {"train": "a full training step", "train-first": "the first training step"}
@@ -40,11 +40,11 @@ ROUNDING: Final = 512
 """The allocator rounds sizes up to a multiple of this."""
 
 SPLIT: Final = 1 << 20
-"""The allocator splits the remainder off a large block only if it is larger than this."""
+"""The allocator splits a large block only if the remainder is larger than this."""
 
 
 def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """All findings, most important first; measured and simulated cells never share a sentence."""
+    """Yield all findings, most important first; measured and simulated cells never share a sentence."""
     yield from _by_source(
         cells, _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _frontiers,
         _searches, _residual_stream,
@@ -52,14 +52,14 @@ def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Findings to show below the tables on a screen; the tables show the others."""
+    """Yield only the findings to show below the tables; the others repeat what the tables show."""
     yield from _by_source(cells, _headlines)
 
 
 def _by_source(
     cells: Sequence[MemoryCellRecord], *kinds: Callable[[Sequence[MemoryCellRecord]], Iterator[Said]]
 ) -> Iterator[Said]:
-    """Findings of these kinds of the measured cells, and of those simulated for each GPU, which several groups name."""
+    """Yield these kinds of findings for the measured cells, and for the cells of each simulated GPU."""
     groups = axes.alike(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
     for group in groups:
         gpu = group[0].cell.simulate
@@ -80,7 +80,7 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             label = namer(_cells_of(found), ("mode",))
             yield Said(
                 f"{MODES[mode]} needs {units.ratio(1 + low.share)} ({label(low.base)}) to "
-                f"{units.ratio(1 + high.share)} ({label(high.base)}) of what forward needs with its graph kept.",
+                f"{units.ratio(1 + high.share)} ({label(high.base)}) the memory of forward, which keeps its graph.",
                 _cells_of(found),
             )
             continue
@@ -106,13 +106,13 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
                 yield Said(f"{where}{instead} {_difference(of_mode, axis)}.", _cells_of(of_mode))
 
 
-# --- cells alike but for one axis
+# --- cells that differ in one axis
 
 
 def known(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
-    """Finished cells with a peak that fits, as far as known.
+    """Return finished cells that have a peak and are not known to exceed the memory.
 
-    Results of searches are excluded, because they are for other sizes than the axes of their cells.
+    Search results are excluded, because their sizes differ from the axes of their cells.
     """
     return [
         cell
@@ -127,7 +127,7 @@ def does_not_fit(cell: MemoryCellRecord) -> bool:
 
 
 def peak(cell: MemoryCellRecord) -> int:
-    """Bytes allocated at the peak; 0 if unknown."""
+    """Return the bytes allocated at the peak; 0 if unknown."""
     return cell.peak_allocated_bytes or 0
 
 
@@ -166,13 +166,13 @@ def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
 
 
 def _difference(found: Sequence[Pair], axis: str) -> str:
-    """`saves up to 3.20 GiB (7.5 %, ctx 512) and costs up to 4.70 GiB (24 %, ctx 128): …`, from pairs of one mode."""
+    """`saves up to 3.20 GiB (7.5 %, ctx 512) and costs up to 4.70 GiB (24 %, ctx 128): …`, for pairs of one mode."""
     ordered = sorted(found, key=lambda pair: pair.share)
     low, high = ordered[0], ordered[-1]
     saves, costs = low.share < -NOTABLE, high.share > NOTABLE
     if not saves and not costs:
         in_optimizer = {cell.peak_phase for cell in _cells_of(found)} == {"optimizer"}
-        why = ": the peak lies in the optimizer, where activations are gone and all is fp32"
+        why = ": the peak is in the optimizer, when activations are freed and everything is fp32"
         return f"changes the peak by less than {units.share(NOTABLE)}{why * (axis == 'precision' and in_optimizer)}"
     bases = [pair.base for pair in found]
     name = namer(bases, ("mode",))
@@ -184,7 +184,7 @@ def _difference(found: Sequence[Pair], axis: str) -> str:
     copies = copies_bytes(high.other) if axis == "precision" and costs else None
     if copies is not None:
         against = ", which smaller activations partly offset" if saves else ""
-        why = f": autocast keeps 16-bit copies of the weights, {units.size(copies)} computed{against}"
+        why = f": autocast keeps 16-bit copies of the weights ({units.size(copies)}, computed){against}"
     else:
         changes = category_changes(high if costs else low)[:2]
         words = [f"{category} {'+' if change > 0 else '−'}{units.size(abs(change))}" for category, change in changes]
@@ -195,9 +195,9 @@ def _difference(found: Sequence[Pair], axis: str) -> str:
 
 
 def copies_bytes(cell: MemoryCellRecord) -> int | None:
-    """Computed size of autocast's 16-bit weight copies: of every matrix except the embedding.
+    """Return the computed size of autocast's 16-bit copies of all weight matrices except the embedding.
 
-    None without autocast, and for a model of the user's.
+    None without autocast, and for a custom model.
     """
     shape = cell.cell.shape
     if shape is None or cell.model.parameters is None or cell.cell.precision not in ("bf16", "fp16"):
@@ -207,7 +207,7 @@ def copies_bytes(cell: MemoryCellRecord) -> int | None:
 
 
 def category_changes(pair: Pair) -> list[tuple[str, int]]:
-    """Differences of the peaks by category in bytes, largest first, without those below 1 % of the peak."""
+    """Return differences of the peaks by category in bytes, largest first; those below 1 % of the peak are dropped."""
     before, after = pair.base.by_category, pair.other.by_category
     changes = [(name, after.get(name, 0) - before.get(name, 0)) for name in dict.fromkeys((*before, *after))]
     notable = [(name, change) for name, change in changes if abs(change) >= NOTABLE * peak(pair.base)]
@@ -237,7 +237,7 @@ def parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
     values = np.array([peak(cell) for cell in row], np.float64)
     if len(set(sizes.tolist())) < max(FEWEST, len(row)):
         return None
-    # Relative residuals, so that a small context counts as much as a large one.
+    # Fit relative residuals, so that small contexts count as much as large ones.
     design = np.stack([np.ones_like(sizes), sizes, sizes**2], axis=1) / values[:, None]
     solution, *_ = np.linalg.lstsq(design, np.ones_like(values), rcond=None)
     worst = float(np.abs(design @ solution - 1).max())
@@ -286,26 +286,26 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         else:
             alike = [[cell for cell in of_mode if cell.peak_phase == phase] for phase in phases]
             words = listed([f"in {row[0].peak_phase} at {together_named(row, of_mode, ('mode',))}" for row in alike])
-        yield Said(f"the peak of {mode} lies {words}.", tuple(of_mode))
+        yield Said(f"the peak of {mode} is {words}.", tuple(of_mode))
 
 
 def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """The share of memory that does not depend on the input: weights, gradients and the optimizer's state."""
+    """Yield the share of memory that does not depend on the input: weights, gradients and optimizer state."""
     told = [cell for cell in known(cells) if cell.cell.mode in TRAINING and cell.by_category]
     shares = sorted(
         ((sum(cell.by_category.get(name, 0) for name in PERSISTENT) / peak(cell), cell) for cell in told),
         key=lambda each: each[0],
     )
     if shares:
-        text = f"weights, gradients and the optimizer's state are {share_range(shares, namer(told))}"
+        text = f"weights, gradients and optimizer state are {share_range(shares, namer(told))}"
         yield Said(f"{text} of a training step's peak.", tuple(cell for _, cell in shares))
 
 
 def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """The largest tensors of the largest forward pass that fits, and the group with the largest total."""
+    """Yield the largest tensors of the largest forward pass that fits, and the group with the largest total."""
     told = [cell for cell in known(cells) if cell.largest]
     cell = max([cell for cell in told if cell.cell.mode not in TRAINING] or told, key=peak, default=None)
-    # Workspaces of libraries are not part of the model.
+    # Library workspaces are not part of the model.
     groups = [group for group in cell.largest if group.category != "workspace"] if cell else []
     if cell is None or not groups:
         return
@@ -328,16 +328,16 @@ def _explained(cell: MemoryCellRecord, group: AllocationGroup) -> str:
 
 
 def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
-    """The product of model dimensions that equals the size of an allocation, after the allocator's rounding.
+    """Return the product of model dimensions that equals the size of an allocation, after the allocator's rounding.
 
-    A remainder of up to 1 MiB is not split off a large block and counts as part of it. Different products can be equal
-    (heads × ctx and d_ff, say): then the module that the group belongs to decides, or else the result is None.
+    The allocator does not split a remainder of up to 1 MiB off a large block, so the block may be that much larger. If
+    several products match (for example heads × ctx = d_ff), the module of the group decides; otherwise None.
     """
     shape, batch, ctx = cell.cell.shape, cell.cell.batch, cell.cell.ctx
     if shape is None:
         return None
     heads, d_model, d_ff, vocab = shape.heads, shape.d_model, shape.d_ff, shape.vocab
-    products = (  # with a part of the name of the modules that make such tensors
+    products = (  # each with part of the name of the modules that create such tensors
         ("attend", f"batch {batch} × heads {heads} × ctx {ctx}²", batch * heads * ctx * ctx),
         ("feed_forward", f"batch {batch} × ctx {ctx} × d_ff {d_ff}", batch * ctx * d_ff),
         ("head", f"batch {batch} × ctx {ctx} × vocabulary {vocab}", batch * ctx * vocab),
@@ -375,7 +375,7 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _frontiers(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """The longest context that fits and the shortest that does not; rows with equal results share a sentence."""
+    """Yield the longest context that fits and the shortest that does not; rows with equal results share a sentence."""
     alike: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
     for row in axes.alike([cell for cell in cells if cell.found is None], "ctx"):
         beyond = min(filter(does_not_fit, row), key=_ctx, default=None)
@@ -432,5 +432,5 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def of_run(record: MemoryRecord) -> Iterator[Said]:
-    """All findings of a run."""
+    """Yield all findings of a run."""
     return said(record.cells)

@@ -1,4 +1,4 @@
-"""Folds the event log of `sysbench memory` into its record."""
+"""Fold the event log of `sysbench memory` into its record."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from sysbench.log.outcomes import Caution
 from sysbench.log.records import SimulatedGpuRecord
 
 DOUBT = 0.02
-"""A margin below this share of the GPU's memory is uncertain: contexts take 300 to 600 MiB, and simulated peaks were
-within 1 % of those of recorded snapshots."""
+"""A margin below this share of the GPU's memory is uncertain: CUDA contexts take 300 to 600 MiB, and simulated peaks
+are within 1 % of recorded snapshots."""
 
 _OF_EVENTS = {"event", "at_s", "cell", "source"}
-"""Fields that only events have."""
+"""Fields of events that records do not have."""
 
 
 def fold(events: Iterable[Event]) -> MemoryRecord:
@@ -48,13 +48,13 @@ def fold(events: Iterable[Event]) -> MemoryRecord:
 def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
     ranks: list[RankRecord] = []
     if seen.ranks:
-        # Readings are of all ranks together, and of the first one's GPU: they are no rank's own.
+        # Readings cover all ranks together and the first rank's GPU, so they belong to no single rank.
         every = {0: replace(seen, readings=[]), **seen.ranks}
         ranks = [RankRecord(rank=rank, **_peaks(cell, each)) for rank, each in sorted(every.items())]
         seen = replace(every[fullest(ranks).rank], started=seen.started, finished=seen.finished)
     gpu, found = seen.last(GpuSimulated), seen.last(LargestFound)
     largest, modules = seen.last(LargestAllocations), seen.last(ModulesMeasured)
-    # The results are for the value that a search has found, or else for the requested one.
+    # The results are for the value found by a search, or otherwise for the requested value.
     extent = {"ctx": cell.ctx, "batch": cell.batch, **({found.axis: found.value} if found and found.value else {})}
     return MemoryCellRecord(
         **run_record.of_model_cell(cell, seen),
@@ -81,10 +81,10 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
 
 
 def _peaks(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
-    """The fields that the records of a cell and of one of its ranks have in common."""
+    """Return the fields that a cell record and a rank record share."""
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     snapshot = seen.last(SnapshotWritten)
-    # The kernel's own maximum and the sampled one: sampling alone misses short peaks.
+    # Combine the kernel's maximum with the sampled one, because sampling misses short peaks.
     resident = [each.host_rss_bytes for each in seen.readings] + [peak.host_rss_peak_bytes if peak else None]
     resident_peak = max((size_bytes for size_bytes in resident if size_bytes is not None), default=None)
     return {
@@ -107,19 +107,19 @@ def _peaks(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
 def _cautions(seen: CellEvents) -> Iterator[Caution]:
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     if peak is None or verdict is None or not verdict.fits:
-        return  # an allocator that runs out of memory always retries first, so this adds nothing
+        return  # an allocator always retries before it runs out of memory, so this caution would add nothing
     if peak.alloc_retries:
         times = "once" if peak.alloc_retries == 1 else f"{peak.alloc_retries} times"
         yield Caution(
             code="allocator-retried",
             message=f"the allocator had to release its whole cache {times}: "
-            "steps stall there, and a slightly larger step would not fit",
-            remedy="a smaller --batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "steps stall while it does, and a slightly larger step would not fit",
+            remedy="use a smaller --batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
     if gpu is not None and verdict.margin_bytes is not None and verdict.margin_bytes < DOUBT * gpu.memory_bytes:
         yield Caution(
             code="narrow-margin",
             message=f"only {units.size(verdict.margin_bytes)} to spare: less than the uncertainty of a simulation "
             f"({DOUBT:.0%} of the memory, {units.size(DOUBT * gpu.memory_bytes)}: the CUDA context is an assumption)",
-            remedy="a slightly smaller --batch or --ctx, or measure on the GPU itself",
+            remedy="use a slightly smaller --batch or --ctx, or measure on the GPU itself",
         )

@@ -31,7 +31,7 @@ from sysbench.render.dashboard.run_state import RunState, in_cell
 
 @dataclass(frozen=True)
 class CellState(run_state.CellState):
-    """Current state of a cell."""
+    """State of one cell during the run."""
 
     cell: MemoryCell
     gpu: GpuSimulated | None = None
@@ -58,7 +58,7 @@ class MemoryState(RunState[CellState]):
 
     @property
     def known(self) -> CellState | None:
-        """The cell whose phases were reported last: a simulation reports all phases at its end."""
+        """The cell whose phases were reported last; a simulation reports all phases only at its end."""
         last = dict(self.cells).get(self.last_known) if self.last_known is not None else None
         return last if last is not None and last.phases else None
 
@@ -82,28 +82,28 @@ _HANDLERS = run_state.handlers(
 )
 
 advance = partial(run_state.advance, _HANDLERS)
-"""The state after one more event; unchanged if the event affects nothing that is shown."""
+"""Return the state after another event; the state is unchanged if the event affects nothing on screen."""
 
 
 LONGEST_BAR = 60
 LABEL = 11
-"""Width of names of phases."""
+"""Width of phase names."""
 
 _PATTERNS = dict(zip(COLOURS, "pouwiagct", strict=True))
-"""Letters that replace colours: the first letter of each category, or another unused one."""
+"""Letters that replace colours: the first letter of each category, or another letter if that is taken."""
 
 
 class MemoryScreen(CellScreen[MemoryState]):
-    """The stage of the current cell, and a bar per phase."""
+    """Dashboard with the stage of the current cell and a bar per phase."""
 
     command = "memory"
 
     def running(self, width: int, plain: bool) -> list[Text]:
-        """The stage, readings from outside, and the phases."""
+        """Return the lines of the stage, the sensor readings, and the phases."""
         return [self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
 
     def ended(self, cell: CellState) -> str:
-        """The result of a cell."""
+        """Return the result of a cell."""
         return result(cell)
 
     def _stage(self, width: int) -> Text:
@@ -119,7 +119,7 @@ class MemoryScreen(CellScreen[MemoryState]):
         return pieces_that_fit([(doing, "bold"), (where, theme.QUIET)], width)
 
     def _phases(self, width: int, plain: bool) -> list[Text]:
-        """A bar per phase, all on the scale of the GPU's memory or of the highest peak."""
+        """Return a bar per phase, scaled to the GPU's memory or to the highest peak."""
         now = self.state.known
         if now is None:
             return []
@@ -140,7 +140,7 @@ class MemoryScreen(CellScreen[MemoryState]):
         return lines
 
     def _readings(self, width: int) -> list[Text]:
-        """Memory of the worker and of the device, as sampled from outside."""
+        """Return the memory of the worker and of the device, as sampled outside the worker."""
         reading, now = self.state.reading, self.state.now
         if reading is None or reading.host_rss_bytes is None:
             return []
@@ -151,7 +151,7 @@ class MemoryScreen(CellScreen[MemoryState]):
 
 
 def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
-    """The legend of categories, in as many lines as necessary."""
+    """Return the legend of categories, in as many lines as necessary."""
     lines = [Text()]
     for name in names:
         mark = f"{_PATTERNS[name] if plain else '■'} {name}"
@@ -162,7 +162,7 @@ def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
 
 
 def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plain: bool) -> Text:
-    """A bar of categories in stacking order, each as long as its share of the whole; the rest is dotted."""
+    """Return a bar of categories in stacking order, each as long as its share of `whole`; the rest is dotted."""
     text, reached = Text(), 0.0
     parts = [(name, by_category[name]) for name in COLOURS if by_category.get(name)] or [("unknown", total)]
     for name, size in parts:
@@ -173,7 +173,7 @@ def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plai
 
 
 def result(cell: CellState) -> str:
-    """The result of a cell: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
+    """Return the result of a cell: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
     if cell.verdict is None and cell.peak is None:
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     mark = "simulated " if cell.gpu is not None else ""
@@ -192,7 +192,7 @@ def result(cell: CellState) -> str:
 
 
 class MemoryLines(CellLines):
-    """Progress without a terminal: a line per finished cell."""
+    """Progress lines for output that is not a terminal: a line per finished cell."""
 
     blank = MemoryState()
     always = ALWAYS
@@ -200,5 +200,5 @@ class MemoryLines(CellLines):
     advance = staticmethod(advance)
 
 
-# Nothing is timed, so drawing may take its full share of a core.
+# Nothing is timed here, so drawing may use its full share of a core.
 MEMORY = Picture(MemoryState(), advance, MemoryScreen, lambda _: IDLE_SHARE)

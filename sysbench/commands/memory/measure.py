@@ -1,4 +1,4 @@
-"""Memory of a step, measured on this machine or simulated for a GPU that need not be present."""
+"""Measure the memory of a step on this machine, or simulate it for a GPU that need not be present."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from sysbench.simulate.memory import serve
 from sysbench.simulate.recording import record_real
 
 _EXACT = AllocatorSettings(expandable_segments=True)
-"""With these settings every block is the request rounded up to 512 bytes, so the allocator only adds sizes up."""
+"""With these settings every block is the request rounded up to 512 bytes, so the allocator merely sums sizes."""
 
 
 def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
     """Run the cell's protocol; if `artifact` is given, write all allocations there as a snapshot.
 
-    Raises UnavailableError for what does not exist or cannot be simulated. When memory runs out, yields everything
-    known so far, then raises DoesNotFitError or torch's own error.
+    Raises UnavailableError for a cell that cannot run or be simulated. When memory runs out, yields all results so far,
+    then raises DoesNotFitError or torch's own error.
     """
     if cell.simulate is not None:
         yield from simulate.run(cell, cell.simulate, artifact)
@@ -44,7 +44,7 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> I
 def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
     """Measure on a device without CUDA's allocator (the CPU or MPS) by tracking every tensor."""
     if cell.execution == "compiled":
-        raise UnavailableError(f"tensors inside a compiled step cannot be followed on {device.torch_name}")
+        raise UnavailableError(f"tensors inside a compiled step cannot be tracked on {device.torch_name}")
     target, boundless = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
     mesh = mesh_of(cell.strategy, cell.ranks, target.type) if cell.strategy else None
     yield entered(cell.key, "measuring")
@@ -52,7 +52,7 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
         for recording in record_real(cell.step, cell.mode, target, mesh):
             result = serve(recording, boundless, _EXACT)
             yield from list(phases(cell, result, "measured"))[-1:]
-    agreed()  # a rank that leaves the group early would fail the others' last collective
+    agreed()  # if a rank left the group early, the last collective of the others would fail
     yield from own_model_recorded(cell.key, recording, simulated=False)
     peaks = allocator.peaks(target)
     yield PeakMeasured(

@@ -1,4 +1,4 @@
-"""Memory of a cell on a CUDA device, with its complete allocation history."""
+"""Measure the memory of a cell on a CUDA device, with its complete allocation history."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sysbench.snapshot.timeline import Timeline
 
 
 class _Measured:
-    """What the allocator reports for each phase of the measured step."""
+    """Peaks that the allocator reports for each phase of the measured step."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, tuple[int, int]] = {}
@@ -47,7 +47,7 @@ class _Measured:
         self.error: str | None = None
 
     def reached(self, phase: str, peaks: Peaks) -> None:
-        """Note the peaks of a phase; those of its earlier occurrences stay if they are higher."""
+        """Record the peaks of a phase; higher peaks of its earlier occurrences are kept."""
         before_allocated, before_reserved = self.peaks.get(phase, (0, 0))
         now_allocated, now_reserved = peaks.allocated_bytes or 0, peaks.reserved_bytes or 0
         self.peaks[phase] = max(before_allocated, now_allocated), max(before_reserved, now_reserved)
@@ -56,7 +56,7 @@ class _Measured:
 def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
     """Measure the cell; see `sysbench.commands.memory.measure.run`.
 
-    When memory runs out, writes the history so far and then raises torch.OutOfMemoryError.
+    When memory runs out, the history so far is written before torch.OutOfMemoryError is raised.
     """
     target = torch_device(device)
     history = History(target)
@@ -76,15 +76,15 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
 def _carry_out(
     cell: MemoryCell, device: torch.device, history: History, measured: _Measured
 ) -> Iterator[PhaseMemoryMeasured | OwnModelBuilt]:
-    """Run the protocol; yields the peak of each phase of the measured step, still without categories.
+    """Run the protocol and yield the peak of each phase of the measured step, without categories.
 
-    An out-of-memory error keeps tensors alive, so only its message leaves this function.
+    Only the message of an out-of-memory error leaves this function, because the error itself keeps tensors alive.
     """
     last = PROCEDURES[cell.mode].earlier_steps
     at = (-1, "build")
     try:
         step = TrainingStep(cell.step, device, mesh_of(cell.strategy, cell.ranks, "cuda") if cell.strategy else None)
-        gc.collect()  # the trial of the attention kernel may leave cycles that hold its tensors
+        gc.collect()  # checking which attention kernel runs may leave reference cycles that hold its tensors
         history.built(step)
         yield from own_model_ran(cell.key, step)
         with history.following(step.work.model):
@@ -98,8 +98,8 @@ def _carry_out(
                 if number == last:
                     measured.reached(phase, peaks)
                     yield _phase(cell, phase, measured.peaks[phase], {})
-        agreed()  # a rank that leaves the group early would fail the others' last collective
-        yield from own_model_ran(cell.key, step)  # now the loss is known as well
+        agreed()  # if a rank left the group early, the last collective of the others would fail
+        yield from own_model_ran(cell.key, step)  # the loss is known only now
     except Exception as error:
         if not allocator.is_out_of_memory(error):
             raise
@@ -108,8 +108,8 @@ def _carry_out(
 
 
 def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measured: _Measured) -> Iterator[Event]:
-    """Peaks as the allocator reports them, and their composition from the history."""
-    # The state of each phase's peak, over its occurrences in the last step that has the phase.
+    """Yield the peaks that the allocator reports, and their breakdown from the history."""
+    # For each phase, the state at its peak in the last step that contains the phase.
     occurrences: dict[str, list[int]] = {}
     for phase in timeline.phases:
         peak = phase.first + int(timeline.allocated_bytes[phase.first : phase.end].argmax())
@@ -182,7 +182,7 @@ def _phase(
 
 
 def _categories(timeline: Timeline, state: int | None, allocated_bytes: int) -> dict[str, int]:
-    """Live bytes by category. The history has requested sizes; what the allocator counts beyond them is unknown."""
+    """Return live bytes by category; the allocator's bytes beyond the requested sizes count as unknown."""
     found = timeline.categories_at(state) if state is not None else {}
     beyond = allocated_bytes - sum(found.values())
     return {**found, "unknown": found.get("unknown", 0) + beyond} if beyond > 0 else found

@@ -1,7 +1,7 @@
 """The memory timeline as one self-contained HTML page, which needs no network, server or other files.
 
-The page contains all allocations, compressed, and draws them (assets/memory_page). Names from the snapshot are part of
-the compressed data and are only ever set as text; the few words in the markup are escaped.
+The page contains all allocations as compressed data and draws them (assets/memory_page). Names from the snapshot are
+part of the compressed data and are only inserted as text; other text is escaped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write(path: Path, timeline: Timeline, title: str) -> None:
 
 
 def render(timeline: Timeline, title: str) -> str:
-    """The HTML page."""
+    """Return the HTML page."""
     data = base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii")
     return pages.render(_FOLDER, title=title, timeline=timeline, data=data)
 
@@ -58,7 +58,7 @@ def _pack(timeline: Timeline) -> bytes:
     }
     if reserved is not None:
         columns["reserved"] = reserved.bytes.astype("<f8")
-    # The clock of a simulation only orders events, but its times would look measured.
+    # Timestamps of a simulation only order events; shown as times, they would look measured.
     if timeline.time_us is not None and timeline.source == "measured":
         columns["time"] = (timeline.time_us - timeline.time_us[0]).astype("<f8")
     header = _header(timeline)
@@ -67,8 +67,8 @@ def _pack(timeline: Timeline) -> bytes:
     for name, column in columns.items():
         places[name] = [column.dtype.str[1:], offset, len(column)]
         offset += -(-column.nbytes // 8) * 8
-    # Positions depend on the header's length and vice versa, so the header has spare room. Columns are aligned to eight
-    # bytes, as typed arrays must be.
+    # Column positions and the length of the header depend on each other, so the header is padded. Typed arrays need
+    # columns aligned to eight bytes.
     room = len(json.dumps({**header, "arrays": places})) + 16 * len(places)
     start = -(-(4 + room) // 8) * 8
     shifted = {name: [kind, start + at, length] for name, (kind, at, length) in places.items()}
@@ -121,12 +121,12 @@ def _header(timeline: Timeline) -> dict[str, Any]:
 
 
 def _by_birth(timeline: Timeline) -> Column:
-    """Allocations in order of birth, which is the order in which the page numbers and stacks them."""
+    """Return allocations in order of creation, in which the page numbers and stacks them."""
     return np.argsort(timeline.allocations.born, kind="stable")
 
 
 def _frame_table(stacks: Stacks) -> tuple[list[str], list[list[int]]]:
-    """Distinct strings, and frames as (filename, line, name) with positions of strings."""
+    """Return the distinct strings, and frames as (filename, line, name) with indices into the strings."""
     strings: dict[str, int] = {}
     frames = [
         [

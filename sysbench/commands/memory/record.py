@@ -22,11 +22,11 @@ class PhaseMemoryMeasured(Event):
     source: Source
     phase: str
     allocated_peak_bytes: Bytes
-    """Live tensors as the allocator counts them, in blocks of 512 bytes."""
+    """Live tensors in bytes; the allocator counts blocks of 512 bytes."""
     reserved_peak_bytes: Bytes | None
-    """Memory that the allocator holds; None if unknown."""
+    """Memory reserved by the allocator; None if unknown."""
     by_category: dict[str, Count]
-    """Breakdown at the first moment of the peak; adds up to it. Empty if unknown."""
+    """Breakdown by category when the peak is first reached; sums to the peak. Empty if unknown."""
 
 
 class PeakMeasured(Event):
@@ -36,22 +36,22 @@ class PeakMeasured(Event):
     cell: str
     source: Source
     phase: str | None
-    """The phase in which the peak is first reached."""
+    """Phase in which the peak is first reached."""
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes | None
     host_rss_peak_bytes: Bytes | None
     """`ru_maxrss` of the worker; None for a simulation."""
     outside_bytes: Bytes | None
-    """Device memory outside the allocator: CUDA's context and libraries, and other programs. Assumed in a simulation;
+    """Device memory outside the allocator: CUDA's context and libraries, and other processes. Assumed in a simulation;
     None for devices without their own memory."""
     alloc_retries: Count | None
-    """How often the allocator had to release its whole cache to serve a request."""
+    """Number of times the allocator had to release its whole cache to serve a request."""
     by_category: dict[str, Count]
-    """Breakdown of the peak; adds up to it."""
+    """Breakdown of the peak by category; sums to the peak."""
 
 
 class CodeLine(Frozen):
-    """One line of a stack."""
+    """One stack frame: a line of source code."""
 
     filename: str
     line: Count
@@ -63,18 +63,18 @@ class AllocationGroup(Frozen):
 
     count: Count
     size_bytes: Bytes
-    """Size of each, as the allocator counts it."""
+    """Size of each allocation, as counted by the allocator."""
     category: str
     modules: list[str]
-    """The first and the last module they belong to: `layers.0.attention`, `layers.31.attention`."""
+    """First and last module that the allocations belong to: `layers.0.attention`, `layers.31.attention`."""
     phase: str | None
-    """The phase in which they are made; None if unknown."""
+    """Phase in which they are allocated; None if unknown."""
     stack: list[CodeLine]
-    """Where they are made, innermost frame first; in backward, the forward lines whose gradient they hold."""
+    """Stack of the allocation, innermost frame first; in backward, the forward lines whose gradients they hold."""
 
     @property
     def total_bytes(self) -> int:
-        """Size of all of them together."""
+        """Total size of the group in bytes."""
         return self.count * self.size_bytes
 
 
@@ -94,9 +94,9 @@ class ModuleMemory(Frozen):
     """`layers.3.attention`; empty for the whole model."""
     total_bytes: Bytes
     own_bytes: Bytes
-    """Without its submodules."""
+    """Bytes of the module without its submodules."""
     by_category: dict[str, Count]
-    """Breakdown of the total."""
+    """Breakdown of the total by category."""
 
 
 class ModulesMeasured(Event):
@@ -116,16 +116,16 @@ class VerdictReached(Event):
     source: Source
     fits: bool
     failed_phase: str | None
-    """Where memory runs out: `build`, or a phase."""
+    """Stage at which memory runs out: `build`, or a phase."""
     failed_step: Signed | None
-    """The step in which it runs out, from 0; -1 before the first."""
+    """Step in which memory runs out, from 0; -1 before the first step."""
     margin_bytes: Signed | None
-    """Free device memory at the fullest moment; if negative, how much is missing."""
+    """Free device memory at the peak in bytes; a negative margin is the missing memory."""
     detail: str | None
 
 
 class CandidateTried(Event):
-    """One value tried in the search for the largest that fits."""
+    """One value that the search for the largest fitting value has tried."""
 
     event: Literal["candidate_tried"] = "candidate_tried"
     cell: str
@@ -142,13 +142,13 @@ class LargestFound(Event):
     cell: str
     axis: SearchAxis
     value: Count
-    """The largest value that fits; 0 if not even 1 does."""
+    """The largest value that fits; 0 if not even 1 fits."""
     beyond: Count | None
-    """The smallest value tried that does not fit; None if everything tried fits."""
+    """The smallest tried value that does not fit; None if all tried values fit."""
 
 
 class SnapshotWritten(Event):
-    """All allocations of the cell are in a file."""
+    """All allocations of the cell were written to a file."""
 
     event: Literal["snapshot_written"] = "snapshot_written"
     cell: str
@@ -175,7 +175,7 @@ class VerdictRecord(Frozen):
 
 
 class RankRecord(Frozen):
-    """One of several ranks that took the step of a cell together; fields as in the record of the cell."""
+    """One of the ranks of a cell; fields as in the record of the cell."""
 
     rank: Count
     peak_allocated_bytes: Bytes | None
@@ -191,7 +191,7 @@ class RankRecord(Frozen):
 
 
 def fullest(ranks: Sequence[RankRecord]) -> RankRecord:
-    """Return the rank on which memory ran out, or else that with the highest peak; the first of several alike."""
+    """Return the rank on which memory ran out, or otherwise that with the highest peak; the first rank wins ties."""
     lacking = [rank for rank in ranks if rank.verdict is not None and not rank.verdict.fits]
     return max(lacking or ranks, key=lambda rank: rank.peak_allocated_bytes or 0)
 
@@ -206,10 +206,10 @@ class LargestRecord(Frozen):
 
 
 class MemoryCellRecord(ModelCellRecord):
-    """One cell of `sysbench memory`; None for whatever was not measured or simulated.
+    """One cell of `sysbench memory`; values that were neither measured nor simulated are None.
 
-    If several ranks were measured, the results are those of the fullest one: the rank on which memory ran out, or else
-    that with the highest peak.
+    If several ranks were measured, the results are those of the fullest rank: the rank on which memory ran out, or
+    otherwise the rank with the highest peak.
     """
 
     cell: MemoryCell = Field(alias="axes")
@@ -220,9 +220,9 @@ class MemoryCellRecord(ModelCellRecord):
     peak_reserved_bytes: Bytes | None
     peak_phase: str | None
     host_rss_peak_bytes: Bytes | None
-    """Resident memory of the worker: the larger of the sampled maximum and the kernel's own."""
+    """Peak resident memory of the worker: the larger of the sampled maximum and the kernel's own maximum."""
     device_used_peak_bytes: Bytes | None
-    """Memory in use on the whole device, other processes included, according to NVML."""
+    """Memory in use on the whole device, including other processes, according to NVML."""
     context_bytes: Bytes | None
     """Device memory outside the allocator: assumed in a simulation, otherwise according to NVML."""
     alloc_retries: Count | None
@@ -232,8 +232,8 @@ class MemoryCellRecord(ModelCellRecord):
     largest: list[AllocationGroup]
     modules: list[ModuleMemory]
     residual_bytes: Bytes | None
-    """Size of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured. None for a model of
-    the user's, whose width is not known."""
+    """Size of one residual stream, batch × ctx × d_model numbers in fp32: computed, not measured. None for a
+    custom model, whose width is unknown."""
     snapshot: str | None
     verdict: VerdictRecord | None
     found: LargestRecord | None
@@ -242,7 +242,7 @@ class MemoryCellRecord(ModelCellRecord):
 
     @property
     def fullest_rank(self) -> RankRecord | None:
-        """The rank whose results are those of the cell; None if the cell was taken by one process."""
+        """The rank whose results are those of the cell; None for a cell of one process."""
         return fullest(self.ranks) if self.ranks else None
 
 

@@ -1,4 +1,4 @@
-"""Memory of a cell simulated for a GPU that need not be present, and the events that report allocations."""
+"""Simulate the memory of a cell for a GPU that need not be present, and make the events that report allocations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec import hardware
 
 FRAMES = 12
-"""Number of innermost stack frames to keep; the outer ones are the same for every allocation."""
+"""Number of innermost stack frames to keep; outer frames are the same for every allocation."""
 
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
@@ -51,7 +51,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     else:
         yield entered(cell.key, "searching")
         result = yield from _search(cell, cell.find, gpu, settings)
-        yield result.gpu.simulated(cell.key, settings)  # what is outside the allocator depends on the number of ranks
+        yield result.gpu.simulated(cell.key, settings)  # memory outside the allocator depends on the number of ranks
     yield from own_model_recorded(cell.key, result.recording, simulated=True)
     yield from phases(cell, result, "simulated")
     yield PeakMeasured(
@@ -74,13 +74,13 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     if not verdict.fits:
         where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
         raise DoesNotFitError(
-            f"does not fit on {result.gpu.title}: memory runs out {where}, "
-            f"{units.size(-verdict.margin_bytes)} more would be needed"
+            f"does not fit on {result.gpu.title}: memory runs out {where}; "
+            f"{units.size(-verdict.margin_bytes)} more are needed"
         )
 
 
 def allocator_settings() -> AllocatorSettings:
-    """PYTORCH_CUDA_ALLOC_CONF of this process, as it would be on the GPU; raises UnavailableError for a wrong one."""
+    """Return PYTORCH_CUDA_ALLOC_CONF as the simulated GPU applies it; raises UnavailableError if it is invalid."""
     try:
         return AllocatorSettings.from_environment(os.environ)
     except ValueError as error:
@@ -90,7 +90,10 @@ def allocator_settings() -> AllocatorSettings:
 def _search(
     cell: MemoryCell, axis: SearchAxis, gpu: Gpu, settings: AllocatorSettings
 ) -> Generator[Event, None, SimulatedMemory]:
-    """Find the largest value that fits, or the fewest ranks; return its result, or one of what does not fit."""
+    """Search for the largest value that fits, or the fewest ranks.
+
+    Returns the simulation of that value, or of a value that does not fit if none fits.
+    """
     if axis == "ranks":
         search = find_fewest_ranks(cell.step, gpu, cell.mode, settings)
     else:
@@ -125,7 +128,7 @@ def _search(
 
 
 def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
-    """The peak of every phase; measured results have no reserved memory, because tensors are counted one by one."""
+    """Yield the peak of every phase; measured results lack reserved memory, because tensors are counted one by one."""
     for phase in result.phases:
         yield PhaseMemoryMeasured(
             at_s=time.time(),
@@ -139,7 +142,7 @@ def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterato
 
 
 def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[Event]:
-    """The largest allocations at the peak, and its bytes by module."""
+    """Yield the largest allocations at the peak, and the peak by module."""
     groups = [
         AllocationGroup(
             count=group.count,
@@ -156,7 +159,7 @@ def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterat
 
 
 def modules(tree: ModuleNode) -> list[ModuleMemory]:
-    """Every module of a tree with its bytes, parents before children."""
+    """Return every module of a tree with its bytes, parents before children."""
     return [
         ModuleMemory(
             path=path,

@@ -18,7 +18,7 @@ LARGEST = 15
 
 
 def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
-    """The complete output for the snapshot in the file `name`; raises UsageError for an unknown table."""
+    """Return the complete output for the snapshot in the file `name`; raises UsageError for an unknown table."""
     chosen = tuple(names) or tuple(each for each in TABLES if each != "modules" or not timeline.inferred)
     for each in chosen:
         if each not in TABLES:
@@ -30,7 +30,7 @@ def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
 
 
 def _title(what: str, timeline: Timeline, guessed: str = "") -> str:
-    """Title of a table; `guessed` names what it shows that is inferred if the snapshot has no marks."""
+    """Return the title of a table; `guessed` names the contents that are inferred if the snapshot has no marks."""
     inferred = f", {guessed} inferred" if guessed and timeline.inferred else ""
     return f"{what}, simulated" if timeline.source == "simulated" else f"{what}{inferred}"
 
@@ -48,7 +48,7 @@ class _Phase(NamedTuple):
         return int(reserved.bytes[self.peak.state]) if reserved else None
 
     def largest_category(self) -> tuple[str, int]:
-        """The largest category of the peak, and its bytes."""
+        """Largest category of the peak, and its bytes."""
         categories = self.timeline.categories_at(self.peak.state)
         return max(categories.items(), key=lambda item: item[1], default=("", 0))
 
@@ -96,7 +96,7 @@ class _Group(NamedTuple):
         return place(self.timeline.stacks.of(self.group.stack)) or ""
 
     def modules(self) -> str:
-        """The first and the last module; inferred modules are chains of functions instead of paths."""
+        """First and last module; inferred modules are chains of functions instead of paths."""
         separator, modules = " › " if self.timeline.inferred else ".", self.group.modules
         return " … ".join(dict.fromkeys(separator.join(module) for module in (*modules[:1], *modules[-1:])))
 
@@ -120,7 +120,7 @@ LARGEST_ALLOCATIONS = DeclaredTable(
 
 MODULES = DeclaredTable(
     "modules",
-    lambda timeline: _title("the peak by module", timeline),
+    lambda timeline: _title("peak by module", timeline),
     MODULE_COLUMNS,
     rows=lambda timeline: module_rows(
         (path, node.total_bytes, node.own_bytes) for path, node in timeline.tree_at(timeline.peak.state).walk()

@@ -21,7 +21,7 @@ Protocol = Literal["inference", "forward", "forward-backward", "train-first", "t
 """inference         no graph; only the logits are kept
 forward           the graph, the logits and the loss are kept
 forward-backward  also gradients, which are cleared before forward; no optimizer
-train-first       the first step, in which the optimizer's state appears
+train-first       the first step, in which the optimizer allocates its state
 train             a later step: the optimizer's state exists, gradients are cleared before forward
 """
 
@@ -31,17 +31,17 @@ SIMULATION = "Simulation"
 
 
 def extreme(axis: SearchAxis) -> str:
-    """What a search along an axis finds: `largest batch`, `fewest ranks`."""
+    """Return the result of a search along an axis in words: `largest batch`, `fewest ranks`."""
     return "fewest ranks" if axis == "ranks" else f"largest {axis}"
 
 
 FEWEST_RANKS = 4
-"""Number of ranks at which a search for the fewest begins: every strategy has groups of that size."""
+"""Number of ranks at which a search for the fewest ranks begins: every strategy allows it."""
 
 
 @dataclass(frozen=True)
 class Procedure:
-    """How a protocol runs: `phases` of a step of `mode`, after `earlier_steps` identical steps."""
+    """The steps of a protocol: `phases` of a step of `mode`, after `earlier_steps` identical steps."""
 
     mode: Mode
     phases: tuple[Phase, ...]
@@ -63,19 +63,19 @@ class MemoryCell(GridCell):
     kind: Literal["memory"] = "memory"
     mode: Protocol
     simulate: str | None
-    """The GPU to simulate, as `sysbench.spec.hardware.named` knows it; None measures."""
+    """The GPU to simulate, a name that `sysbench.spec.hardware.named` accepts; None to measure."""
     find: SearchAxis | None
-    """The axis along which to search for the largest value that fits, or the fewest ranks, starting from the cell's own
-    value."""
+    """Axis along which to search for the largest value that fits, or for the fewest ranks; the search starts from the
+    cell's own value."""
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of the measured step, in order."""
+        """Phases of the measured step, in order."""
         return PROCEDURES[self.mode].phases
 
     @property
     def is_first_step(self) -> bool:
-        """Whether the measured step is the very first, before which the optimizer has no state."""
+        """Whether the measured step is the very first one, before which the optimizer has no state."""
         return PROCEDURES[self.mode].earlier_steps == 0
 
     @property
@@ -85,7 +85,7 @@ class MemoryCell(GridCell):
 
     @property
     def step(self) -> ModelCell:
-        """The cell of the training step that the protocol takes its phases from."""
+        """The training step whose phases the protocol measures."""
         shared = {name: getattr(self, name) for name in GridCell.model_fields}
         if self.simulate is not None:
             shared["device"] = "cuda"  # the device of the simulated step, not of the simulating process
@@ -98,24 +98,28 @@ class MemoryCell(GridCell):
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """The peak of a process's resident memory cannot be reset, and cuBLAS keeps its workspaces."""
+        """Whether the cell needs a new process.
+
+        Measured cells do, because the peak of a process's resident memory cannot be reset, and cuBLAS keeps its
+        workspaces.
+        """
         return self.simulate is None
 
     @property
     def worth_failing(self) -> bool:
-        """A cell that does not fit still runs: its allocation history explains why."""
+        """Whether to run a cell that does not fit; it runs, because its allocation history explains why."""
         return True
 
     @property
     def ranks_refused(self) -> None:
-        """Nothing keeps the cell from being one of several ranks."""
+        """Why the cell cannot use several ranks: it always can."""
         return None
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Why this cell cannot run, or None."""
+        """Return why this cell cannot run, or None if it can."""
         if self.simulate is not None and self.execution == "compiled":
             return (
-                "--execution compiled cannot be simulated: what the compiler keeps is known only once it has run. "
+                "--execution compiled cannot be simulated: what the compiler saves is known only after it has run. "
                 "Simulate eager, which needs more, or measure without --simulate"
             )
         return super().problem(device)
@@ -132,7 +136,7 @@ class MemorySpec(ModelSpec):
     ] = Field(
         default=("forward", "train"),
         description="inference keeps no graph; forward keeps graph and loss; forward-backward adds gradients; "
-        "train-first is the first step, in which the optimizer's state appears; train is a later one.",
+        "train-first is the first step, in which the optimizer allocates its state; train is a later step.",
     )
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=SIMULATION)] = Field(
         default=(),
@@ -141,13 +145,13 @@ class MemorySpec(ModelSpec):
     find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION)] = Field(
         default=None,
         description="With --simulate: find the largest batch or ctx that fits, starting from its first value, or the "
-        "fewest ranks.",
+        "fewest ranks that fit.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _mode_with_backward(cls, given: Any) -> Any:
-        """Gradients add up over backwards: forward alone is no default for several micro-batches."""
+        """Make `train` the default mode with --grad-accum, because accumulation needs backward."""
         if isinstance(given, dict) and "grad_accum" in given and "mode" not in given:
             return {**given, "mode": "train"}
         return given
@@ -157,32 +161,34 @@ class MemorySpec(ModelSpec):
         if self.find is not None and not self.simulate:
             raise ValueError("--find needs --simulate GPU: it tries sizes on a GPU until one does not fit")
         if self.find == "ranks" and self.ranks != (1,):
-            raise ValueError("--find ranks looks for the number that --ranks would give: leave one of them out")
+            raise ValueError("--find ranks searches for the value of --ranks: drop one of them")
         if self.find == "ranks" and "ddp" in self.strategy:
             raise ValueError(
-                "--find ranks: with --strategy ddp every rank holds the whole model, so that more of them need no less "
+                "--find ranks: with --strategy ddp every rank holds the whole model, so more ranks do not save "
                 "memory. Allowed: fsdp2, hsdp, tp"
             )
         if self.simulate and self.device != ("auto",):
-            raise ValueError("--device names the device to measure on; with --simulate nothing is measured")
+            raise ValueError(
+                "--device names the device to measure on, but --simulate measures nothing: drop one of them"
+            )
         return self
 
     @property
     def distributes(self) -> bool:
-        """Whether a model is distributed over ranks."""
+        """Whether a model is distributed over several ranks."""
         return super().distributes or self.find == "ranks"
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
-        """The strategies of cells of several ranks."""
+        """Strategies of cells with several ranks."""
         return self.strategy or (("fsdp2",) if self.find == "ranks" else ("ddp",))
 
     def cells(self) -> Iterator[MemoryCell]:
-        """Every cell of the run, in the order in which it is measured or simulated."""
+        """Yield every cell of the run in the order of measurement or simulation."""
         first: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
         if self.find == "ranks":
             first = {"ranks": (FEWEST_RANKS,), "strategy": self.strategies}
-        # A simulation runs on the CPU, whatever devices are present.
+        # A simulation runs on the CPU, regardless of the devices present.
         where = {"device": "cpu"} if self.simulate else {}
         points = list(self.model_copy(update=first).grid())
         for gpu, point, mode in product(self.simulate or (None,), points, self.mode):
@@ -190,17 +196,19 @@ class MemorySpec(ModelSpec):
 
 
 class MemoryOptions(RunOptions):
-    """Files to write for each cell; with several cells, each file name includes the cell."""
+    """Options of `sysbench memory`. Files are written per cell; with several cells, file names include the cell."""
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."
     )
     snapshot: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None, description="Write the allocations as a pickle that the public memory viewer opens."
+        default=None,
+        description="Write the allocations as a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz).",
     )
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw memory over time by category: .png, .svg or .pdf."
     )
     page: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
-        default=None, description="Write an offline HTML page that zooms in on every allocation and its stack."
+        default=None,
+        description="Write an offline HTML page with a zoomable timeline of every allocation and its stack.",
     )

@@ -22,7 +22,7 @@ from sysbench.spec.run import Selection
 from sysbench.trace.stack_lines import place
 
 DEPTH = 4
-"""Deeper modules are counted in their ancestors."""
+"""Depth of the module tree; deeper modules count towards their ancestors."""
 
 LARGEST = 10
 """Number of groups of allocations to show per cell."""
@@ -31,21 +31,21 @@ NEW_GRADIENTS = ("forward-backward", "train", "train-first")
 
 
 def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """The complete output for a record; raises UsageError for an unknown or empty table."""
+    """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     devices = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
     devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
-    # With the result of a search in place of the value from which it started.
+    # The result of a search replaces the value from which it started.
     as_found = [
         {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
         for cell in record.cells
     ]
-    # The verdict of a single cell is a sentence; those of several are in the summary.
+    # A single cell has its verdict in a sentence; several cells have theirs in the summary.
     verdicts = [
         Remark("finding" if cell.verdict.fits else "outcome", verdict(cell))
         for cell in record.cells
         if cell.verdict is not None and len(record.cells) == 1
     ]
-    # Tables show the cells that do not fit.
+    # Cells that do not fit are already in the tables.
     unexplained = remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
     return Sheet(
         subject=(*axes.subject(as_found), *dict.fromkeys(devices), *record.environment.software),
@@ -61,7 +61,7 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
-    """The tables called `names`; by default those that fit the number of cells."""
+    """Return the tables called `names`; the default depends on the number of cells."""
     if chosen := tuple(names):
         return filled(TABLES, record, chosen)
     ranks = (RANKS,) if any(cell.ranks for cell in record.cells) else ()
@@ -73,7 +73,7 @@ def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 class _One(NamedTuple):
-    """A cell with its own table."""
+    """A cell that has its own table."""
 
     record: MemoryRecord
     cell: MemoryCellRecord
@@ -85,18 +85,18 @@ class _One(NamedTuple):
 
     @property
     def which(self) -> str:
-        """` of ctx 512`, among several."""
+        """Which cell the table is about, if there are several: ` of ctx 512`."""
         of = remarks.which(self.cells, self.record.cells)
         return f" of {of}" if len(self.record.cells) > 1 else ""
 
 
 def _source(part: MemoryRecord | _One | _Grid) -> str:
-    """Heading of columns of bytes."""
+    """Return the heading of columns of bytes."""
     return "simulated" if {cell.source for cell in part.cells} == {"simulated"} else "measured"
 
 
 def _title(what: str, part: MemoryRecord | _One | _Grid) -> str:
-    """`peak memory, simulated`."""
+    """Return the title of a table: `peak memory, simulated`."""
     return f"{what}, simulated" if _source(part) == "simulated" else what
 
 
@@ -114,7 +114,7 @@ def _outcome(cell: MemoryCellRecord) -> Word:
 
 def _fits(cell: MemoryCellRecord) -> Cell:
     if cell.outcome == "ok" and cell.verdict is None:
-        return None  # nothing says how much there is
+        return None  # the size of the memory is unknown
     if cell.outcome != "ok" or cell.verdict is None or not cell.verdict.fits:
         failed = cell.verdict.failed_phase if cell.verdict else None
         return Word(f"no: {failed}", "bad") if failed else _outcome(cell)
@@ -130,13 +130,13 @@ def _margin(cell: MemoryCellRecord) -> int | None:
 
 
 def _rank_spread(cell: MemoryCellRecord) -> float | None:
-    """Difference between the peaks of the fullest and the emptiest rank, as a share of the former."""
+    """Return the difference between the highest and the lowest peak of all ranks, as a share of the highest."""
     peaks = [rank.peak_allocated_bytes for rank in cell.ranks if rank.peak_allocated_bytes is not None]
     return 1 - min(peaks) / max(peaks) if len(peaks) > 1 else None
 
 
 def _counted(record: MemoryRecord) -> list[str]:
-    """A note on memory that verdicts include besides the allocator's."""
+    """Return a note on memory outside the allocator that verdicts include."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
     words = ", ".join(map(units.size, contexts))
     ranks = ", and NCCL's buffers," if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""
@@ -163,7 +163,7 @@ SUMMARY = DeclaredTable(
                 else None
             ),
             optional=True,
-            note="several ranks: bytes are those of the fullest one; spread: how much less the emptiest one takes",
+            note="several ranks: bytes of the rank with the highest peak; spread: how far below it the lowest peak is",
         ),
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
         _source_bytes("host_rss_peak", "worker, host memory", importance=3, get=lambda cell: cell.host_rss_peak_bytes),
@@ -192,7 +192,7 @@ SUMMARY = DeclaredTable(
     notes=_counted,
     words=_SOURCES,
 )
-"""One row per cell: its peaks, their phase, whether it fits, and how much memory is left."""
+"""One row per cell: peaks, phase of the peak, whether it fits, and how much memory is left."""
 
 
 def _present(record: MemoryRecord) -> list[str]:
@@ -267,9 +267,9 @@ RANKS = DeclaredTable(
         (cell, rank) for cell in record.cells for rank in cell.ranks if rank.peak_allocated_bytes is not None
     ],
     leading=(along(cells_of=lambda row: row[:1]), leading(Field("rank", get=lambda row: str(row[1].rank)))),
-    notes=("the results of a cell are those of its fullest rank",),
+    notes=("the results of a cell are those of the rank with the highest peak, or on which memory ran out",),
 )
-"""One row for each measured rank of each cell: its peak, and what it consists of."""
+"""One row per measured rank of each cell: its peak and the breakdown of the peak."""
 
 
 # --- a grid of contexts by modes and precisions
@@ -288,7 +288,7 @@ class _Grid(NamedTuple):
 
     @property
     def rows(self) -> list[dict[tuple[Cell, ...], MemoryCellRecord]]:
-        """For each row, its cells by column."""
+        """The cells of each row, by column."""
         found: dict[tuple[Cell, ...], dict[tuple[Cell, ...], MemoryCellRecord]] = {}
         for cell in self.cells:
             found.setdefault(axes.values(cell.axes, self.down), {})[axes.values(cell.axes, self.across)] = cell
@@ -310,7 +310,7 @@ def _peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *across: str) -> int | 
 
 
 def _across(*names: str) -> Each:
-    """Columns for the values of these axes, in grids with exactly these column axes."""
+    """Declare columns for the values of these axes, in grids with exactly these column axes."""
 
     def values(axis: str) -> Each:
         inner: tuple[Field | Each, ...]
@@ -341,7 +341,7 @@ GRID = DeclaredTable(
     notes=("forward keeps its graph and the loss alive",),
     words=_SOURCES,
 )
-"""A compact table for reports: contexts as rows; modes, and for each its precisions, as columns."""
+"""A compact table for reports: contexts in rows; modes, with their precisions, in columns."""
 
 
 # --- a row per phase
@@ -355,14 +355,14 @@ class _Phase(NamedTuple):
     peak: PhasePeakRecord | None
 
     def allocated(self) -> Measure | None:
-        """Peak of the phase; the highest of the cell is emphasised."""
+        """Peak of the phase; the highest peak of the cell is emphasised."""
         if self.peak is None:
             return None
         highest = self.name == self.cell.peak_phase
         return Measure(self.peak.allocated_peak_bytes, tone="strong" if highest else "plain")
 
     def largest_category(self) -> tuple[str, int | None]:
-        """The largest category of the peak, and its bytes."""
+        """Largest category of the peak, and its bytes."""
         by_category = self.peak.by_category if self.peak else {}
         return max(by_category.items(), key=lambda item: item[1], default=("", None))
 
@@ -412,7 +412,7 @@ CELLS = DeclaredTable(
             values=CATEGORIES,
         ),
         Field("host_rss_peak", "worker, host memory", "bytes", get=lambda row: row.cell.host_rss_peak_bytes),
-        Field("device_used_peak", "device, all programs", "bytes", get=lambda row: row.cell.device_used_peak_bytes),
+        Field("device_used_peak", "device, all processes", "bytes", get=lambda row: row.cell.device_used_peak_bytes),
     ),
     rows=lambda record: [
         row
@@ -421,7 +421,7 @@ CELLS = DeclaredTable(
     ],
     leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: (row.cell,)),
 )
-"""All values in one long table, a row per cell and phase, for data frames."""
+"""All values in one long table with a row per cell and phase, for data frames."""
 
 
 # --- a table per cell
@@ -455,7 +455,7 @@ class ModuleRow(NamedTuple):
     own_bytes: int
 
     def name(self) -> str:
-        """The last part of the path, indented by its depth."""
+        """Last part of the path, indented by its depth."""
         parts = self.path.split(".") if self.path else []
         return f"{'  ' * (len(parts) - 1)}{parts[-1]}" if parts else "everything"
 
@@ -463,7 +463,7 @@ class ModuleRow(NamedTuple):
 MODULE = leading(Field("module", get=ModuleRow.name))
 MODULE_COLUMNS = (
     Field("count", get=lambda row: f"{row.number} ×" if row.number > 1 else ""),
-    Field("total", "with those below", "bytes", "{source}", get=lambda row: row.total_bytes),
+    Field("total", "with submodules", "bytes", "{source}", get=lambda row: row.total_bytes),
     Field("own", "itself", "bytes", "{source}", 1, get=lambda row: row.own_bytes),
 )
 
@@ -483,7 +483,7 @@ def module_rows(modules: Iterable[tuple[str, int, int]]) -> list[ModuleRow]:
 
 MODULES = DeclaredTable(
     "modules",
-    lambda one: _title(f"the peak by module{one.which}", one),
+    lambda one: _title(f"peak by module{one.which}", one),
     MODULE_COLUMNS,
     parts=lambda record: [_One(record, cell) for cell in record.cells],
     rows=lambda one: module_rows((each.path, each.total_bytes, each.own_bytes) for each in one.cell.modules),
@@ -493,18 +493,18 @@ MODULES = DeclaredTable(
 """For each cell, the tree of modules at its peak."""
 
 
-# --- what can be computed
+# --- computed sizes
 
 
 def _value(cell: MemoryCellRecord, axis: SearchAxis) -> int:
-    """The value of an axis that the cell's results are for: the result of a search, or the requested value."""
+    """Return the value of an axis for which the cell has results: found by a search, or requested."""
     found = cell.found
     return found.value if found and found.axis == axis and found.value else int(getattr(cell.cell, axis))
 
 
 RESIDUAL = DeclaredTable(
     "residual",
-    "the residual stream",
+    "size of the residual stream",
     (
         Field("bytes_each", "bytes each", get=lambda row: 4),
         Field("residual", "residual stream", "bytes", get=lambda row: row[4]),
@@ -526,7 +526,7 @@ RESIDUAL = DeclaredTable(
         Field("ctx", get=lambda row: row[2]),
         Field("d_model", get=lambda row: row[3]),
     ),
-    notes=("batch × ctx × d_model × 4: the stream stays in fp32 under autocast. Computed, not measured",),
+    notes=("batch × ctx × d_model × 4: the residual stream stays in fp32 under autocast. Computed, not measured",),
 )
 """Size of one residual stream, and its factors."""
 
@@ -542,7 +542,7 @@ STATE = DeclaredTable(
     ),
     rows=lambda record: {cell.cell.size: cell for cell in record.cells if cell.cell.own is None}.values(),
     leading=leading(Field("size", get=lambda cell: cell.cell.size)),
-    notes=("in fp32 whatever the precision: autocast keeps its copies among the activations. Computed, not measured",),
+    notes=("in fp32 for every precision; copies made by autocast count as activations. Computed, not measured",),
 )
 """Weights, gradients and AdamW's state: 4, 4 and 8 bytes per parameter."""
 
@@ -560,14 +560,18 @@ TABLES = {
 
 
 def verdict(cell: MemoryCellRecord) -> str:
-    """`fits, with 13.9 GiB to spare`, or why the cell does not fit."""
+    """Return the verdict: `fits, with 13.9 GiB to spare`, or why the cell does not fit."""
     found = cell.found
     largest = ""
     if found is not None and found.axis == "ranks":
         few = f" The fewest ranks that fit are {found.value}: {len(found.tried)} numbers were tried."
-        largest = few if found.value else f" Nor do fewer than {2 * (found.beyond or 1)} ranks: more were not tried."
+        largest = (
+            few
+            if found.value
+            else f" No number of ranks below {2 * (found.beyond or 1)} fits; larger numbers were not tried."
+        )
     elif found is not None:
-        largest = f" The largest {found.axis} that fits is {found.value}." if found.value else " Nothing smaller does."
+        largest = f" The largest {found.axis} that fits is {found.value}." if found.value else " No smaller value fits."
         if found.value and found.beyond is None:
             largest = f" Even {found.axis} {found.value} fits; nothing larger was tried."
     reached = cell.verdict
@@ -586,14 +590,14 @@ def verdict(cell: MemoryCellRecord) -> str:
 
 def _notes(record: MemoryRecord) -> Iterator[Remark]:
     if any(cell.outcome == "skipped" and cell.source == "measured" for cell in record.cells):
-        yield Remark("note", "--simulate GPU (a100-80gb, or 24GiB) computes what does not fit here, without running it")
+        yield Remark("note", "use --simulate GPU (a100-80gb, or 24GiB) to compute what does not fit here")
     if any(cell.source == "simulated" for cell in record.cells):
         yield Remark("note", "simulated: computed without a GPU, by a model of CUDA's caching allocator")
     if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells):
         yield Remark(
             "note",
-            "several ranks: bytes are those of rank 0, whose shards are never smaller than the others'; NCCL's buffers "
-            "lie outside the allocator, and their size is assumed",
+            "several ranks: bytes of rank 0, whose shards are at least as large as all others; NCCL's buffers "
+            "are outside the allocator, and their size is an assumption",
         )
     if len(record.cells) == 1 and (shape := record.cells[0].cell.shape) is not None:
         (cell,) = record.cells
@@ -608,7 +612,7 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
 
 
 def usual(spec: MemorySpec) -> tuple[str, ...]:
-    """Names of the default tables for a run of this spec."""
+    """Return the names of the default tables for a run of this spec."""
     cells = list(spec.cells())
     ranks = ("ranks",) if any(cell.workers > 1 for cell in cells) else ()
     return ("phases", *ranks, "largest") if len(cells) == 1 else ("summary", *ranks, "grid")

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 SIZE_IN: Final = (10.0, 5.0)
 BUCKETS: Final = 480
-"""Number of intervals of the timeline; for each, the highest and the lowest point is drawn."""
+"""Number of intervals of the timeline; the highest and the lowest point of each is drawn."""
 LARGEST_SHOWN: Final = 3
 _HEADROOM: Final = 1.36
-"""Vertical room for the text about the peak, as a factor of the highest line."""
+"""Height of the axes as a multiple of the highest line, which leaves room for the label of the peak."""
 _NARROWEST: Final = 0.002
-"""Phases below this share of the width are not shaded."""
+"""Phases narrower than this share of the width are not shaded."""
 _LONGEST_TEXT: Final = 64
 _SHADES: Final = ("#f3f3f3", "#e7e7e7")
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the figure of a timeline in the suffix's format: png, svg or pdf. Raises UsageError and OutputError."""
+    """Write the figure of a timeline; the suffix selects png, svg or pdf. Raises UsageError and OutputError."""
     plots.write(path, lambda: draw(timeline, title))
 
 
@@ -51,7 +51,7 @@ def draw(timeline: Timeline, title: str) -> Figure:
         reserved = timeline.reserved.bytes[states] / scale.factor
         axes.step(states, reserved, where="post", color=QUIET, linewidth=1, linestyle=(0, (4, 2)), zorder=4)
     axes.set_xlim(0, max(timeline.states - 1, 1))
-    # Include the reserved memory, unless it is so high that it would flatten everything else.
+    # Include reserved memory, unless it would flatten everything else.
     allocated, held = max(timeline.peak.allocated_bytes, 1), timeline.reserved_peak_bytes or 0
     highest = held if allocated < held < 1.5 * allocated else allocated
     axes.set_ylim(0, highest / scale.factor * _HEADROOM)
@@ -76,7 +76,7 @@ def draw(timeline: Timeline, title: str) -> Figure:
 
 
 def representative_states(values: npt.NDArray[np.int64], buckets: int) -> npt.NDArray[np.int64]:
-    """States to draw, ascending: all of them, or the highest and the lowest of each bucket, so that no peak is lost."""
+    """Return the states to draw, ascending: all, or the highest and the lowest of each bucket, to keep every peak."""
     count = len(values)
     if count <= 3 * buckets:
         return np.arange(count)
@@ -93,7 +93,7 @@ def _draw_phases(axes: Axes, timeline: Timeline) -> None:
         if (end - first) / max(timeline.states, 1) < _NARROWEST:
             continue
         axes.axvspan(first, end, facecolor=_SHADES[darker(phase.name)], edgecolor="none", zorder=0)
-        # Names wider than their phase would overlap.
+        # Skip names that are wider than their phase, because they would overlap.
         if (end - first) / max(timeline.states, 1) > 0.011 * len(phase.name):
             axes.annotate(
                 phase.name,
@@ -149,7 +149,7 @@ def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
 
 
 def _group(timeline: Timeline, group: Group) -> str:
-    """`32 × 256 MiB activations  transformer.py:88`."""
+    """Return the label of a group: `32 × 256 MiB activations  transformer.py:88`."""
     frames = timeline.stacks.of(group.stack)
     place = f"{Path(frames[0].filename.replace(chr(92), '/')).name}:{frames[0].line}" if frames else ""
     modules = {".".join(module) for module in group.modules}

@@ -1,6 +1,6 @@
-"""Blocks of the dashboard: each is a pure function of the part of the state that it shows.
+"""Blocks of the dashboard: each is a pure function of its part of the state.
 
-All of them are `remembered`, so a block is laid out again only when its part of the state changes.
+All of them are `remembered`: a block is laid out again only when its part of the state changes.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ PHASE_IMPORTANCE = {"forward": 1, "backward": 1, "optimizer": 2, "zero_grad": 4,
 
 
 def line(text: Text) -> Block:
-    """Return a line that is never broken."""
+    """Return a line that is never wrapped."""
     text.end = ""
     return Block(OneLine(text))
 
 
 @remembered
 def title(now: TimedCell | None, position: int, cells: int, left: str, width: int, encoding: str) -> Block:
-    """Return the title: the current cell, its position in the run, and the time that is left."""
+    """Return the title: the current cell, its position in the run, and the remaining time."""
     right = Text(theme.fitted(f"cell {position} of {cells}" if cells > 1 else "", encoding), "bold", end="")
     if left:
         right.append(theme.fitted(f"{' · ' if right.plain else ''}{left}", encoding), theme.QUIET)
@@ -76,7 +76,7 @@ def hardware(
     width: int,
     encoding: str,
 ) -> Block:
-    """Return the hardware, the size of the model, and the version of torch."""
+    """Return a line with the hardware, the size of the model, and the version of torch."""
     names = [device.name if device else host.cpu if host else ""]
     if now and now.parameters:
         shape, cell = now.cell.shape, now.cell
@@ -94,7 +94,7 @@ def hardware(
 def progress(
     name: str, completed: int, total: int, texts: Sequence[tuple[str, str]], width: int, encoding: str
 ) -> Block:
-    """Return the stage with its progress bar, and as many of `texts` as fit; no bar if `total` is 0 (unknown)."""
+    """Return the stage, its progress bar, and as many of `texts` as fit; there is no bar if `total` is 0 (unknown)."""
     said = [(theme.fitted(text, encoding), style) for text, style in texts if text]
     if width < NARROW and total:
         return line(pieces_that_fit(said, width, " "))
@@ -111,13 +111,13 @@ def progress(
 
 @remembered
 def nothing() -> Block:
-    """Return an empty line, in place of a value that is not known yet."""
+    """Return an empty line as a placeholder for a value that is not known yet."""
     return line(Text(""))
 
 
 @remembered
 def steps(every: tuple[Step, ...], rows: int, width: int, encoding: str) -> Block:
-    """Return a table of the last steps by phase, and the mean of all measured steps."""
+    """Return a table of the most recent steps by phase, followed by the mean of all measured steps."""
     shown, measured = every[-rows:], [step for step in every if not step.warmup]
     names = list(dict.fromkeys(name for step in shown for name, _ in step.phases))
     columns = (
@@ -142,7 +142,7 @@ def steps(every: tuple[Step, ...], rows: int, width: int, encoding: str) -> Bloc
 
 @remembered
 def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
-    """Return a sparkline of the last steps, without the very first one, which would flatten the others."""
+    """Return a sparkline of recent steps; the very first step is omitted because it would flatten the others."""
     text = _label("step", width, encoding)
     shown = (recent[1:] or recent)[-(width - text.cell_len) :]
     low, high = min(step.total_s for step in shown), max(step.total_s for step in shown)
@@ -155,7 +155,7 @@ def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
 
 @remembered
 def shares(every: tuple[Step, ...], width: int, encoding: str) -> Block:
-    """Return the shares of the phases in the mean step, as a bar and in words; the smallest are omitted first."""
+    """Return the share of each phase in the mean step, as a bar and as text; the smallest shares are omitted first."""
     means = [(name, mean) for name, mean, _ in phase_means(step for step in every if not step.warmup)]
     whole = sum(mean for name, mean in means if name != "step")
     parts = [(name, mean / whole) for name, mean in means if name != "step" and mean / whole >= LEAST_SHARE]
@@ -180,7 +180,7 @@ def shares(every: tuple[Step, ...], width: int, encoding: str) -> Block:
 
 @remembered
 def memory(used: int, peak: int | None, total: int | None, what: str, width: int, encoding: str) -> Block:
-    """Return used and total memory, as a bar and in words, and the peak so far."""
+    """Return used and total memory, as a bar and as text, and the peak so far."""
     scale = units.shared_scale("bytes", [total or used])
     of_total = f" of {scale.digits(total, 1)}" if total else ""
     texts = [f"{scale.digits(used, 1)}{of_total} {scale.symbol} {what}".rstrip()]
@@ -199,7 +199,7 @@ def memory(used: int, peak: int | None, total: int | None, what: str, width: int
 
 @remembered
 def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
-    """Return readings of the device from outside the worker; None if there are none worth showing."""
+    """Return sensor readings of the device, taken outside the worker; None if there is nothing worth showing."""
     pieces = []
     if reading.device_utilisation is not None:
         pieces.append((f"{units.share(reading.device_utilisation)} busy", ""))
@@ -212,7 +212,7 @@ def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
     if reading.throttle_reasons:
         pieces.append((f"throttled: {', '.join(reading.throttle_reasons)}", theme.WARNING))
     if reading.host_cpu_share is not None and reading.host_cpu_share >= 0.05:
-        pieces.append((f"other programs use {units.share(reading.host_cpu_share)} of the CPU", theme.WARNING))
+        pieces.append((f"other processes use {units.share(reading.host_cpu_share)} of the CPU", theme.WARNING))
     if not pieces:
         return None
     fitted = [(theme.fitted(text, encoding), style) for text, style in pieces]
@@ -222,7 +222,7 @@ def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
 
 @remembered
 def notice(text: str, remedy: str, width: int, encoding: str) -> Block:
-    """Return a warning, and its remedy."""
+    """Return a warning and its remedy."""
     lines = [
         Text(theme.fitted(text, encoding), theme.WARNING),
         Text(theme.fitted(f"→ {remedy}", encoding), theme.ACCENT),
@@ -242,7 +242,7 @@ _WAITING, _RUNNING = Word("…", "quiet"), Word("▶", "strong")
 
 @dataclass(frozen=True)
 class Layout:
-    """Places of the cells on the board: one axis across, every combination of the others down."""
+    """Positions of the cells on the board: one axis in columns, every combination of the other axes in rows."""
 
     across: str
     down: tuple[str, ...]
@@ -254,7 +254,7 @@ class Layout:
 
 @remembered
 def layout(planned: Cells) -> Layout | None:
-    """Arrange cells by context, or else by the last axis that differs; None for a single cell."""
+    """Arrange cells by context, or otherwise by the last axis that varies; None for a single cell."""
     specs = {key: each.cell.model_dump() for key, each in planned.items()}
     differing = axes.varying(list(specs.values()))
     if not differing:
@@ -270,9 +270,9 @@ def layout(planned: Cells) -> Layout | None:
 
 @remembered
 def board(planned: Cells, ended: Cells, running: str, rows: int, width: int, encoding: str) -> Block:
-    """Return the mean step of every cell in its place, in at most `rows` lines below the headings.
+    """Return a grid of mean step times, one entry per cell, in at most `rows` lines below the headings.
 
-    If the board is too large, only the part around the running cell is shown, and other cells are counted.
+    If the board is too large, only the part around the running cell is shown; the other cells are counted.
     """
     found = layout(planned)
     if found is None:
@@ -305,7 +305,7 @@ def board(planned: Cells, ended: Cells, running: str, rows: int, width: int, enc
 
 @remembered
 def finished(planned: Cells, ended: Cells, rows: int, width: int, encoding: str) -> Block | None:
-    """Return a table of the cells that finished last, by phase; None if it does not fit."""
+    """Return a table of the most recently finished cells by phase; None if it does not fit."""
     found = layout(planned)
     named = (*found.down, found.across) if found else ("size", "ctx")
     last = list(ended.values())[-rows:]

@@ -18,12 +18,16 @@ def time(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
-    """Carry out the run; raises as `running.carry_out`, and UsageError for times that cannot be predicted."""
+    """Run all cells and return the result.
+
+    Raises the exceptions of `running.carry_out`, and UsageError for times that cannot be predicted.
+    """
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         return running.Performed(running.carry_out(spec, options.model_copy(update={"no_live": True})))
     ceilings = True
-    # JSON and experiments, which are reported, have every column; otherwise only a shown column needs the ceilings.
+    # JSON output and experiments (which end up in reports) need every column; otherwise the matmul ceilings are needed
+    # only if one of their columns is shown.
     if options.json_path is None and options.log_name is None and (options.tables or options.columns):
         from sysbench.render import declared
 

@@ -1,4 +1,4 @@
-"""Figures of a timing run: a step by its phases, times by context, the share of the peak, and every sample."""
+"""Figures of a timing run: phases of a step, step time by context, share of peak, and every sample."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PHASES: Final = {
     "optimizer": "#ccbb44",
 }
 """Colours of the phases, in the order of a step: Paul Tol's bright scheme (personal.sron.nl/~pault), which is distinct
-under all common kinds of colour blindness, in the hues of the dashboard."""
+under all common kinds of colour blindness, in the same hues as the dashboard."""
 
 SERIES: Final = (
     Look("#0072b2", "o"),
@@ -70,7 +70,7 @@ _DASHES: Final = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
 def series(number: int) -> Look:
-    """Return the look of series `number`, counted from 0; beyond the number of colours, dashes differ."""
+    """Return the style of series `number`, counted from 0; series beyond the number of colours differ in dashes."""
     look = SERIES[number % len(SERIES)]
     return Look(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
 
@@ -78,9 +78,9 @@ def series(number: int) -> Look:
 MOST_PANELS: Final = 9
 MOST_SERIES: Final = 7
 MOST_BARS: Final = 4
-"""Largest number of bars for one context; the phases of more would be too thin to distinguish."""
+"""Largest number of bars per context; with more bars, phases would be too thin to distinguish."""
 MOST_STRIPS: Final = 40
-"""Largest number of cells in the figure of samples: those that vary most."""
+"""Largest number of cells in the figure of samples; the cells that vary most are shown."""
 
 
 def of_run(record: TimeRecord) -> Iterator[Drawn]:
@@ -94,25 +94,25 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
     timed = [cell for cell in cells if cell.outcome == "ok" and cell.samples("step") is not None]
     layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
-        heading = _heading("a step by its phases, medians", about)
-        caption = captioned("The phases of a step, the median of each", about, _left_out(layout, MOST_BARS))
+        heading = _heading("phases of a step, medians", about)
+        caption = captioned("Median time of each phase of a step", about, _left_out(layout, MOST_BARS))
         yield Drawn("phases", caption, lambda: draw_phases(layout, heading))
     if layout.along is not None and len(timed) > 1:
         what = _ALONG[layout.along]
-        text = f"Median step time over {what}, both axes logarithmic; bars are 95 % intervals"
-        times_heading = _heading(f"step time over {what}", (*about, "medians, bars: 95 % interval"))
+        text = f"Median step time over {what}, both axes logarithmic; bars are 95 % CIs"
+        times_heading = _heading(f"step time over {what}", (*about, "medians, bars: 95 % CI"))
         caption = captioned(text, about, _left_out(layout, MOST_SERIES))
         yield Drawn("times", caption, lambda: draw_times(layout, times_heading))
         if sum(_peak_share(cell) is not None for cell in timed) > 1:
             rates_heading = _heading("share of the hardware's peak", about)
-            text = "FLOPs of matrix products a second over the mean step, as a share of the hardware's peak"
+            text = "FLOP/s of matrix products over the mean step, as a share of the hardware's peak"
             caption = captioned(text, about, _left_out(layout, MOST_SERIES))
             yield Drawn("peak-share", caption, lambda: draw_rates(layout, rates_heading))
     if timed:
         shown = strips(timed)
         rest = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
         text = (
-            "Every measured step against the median of its cell, from the first (above) to the last (below); "
+            "Every measured step relative to the median of its cell, from the first (top) to the last (bottom); "
             "hollow: warm-up steps"
         )
         steps_heading = _heading("every step", about)
@@ -132,7 +132,7 @@ def _heading(title: str, about: Sequence[str]) -> Heading:
 
 @dataclass(frozen=True)
 class Layout:
-    """Cells in panels by size, along one axis, in series by all other axes that differ."""
+    """Arrangement of cells: a panel per size, one axis along x, and a series per combination of the other axes."""
 
     along: str | None
     """The horizontal axis of a panel; None if there is none."""
@@ -159,7 +159,7 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
 
 
 def _left_out(layout: Layout, most: int) -> str:
-    """Return a sentence about panels and series that are not shown, if any."""
+    """Return a sentence that says which panels and series are shown if some are not; otherwise an empty string."""
     parts = []
     if len(layout.panels) > MOST_PANELS:
         parts.append(f"the {MOST_PANELS} smallest of {len(layout.panels)} sizes")
@@ -178,7 +178,7 @@ def _tick(cell: TimeCellRecord, along: str | None) -> str:
     return str(cell.axes[along]) if along else ""
 
 
-# --- a step by its phases
+# --- phases of a step
 
 
 _OUT_OF_MEMORY: Final = Mark("×", size=10, rise=5)
@@ -186,7 +186,7 @@ _MISSING: Final = Mark("–", size=8, rise=5, colour=QUIET)
 
 
 def draw_phases(layout: Layout, heading: Heading) -> Figure:
-    """Draw stacked bars: a panel for each size, groups of bars along the context, hatched by series."""
+    """Draw stacked bars: a panel per size, groups of bars along the context, and a hatch per series."""
     from matplotlib.patches import Patch
 
     shown = layout.panels[:MOST_PANELS]
@@ -213,7 +213,7 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
 
 
 def _bar(cell: TimeCellRecord, layout: Layout) -> Bar:
-    """Return the medians of a cell's phases, or a cross if memory ran out, or a dash for another missing cell."""
+    """Return the bar of a cell: its median phases, a cross if memory ran out, or a dash if it has no times."""
     found = {phase: cell.samples(phase) for phase in PHASES} if cell.outcome == "ok" else {}
     parts = {phase: timed.median_s for phase, timed in found.items() if timed is not None}
     absent = None if parts else _OUT_OF_MEMORY if cell.outcome == "oom" else _MISSING
@@ -228,7 +228,7 @@ def _by_position(layout: Layout) -> Callable[[TimeCellRecord], float]:
 
 
 def draw_times(layout: Layout, heading: Heading) -> Figure:
-    """Draw the median step with its interval, both axes logarithmic; panels share their vertical axis."""
+    """Draw the median step with its interval on logarithmic axes; panels share the y axis."""
 
     def timed(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         found = cell.samples("step") if cell.outcome == "ok" else None
@@ -243,13 +243,13 @@ def draw_times(layout: Layout, heading: Heading) -> Figure:
 
     from matplotlib.ticker import LogLocator, NullLocator
 
-    figure, found = _draw_lines(layout, heading, timed, "time of a step")
+    figure, found = _draw_lines(layout, heading, timed, "step time")
     for place in found:
         place.set_yscale("log")
         place.yaxis.set_major_formatter(short)
         place.yaxis.set_minor_formatter(lambda value, _: "")
         low, high = place.get_ylim()
-        # Less than two decades are labelled at 1, 2 and 5, more at powers of ten only.
+        # Axes below two decades have labels at 1, 2 and 5; longer axes only at powers of ten.
         subs = (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)
         place.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
         place.yaxis.set_minor_locator(NullLocator())
@@ -279,7 +279,7 @@ _Point = tuple[float, float | None, float | None]
 def _draw_lines(
     layout: Layout, heading: Heading, value: Callable[[TimeCellRecord], _Point | None], label: str
 ) -> tuple[Figure, list[Axes]]:
-    """Draw a panel for each size with a line for each series; a single series has one panel with a line per size."""
+    """Draw a panel per size with a line per series; a single series is drawn in one panel with a line per size."""
     from matplotlib.lines import Line2D
 
     rows, keys, of = _lines(layout)
@@ -357,7 +357,7 @@ def _along_axis(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout) ->
 
 @dataclass(frozen=True)
 class Strip:
-    """The steps of one cell, relative to the median of the measured ones: 0.01 is 1 % longer."""
+    """The steps of one cell relative to the median of its measured steps: 0.01 is 1 % longer."""
 
     cell: TimeCellRecord
     counted: tuple[float, ...]
@@ -365,7 +365,7 @@ class Strip:
 
 
 def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
-    """Return the strips of the cells that vary most, in the order of the run."""
+    """Return a strip for each of the cells that vary most, in the order of the run."""
     found = []
     for cell in cells:
         timed = cell.samples("step")
@@ -381,7 +381,7 @@ def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
 
 
 def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], heading: Heading) -> Figure:
-    """Draw a row for each cell with its steps from top to bottom; a triangle marks steps beyond the edge."""
+    """Draw a row per cell with its steps from top to bottom; triangles mark steps outside the x range."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -395,7 +395,7 @@ def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], 
     place = figure.add_axes(
         (left_in / WIDTH_IN, below_in / height, 1 - (left_in + right_in) / WIDTH_IN, row_in * len(shown) / height)
     )
-    # Half the width, which contains 98 % of the measured steps.
+    # Half the width of the x range, which contains 98 % of the measured steps.
     values = sorted(abs(value) for each in shown for value in each.counted)
     edge = max(0.005, 1.2 * values[min(len(values) - 1, math.ceil(0.98 * len(values)))])
     _draw_strips(place, shown, edge)
@@ -405,7 +405,7 @@ def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], 
     place.set_xlim(-edge * 100, edge * 100)
     place.set_yticks(range(len(shown)), labels)
     place.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
-    dressed(place, x="difference to the median of the cell, %", lines="x")
+    dressed(place, x="difference from the median of the cell, %", lines="x")
     place.tick_params(axis="y", length=0, labelcolor=INK)
     place.spines["left"].set_visible(False)
     head(figure, heading)
@@ -424,7 +424,7 @@ _BEYOND: Final = "#d55e00"
 
 
 def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
-    """Draw the steps within the edges, with a shade behind every other row."""
+    """Draw the steps within the x range, and shade every other row."""
     crowded = any(len(each.warmup) + len(each.counted) > 30 for each in shown)
     dots: dict[str, list[tuple[float, float]]] = {_DOT: [], "white": []}
     for row, each in enumerate(shown):
@@ -451,7 +451,7 @@ def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
 
 
 def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
-    """Mark the steps beyond the edges with a triangle, and those that took longer with their duration."""
+    """Mark steps outside the x range with a triangle, and label the slow ones with their duration."""
     every = [*each.warmup, *each.counted]
     beyond = [value for value in every if value > edge]
     if beyond:

@@ -1,7 +1,7 @@
 """Findings of a timing run: sentences with numbers, each with the cells it is based on.
 
-Cells with serious cautions (`sysbench.render.findings.DOUBTFUL`) are excluded; a last sentence lists them. A finding is
-withheld if noise could explain it: if intervals overlap, if the means in the tables contradict the medians, or if
+Cells with serious cautions (`sysbench.render.findings.DOUBTFUL`) are excluded and listed in a final sentence. A finding
+is withheld if noise could explain it: if intervals overlap, if the means in the tables contradict the medians, or if
 another cell of the run contradicts it.
 """
 
@@ -45,7 +45,7 @@ from sysbench.statistics import Effect, Pooled, PowerLaw, Ratio, effect, pooled,
 Cells = Sequence[TimeCellRecord]
 
 MOST_SETTINGS: Final = 4
-"""Largest number of settings that get a sentence each."""
+"""Largest number of settings that get their own sentence."""
 
 MOST_ROWS: Final = 4
 """Largest number of rows along an axis that are listed one by one."""
@@ -70,7 +70,7 @@ def said(cells: Cells) -> Iterator[Said]:
 
 
 def headlines(cells: Cells) -> Iterator[Said]:
-    """Yield the findings to show below the tables, which show the others themselves."""
+    """Yield only the findings to show below the tables; the others repeat what the tables show."""
     if any(cell.cell.simulate for cell in cells):
         yield from predicted.said(cells)
         return
@@ -80,12 +80,12 @@ def headlines(cells: Cells) -> Iterator[Said]:
 
 
 def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
-    """Return the cells that were measured fully and without serious cautions (`sysbench.render.findings.doubts`)."""
+    """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`)."""
     return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
 
 
 def launch_bound(cell: CellRecord) -> bool:
-    """Whether the launching of kernels was observed to limit the speed."""
+    """Whether a caution of this cell says that kernel launches limit its speed."""
     return any(caution.code == "launch-bound" for caution in cell.cautions)
 
 
@@ -103,12 +103,12 @@ def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[
         yield f"{', '.join(filter(None, (axes.phrase(axis, group[0].axes.get(axis)) for axis in differing)))}: ", group
 
 
-# --- one way of computing against another
+# --- comparison of two values of an axis
 
 
 @dataclass(frozen=True)
 class _Compared:
-    """A cell and one that differs in a single axis, with the effect of the difference."""
+    """Two cells that differ in a single axis, and the effect of the difference."""
 
     base: TimeCellRecord
     other: TimeCellRecord
@@ -122,7 +122,7 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """One value of an axis against another in all cells that differ in nothing else, by ascending speed-up."""
+    """Two values of an axis, compared over all pairs of cells that differ in nothing else, by ascending speed-up."""
 
     axis: str
     base: object
@@ -130,10 +130,10 @@ class _Comparison:
     phase: str
     each: tuple[_Compared, ...]
     common: Pooled | None
-    """Speed-up on which all cells agree, if they do."""
+    """Pooled speed-up if all cells agree on it; otherwise None."""
 
     def decided(self, *directions: int) -> list[_Compared]:
-        """Return the pairs whose effect is significant in one of these directions; 0 stands for not significant."""
+        """Return the pairs whose effect has one of these signs: 1 faster, -1 slower, 0 not significant."""
         return [each for each in self.each if each.effect.direction in directions]
 
     @property
@@ -142,7 +142,7 @@ class _Comparison:
         return tuple(cell for each in self.each for cell in (each.base, each.other))
 
     def where(self, cells: Cells, among: Cells | None = None) -> str:
-        """Name some of its cells."""
+        """Return the names of some of the compared cells, for a sentence."""
         return together_named(cells, [each.base for each in self.each] if among is None else among, (self.axis,))
 
 
@@ -202,15 +202,15 @@ def _compared_words(found: _Comparison, cells: Cells) -> str:
 
 
 def _told_apart(found: _Comparison, arm: str, base: str) -> str:
-    """State that neither is significantly faster, with the range of the ratios."""
+    """Return a clause that neither is significantly faster, with the range of the ratios."""
     least, most = found.each[0], found.each[-1]
     if len(found.each) > 1:
         ends = f"{units.ratio(least.value)} to {units.ratio(most.value)}"
-        return f"{arm} and {base} cannot be told apart in {counted(len(found.each))}: {ends}"
+        return f"{arm} and {base} do not differ significantly in {counted(len(found.each))}: {ends}"
     much = least.effect.ratio
     if much.low is None or much.high is None or much.low <= 1 <= much.high:
-        return f"{arm} and {base} cannot be told apart: {with_interval(much)}"
-    return f"{arm} and {base} differ too little, or too uncertainly, to call one faster: {with_interval(much)}"
+        return f"{arm} and {base} do not differ significantly: {with_interval(much)}"
+    return f"{arm} and {base} differ too little, or too uncertainly, for a verdict: {with_interval(much)}"
 
 
 def _by_phase(found: _Comparison, cells: Cells) -> str:
@@ -227,8 +227,8 @@ def _by_phase(found: _Comparison, cells: Cells) -> str:
 def _trends(found: _Comparison) -> str:
     """Return the trends of the speed-up: `; the larger the model and the longer the context, the more`.
 
-    In every row that differs in nothing else, no step may go down significantly, and the last speed-up must be the
-    largest, with its interval above the first one's. At least one row must have three cells.
+    Along each row of cells that differ only in this axis, the speed-up must never drop significantly, the last speed-up
+    must be the largest, and its interval must lie above that of the first. At least one row must have three cells.
     """
     by_base = {each.base.key: each.effect.ratio for each in found.each}
     words = []
@@ -253,27 +253,27 @@ def _extent(cell: TimeCellRecord, axis: str) -> int:
 
 
 def _exceptions(found: _Comparison) -> str:
-    """Name the cells in which the arm is slower, those without a significant difference, and those held back.
+    """Name the cells in which the arm is slower, does not differ significantly, or is limited by kernel launches.
 
-    Kernel launches hold the arm back where it gains least, unless they also do where it gains most.
+    Launch-bound cells are named only if the smallest gain is launch-bound and the largest gain is not.
     """
     slower, same = found.decided(-1), found.decided(0)
     text = ""
     if slower and found.decided(1):
         text += f"; it is slower at {found.where([each.base for each in slower])}"
     if same:
-        text += f"; the two cannot be told apart at {found.where([each.base for each in same])}"
+        text += f"; the difference is not significant at {found.where([each.base for each in same])}"
     if found.axis in ("precision", "attention"):
         waiting = {cell.key for cell in paced_by_launches(list({cell.key: cell for cell in found.cells}.values()))}
         decided = found.decided(-1, 1)
         if decided[0].other.key in waiting and decided[-1].other.key not in waiting:
             held = [each.other for each in found.each if each.other.key in waiting]
-            text += f": launching kernels, not arithmetic, sets the pace of {found.where(held, found.cells)}"
+            text += f": kernel launches, not arithmetic, limit {found.where(held, found.cells)}"
     return text
 
 
 def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
-    """State how long compiling takes, and after how many steps it pays off."""
+    """Yield how long compiling takes, and after how many steps it pays off."""
     paid: list[tuple[float, float, TimeCellRecord]] = []
     for each in found.each:
         before, after = each.base.samples(found.phase), each.other.samples(found.phase)
@@ -307,7 +307,7 @@ class _Parts:
 
     @property
     def common(self) -> Pooled | None:
-        """The ratio on which all cells agree, if they do."""
+        """Pooled ratio if all cells agree on it; otherwise None."""
         return pooled([found for found, _ in self.each])
 
     @property
@@ -322,7 +322,7 @@ class _Parts:
 
 
 def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts | None:
-    """Return the ratio of the time of `upper` to that of `lower` in every believable cell that has an interval."""
+    """Return the time of the phases `upper` over that of `lower`, for every believable cell that has an interval."""
     found = [
         (much, cell)
         for cell in believable(cells)
@@ -333,7 +333,7 @@ def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts |
 
 
 def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[str, Cells, _Parts, Namer]]:
-    """Yield the ratios of all cells if they agree, otherwise those of each setting, with a function to name cells."""
+    """Yield the ratios of all cells together if they agree, otherwise setting by setting; each with its namer."""
 
     def agreed(some: Cells) -> bool:
         found = _parts(some, (upper,), (lower,))
@@ -341,7 +341,7 @@ def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[st
 
     for where, group in _by_setting(cells, agreed):
         if (found := _parts(group, (upper,), (lower,))) is not None:
-            # The prefix of the sentence states what all cells of a setting have in common.
+            # The prefix of the sentence already states the axis values that the cells of a setting share.
             yield where, group, found, namer(group) if len(group) > 1 else namer(cells)
 
 
@@ -364,10 +364,10 @@ def _backward(cells: Cells) -> Iterator[Said]:
                 shortest, longest = working.each[0][0].value, working.each[-1][0].value
                 much = multiple(working.common) if working.common else f"{shortest:.2f} to {units.ratio(longest)}"
                 there = together_named(working.cells, group)
-                text += f"; where work, not launching kernels, sets the pace it is {much} ({there})"
+                text += f"; cells that are not launch-bound take {much} ({there})"
         else:
             ends = f"{low.value:.2f} to {units.ratio(high.value)}"
-            text = f"backward takes {ends} as long as forward; the cells cannot be told apart"
+            text = f"backward takes {ends} as long as forward; differences between cells are not significant"
         yield Said(f"{where}{text}.", found.cells)
 
 
@@ -382,23 +382,23 @@ def _optimizer(cells: Cells) -> Iterator[Said]:
         else:
             low, high = (units.share(much.value) for much, _ in (found.each[0], found.each[-1]))
             ends = low if low == high else f"{low} to {high}"
-            share = f"{ends} of the step; the cells cannot be told apart"
+            share = f"{ends} of the step; differences between cells are not significant"
         yield Said(f"{where}the optimizer takes {share}.", found.cells)
 
 
-# --- time that does not follow the work
+# --- times that do not grow with the work
 
 FLAT: Final = 1.1
-"""Largest ratio of two times that count as equal."""
+"""Two times count as equal up to this ratio."""
 
 MORE_WORK: Final = 1.5
-"""Smallest ratio of the FLOPs of two cells at which equal times show that the work does not determine them."""
+"""Equal times are a finding only if the FLOPs of the two cells differ at least by this ratio."""
 
 
 def _flat(cells: Cells) -> list[tuple[Cells, float]]:
-    """Find rows along the context that begin with forward passes of equal time for more work.
+    """Find rows along the context whose first cells take the same forward time for increasing work.
 
-    Return the cells of each such beginning, and the ratio of the FLOPs of its last cell to those of its first.
+    Return these first cells of each such row, and the ratio of the FLOPs of the last of them to those of the first.
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
@@ -411,9 +411,9 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
 
 
 def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
-    """Whether forward takes as long in both cells: the interval of the ratio and the ratio of the means agree.
+    """Whether forward takes equally long in both cells, by the interval of the ratio and by the ratio of the means.
 
-    A forward that takes much less time for more work was disturbed in the first cell, which shows nothing.
+    If forward is much faster for more work, the first cell was disturbed, so False is returned.
     """
     before, after = first.samples("forward"), other.samples("forward")
     assert before is not None
@@ -425,7 +425,7 @@ def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
 
 
 def paced_by_launches(cells: Cells) -> Cells:
-    """Return the cells limited by kernel launches, according to their clocks or to a forward time that is flat."""
+    """Return the cells that are limited by kernel launches, by their clocks or by a flat forward time."""
     by_time = {cell.key for row, _ in _flat(cells) for cell in row}
     return [cell for cell in cells if launch_bound(cell) or cell.key in by_time]
 
@@ -433,7 +433,7 @@ def paced_by_launches(cells: Cells) -> Cells:
 def _work_without_time(cells: Cells) -> Iterator[Said]:
     seen = [cell for cell in believable(cells) if launch_bound(cell)]
     if seen:
-        text = "launch-bound (the host, not the device, sets the pace)"
+        text = "launch-bound (the host, not the device, is the bottleneck)"
         yield Said(f"{text}: {together_named(seen, cells)}.", tuple(seen))
     for where, group in _by_setting(cells, lambda _: False):
         found = _flat(group)
@@ -451,12 +451,12 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
         words += [f"{len(found) - MOST_ROWS} more rows"] if len(found) > MOST_ROWS else []
         rests = tuple(cell for row, _ in found for cell in row)
         if all(map(launch_bound, rests)):
-            pace = ": launching kernels sets the pace there"
+            pace = ": kernel launches limit the speed there"
         else:
             device = rests[0].device
-            likely = ", launching kernels most likely does" if device is not None and device.type != "cpu" else ""
-            pace = f"; arithmetic does not set the pace there{likely}"
-        yield Said(f"{where}forward takes hardly longer for more work: {listed(words)}{pace}.", rests)
+            likely = ", kernel launches most likely do" if device is not None and device.type != "cpu" else ""
+            pace = f"; arithmetic does not limit the speed there{likely}"
+        yield Said(f"{where}forward time barely grows with work: {listed(words)}{pace}.", rests)
 
 
 # --- growth
@@ -465,8 +465,8 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
 def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
     """Fit a power law to the step times of every row of at least three believable cells along `ctx` or `size`.
 
-    Cells limited by kernel launches are left out, because their time does not grow. So are laws whose exponent may be
-    0, and those that the means do not confirm.
+    Launch-bound cells are left out because their time does not grow. A law is left out if its exponent may be 0 or if
+    the means do not confirm it.
     """
     found: list[tuple[PowerLaw, Cells]] = []
     usable = believable(cells, alone=False)
@@ -501,7 +501,7 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
     if len(laws) > MOST_ROWS:
         ordered = sorted(laws, key=lambda each: each[0].exponent)
         ends = " to ".join(f"{exponent(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
-        return f"as {ends}, of {len(laws)} rows"
+        return f"as {ends}, over {len(laws)} rows"
     alone = len(axes.alike(group, axis)) == 1
     words = []
     for law, row in laws:
@@ -517,15 +517,15 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
 
 
 def _rates(cells: Cells) -> Iterator[Said]:
-    """State the share of each precision's peak that believable cells reach over the whole step."""
+    """Yield the share of peak that believable cells reach over the whole step, for each precision."""
     by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
     for cell in believable(cells):
         rates = cell.rates
-        # A share above 1 means a wrong time or a wrong peak, which a caution reports.
+        # A share above 1 means that the time or the peak is wrong; a caution reports it.
         if rates is not None and rates.peak_flops_per_s is not None and (rates.peak_share or 2.0) <= 1:
             place = (cell.cell.computed_in, rates.peak_flops_per_s)
             by_peak.setdefault(place, []).append((rates.peak_share or 0.0, cell))
-    # The precision of the cell with the smallest share of all comes first.
+    # Precisions are in order of their smallest share.
     for (precision, peak), found in sorted(by_peak.items(), key=lambda each: min(share for share, _ in each[1])):
         found.sort(key=lambda each: each[0])
         rates = found[-1][1].rates
@@ -538,14 +538,14 @@ def _rates(cells: Cells) -> Iterator[Said]:
 # --- warming up
 
 SETTLED: Final = 0.02
-"""A step has settled if it exceeds the slowest later step by at most this share of their median, or their median by
-less than `FAR_OUT` standard deviations."""
+"""A step has settled if it exceeds the slowest later step by at most this share of the median of later steps, or that
+median by less than `FAR_OUT` standard deviations."""
 
 WITHOUT_WARMUP: Final[frozenset[CautionCode]] = frozenset({"warmup-unfinished", "drift", "autocorrelated"})
-"""Cautions caused by a slow first step, which is what a study of the warm-up is about."""
+"""Cautions that a slow first step causes; they do not exclude a cell from a warm-up study."""
 
 FAR_OUT: Final = 4
-"""Standard deviations of the other steps at which one of the first is an outlier."""
+"""A first step is an outlier if it exceeds the other steps by this many of their standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -560,13 +560,13 @@ class _FirstSteps:
     settles_after: int
     """Number of steps before the first one that has settled."""
     excess_share: float
-    """Increase of the mean if the same number of steps had been measured without a warm-up."""
+    """Relative increase of the mean had the same number of steps been measured without a warm-up."""
     steps: int
     """Number of measured steps."""
 
 
 def _warmed_up(cell: TimeCellRecord) -> _FirstSteps | None:
-    """Describe the warm-up of a cell; None if it had none, or if the host's clock did not time its steps."""
+    """Compare the warm-up steps of a cell with its measured steps; None without warm-up or without wall times."""
     timed, warmup_s = cell.samples("step"), cell.warmup_samples_s
     if timed is None or not warmup_s or cell.phases["step"].wall is None:
         return None
@@ -588,9 +588,9 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
     if not slow:
         return
     worst = slow[0]
-    excess = f"without warming up the mean of {worst.steps} steps would be {units.share(worst.excess_share)} longer"
+    excess = f"without warm-up the mean of {worst.steps} steps would be {units.share(worst.excess_share)} longer"
     much = worst.excess_share >= NOTICEABLE
-    after = f"steps have settled from step {max(each.settles_after for each in slow) + 1} on"
+    after = f"step times are stable from step {max(each.settles_after for each in slow) + 1} on"
     if len(found) == 1:
         text = f"the first step takes {_times(worst.first)} as long as later ones; {after}{f'; {excess}' * much}."
     else:
@@ -608,9 +608,9 @@ def _times(value: float) -> str:
 
 
 def _warmup_study(cells: Cells) -> Iterator[Said]:
-    """State what measuring without a warm-up does to the mean, compared with the median, which is robust.
+    """Yield how much a missing warm-up shifts the mean relative to the median, which is robust.
 
-    A row is left out if the first step is slow after a warm-up, but not without one: that shows nothing.
+    A row is left out if the first step is slow only after a warm-up, because that says nothing about warm-up.
     """
     if len(axes.values_along(cells, "warmup")) < 2:
         return
@@ -630,12 +630,12 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
             continue
         else:
             few = f"{axes.phrase('warmup', count)} the first measured step" if count else "no warm-up the first step"
-            text = f"even with {few} takes no longer than the others, so the mean is unaffected"
+            text = f"even with {few} takes no longer than later steps, so the mean is unaffected"
         yield Said(f"{where}{text}.", tuple(ordered))
 
 
 def _starts_slow(timed: Samples | None) -> bool:
-    """Whether the first measured step is slower than all others, by far more than they differ."""
+    """Whether the first measured step is slower than all others by much more than their spread."""
     if timed is None or len(timed.samples_s) < 3:
         return False
     first, *others = timed.samples_s
@@ -645,41 +645,41 @@ def _starts_slow(timed: Samples | None) -> bool:
 
 
 NOTICEABLE: Final = 0.0005
-"""Smallest difference of mean and median that is stated, as a share of the median."""
+"""Smallest difference between mean and median that is reported, as a share of the median."""
 
 
 def _mean_over_median(cell: TimeCellRecord, *, first: bool) -> str:
-    """`without warming up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
+    """`without warm-up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
     found = cell.samples("step")
     few = axes.phrase("warmup", cell.cell.warmup) if cell.cell.warmup else ""
     if found is None:
         return few
     excess = found.mean_s / found.median_s - 1
     side = "above" if excess >= 0 else "below"
-    amount = f"{units.share(abs(excess))} {side}" if abs(excess) >= NOTICEABLE else "no farther than 0.05 % from"
+    amount = f"{units.share(abs(excess))} {side}" if abs(excess) >= NOTICEABLE else "within 0.05 % of"
     what = f"the mean of {len(found.samples_s)} steps is " if first else "it is "
     median = " their median" if first else " it"
-    when = f"after {few}" if few else "without warming up"
+    when = f"after {few}" if few else "without warm-up"
     return f"{when} {what}{amount}{median} ({units.seconds_with_deviation(found.mean_s, found.std_s)})"
 
 
 # --- spread
 
 STEADY: Final = 0.02
-"""Largest standard deviation that is called small, as a share of the mean."""
+"""A standard deviation of at most this share of the mean is called small."""
 
 RESTLESS: Final = 0.1
-"""Standard deviation above which it is called high, as a share of the mean."""
+"""A standard deviation above this share of the mean is called high."""
 
 _TYPICAL: Final = 4
-"""Fewest cells of which one can be typical."""
+"""Smallest number of cells for which a typical value is stated."""
 
 Spread = tuple[float, TimeCellRecord]
-"""The standard deviation of a phase as a share of its mean, and the cell."""
+"""Relative standard deviation of a phase, and the cell."""
 
 
 def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
-    """State how far steps scatter, including cells with cautions."""
+    """Yield the relative standard deviation of steps and phases; cells with cautions are included."""
     by_phase: dict[str, list[Spread]] = {}
     for phase in ("forward", "backward", "step"):
         found = [
@@ -691,7 +691,7 @@ def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
         if found:
             by_phase[phase] = sorted(found, key=lambda each: each[0])
     if "backward" not in by_phase and len(by_phase) == 2:
-        del by_phase["step"]  # it consists of forward alone
+        del by_phase["step"]  # the step consists of forward only
     if not by_phase:
         return
     words = [f"{'the step' if phase == 'step' else phase} {_spread(found, name)}" for phase, found in by_phase.items()]
@@ -699,10 +699,10 @@ def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
     typical = max(found[len(found) // 2][0] for found in by_phase.values())
     verdict = ""
     if typical <= STEADY:
-        verdict = "; small" if worst <= STEADY else "; mostly small"
+        verdict = " is small" if worst <= STEADY else " is mostly small"
     elif typical > RESTLESS:
-        verdict = "; high"
-    text = f"standard deviation, as a share of the mean: {', '.join(words)}{verdict}."
+        verdict = " is high"
+    text = f"relative standard deviation{verdict}: {', '.join(words)}."
     every = {cell.key: cell for found in by_phase.values() for _, cell in found}
     yield Said(text, tuple(every.values()))
 
@@ -734,13 +734,13 @@ def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
 
 
 def _frontiers(cells: Cells) -> Iterator[Said]:
-    """State at which context memory runs out, with rows of the same limit in one sentence."""
+    """Yield the context at which memory runs out; rows with the same limit share a sentence."""
     alike: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
     for row in axes.alike(cells, "ctx"):
         ordered = sorted(row, key=lambda cell: cell.cell.ctx)
         place = next((number for number, cell in enumerate(ordered) if cell.outcome == "oom"), None)
         if place is None or any(cell.outcome == "ok" for cell in ordered[place:]):
-            continue  # a longer context fits, so the context was not the reason
+            continue  # a longer context fits, so the context is not why memory ran out
         beyond, last = ordered[place], next((cell for cell in ordered[:place][::-1] if cell.outcome == "ok"), None)
         fits = f"ctx {last.cell.ctx} fits" if last is not None else "no smaller context was measured"
         alike.setdefault((f"ctx {beyond.cell.ctx}", fits), []).append((last, beyond))

@@ -1,9 +1,9 @@
-"""Folds the event log of `sysbench time` into its record.
+"""Fold the event log of `sysbench time` into its record.
 
 The energy of the measured steps comes from NVML's counter for the whole GPU (nvmlDeviceGetTotalEnergyConsumption, Volta
 and later), which is updated every 20 to 100 ms (Yang, Adamek and Armour, "Part-time Power Measurements: nvidia-smi's
 Lack of Attention", 2023, measured on a dozen GPUs). Energy is therefore known between two readings, to within one
-update at either end, but not for a single step.
+update at either end, but it is unknown for a single step.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ UPDATE_S = 0.1
 """Longest time between two updates of the counter."""
 
 SHORTEST_S = 10 * UPDATE_S
-"""Shortest counted time: over less, the uncertainty of the two ends exceeds a tenth."""
+"""Shortest time between the first and last reading; below it, the uncertainty of the two ends exceeds 10 %."""
 
 
 def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     """Return the energy of the measured steps; None if no counter was read.
 
-    The mean power is the difference of the first and the last reading within the measured steps, over the time between
-    them; multiplied by the duration of all steps, it gives their energy.
+    The mean power is the difference between the first and the last reading within the measured steps, divided by the
+    time between them. The energy is this power times the duration of all steps.
     """
     readings = [reading for reading in seen.readings if reading.energy_j is not None]
     steps = [step for step in seen.steps if step.step.wall_s is not None] if readings else []
-    if not steps or cell.ranks > 1:  # the counter is of the first rank's GPU alone
+    if not steps or cell.ranks > 1:  # the counter covers only the first rank's GPU
         return None
     begin_s, end_s = steps[0].at_s - (steps[0].step.wall_s or 0.0), steps[-1].at_s
     window_s = end_s - begin_s
@@ -61,10 +61,10 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     withheld, steps_needed = None, None
     if counted_s < SHORTEST_S:
         withheld = f"measured for {window_s:.2f} s"
-        # Twice the shortest time leaves room for the readings at both ends.
+        # Twice the shortest time, because readings rarely coincide with the first and the last step.
         steps_needed = math.ceil(2 * SHORTEST_S / (window_s / len(steps))) if window_s > 0 else None
     elif counted_j <= 0:
-        withheld = "the counter did not grow, or began anew"
+        withheld = "the counter did not increase, or was reset"
     power_w = counted_j / counted_s if withheld is None else None
     tokens = run_record.step_tokens(cell, seen)
     step_j = power_w * window_s / len(steps) if power_w is not None else None
@@ -81,10 +81,10 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
 
 
 FASTER_SHARE = 0.8
-"""Every step on fewer threads must take less than this share of the median step before threads are to blame."""
+"""Threads count as waiting only if every step on fewer threads takes less than this share of the median step."""
 
 HIGHEST_SHARE = 1.1
-"""Highest credible share of the measured ceiling: noise, and steps between the sizes tried, account for the excess."""
+"""Highest credible share of the measured ceiling; noise and untried matrix sizes explain an excess up to it."""
 
 
 def fold(events: Iterable[Event]) -> TimeRecord:
@@ -134,7 +134,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
 
 
 def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:
-    """The record of every rank, in order; none if the cell was taken by one process."""
+    """Return the record of every rank in order; empty for a cell of one process."""
     if not seen.ranks:
         return []
     return [
@@ -151,7 +151,7 @@ def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:
 
 
 def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
-    """Threads that wait for each other: the same step is faster on fewer of them, by more than chance."""
+    """Yield a caution if threads wait for each other: the same step is much faster on fewer threads."""
     tried = seen.last(ThreadsTried)
     if tried is None or not seen.steps:
         return
@@ -161,10 +161,10 @@ def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
     fewer = phrase("threads", tried.threads)
     yield Caution(
         code="threads-wait",
-        message=f"the threads of a step wait for each other: it takes {units.seconds(median_s)} on {tried.before} "
-        f"threads and {units.seconds(standard.median(tried.wall_s))} on {fewer}, because other programs use some of "
+        message=f"the threads of a step wait for each other: a step takes {units.seconds(median_s)} on {tried.before} "
+        f"threads and {units.seconds(standard.median(tried.wall_s))} on {fewer}, because other processes use some of "
         "the cores",
-        remedy=f"--threads {tried.threads}, or close the other programs",
+        remedy=f"use --threads {tried.threads}, or close the other processes",
     )
 
 

@@ -1,7 +1,7 @@
-"""Progress of a timing run: the dashboard as one renderable, and lines where there is no terminal.
+"""Progress of a timing run: the dashboard as one renderable, or plain lines without a terminal.
 
-The dashboard arranges the blocks that fit. Blocks that change their height are below those that do not, so that nothing
-moves while steps come in.
+The dashboard arranges the blocks that fit. Blocks of variable height are below those of fixed height, so that nothing
+moves as steps arrive.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from sysbench.render.dashboard.live import Picture, share_while_timed
 from sysbench.render.dashboard.run_state import mean_and_deviation
 
 WIDE = 128
-"""Least width for two columns: the running cell, and all cells."""
+"""Smallest width for two columns: the running cell, and all cells."""
 
 LEFT_WIDTH = 74
 
 GAP = 4
 
 ROOMY = 40
-"""Least width for a margin on the left."""
+"""Smallest width for a left margin."""
 
 STEPS = 10
-"""Largest number of steps listed, however high the terminal is."""
+"""Largest number of steps listed, regardless of the height of the terminal."""
 
 FEW_STEPS = 3
-"""Number of steps listed before the board gets more room."""
+"""Number of steps to list before the board gets more lines."""
 
 SLOW_RUN_S = 30.0
-"""Shortest run on the CPU that is commented on."""
+"""Shortest run on the CPU that triggers a warning."""
 
 SLOW_STEP_S = 10.0
-"""First step after which a run is known to be slow: the first one is slower than the others."""
+"""A first step this long shows that the run is slow, even though later steps will be faster."""
 
 _FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "shares")
 """Blocks of fixed height, the most important first; each is a method of `_Layout`."""
 
 _HEADS = {"board": 3, "finished": 2, "steps": 3}
-"""Lines of other blocks besides their rows: headings, and the mean below the steps."""
+"""Lines that the other blocks need besides their rows: headings, and the mean below the steps."""
 
 _RANKS = (*_FIXED[:-2], "steps", "board", *_FIXED[-2:], "finished")
-"""Blocks by importance: what a low terminal shows first."""
+"""Blocks by importance; a low terminal shows the first of them."""
 
 _GROUPS = (
     ("title", "hardware"),
@@ -76,10 +76,10 @@ _GROUPS = (
 
 
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
-    """Return a warning about a long run on a machine without a GPU, and its remedy; None if there is no reason.
+    """Return a warning about a long run on a machine without a GPU, and its remedy; None if there is none.
 
-    The duration is known from the second step on, or after a very slow first one. After the first cell the warning has
-    been seen.
+    The duration is estimated from the second step on, or after a very slow first one. There is no warning after the
+    first cell, because the user has seen it by then.
     """
     now = state.now
     without_gpu = bool(state.devices) and all(device.type == "cpu" for device in state.devices)
@@ -109,7 +109,7 @@ class Screen:
     now_s: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Every line cut to the width, without the blocks that do not fit."""
+        """Yield every line, cut to the width; blocks that do not fit are left out."""
         for line in self.lines(console, options):
             yield from line
             yield Segment.line()
@@ -126,7 +126,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The blocks of a state as lines for one terminal."""
+    """Lay out the blocks of a state as lines for one terminal."""
 
     state: LiveState
     now_s: float
@@ -154,7 +154,7 @@ class _Layout:
         return _stacked(parts, {*taken, *rows}, height)
 
     def wide(self, width: int, height: int) -> Lines:
-        """Return two columns: the running cell, and the board with the cells that finished last."""
+        """Return two columns: the running cell, and the board with the most recently finished cells."""
         heading = [*self.lines("title", width), *self.lines("hardware", width), []][: max(0, height - 2)]
         room, right_width = height - len(heading), width - LEFT_WIDTH - GAP
         running = {name: self.lines(name, LEFT_WIDTH) for name in _FIXED if name not in _GROUPS[0]}
@@ -169,7 +169,7 @@ class _Layout:
         return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
 
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
-        """Return a block at this width, with at most `rows` rows if it has rows; no lines if it is empty."""
+        """Return the lines of a block at this width; tables have at most `rows` rows, and empty blocks no lines."""
         block: Block | None = getattr(self, name)(width, rows)
         return block.lines(self.console, self.options, width) if block else []
 
@@ -275,9 +275,9 @@ def _chosen(heights: dict[str, int], height: int) -> list[str]:
 
 
 def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dict[str, int]:
-    """Distribute spare lines among the taken blocks, which have one row each: some steps, the board, more steps.
+    """Distribute spare lines among the chosen blocks, which start with one row each.
 
-    Finished cells are listed if enough lines remain.
+    Lines go first to a few steps, then to the board, to more steps, and to finished cells if enough lines remain.
     """
     rows = {name: 1 for name in ("board", "steps") if name in taken}
     for name, limit in (("steps", FEW_STEPS), ("board", wanted["board"]), ("steps", wanted["steps"])):
@@ -290,7 +290,7 @@ def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dic
 
 
 def _stacked(parts: dict[str, Lines], taken: Collection[str], height: int) -> Lines:
-    """Return the chosen blocks from top to bottom, with empty lines between groups as far as there is room."""
+    """Return the chosen blocks from top to bottom; empty lines separate groups if there is room."""
     groups = [[line for name in group if name in taken for line in parts[name]] for group in _GROUPS]
     filled = [group for group in groups if group]
     spare = height - sum(len(group) for group in filled)
@@ -303,7 +303,7 @@ def _stacked(parts: dict[str, Lines], taken: Collection[str], height: int) -> Li
 
 
 class TimeLines(CellLines):
-    """Lines for the device, for each finished cell, and for a run that will take long without a GPU."""
+    """Progress lines: the device, each finished cell, and a warning if the run will be slow without a GPU."""
 
     blank = LiveState()
     advance = staticmethod(advance)
@@ -321,12 +321,12 @@ class TimeLines(CellLines):
             yield f"{slow[0]} → {slow[1]}"
 
     def named(self, cell: TimedCell) -> str:
-        """Label of the cell within its run, with its simulated GPU."""
+        """Return the label of the cell within its run, including its simulated GPU."""
         return label(cell, self.state, (*ALWAYS, *(("simulate",) if cell.cell.simulate else ())))
 
     @staticmethod
     def result(cell: TimedCell) -> str:
-        """Outcome of a cell: `step 105.6 ± 0.2 ms`."""
+        """Return the outcome of a cell: `step 105.6 ± 0.2 ms`."""
         if cell.outcome == "ok" and cell.predicted:
             low, high = units.seconds(cell.predicted.low_s), units.seconds(cell.predicted.high_s)
             return f"PREDICTED step {units.seconds(cell.predicted.point_s)} ({low} to {high})"
@@ -336,7 +336,7 @@ class TimeLines(CellLines):
 
 
 def device_line(state: LiveState) -> str:
-    """Name the device and torch: `NVIDIA H200 · torch 2.13.0`."""
+    """Return the device and the version of torch: `NVIDIA H200 · torch 2.13.0`."""
     torch, device = state.torch, state.device
     name = device.name if device else "no device"
     if any(each.cell.simulate for each in state.planned.values()):

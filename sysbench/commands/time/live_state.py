@@ -1,6 +1,6 @@
 """The state of a timing run, folded from its events, and the forecast of its end.
 
-Time that remains is estimated from what cells and steps have taken so far.
+The remaining time is estimated from the durations of cells and steps so far.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TimedCell(CellState):
     parameters: int | None = None
     steps: tuple[Step, ...] = ()
     peak_bytes: int | None = None
-    """Highest reading during this cell: of the device's memory, or without a GPU of the worker's."""
+    """Highest memory reading during this cell: the device's memory, or the worker's without a GPU."""
     predicted: PredictedTime | None = None
     """Predicted step of a cell for a simulated GPU."""
     took_s: float = 0.0
@@ -48,7 +48,7 @@ class TimedCell(CellState):
     """Name, mean and standard deviation in seconds of every phase of the finished cell, then of `step`."""
 
     def digest(self) -> Self:
-        """Return the finished cell without its single steps."""
+        """Return the finished cell without its individual steps."""
         return replace(self, steps=())
 
     @property
@@ -63,12 +63,12 @@ class TimedCell(CellState):
 
     @property
     def step_count(self) -> int:
-        """Number of steps the cell asks for, including warm-up."""
+        """Number of requested steps, including warm-up."""
         return self.cell.warmup + self.cell.steps
 
     @cached_property
     def step_flops(self) -> int:
-        """FLOPs of one step; of a model of the user's, whose FLOPs are not known, its tokens stand for them."""
+        """FLOPs of one step; for a custom model, whose FLOPs are unknown, its number of tokens instead."""
         return formulas.step_flops_of(self.cell) or self.cell.grad_accum * self.cell.tokens
 
 
@@ -95,9 +95,9 @@ def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:
 
 
 def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
-    """Add a step by the host's clock; phases that the host did not wait for are by the device's.
+    """Add a step; phases use the host's clock, or the device's clock if the host did not wait for them.
 
-    Several ranks take each step together: it is that of the rank that takes longest.
+    With several ranks, each step is that of the slowest rank.
     """
     if event.step.wall_s is None:
         return cell
@@ -108,7 +108,7 @@ def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
     )
     step = Step(event.index, event.warmup, phases, event.step.wall_s)
     if cell.cell.ranks > 1:
-        # They begin each step together, so that none is more than one step ahead.
+        # Ranks begin each step together, so that no rank is more than one step ahead.
         for place in range(max(len(cell.steps) - 2, 0), len(cell.steps)):
             if ((other := cell.steps[place]).index, other.warmup) == (step.index, step.warmup):
                 slowest = max(other, step, key=lambda each: each.total_s)
@@ -118,7 +118,7 @@ def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
 
 def _reading(state: LiveState, event: Reading) -> LiveState:
     if event.host_rss_bytes is None and event.device_used_bytes is None:
-        return state  # a count of other processes, taken between cells
+        return state  # the number of other processes, which is read only between cells
     now = state.now
     if now is not None and now.outcome is None:
         cuda = now.device is not None and now.device.type == "cuda"
@@ -154,26 +154,26 @@ _HANDLERS = run_state.handlers(
 )
 
 advance = partial(run_state.advance, _HANDLERS)
-"""The state after another event; unchanged if the event affects nothing that is shown."""
+"""Return the state after another event; the state is unchanged if the event affects nothing on screen."""
 
 
 # --- forecast
 
 RECENT = 10
-"""Number of latest steps that predict the next one."""
+"""Number of recent steps from which the next one is predicted."""
 
 MODELS = 20
-"""Number of latest finished cells with which a waiting cell is compared."""
+"""Number of recently finished cells with which a waiting cell is compared."""
 
 _DECISIVE = ("device", "threads", "precision", "execution", "attention", "mode", "size")
-"""Axes that determine the speed in FLOPs per second; the number of FLOPs is known."""
+"""Axes that affect the speed in FLOP/s."""
 
 _MEDIAN_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)
-"""Width of the 95 % interval of a normal sample's median, in standard deviations over the root of its size."""
+"""Width of the 95 % CI of the median of normal samples, in units of std / sqrt(number of samples)."""
 
 
 def expected_steps(current: TimedCell) -> int:
-    """Number of steps that the cell will measure; with `--until`, as many as its interval seems to need."""
+    """Return how many steps the cell will measure; with `--until`, an estimate from the width of its interval."""
     cell, measured = current.cell, current.measured
     if cell.until is None or len(measured) < 3:
         return cell.steps
@@ -183,7 +183,7 @@ def expected_steps(current: TimedCell) -> int:
 
 
 def cell_left_s(current: TimedCell) -> float | None:
-    """Seconds until the cell is measured; None before its first step."""
+    """Return the remaining seconds of the cell; None before its first step."""
     if current.outcome is not None:
         return 0.0
     if not current.steps:
@@ -195,10 +195,10 @@ def cell_left_s(current: TimedCell) -> float | None:
 
 
 def run_left_s(state: LiveState) -> float | None:
-    """Seconds until every cell is measured; None before the first step.
+    """Return the remaining seconds of the run; None before the first step.
 
     A waiting cell's steps are predicted from their FLOPs and the speed of the most similar finished cell; its other
-    costs are the average of finished cells. Before any cell has finished, the current one stands for all.
+    costs are the average of finished cells. Until a cell has finished, the current one is used instead.
     """
     now = state.now
     left_s = cell_left_s(now) if now else 0.0
@@ -213,7 +213,7 @@ def run_left_s(state: LiveState) -> float | None:
 
 
 def _step_s(current: TimedCell) -> float:
-    """Duration of a typical recent step, without the very first one, which is much slower, unless it is alone."""
+    """Return the duration of a typical recent step; the very first step, which is much slower, counts only if alone."""
     recent = current.steps[1:][-RECENT:] or current.steps
     return statistics.median(step.total_s for step in recent)
 
@@ -241,7 +241,7 @@ def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
 
 
 def _seconds_per_flop(waiting: TimedCell, seen: Sequence[tuple[TimedCell, float]]) -> float:
-    """Speed of the finished cell that agrees in most decisive axes; of several, the latest."""
+    """Return the seconds per FLOP of the finished cell that shares most `_DECISIVE` axes; the latest wins ties."""
 
     def likeness(position: int) -> tuple[int, int]:
         other = seen[position][0].cell

@@ -1,4 +1,4 @@
-"""The worker's side of `sysbench time`: measures the phases of a training step."""
+"""Worker side of `sysbench time`: measure the phases of a training step."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, 
 from sysbench.statistics import enough
 
 SCATTERED = 1.5
-"""If the slowest step on a CPU takes this many times as long as the fastest, it is tried on fewer threads."""
+"""Try fewer threads if the slowest step on a CPU takes this many times as long as the fastest."""
 
 PREEMPTED_PER_S = 5.0
-"""So it is if the system takes the core away from a thread this often a second: an idle one hardly ever does."""
+"""Also try fewer threads at this many preemptions a second; on an idle machine there are almost none."""
 
 TRIED = 3
-"""Steps that are tried on fewer threads, after one that does not count."""
+"""Number of steps on fewer threads, after one that does not count."""
 
 
 def run(
@@ -41,11 +41,11 @@ def run(
     """Build the cell on `device`, warm it up and measure its steps; everything is freed at the end.
 
     A cell with `simulate` is predicted instead. Events are yielded between steps, when nothing is timed; nothing is
-    written to `artifact`. Raises UnavailableError for a combination that does not exist on the device, and any error of
+    written to `artifact`. Raises UnavailableError for a combination that the device does not support, and any error of
     a step (`is_out_of_memory` identifies a lack of memory).
     """
     if cell.simulate is not None:
-        from sysbench.predict.simulated_step import SimulatedStep  # few runs predict
+        from sysbench.predict.simulated_step import SimulatedStep  # imported here, because few runs predict
 
         yield from SimulatedStep(
             cell, cell.simulate, cell.host, whole=cell.sync == "step", interconnect=cell.interconnect
@@ -64,7 +64,7 @@ def run(
 
 def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Event]:
     yield entered(cell.key, "building")
-    allocator.release(device)  # leftovers of an earlier cell would count towards this one's peak
+    allocator.release(device)  # memory left by an earlier cell would count towards the peak of this one
     started_s = time.perf_counter()
     step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
     synchronize(device)
@@ -116,7 +116,7 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
         reserved_peak_bytes=peaks.reserved_bytes,
         host_rss_peak_bytes=peaks.host_rss_bytes,
     )
-    # The compiler fixes the number of threads in its code: trying another one would compile the step again.
+    # Compiled code has a fixed number of threads: trying another number would recompile the step.
     compiles = cell.execution == "compiled" or cell.attention == "flex"
     disturbed = max(taken) > SCATTERED * min(taken) or per_s > PREEMPTED_PER_S * threads
     if device.type == "cpu" and threads > 1 and disturbed and not compiles and cell.ranks == 1:
@@ -124,12 +124,12 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
 
 
 def _preemptions() -> int:
-    """How often threads of this process had to leave their core to others."""
+    """Return how many times the threads of this process have been preempted."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _on_fewer_threads(cell: TimeCell, step: TrainingStep, usual_s: float, clock: Clock) -> ThreadsTried:
-    """Try a few steps on half the threads: if these are faster, the threads have been waiting for each other."""
+    """Take a few steps on half the threads; if they are faster, the threads have been waiting for each other."""
     threads = torch.get_num_threads()
     tried_s: list[float] = []
     with computing_on(threads // 2):
@@ -140,9 +140,9 @@ def _on_fewer_threads(cell: TimeCell, step: TrainingStep, usual_s: float, clock:
 
 
 def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
-    """Measure one step, after the outputs and the graph of the previous one are dropped.
+    """Measure one step, after freeing the outputs and the graph of the previous step.
 
-    Ranks begin it together, so that the time one waits for another lies where the waiting arises.
+    All ranks begin the step together, so that waiting time appears in the phase that causes it.
     """
     step.forget()
     agreed()

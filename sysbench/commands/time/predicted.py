@@ -19,13 +19,11 @@ from sysbench.render.table import Cell, Measure, Table, Word
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BOUND = "lower bound: at the rates of the data sheet, with a host that takes no time; it is no prediction"
+BOUND = "lower bound: at data-sheet rates, assuming zero host time; a bound, not a prediction"
 
-EXPOSED = "exposed: by how much collectives lengthen the step on the device, beside what they overlap with"
+EXPOSED = "exposed: time that collectives add to the step on the device, excluding overlap"
 
-COMPILED = (
-    "compiled cells are less certain: what fuses is a guess; their memory is that of the eager step, which is more"
-)
+COMPILED = "compiled cells are less certain: fusion is a guess; memory is that of the eager step, which needs more"
 
 MOST_SETTINGS = 4
 """Largest number of tables of GPUs that are shown by default."""
@@ -58,7 +56,7 @@ def _step(cell: TimeCellRecord) -> Cell:
 
 
 def taken_s(cell: TimeCellRecord) -> float | None:
-    """Return the duration of measuring the cell: that of all its steps, or 0 if it does not fit."""
+    """Return the time that measuring the cell would take: that of all its steps, or 0 if it does not fit."""
     step = found.step if (found := _found(cell)) else None
     if cell.outcome == "oom":
         return 0.0
@@ -94,7 +92,7 @@ def _phases(record: TimeRecord) -> tuple[str, ...]:
     return tuple(phase for phase in PHASES if phase in there) if len(there) > 1 else ()
 
 
-MICRO_BATCHES = "grad accum: micro-batches per step; forward, loss and backward are summed over them"
+MICRO_BATCHES = "grad accum: micro-batches per step; forward, loss and backward are sums over all micro-batches"
 
 
 def _notes(record: TimeRecord) -> tuple[str, ...]:
@@ -106,7 +104,7 @@ def _notes(record: TimeRecord) -> tuple[str, ...]:
 
 
 def _sum(name: str) -> Callable[[TimeCellRecord], float | None]:
-    """Return a function for the sum over phases; None where there is no communication."""
+    """Return a function that sums a value over phases; it returns None if the cell has no communication."""
 
     def get(cell: TimeCellRecord) -> float | None:
         found = _found(cell)
@@ -128,7 +126,7 @@ _SHARED = (
 
 PREDICTED = DeclaredTable(
     "predicted",
-    f"{MARK}: a step and its phases",
+    f"{MARK}: step time and phases",
     (
         Each(
             "phase",
@@ -148,14 +146,14 @@ PREDICTED = DeclaredTable(
 
 
 def _settings(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
-    """Yield the GPUs of each cell that has several: the cheapest or fastest that fits first."""
+    """Yield the cells of each setting with several GPUs; the cheapest or fastest GPU that fits comes first."""
     for group in axes.alike(record.cells, "simulate"):
         if len(group) > 1:
             yield sorted(group, key=_order)
 
 
 def _order(cell: TimeCellRecord) -> tuple[bool, float, float]:
-    """Sort key: whether the cell does not fit, the cost of a million tokens, and the time of a step."""
+    """Return the sort key: whether the cell does not fit, the cost of a million tokens, and the step time."""
     found = _found(cell)
     cost = found.price_per_million_tokens if found else None
     step = found.step if found else None
@@ -165,13 +163,13 @@ def _order(cell: TimeCellRecord) -> tuple[bool, float, float]:
 
 def _gpus_title(cells: Sequence[TimeCellRecord]) -> str:
     priced = any(cell.prediction and cell.prediction.price_per_million_tokens for cell in cells)
-    return f"{MARK}: GPUs side by side, the {'cheapest' if priced else 'fastest'} that fits first"
+    return f"{MARK}: GPU comparison, {'cheapest' if priced else 'fastest'} first"
 
 
 def _gpus_notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
     common = (", ".join(axes.subject(axes.axes_of([cells[0]]))), INTERVAL)
     priced = any(cell.prediction and cell.prediction.price_per_hour for cell in cells)
-    return common if priced else (*common, "--price h100=2.5 orders by what tokens cost")
+    return common if priced else (*common, "use --price h100=2.5 to sort by cost per token")
 
 
 def _cost(cell: TimeCellRecord) -> Cell:
@@ -210,7 +208,7 @@ def _constants(record: TimeRecord) -> Iterator[tuple[str, PredictedConstant]]:
 
 CONSTANTS = DeclaredTable(
     "constants",
-    "what the predictions rest on",
+    "constants used for predictions",
     (
         Field("value", unit="number", get=lambda row: Measure(row[1].value, text=f"{row[1].value:.4g}")),
         Field("spread", "spread", "share", get=lambda row: row[1].spread),
@@ -219,26 +217,26 @@ CONSTANTS = DeclaredTable(
     ),
     rows=_constants,
     leading=leading(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
-    notes=("in FLOP/s, bytes/s, elements/s and seconds; spread: the deviation of the logarithm",),
+    notes=("in FLOP/s, bytes/s, elements/s and seconds; spread: standard deviation of the logarithm",),
 )
 """All rates of each GPU and its host, with their sources."""
 
 
 class _Scaled(NamedTuple):
-    """A cell, and the one of the fewest ranks to which it is compared."""
+    """A cell, and the cell with the fewest ranks to which it is compared."""
 
     cell: TimeCellRecord
     base: TimeCellRecord
 
     @property
     def speedup(self) -> float | None:
-        """Its throughput over that of the fewest ranks."""
+        """Throughput relative to the cell with the fewest ranks."""
         ours, theirs = (_value("tokens_per_s")(each) for each in (self.cell, self.base))
         return ours / theirs if ours and theirs else None
 
 
 def _scaling(record: TimeRecord) -> Iterator[list[_Scaled]]:
-    """Yield the numbers of ranks of each setting; one rank belongs to every strategy."""
+    """Yield the cells of each setting by number of ranks; a cell of one rank belongs to every strategy."""
     for group in axes.alike(record.cells, "ranks", "strategy", "interconnect"):
         for strategy in dict.fromkeys(cell.cell.strategy for cell in group if cell.cell.strategy):
             row = sorted(
@@ -250,7 +248,7 @@ def _scaling(record: TimeRecord) -> Iterator[list[_Scaled]]:
 
 def _scaling_title(row: Sequence[_Scaled]) -> str:
     last = row[-1].cell.cell
-    kind = "strong scaling, one batch for all ranks" if last.strategy == "tp" else "weak scaling, a batch for each rank"
+    kind = "strong scaling, fixed total batch" if last.strategy == "tp" else "weak scaling, fixed batch per rank"
     return f"{MARK}: {last.strategy}, {kind}"
 
 
@@ -275,9 +273,9 @@ SCALING = DeclaredTable(
     instead=lambda row: instead(row.cell),
     notes=lambda rows: (
         ", ".join(axes.subject(axes.axes_of([rows[0].cell]))),
-        "speed-up: throughput against the fewest ranks; efficiency: the same for each rank",
+        "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank",
         *(
-            ("between nodes: assumed, as no network was measured",)
+            ("between nodes: assumed values; no network was measured",)
             if any(row.cell.cell.interconnect for row in rows)
             else ()
         ),
@@ -300,7 +298,7 @@ def usual(record: TimeRecord) -> list[Table]:
 
 
 def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
-    """State the best GPU for each setting, and the cells that the host limits."""
+    """Yield the best GPU for each setting, and the cells that are limited by the host."""
     for group in axes.alike(cells, "simulate")[:MOST_SETTINGS]:
         ordered = sorted(group, key=_order)
         best, where = ordered[0], namer(cells, ("simulate",))(ordered[0])
@@ -311,27 +309,27 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         why = f"cheapest, {cost:.3g} per million tokens" if cost else "fastest"
         interval = f"{units.seconds(found.step.low_s)} to {units.seconds(found.step.high_s)}"
         yield Said(
-            f"{f'{where}: ' if where else ''}predicted on {best.cell.simulate} ({why}): a step of "
+            f"{f'{where}: ' if where else ''}predicted on {best.cell.simulate} ({why}): a step takes "
             f"{units.seconds(found.step.point_s)} ({interval}), limited by {found.limited_by}.",
             group,
         )
     tight = [cell for cell in cells if (found := _found(cell)) and found.limited_by == "host"]
     if tight:
-        many = "the one cell" if len(tight) == len(cells) == 1 else f"{len(tight)} of {len(cells)} cells"
+        many = "this cell" if len(tight) == len(cells) == 1 else f"{len(tight)} of {len(cells)} cells"
         yield Said(
-            f"predicted: the host sets the pace in {many}; a faster GPU would not help there, and the interval is as "
-            "wide as hosts differ (--host FILE).",
+            f"predicted: the host limits {many}; a faster GPU would not help there. The interval is wide because "
+            "host speeds differ: calibrate the host (--host FILE).",
             tuple(tight),
         )
 
 
-# --- a picture
+# --- figures
 
 _POINT, _BOUND, _ABSENT = "#0072b2", "#009e73", "#c1121f"
 
 
 def figures(record: TimeRecord) -> Iterator[Drawn]:
-    """GPUs side by side for each setting, in the order of the table; all cells, where there is one GPU."""
+    """Yield a comparison of GPUs per setting, in the order of the table; for a single GPU, a figure of all cells."""
     groups = list(_settings(record))
     if not groups and any(_found(cell) for cell in record.cells):
         groups = [list(record.cells)]
@@ -339,7 +337,7 @@ def figures(record: TimeRecord) -> Iterator[Drawn]:
         if not any((found := _found(cell)) and found.step for cell in group):
             continue
         about = subject(group)
-        heading = Heading(f"{MARK}: a step, with its 90 % interval", " · ".join(about))
+        heading = Heading(f"{MARK}: step time with 90 % interval", " · ".join(about))
         caption = captioned(
             "Predicted step times with their 90 % intervals, and lower bounds; nothing was measured", about
         )
@@ -348,7 +346,7 @@ def figures(record: TimeRecord) -> Iterator[Drawn]:
 
 
 def draw(cells: Sequence[TimeCellRecord], heading: Heading) -> Figure:
-    """A row for each cell: the point, its interval, and the lower bound; a word where there is no time."""
+    """Draw a row per cell with its predicted time, interval and lower bound, or with the reason for a missing time."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator

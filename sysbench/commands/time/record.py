@@ -16,27 +16,27 @@ from sysbench.spec.model import Precision
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
-"""Phases of "forward and backward": with the loss, without the optimizer and zeroing gradients."""
+"""Phases of "forward and backward": includes the loss, excludes the optimizer and zeroing gradients."""
 
 
 class RateRecord(Frozen):
-    """Achieved rates of all ranks and shares of their hardware's limits, over the mean step, as in tables."""
+    """Achieved rates of all ranks together, and shares of their hardware's limits, over the mean step as in tables."""
 
     step_flops: Flops | None
-    """None if they could not be counted in a model of the user's; then there is no rate of FLOPs."""
+    """None if FLOPs could not be counted in a custom model; then FLOP rates are None too."""
     flops_per_s: Amount | None
     tokens_per_s: Amount | None
     """None if the model takes no tokens."""
     peak_flops_per_s: PerSecond | None
-    """The data sheet's dense rate at this precision; None for unknown hardware."""
+    """Dense rate of the data sheet at this precision; None for unknown hardware."""
     peak_source: str | None
     peak_share: Amount | None
     ceiling_flops_per_s: PerSecond | None
-    """Rate of a large matrix product on this device, in this run."""
+    """Rate of a large matrix product on this device, measured in this run."""
     ceiling_share: Amount | None
 
     def over(self, step_s: float, tokens: int) -> RateRecord:
-        """Return the rates for another duration of the step; a withheld ceiling share remains withheld."""
+        """Return the rates for a different step duration; a withheld ceiling share remains withheld."""
         achieved = None if self.step_flops is None else self.step_flops / step_s
         peak, ceiling = self.peak_flops_per_s, self.ceiling_flops_per_s
         return self.model_copy(
@@ -52,7 +52,7 @@ class RateRecord(Frozen):
 
 
 class ReadingsRecord(Frozen):
-    """Readings from outside during the measured steps: medians, unless the name says otherwise."""
+    """Sensor readings during the measured steps, taken outside the worker: medians unless the name says otherwise."""
 
     count: Count
     sm_clock_hz: Amount | None
@@ -67,7 +67,7 @@ class ReadingsRecord(Frozen):
 
 
 class EnergyRecord(Frozen):
-    """Energy of the measured steps, by the counter of the whole GPU; None if withheld."""
+    """Energy of the measured steps by the energy counter of the whole GPU; values are None if withheld."""
 
     step_j: Amount | None
     token_j: Amount | None
@@ -76,17 +76,17 @@ class EnergyRecord(Frozen):
     window_s: Seconds
     """Duration from the beginning of the first measured step to the end of the last."""
     counted_s: Seconds
-    """Time between those two readings."""
+    """Time between the first and the last reading of the counter."""
     uncertainty_share: Amount | None
-    """Uncertainty from the interval between updates of the counter: one update over `counted_s`."""
+    """Relative uncertainty: one update interval of the counter over `counted_s`."""
     withheld: str | None
     """Why the energy is withheld."""
     steps_needed: Count | None
-    """Approximate number of steps with which it would be known."""
+    """Approximate number of steps needed to report the energy."""
 
 
 class ThreadsTried(Event):
-    """The steps of a cell scattered on a CPU, and were tried on fewer threads, to see whether threads wait."""
+    """Steps of a CPU cell, repeated on fewer threads because they varied: shows whether threads wait for each other."""
 
     event: Literal["threads_tried"] = "threads_tried"
     cell: str
@@ -98,11 +98,11 @@ class ThreadsTried(Event):
 
 
 class RankRecord(Frozen):
-    """One of several ranks that took the steps of a cell together."""
+    """One of the ranks of a cell."""
 
     rank: Count
     phases: dict[str, PhaseRecord]
-    """As in the record of the cell, with the samples of this rank."""
+    """As in the record of the cell, but with the samples of this rank."""
     loss: Unbounded | None
     allocated_peak_bytes: Bytes | None
     reserved_peak_bytes: Bytes | None
@@ -119,8 +119,8 @@ class RankRecord(Frozen):
 class TimeCellRecord(ModelCellRecord):
     """One cell of `sysbench time`.
 
-    Of a cell of several ranks, the samples of each step are those of the rank that took longest for it, because no step
-    ends before its last rank; the peaks are the highest of all ranks, but resident memory is their sum.
+    For a cell of several ranks, the samples of each step come from the slowest rank, because a step ends when the last
+    rank has finished. Peaks are the highest of all ranks; resident memory is the sum over ranks.
     """
 
     cell: TimeCell = Field(alias="axes")
@@ -145,12 +145,12 @@ class TimeCellRecord(ModelCellRecord):
     """Every rank, if there are several."""
 
     def samples(self, phase: str) -> Samples | None:
-        """Return the samples of a phase by the host's clock, or by the device's if the host did not wait."""
+        """Return the samples of a phase by the host's clock, or by the device's clock if the host did not wait."""
         record = self.phases.get(phase)
         return record.times if record else None
 
     def summed(self, phases: Sequence[str]) -> list[float] | None:
-        """Return the sum of the measured ones of these phases for each step, in seconds; None without the first one."""
+        """Return the sum of the measured phases per step in seconds; None if the first phase was not measured."""
         parts = [found.samples_s for phase in phases if (found := self.samples(phase))]
         if not parts or phases[0] not in self.phases or len({len(part) for part in parts}) > 1:
             return None
@@ -158,12 +158,12 @@ class TimeCellRecord(ModelCellRecord):
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
-        """Whether its times are measured or predicted."""
+        """Whether times are measured or predicted."""
         return "predicted" if self.cell.simulate else "measured"
 
     @model_validator(mode="after")
     def _rates_of_one_basis(self) -> Self:
-        """Convert rates of 0.1.0, which are over the median step, to the mean step that tables show next to them."""
+        """Convert rates of version 0.1.0 from the median step to the mean step, which tables show next to them."""
         step = self.phases.get("step")
         if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
             tokens, rates = self.cell.batches * self.cell.tokens, self.rates

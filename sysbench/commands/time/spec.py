@@ -52,8 +52,8 @@ class TimeCell(ModelCell):
     max_steps: Size
     sync: Sync
     simulate: str | None = Field(default=None, exclude_if=_is_none)
-    """GPU to predict for, by the name that `sysbench.spec.hardware.named` takes; None to measure. Measured cells are
-    stored without this field, as in versions without predictions."""
+    """GPU to predict for, a name that `sysbench.spec.hardware.named` accepts; None to measure. Measured cells are saved
+    without this field, as in versions without predictions."""
     host: Path | None = Field(default=None, exclude_if=_is_none)
     """File of the host to predict for."""
     interconnect: Interconnect | None = Field(default=None, exclude_if=_is_none)
@@ -71,11 +71,11 @@ class TimeCell(ModelCell):
 
     @property
     def ranks_refused(self) -> str | None:
-        """Why the cell cannot be one of several ranks; None if it can."""
+        """Why the cell cannot use several ranks; None if it can."""
         if self.simulate and self.execution == "compiled":
-            return "compiled steps of several ranks are measured, not predicted: leave out --compile or --simulate"
+            return "compiled steps of several ranks cannot be predicted, only measured: drop --compile or --simulate"
         if self.simulate and self.ranks > NODE_RANKS and self.interconnect is None:
-            return f"nodes have {NODE_RANKS} GPUs; say what links several: --interconnect ib-400"
+            return f"a node has {NODE_RANKS} GPUs; name the network between nodes: --interconnect ib-400"
         return None
 
 
@@ -89,64 +89,68 @@ class TimeSpec(ModelSpec):
         Option(metavar="MODE,…", panel=STEP),
     ] = Field(default=("train",), description=f"Which phases a step has: {', '.join(get_args(Mode))}.")
     warmup: Annotated[tuple[int, ...], BeforeValidator(integers(0)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
-        default=(5,), description="Steps before measuring; kept and shown, not counted."
+        default=(5,), description="Warm-up steps before measuring; recorded and shown, but not counted."
     )
     steps: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
-        default=(10,), description="Steps measured; at least this many with --until."
+        default=(10,), description="Steps to measure; with --until, at least this many."
     )
     until: Annotated[float | None, BeforeValidator(share), Option(metavar="SHARE", panel=MEASUREMENT)] = Field(
         default=None,
         gt=0,
         lt=1,
-        description="Measure until the 95 % interval of the median step is at most this wide, as a share of it: 1%.",
+        description="Measure until the 95 % CI of the median step is at most this wide, relative to the median, "
+        "e.g. 1%.",
     )
     max_steps: Annotated[Size, Option(metavar="N", panel=MEASUREMENT)] = Field(
         default=1000, description="Give up on --until after this many steps."
     )
     sync: Annotated[Sync, Option(metavar="KIND", panel=MEASUREMENT)] = Field(
         default="phase",
-        description="phase synchronizes on both sides of every phase; step only around the whole, unperturbed step.",
+        description='"phase" synchronizes before and after every phase; "step" only before and after the whole step, '
+        "which perturbs it less.",
     )
 
     simulate: Annotated[hardware.Gpus, Option(metavar="GPU,…", panel=PREDICTION)] = Field(
         default=(),
         exclude_if=lambda value: not value,
-        description="Predict the times on these GPUs, which need not be here, instead of measuring: "
-        "a100-80gb,h100. With --plan: hold the predicted memory against them.",
+        description="Predict the times on these GPUs, which need not be present, instead of measuring: "
+        "a100-80gb,h100. With --plan: compare predicted memory with theirs.",
     )
     host: Annotated[Path | None, Option(metavar="FILE", panel=PREDICTION)] = Field(
         default=None,
         exclude_if=_is_none,
-        description="With --simulate: the host that issues the work, as sysbench calibrate --host has written it; "
-        "without it the one that was calibrated with the GPU, or a typical one.",
+        description="With --simulate: rates of the host that launches the kernels, as written by sysbench calibrate "
+        "--host; by default those of the host calibrated with the GPU, or of a typical one.",
     )
     interconnect: Annotated[Interconnect | None, Option(metavar="NAME", panel=PREDICTION)] = Field(
         default=None,
         exclude_if=_is_none,
-        description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with an adapter of so "
-        f"many Gbit/s for each: {', '.join(get_args(Interconnect))}.",
+        description="With --simulate and more than 8 ranks: the network between nodes of 8 GPUs, with one adapter of "
+        f"that many Gbit/s per GPU: {', '.join(get_args(Interconnect))}.",
     )
     price: Annotated[
         dict[str, PositiveFloat], BeforeValidator(_prices), Option(metavar="GPU=PRICE,…", panel=PREDICTION)
     ] = Field(
         default={},
         exclude_if=lambda value: not value,
-        description="With --simulate: what an hour of a GPU costs you, in any currency: h100=2.5,a100-80gb=1.4.",
+        description="With --simulate: price of a GPU hour in any currency: h100=2.5,a100-80gb=1.4.",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.simulate and self.device != ("auto",):
-            raise ValueError("--device names the device to measure on; with --simulate nothing is measured")
+            raise ValueError(
+                "--device names the device to measure on, but --simulate measures nothing: drop one of them"
+            )
         for name in ("host", "price", "interconnect"):
             if getattr(self, name) and not self.simulate:
-                raise ValueError(f"--{name} needs --simulate GPU: nothing is predicted otherwise")
+                raise ValueError(f"--{name} needs --simulate GPU: it only affects predictions")
         if other := set(self.price) - set(self.simulate):
-            raise ValueError(f"--price names {', '.join(sorted(other))}, which --simulate does not")
+            raise ValueError(f"--price names {', '.join(sorted(other))}, but --simulate does not")
         return self
 
     def cells(self) -> Iterator[TimeCell]:
-        """Yield every cell in the order of measurement; the GPUs of a cell follow each other."""
+        """Yield every cell in the order of measurement; cells that differ only in the GPU are consecutive."""
         points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]
         for point, mode, warmup, steps, gpu in itertools.product(
             points, self.mode, self.warmup, self.steps, self.simulate or (None,)

@@ -1,6 +1,6 @@
-"""Tables of `sysbench time`: one declared table for each question.
+"""Tables of `sysbench time`.
 
-A table is left out if the run lacks its data: a comparison needs two values of its axis.
+A table is left out if the run lacks its data: for example, a comparison needs two values of its axis.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer", "step")
 """Phases in the order of a step; `step` is their sum."""
 
 MEASURED = ("ok", "interrupted")
-"""Outcomes whose samples are shown; those of a crashed cell are not."""
+"""Outcomes whose samples are shown; samples of crashed cells are not shown."""
 
 
 def measured(cell: TimeCellRecord, phase: str) -> Samples | None:
@@ -42,7 +42,7 @@ def measured(cell: TimeCellRecord, phase: str) -> Samples | None:
 
 
 def phases_in(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
-    """Return the phases that any of these cells has samples of; `step` only if there are several others."""
+    """Return the phases with samples in any of these cells; `step` only if there are several other phases."""
     found = tuple(phase for phase in PHASES if any(measured(cell, phase) for cell in cells))
     return found[:-1] if len(found) == 2 and found[-1] == "step" else found
 
@@ -71,7 +71,7 @@ def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
 
 
 def _sum(cell: TimeCellRecord, phases: Sequence[str], there: str) -> list[float] | None:
-    """Return the sum of these phases for each step, in seconds; None if the cell has no phase `there`."""
+    """Return the sum of these phases for each step in seconds; None if the cell has no phase `there`."""
     return cell.summed(phases) if there in cell.phases and cell.outcome in MEASURED else None
 
 
@@ -94,7 +94,7 @@ def _energy(name: str) -> Value:
 
 
 def _share(name: str) -> Callable[[TimeCellRecord], Cell]:
-    """Return a function that finds a share of the machine's limit, which may be unknown."""
+    """Return a function from a cell to its share of a limit of the machine, or `unknown`."""
     return lambda cell: Measure(value) if (value := _rate(name)(cell)) is not None else Word("unknown", "quiet")
 
 
@@ -105,7 +105,7 @@ def _peak_bytes(cell: TimeCellRecord) -> int | None:
 
 
 def _mfu_note(record: TimeRecord) -> str:
-    """Define the MFU, and name the peak of each precision."""
+    """Return the definition of MFU, with the peak of each precision."""
     peaks = {
         (cell.cell.computed_in, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
         for cell in record.cells
@@ -120,23 +120,23 @@ def _mfu_note(record: TimeRecord) -> str:
 
 
 def _energy_note(record: TimeRecord) -> str:
-    """State what was counted, its uncertainty, and why some cells have no energy."""
+    """Return what the energy includes, its uncertainty, and why some cells have none."""
     counted = [cell.energy for cell in record.cells if cell.energy]
     if not counted:
-        return "energy: no counter was read; NVIDIA's driver has one for Volta and later"
+        return "energy: no energy counter was read; NVIDIA's driver has one for Volta and later"
     what = (
-        "energy: of the whole GPU, its idle draw and other programs included, by NVML's counter during the measured "
-        f"steps; it is updated every {0.02:g} to {UPDATE_S:g} s"
+        "energy: of the whole GPU, including idle power and other processes, by NVML's counter during the measured "
+        f"steps; the counter is updated every {0.02:g} to {UPDATE_S:g} s"
     )
     shares = [each.uncertainty_share for each in counted if each.uncertainty_share is not None]
-    known = f", which leaves ± {units.share(max(shares))} open" if shares else ""
+    known = f", so the uncertainty is ± {units.share(max(shares))}" if shares else ""
     withheld = [each for each in counted if each.withheld]
     if not withheld:
         return what + known
     needed = [each.steps_needed for each in withheld if each.steps_needed]
-    remedy = f": --steps {max(needed)} would do" if needed else ""
+    remedy = f": use --steps {max(needed)}" if needed else ""
     few = f"{len(withheld)} cell{'' if len(withheld) == 1 else 's'}"
-    return f"{what}{known}; withheld for {few}, {withheld[0].withheld} (it takes {SHORTEST_S:g} s of readings){remedy}"
+    return f"{what}{known}; withheld for {few}: {withheld[0].withheld} (needs {SHORTEST_S:g} s of readings){remedy}"
 
 
 _on_request = partial(Field, offered=True)
@@ -159,7 +159,7 @@ _OFFERED = (
     _on_request("power", "mean power", "watts", get=_energy("power_w"), note=_energy_note),
     _on_request("parameters", "parameters", "count", get=attrgetter("model.parameters")),
 )
-"""Columns that every table with a row per cell has on request."""
+"""Optional columns of every table with a row per cell."""
 
 # --- several ranks
 
@@ -167,14 +167,14 @@ _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 1
 
 
 def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
-    """Median step of each rank, in seconds; empty for a cell of one process, and for one that failed."""
+    """Return the median step of each rank in seconds; empty for a cell of one process and for a failed cell."""
     if cell.outcome not in MEASURED:
         return {}
     return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
 
 
 def _rank_spread(cell: TimeCellRecord) -> float | None:
-    """Difference between the slowest and the fastest rank, as a share of the median one."""
+    """Return the difference between the slowest and the fastest rank, as a share of the median rank."""
     steps_s = _rank_steps_s(cell)
     if not steps_s:
         return None
@@ -182,8 +182,8 @@ def _rank_spread(cell: TimeCellRecord) -> float | None:
 
 
 _RANKS_NOTE = (
-    "times are those of the slowest rank in each step; median rank: median over the ranks of their median steps; "
-    "spread: slowest less fastest rank, over it; throughput: of all ranks"
+    "times are those of the slowest rank in each step; median rank: median over ranks of their median steps; "
+    "spread: (slowest - fastest rank) / median rank; throughput: all ranks together"
 )
 
 
@@ -218,14 +218,14 @@ RANKS = DeclaredTable(
             "host_rss_peak",
             "host memory",
             importance=6,
-            note="host memory: highest resident memory of the rank's process so far",
+            note="host memory: peak resident memory of the rank's process so far",
             get=lambda row: row[1].host_rss_peak_bytes,
         ),
     ),
     rows=lambda record: [(cell, each) for cell in record.cells if cell.outcome in MEASURED for each in cell.ranks],
     leading=(along(cells_of=lambda row: row[:1]), leading(Field("rank", get=lambda row: str(row[1].rank)))),
 )
-"""One row for each rank of each cell of several: its phases, and its peak memory."""
+"""One row per rank of each cell with several ranks: phases and peak memory."""
 
 # --- one row per cell
 
@@ -244,7 +244,7 @@ def _ceilings(record: TimeRecord) -> str:
 
 
 def _phase_notes(record: TimeRecord) -> Iterator[str]:
-    """Name the clocks, if they are not the host's throughout, and what phases of several micro-batches are."""
+    """Yield which clocks were used, unless only the host's, and how phases of several micro-batches are summed."""
     phases = [phase for cell in record.cells for phase in cell.phases.values()]
     by_device = any(phase.wall is None and phase.device is not None for phase in phases)
     if by_device:
@@ -294,7 +294,7 @@ SUMMARY = DeclaredTable(
     notes=_phase_notes,
     empty=True,
 )
-"""One row per cell: its phases as mean ± std, achieved rates, and shares of the machine's limits."""
+"""One row per cell: phases as mean ± std, achieved rates, and shares of the machine's limits."""
 
 
 MEMORY = DeclaredTable(
@@ -304,7 +304,7 @@ MEMORY = DeclaredTable(
         _peak("allocated_peak", "allocated", get=attrgetter("memory.allocated_peak_bytes")),
         _peak("reserved_peak", "reserved", get=attrgetter("memory.reserved_peak_bytes")),
         _peak(
-            "device_used_peak", "device, all programs", importance=1, get=attrgetter("memory.device_used_peak_bytes")
+            "device_used_peak", "device, all processes", importance=1, get=attrgetter("memory.device_used_peak_bytes")
         ),
         _peak("host_rss_peak", "worker, host memory", get=attrgetter("memory.host_rss_peak_bytes")),
         *_OFFERED,
@@ -320,7 +320,7 @@ def _has_optimizer(record: TimeRecord) -> bool:
 
 
 def _to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
-    """Return a function that computes the ratio of a mean to that of forward."""
+    """Return a function that divides a mean by the mean of forward."""
 
     def show(cell: TimeCellRecord) -> float | None:
         values_s, of_s = get(cell), _forward(cell)
@@ -348,34 +348,34 @@ PHASE_TABLE = DeclaredTable(
 )
 """Forward, forward + loss + backward, the full step if there is an optimizer, and their ratios to forward."""
 
-# --- comparison of the values of an axis
+# --- comparison of values of an axis
 
 
 @dataclass(frozen=True)
 class _Arms:
-    """The cells of a run by their value on one axis."""
+    """The cells of a run, grouped by their value of one axis."""
 
     record: TimeRecord
     axis: str
 
     @cached_property
     def values(self) -> list[Any]:
-        """Values of the axis, the one the others are compared with first; a cell that has none is not compared."""
+        """Values of the axis; the first is the baseline. A cell without a value is not compared."""
         return [value for value in axes.values_along(self.record.cells, self.axis) if value is not None]
 
     @cached_property
     def phases(self) -> list[str]:
-        """Phases that the axis can affect: of an optimizer's kind the optimizer alone, of others all but that."""
+        """Phases that the axis can affect: only the optimizer for the optimizer's kind, all other phases otherwise."""
         found = [
             phase for phase in phases_in(self.record.cells) if phase in ("forward", "backward", "optimizer", "step")
         ]
         return [phase for phase in found if phase in found[-1:] or (phase == "optimizer") == (self.axis == "optimizer")]
 
     def rows(self) -> Iterator[_Row]:
-        """Yield the cells that differ in this axis alone, for each combination of the others."""
+        """Yield the cells that differ only in this axis, for each combination of the other axes."""
         for alike in axes.alike(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
-            if len(cells) < 2:  # of two strategies, each with knobs of its own
+            if len(cells) < 2:  # two strategies, each with its own options
                 continue
             compared = {
                 (phase, arm): _Compared.of(cells.get(self.values[0]), cells.get(arm), phase)
@@ -391,7 +391,7 @@ class _Arms:
 
 @dataclass(frozen=True)
 class _Compared:
-    """The medians of a phase under the first arm and under another, and the speed-up."""
+    """Medians of a phase in the baseline cell and in another cell, and the speed-up."""
 
     before_s: float
     after_s: float
@@ -399,7 +399,7 @@ class _Compared:
 
     @classmethod
     def of(cls, base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> _Compared | None:
-        """Compare two cells; None unless both were measured fully."""
+        """Compare two cells; None unless both were measured completely."""
         if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
             return None
         before, after = base.samples(phase), other.samples(phase)
@@ -408,21 +408,21 @@ class _Compared:
         return cls(before.median_s, after.median_s, ratio(before.samples_s, after.samples_s))
 
     def measure(self, value: float, low: float | None = None, high: float | None = None) -> Measure:
-        """Return a number that is marked as good or bad if the direction is significant."""
+        """Return the number, marked as good or bad if the effect is significant."""
         tones: dict[int, Tone] = {1: "good", 0: "plain", -1: "bad"}
         return Measure(value, low=low, high=high, tone=tones[direction(self.speedup)])
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One cell for each arm, as far as measured, compared with the first arm phase by phase."""
+    """The measured cells of one row, one per arm; every phase is compared with the first arm."""
 
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
     compared: Mapping[tuple[str, Any], _Compared | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """Return the median, because speed-ups are ratios of medians; or, once per row, the outcome."""
+        """Return the median (speed-ups are ratios of medians), or the outcome once per row."""
         cell = self.cells.get(arm)
         if cell is None:
             return None
@@ -442,7 +442,7 @@ def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
 
 
 def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], Measure]) -> Field:
-    """Declare a column for the change from the first arm; it is less important in phases other than the last."""
+    """Declare a column for the change from the first arm; the column of the last phase is the most important one."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
         key,
@@ -467,7 +467,7 @@ _ARM_COLUMNS = (
         _Arms.importance,
         get=_Row.speedup,
         when=_held_against_first,
-        note="medians, and the speed-up with its 95 % interval",
+        note="medians, and speed-up with 95 % CI",
     ),
 )
 
@@ -490,13 +490,13 @@ def arms_table(axis: str) -> DeclaredTable:
     )
 
 
-# --- one axis across
+# --- one axis in columns
 
 _NAMES = {"cpu": "CPU", "mps": "MPS", "cuda": "CUDA"}
 
 
 def device_name(cell: TimeCellRecord) -> str:
-    """Return the kind of device a cell ran on: CPU, MPS, CUDA, CUDA:1."""
+    """Return the kind of device that a cell ran on: CPU, MPS, CUDA, CUDA:1."""
     if cell.device is None:
         return cell.cell.device
     return _NAMES[cell.device.type] + (f":{cell.device.index}" if cell.device.index else "")
@@ -504,7 +504,7 @@ def device_name(cell: TimeCellRecord) -> str:
 
 @dataclass(frozen=True)
 class _Across:
-    """The cells of a run as a grid: the values of one axis across, all other axes that differ down."""
+    """The cells of a run as a grid: values of one axis in columns, all other varying axes in rows."""
 
     record: TimeRecord
     heads: tuple[Any, ...]
@@ -526,12 +526,12 @@ class _Across:
 
 
 def _any(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
-    """Return any cell of a row, for their common properties."""
+    """Return any cell of a row, to read the properties that all its cells share."""
     return next(iter(row.values()))
 
 
 def _grids(record: TimeRecord) -> Iterator[tuple[str, str, _Across]]:
-    """Yield the name of each phase, the axis across, and the cells."""
+    """Yield the name of each phase, the axis of the columns, and the cells."""
     differing = axes.varying(axes.axes_of(record.cells))
     across = next((axis for axis in ("ctx", "batch") if axis in differing), None)
     if across is None or len(differing) < 2:
@@ -579,13 +579,13 @@ GRID = DeclaredTable(
     parts=_grids,
     name_of=lambda part: f"grid-{part[0]}",
 )
-"""One table per phase, mean ± std: contexts (or batches) across, all other axes that differ down."""
+"""One table per phase, mean ± std: contexts (or batches) in columns, all other varying axes in rows."""
 
 
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], word: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """Return a function that shows a value of the cell on a device; with `word`, also the outcome instead."""
+    """Return a function that shows a value of the cell on a device, or with `word` the outcome if there is none."""
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
@@ -598,7 +598,7 @@ def _on_device(
 
 DEVICES = DeclaredTable(
     "devices",
-    "devices side by side, mean ± standard deviation",
+    "device comparison, mean ± standard deviation",
     (
         Each(
             "device",
@@ -643,7 +643,7 @@ DEVICES = DeclaredTable(
         "fwd + bwd: forward, loss and backward, without the optimizer",
     ),
 )
-"""Models with their dimensions and parameters down; devices across, each with forward and forward + backward."""
+"""Models with dimensions and parameters in rows; devices in columns, each with forward and forward + backward."""
 
 # --- one row per cell and phase
 
@@ -690,7 +690,7 @@ SPREAD = DeclaredTable(
     instead=_unmeasured,
     empty=True,
 )
-"""Minimum, maximum, average, standard deviation, median and its 95 % interval, per cell and phase."""
+"""Minimum, maximum, mean, standard deviation, and median with its 95 % CI, per cell and phase."""
 
 
 def _other_axes(record: TimeRecord) -> list[str]:
@@ -704,7 +704,7 @@ def _warmup_rows(record: TimeRecord) -> Iterator[Timed]:
 
 
 FIRST = 10
-"""Number of steps shown, from the very first one on."""
+"""Number of steps shown, starting with the very first one."""
 
 
 def _first_steps(record: TimeRecord) -> Iterator[tuple[TimeCellRecord, list[Measure]]]:
@@ -752,7 +752,7 @@ WARMUP = DeclaredTable(
     empty=True,
     below=(FIRST_STEPS,),
 )
-"""Min, max, avg and std for each number of warm-up steps, and the first steps one by one."""
+"""Min, max, mean and std for each number of warm-up steps, and the first steps one by one."""
 
 # --- everything
 
@@ -762,7 +762,7 @@ Phase = tuple[TimeCellRecord, str | None, PhaseRecord]
 
 
 def _phases(record: TimeRecord) -> Iterator[Phase]:
-    """Yield a row for each measured or predicted phase of each cell; a cell without any has one row without numbers."""
+    """Yield a row per measured or predicted phase of each cell; a cell without phases has one row without numbers."""
     nothing = PhaseRecord(wall=None, device=None, enqueue_median_s=None)
     for cell in record.cells:
         yield from ((cell, phase, found) for phase, found in cell.phases.items())
@@ -781,7 +781,7 @@ def _predicted(row: Phase, name: str) -> float | None:
 
 
 def _device_name(row: Phase) -> str | None:
-    """Return the name of the device that the row is about: the GPU, if it was predicted."""
+    """Return the name of the device of this row; for a prediction, the simulated GPU."""
     cell = row[0]
     if cell.prediction:
         return cell.prediction.gpu
@@ -797,7 +797,7 @@ def _ci95(row: Phase) -> tuple[float | None, float | None]:
 
 
 def _of_step(get: Value) -> Callable[[Phase], float | None]:
-    """Return a function that shows a value of the whole cell in the row of `step` only, so that it can be summed."""
+    """Return a function that shows a value of the cell only in the row of `step`, so that a sum counts it once."""
     return lambda row: get(row[0]) if row[1] in ("step", None) else None
 
 
@@ -864,7 +864,7 @@ CELLS = DeclaredTable(
     leading=along(lambda record: axes.known(axes.axes_of(record.cells)), cells_of=lambda row: row[:1]),
     empty=True,
 )
-"""One row per cell and phase: all axes, the outcome, every statistic by both clocks, rates, memory, cautions."""
+"""One row per cell and phase: all axes, the outcome, every statistic for both clocks, rates, memory, cautions."""
 
 # --- all tables
 
@@ -888,10 +888,10 @@ TABLES: dict[str, DeclaredTable] = {
 """All tables by name."""
 
 COMPARISONS: dict[str, str] = {"warmup": "warmup", "device": "devices", **{axis: axis for axis in axes.CHOICES}}
-"""The comparison table of each axis; that of the first axis that varies is shown by default."""
+"""Comparison table of each axis; by default the one of the first axis that varies is shown."""
 
 SUMMARY_ROWS = 24
-"""Longest summary that is shown together with a comparison, which repeats its times."""
+"""Largest number of summary rows shown next to a comparison, which repeats the same times."""
 
 
 def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
@@ -900,7 +900,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
     """
     if chosen := tuple(names):
-        return filled(TABLES, record, chosen, why=": it takes other axes")
+        return filled(TABLES, record, chosen, why=": it needs other axes")
     if predicted.is_predicted(record):
         return predicted.usual(record)
     differing = axes.varying(axes.axes_of(record.cells))

@@ -112,7 +112,7 @@ def test_drift_follows_the_sum_to_its_end() -> None:
 
 def test_what_would_take_too_long_is_refused_before_it_does() -> None:
     (asked,) = AccumSpec(count=100_000_000, budget_s=1).cells()
-    with pytest.raises(UnavailableError, match=r"would take about .* longer than --budget 1: a smaller --count"):
+    with pytest.raises(UnavailableError, match=r"would take about .* longer than --budget 1: use a smaller --count"):
         list(running_sums.run(asked, CPU))
 
 

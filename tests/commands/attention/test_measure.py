@@ -170,7 +170,7 @@ def test_what_the_host_has_no_memory_for_is_not_tried(monkeypatch: pytest.Monkey
     accounted = next(beyond)
     assert isinstance(accounted, AttentionAccounted)
     assert sum(each.size_bytes for each in accounted.tensors) > accounted.available_bytes == 2**20
-    with pytest.raises(BeyondMemoryError, match=r"needs .* MiB, and there are 1\.00 MiB of memory"):
+    with pytest.raises(BeyondMemoryError, match=r"needs .* MiB, but this process has only 1\.00 MiB of memory"):
         next(beyond)
 
 
@@ -193,8 +193,8 @@ def test_the_kernel_that_really_ran_is_named() -> None:
         ("flash-attn", "not installed"),
         ("my_attention:wrong_shape", r"returned \(\) instead of \(2, 48, 16\)"),
         ("my_attention:nothing", "returned NoneType"),
-        ("my_attention:not_finite", "not finite"),
-        ("my_attention:detached", "without a gradient"),
+        ("my_attention:not_finite", "non-finite"),
+        ("my_attention:detached", "does not require grad"),
         ("my_attention:of_v_alone", "computes no gradient of q, k and v"),
         ("my_attention:absent", "has no function absent"),
         ("no_such_module:attention", "cannot be imported"),

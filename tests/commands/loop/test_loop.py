@@ -154,21 +154,21 @@ def test_what_a_step_raises_is_raised_and_the_steps_before_it_are_kept(
 
 
 BAD_CALLS: list[tuple[dict[str, Any], str]] = [
-    ({"step": 3}, "a step is a function, or a mapping of phases to functions: not int"),
+    ({"step": 3}, "a step must be a function, or a mapping of phases to functions, not int"),
     ({"step": {}}, "the mapping has no phases"),
-    ({"step": {"forward": 3}}, "the phase forward is not a function, but int"),
+    ({"step": {"forward": 3}}, "the phase forward must be a function, not int"),
     ({"step": {"step": print}}, "a phase cannot be called step"),
-    ({"step": {"a\nb": print}}, "the name of a phase is not one line"),
+    ({"step": {"a\nb": print}}, "the name of a phase must be one line"),
     ({"phases": ["a", "a"]}, "phases= names a twice"),
     ({"phases": "ab"}, "phases= 'ab' is not a list of names"),
-    ({"step": {"a": print}, "phases": ["a"]}, "a mapping has its phases already"),
+    ({"step": {"a": print}, "phases": ["a"]}, "a mapping already names its phases"),
     ({"device": "cuda:77"}, "device cuda:77: no such device on this machine; available: "),
     ({"device": "gpu"}, "device= gpu is not a device"),
     ({"steps": 0}, "steps= 0 is out of range: allowed is 1 or more"),
     ({"warmup": 1.5}, "warmup= 1.5 is not a whole number"),
     ({"until": "2"}, "until= "),
     ({"sync": "pase"}, "sync= pase is not allowed. Did you mean phase?"),
-    ({"name": " "}, "name= the name of a loop is ' ', which is not a text"),
+    ({"name": " "}, "name= the name of a loop must be a non-empty string, not ' '"),
     ({"save": "nowhere/run.json"}, "cannot write nowhere/run.json: there is no directory nowhere"),
     ({"save": "run.txt"}, "run.txt must end in .json"),
 ]
@@ -312,7 +312,7 @@ def test_a_block_that_raises_leaves_its_record(place: Path, error: BaseException
     [
         ({"path": "nowhere/run.json"}, "cannot write nowhere/run.json: there is no directory nowhere"),
         ({"path": "run"}, "run must end in .json"),
-        ({"path": "run.json", "trace": "run.json"}, "run.json is the file of the record"),
+        ({"path": "run.json", "trace": "run.json"}, "run.json is already the file of the record"),
         ({"trace": "trace.txt"}, "trace.txt must end in .json or .json.gz"),
         ({"trace": "nowhere/trace.json"}, "cannot write nowhere/trace.json"),
         ({"device": "cuda:77"}, "device cuda:77: no such device"),
@@ -340,7 +340,7 @@ def test_phases_that_do_not_follow_each_other_and_recordings_in_recordings_are_r
             sysbench.phase("forwrd")
         with refused(sysbench.SysbenchError, match="is inside the phase forward"), sysbench.phase("forward"):
             sysbench.step()
-        with refused(sysbench.SysbenchError, match="ends, and it has not begun"):
+        with refused(sysbench.SysbenchError, match="ends without having begun"):
             sysbench.phase("forward").__exit__(None, None, None)
         with refused(sysbench.SysbenchError, match=r"sysbench.measure begins inside another recording"):
             sysbench.measure(print, device="cpu")

@@ -76,7 +76,7 @@ def test_steps_of_other_work_are_not_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["loop"], "name the FILE that sysbench.measure or sysbench.record wrote"),
+        (["loop"], "pass exactly one FILE that sysbench.measure or sysbench.record wrote"),
         (["loop", "nowhere"], "nowhere is neither a file nor a directory"),
         (["loop", "latest", "--tables", "phase"], "phase is not a table. Did you mean phases?"),
         (["loop", "latest", "--columns", "meen"], "meen is not a column"),

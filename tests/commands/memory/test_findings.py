@@ -40,7 +40,7 @@ def test_of_the_third_report_a_training_step_is_held_against_forward() -> None:
 def test_of_the_third_report_mixed_precision_costs_memory_for_copies_of_the_weights() -> None:
     assert about(third_report(), "forward: bf16") == (
         "forward: bf16 instead of fp32 saves up to 3.20 GiB (7.5 %, ctx 512) and costs up to 4.70 GiB (24 %, ctx 128): "
-        "autocast keeps 16-bit copies of the weights, 6.30 GiB computed, which smaller activations partly offset."
+        "autocast keeps 16-bit copies of the weights (6.30 GiB, computed), which smaller activations partly offset."
     )
 
 
@@ -105,8 +105,8 @@ def test_less_than_one_percent_is_no_difference() -> None:
         for precision, size in (("fp32", 64.0), ("bf16", 63.9))
     ]
     assert about(cells, "instead of") == (
-        "bf16 instead of fp32 changes the peak by less than 1.0 %: the peak lies in the optimizer, where activations "
-        "are gone and all is fp32."
+        "bf16 instead of fp32 changes the peak by less than 1.0 %: the peak is in the optimizer, when activations "
+        "are freed and everything is fp32."
     )
 
 

@@ -166,7 +166,7 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         ),
         (
             "[[run]]\ncommand = 'memory'\nsimulate = 'h100'\ndevice = 'cuda'\n",
-            "mine.toml, line 1: --device names the device to measure on; with --simulate nothing is measured",
+            "mine.toml, line 1: --device names the device to measure on, but --simulate measures nothing: drop one",
         ),
         (
             "[[include]]\nrun = 'sizes'\nszie = 'x'\n",

@@ -95,7 +95,7 @@ def test_a_window_that_is_too_short_has_no_joules_and_says_how_many_steps_would_
 def test_a_counter_that_began_anew_is_not_believed() -> None:
     record = found(seen(40, 0.1, lambda at_s: 1000.0 - at_s))
     assert record.step_j is None
-    assert record.withheld == "the counter did not grow, or began anew"
+    assert record.withheld == "the counter did not increase, or was reset"
 
 
 def test_without_a_counter_nothing_is_said_of_energy() -> None:

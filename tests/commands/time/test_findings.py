@@ -48,23 +48,23 @@ def withheld(cells: Sequence[TimeCellRecord], *words: str) -> bool:
 
 def test_of_the_first_report_backward_is_twice_forward_once_launching_no_longer_counts() -> None:
     assert about(first_report(), "backward takes").text == (
-        "backward takes 1.36× (medium ctx 128) to 2.07× (large ctx 512) as long as forward; where work, not launching "
-        "kernels, sets the pace it is 2.00 to 2.07× (small and medium at ctx 1024, large at ctx 512 and 1024)."
+        "backward takes 1.36× (medium ctx 128) to 2.07× (large ctx 512) as long as forward; cells that are not "
+        "launch-bound take 2.00 to 2.07× (small and medium at ctx 1024, large at ctx 512 and 1024)."
     )
 
 
 def test_of_the_first_report_small_models_wait_for_launches() -> None:
-    assert about(first_report(), "hardly longer").text == (
-        "forward takes hardly longer for more work: small at ctx 128 and 512 (33.3 and 34.0 ms, 4.23× the FLOPs), "
+    assert about(first_report(), "barely grows").text == (
+        "forward time barely grows with work: small at ctx 128 and 512 (33.3 and 34.0 ms, 4.23× the FLOPs), "
         "medium at ctx 128 and 512 (66.6 and 67.2 ms, 4.18× the FLOPs) and large at ctx 128 and 256 (100.2 and "
-        "101.2 ms, 2.02× the FLOPs); arithmetic does not set the pace there, launching kernels most likely does."
+        "101.2 ms, 2.02× the FLOPs); arithmetic does not limit the speed there, kernel launches most likely do."
     )
 
 
 def test_of_the_first_report_mixed_precision_gains_least_where_launching_sets_the_pace() -> None:
     assert about(first_report(("fp32", "bf16")), "as fast as fp32").text == (
         "bf16 is 2.56× as fast as fp32 at large ctx 1024 and 1.64× at medium ctx 256, 1.87× in the geometric mean of "
-        "12 cells (forward 1.46 to 2.51×, backward 1.80 to 2.82×): launching kernels, not arithmetic, sets the pace of "
+        "12 cells (forward 1.46 to 2.51×, backward 1.80 to 2.82×): kernel launches, not arithmetic, limit "
         "medium, small and large at ctx 128, 256 and 512."
     )
 
@@ -89,20 +89,20 @@ def test_of_the_fourth_report_the_first_step_takes_twelve_times_as_long_and_spoi
     cold = [value * MS for value in FOURTH_COLD]
     cell = time_cell({"forward": warm}, size="large", warmup=5, warmup_s=cold[:5])
     assert about([cell], "the first step").text == (
-        "the first step takes 12.6× as long as later ones; steps have settled from step 2 on; without warming up the "
+        "the first step takes 12.6× as long as later ones; step times are stable from step 2 on; without warm-up the "
         "mean of 10 steps would be 116 % longer."
     )
     cells = [cell, time_cell({"forward": cold}, size="large", warmup=0, cautions=["warmup-unfinished"])]
-    assert about(cells, "without warming up the mean of 10 steps is").text == (
-        "without warming up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms) and after 5 warm-ups "
-        "it is no farther than 0.05 % from it (139.59 ± 0.07 ms)."
+    assert about(cells, "without warm-up the mean of 10 steps is").text == (
+        "without warm-up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms) and after 5 warm-ups "
+        "it is within 0.05 % of it (139.59 ± 0.07 ms)."
     )
 
 
 def test_of_the_first_report_deviations_are_mostly_small_and_the_worst_is_named() -> None:
     text = about(first_report(), "standard deviation").text
     assert "backward typically 0.5 %, at most 3.4 % (large ctx 128)" in text
-    assert text.endswith("; mostly small.")
+    assert text.startswith("relative standard deviation is mostly small: ")
 
 
 def test_what_all_sizes_agree_on_is_one_value_that_reaches_all_of_them() -> None:
@@ -195,7 +195,7 @@ def test_cells_with_such_a_caution_are_in_no_comparison_and_are_named(code: Caut
         for precision, seconds, doubtful in (("fp32", 0.1, False), ("bf16", 0.05, True))
     ]
     assert withheld(cells, "as fast as")
-    assert f"bf16 ({code})" in about(cells, "because of cautions").text
+    assert f"bf16 ({code})" in about(cells, "Excluded from").text
 
 
 def test_other_clocks_spoil_comparisons_but_not_what_is_within_a_cell() -> None:
@@ -223,7 +223,7 @@ def test_launching_is_not_blamed_on_a_cpu_for_what_only_looks_like_it() -> None:
         time_cell({"forward": spread_about(0.01, 1e-4)}, ctx=ctx, hardware_=TWO_CORES.device, device="cpu")
         for ctx in (128, 512)
     ]
-    assert "launching" not in about(cells, "hardly longer").text
+    assert "kernel launches" not in about(cells, "barely grows").text
 
 
 def test_arms_of_unequal_batch_are_not_compared() -> None:
@@ -249,7 +249,7 @@ def test_a_knob_of_one_strategy_is_compared_though_the_first_cell_has_another() 
 def test_equal_arms_cannot_be_told_apart_and_that_is_said() -> None:
     samples = spread_about(0.1, 1e-3)
     cells = [time_cell({"forward": samples}, precision=precision) for precision in ("fp32", "bf16")]
-    assert about(cells, "apart").text.startswith("bf16 and fp32 cannot be told apart: 1.00")
+    assert about(cells, "differ").text.startswith("bf16 and fp32 do not differ significantly: 1.00")
 
 
 # --- chance

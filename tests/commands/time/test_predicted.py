@@ -217,7 +217,7 @@ def test_the_line_that_repeats_a_run_with_prices_can_be_typed() -> None:
         ("--simulate a100", "a100-pcie-80gb"),
         ("--simulate 24GiB", "times cannot be predicted; sysbench memory --simulate 24GiB shows whether a step fits"),
         ("--simulate h100 --device cpu", "--device names the device to measure on"),
-        ("--simulate h100 --price t4=1", "--price names t4, which --simulate does not"),
+        ("--simulate h100 --price t4=1", "--price names t4, but --simulate does not"),
         ("--simulate h100 --price h100", "h100 is not GPU=PRICE"),
         ("--simulate h100 --price h100=0", "--price"),
         ("--price h100=2", "--price needs --simulate GPU"),
