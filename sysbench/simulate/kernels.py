@@ -122,7 +122,7 @@ def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
 
 
 def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any, *_: Any) -> Scratch:
-    """Workspace of efficient attention: attention_backward.cu and mem_eff_attention/kernel_backward.h, workspace_size.
+    """Return the workspace of efficient attention (attention_backward.cu; mem_eff_attention/kernel_backward.h).
 
     The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 above.
     """

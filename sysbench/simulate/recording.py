@@ -53,14 +53,14 @@ BUILD = "build"
 
 
 class RealDevice(ObservedDevice):
-    """While active, reports every storage that operators allocate on `device`, and its end, to an observer."""
+    """While active, reports every storage that operators allocate on `device`, and its release, to an observer."""
 
     def __init__(self, observer: DeviceObserver, device: torch.device) -> None:
         super().__init__(observer)
         self._device = device
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Run the operator and watch what it returns."""
+        """Run the operator and observe its results."""
         self._observer.begins(func)
         result = func(*args, **kwargs)
         self._arguments = args
@@ -81,7 +81,7 @@ _COMMUNICATING = ("c10d", "fsdp")
 """Namespaces of operators that communicate."""
 
 _SETTLING_S = 0.005
-"""After a phase of one of several ranks: threads of gloo hold tensors for a moment longer than a collective takes."""
+"""Pause after a phase with several ranks: gloo's threads hold tensors slightly longer than a collective takes."""
 
 Device = SimulatedDevice | RealDevice
 
@@ -90,9 +90,9 @@ Device = SimulatedDevice | RealDevice
 class Platform:
     """Properties of a device that determine a program's memory requests.
 
-    composites       decompositions of operators, where they depend on the device
+    composites       decompositions of operators that depend on the device
     autocast         autocast rules of operators
-    scratch          memory that kernels allocate besides their results
+    scratch          memory that kernels allocate in addition to their results
     workspace_bytes  permanent workspace of a thread's first matrix product
     """
 
@@ -108,7 +108,7 @@ class Platform:
 
 
 _AS_IT_IS = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, 0)
-"""A real device, for which nothing is replaced."""
+"""The platform of a real device, for which nothing is replaced."""
 
 
 class Allocation(NamedTuple):
@@ -118,11 +118,11 @@ class Allocation(NamedTuple):
     """Requested size, not rounded."""
     category: Category
     module: str
-    """Path of the module that it belongs to; empty if none."""
+    """Path of the module that the allocation belongs to; empty if none."""
     stack: int
     """Position in `Recording.stacks`."""
     stream: int = 0
-    """The CUDA stream whose memory it is: 0 by default, others by number. FSDP2 communicates on streams of its own."""
+    """Number of the owning CUDA stream; 0 is the default stream. FSDP2 communicates on its own streams."""
 
 
 class Span(NamedTuple):

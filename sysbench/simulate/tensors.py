@@ -372,7 +372,7 @@ def _is_ours(value: object) -> bool:
 
 
 def describe(values: Iterable[Any], question: list[object]) -> bool:
-    """Append everything that shapes depend on to `question`; return whether any value is a simulated tensor."""
+    """Append everything that shapes depend on to `question`; return whether it contains a simulated tensor."""
     is_ours = False
     for value in values:
         kind = type(value)
@@ -440,26 +440,26 @@ def _size_bytes(fresh: _Fresh) -> int:
 
 
 MOST_ELEMENTS = 1 << 16
-"""Most elements of a tensor whose values are kept."""
+"""Maximum number of elements of a tensor whose values are kept."""
 
 _HOST = torch.device("cpu")
 _VALUES = "_values_beside"
 
 
 class KnownValues:
-    """Computes the values of simulated tensors as far as they are known."""
+    """Computes the values of simulated tensors if they follow from known values."""
 
     def __init__(self) -> None:
         self._lost: set[int] = set()
-        """Storages of values that were overwritten with something unknown."""
+        """Storages whose values were overwritten with unknown ones."""
 
     def of(self, tensor: Tensor) -> Tensor | None:
-        """Return the values of a simulated tensor, or None if they are not known."""
+        """Return the values of a simulated tensor; None if they are unknown."""
         values: Tensor | None = vars(tensor).get(_VALUES)
         return None if values is None or values.untyped_storage()._cdata in self._lost else values
 
     def follow(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Compute what an operator does to values, which has returned simulated `result`s."""
+        """Apply an operator to known values; it has returned the simulated `result`."""
         given = list(_simulated([*args, *kwargs.values()]))
         if not given and next(_simulated([result]), None) is None:
             return

@@ -446,4 +446,4 @@ def _shown(value: object) -> str:
     if isinstance(value, list | tuple):
         kind = type(value).__name__
         return f"a {kind} of {len(value)}" if value else f"an empty {kind}"
-    return f"a {value.kind}" if isinstance(value, _Rows) else f"a {type(value).__name__}"
+    return f"a {value.kind}" if isinstance(value, _Rows) else f"a value of type {type(value).__name__}"

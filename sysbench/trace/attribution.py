@@ -322,8 +322,8 @@ def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attributi
     elsewhere = ranges.milestone_at(work.at_ns)
     step = looked_up(ranges.step, around)
 
-    # For each piece of work: is it inside an operator of autograd's engine, or inside one that autograd recorded? Which
-    # is the innermost operator around it that computes the gradient of a module?
+    # Find, around each piece of work, an operator of autograd's engine and one that autograd recorded, and the
+    # innermost operator that computes the gradient of a module.
     backward = is_backward(called.name, names)
     in_backward = looked_up(_nearest(backward, operators.parents), operator) != NONE
     recorded = looked_up(_nearest((called.sequence != NONE) & ~backward, operators.parents), operator) != NONE

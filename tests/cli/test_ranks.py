@@ -233,7 +233,7 @@ def test_a_record_of_profiled_ranks_and_its_report_show_all_ranks(profiled: tupl
         assert title in profiled[0].out
         assert title in shown.out
         assert title in report.lower()
-    assert "kernels, modules and phases are those of rank 0" in shown.out
+    assert "kernels, modules and phases: rank 0; steps: slowest rank" in shown.out
 
 
 @pytest.mark.parametrize(

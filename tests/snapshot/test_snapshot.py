@@ -446,7 +446,7 @@ FOREIGN = {
     "contains a list of 3": pickle.dumps([1, 2, 3]),
     "contains an empty list": pickle.dumps([]),
     "contains a dict with epoch, loss": pickle.dumps({"epoch": 3, "loss": 0.5}),
-    "contains a int": pickle.dumps(7),
+    "contains a value of type int": pickle.dumps(7),
     "numpy": pickle.dumps(np.arange(3)),
     "device_traces are not lists": pickle.dumps({"segments": [], "device_traces": [1]}),
     "a trace entry where a segment was expected": pickle.dumps(

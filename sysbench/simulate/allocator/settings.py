@@ -18,9 +18,9 @@ SMALL_BYTES = 1 * MIB
 SMALL_SEGMENT_BYTES = 2 * MIB
 """kSmallBuffer: segment size of the small pool."""
 MIN_LARGE_BYTES = 10 * MIB
-"""kMinLargeAlloc: requests of at least this size get a segment of their own size."""
+"""kMinLargeAlloc: each request of at least this size gets a segment of its own size."""
 ROUND_LARGE_BYTES = 2 * MIB
-"""kRoundLarge: the size of such a segment is rounded up to a multiple of this."""
+"""kRoundLarge: segments for requests of at least MIN_LARGE_BYTES are rounded up to a multiple of this."""
 UNLIMITED = 2**64 - 1
 """SIZE_MAX: blocks of any size may be split."""
 

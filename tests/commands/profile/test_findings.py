@@ -130,7 +130,7 @@ def test_headlines_say_which_cells_they_are_not_of() -> None:
     busy = Caution(code="host-busy", message="", remedy="")
     quiet, doubted = profile_cell(LARGE, source="cpu"), profile_cell(LARGE, source="cpu", cautions=[busy], size="xl")
     *_, last = [each.text for each in headlines([quiet, doubted])]
-    assert last == "Excluded from what is said of this run: xl (host-busy)."
+    assert last == "Excluded from findings about this run because of cautions: xl (host-busy)."
     assert not any("Excluded from" in each.text for each in headlines([quiet]))
     assert not list(headlines([doubted]))  # nothing is said, and the caution itself is above it
 
