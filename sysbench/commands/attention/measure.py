@@ -144,7 +144,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
             raise UnavailableError(
                 f"eager execution needs {units.size(result.reserved_peak_bytes)}, and "
                 f"{units.size(result.available_bytes)} are available; "
-                "how much the compiler saves is known only after it has run"
+                "the memory that compiling saves is only known after a run"
             )
         yield predicted(cell, known, result.trace)
         return

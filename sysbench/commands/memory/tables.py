@@ -412,7 +412,7 @@ CELLS = DeclaredTable(
             values=CATEGORIES,
         ),
         Field("host_rss_peak", "worker, host memory", "bytes", get=lambda row: row.cell.host_rss_peak_bytes),
-        Field("device_used_peak", "device, all processes", "bytes", get=lambda row: row.cell.device_used_peak_bytes),
+        Field("device_used_peak", "device, total", "bytes", get=lambda row: row.cell.device_used_peak_bytes),
     ),
     rows=lambda record: [
         row

@@ -303,9 +303,7 @@ MEMORY = DeclaredTable(
     (
         _peak("allocated_peak", "allocated", get=attrgetter("memory.allocated_peak_bytes")),
         _peak("reserved_peak", "reserved", get=attrgetter("memory.reserved_peak_bytes")),
-        _peak(
-            "device_used_peak", "device, all processes", importance=1, get=attrgetter("memory.device_used_peak_bytes")
-        ),
+        _peak("device_used_peak", "device, total", importance=1, get=attrgetter("memory.device_used_peak_bytes")),
         _peak("host_rss_peak", "worker, host memory", get=attrgetter("memory.host_rss_peak_bytes")),
         *_OFFERED,
     ),

@@ -88,7 +88,7 @@ def test_compiled_attention_moves_fewer_bytes_and_has_times_alone() -> None:
     assert [type(event) for event in said] == [GpuSimulated, StageEntered, AttentionPredicted]
     assert isinstance(said[-1], AttentionPredicted)
     assert [phase.launches for phase in said[-1].phases] == [len(phase.kernels) for phase in compiled.phases]
-    with pytest.raises(UnavailableError, match="how much of that compiling saves is known once it has run"):
+    with pytest.raises(UnavailableError, match="the memory that compiling saves is only known after a run"):
         list(run(cell("compiled", simulate="h100", seq="131072"), here))
 
 
