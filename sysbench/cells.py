@@ -176,9 +176,8 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
     ]
     if cell["size"] == "custom" and "size" not in differing:
         model = cell["model"]
-        phrases[0] = (
-            f"d_model {model['d_model']}, d_ff {model['d_ff']}, {model['layers']} layers, {model['heads']} heads"
-        )
+        layers, heads = (f"{model[name]} {name[:-1] if model[name] == 1 else name}" for name in ("layers", "heads"))
+        phrases[0] = f"d_model {model['d_model']}, d_ff {model['d_ff']}, {layers}, {heads}"
     return tuple(phrases)
 
 

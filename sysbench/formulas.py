@@ -287,9 +287,7 @@ class _Sizes:
         )
 
     def _kernel(self) -> _Part:
-        """Moments from the outputs of the projections to the input of the output projection, including rotary
-        positions.
-        """
+        """Return the memory of attention between the projections of q, k and v and the output projection."""
         return self._materialised() if self._cell.attention in _MATERIALISED else self._fused()
 
     def _materialised(self) -> _Part:

@@ -42,7 +42,7 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         notes = [
             "predicted memory: estimated by formula, tensors and cuBLAS workspaces; allocator overhead, often 2 to "
             "10 %, is not included: sysbench memory --simulate counts it",
-            f"compared with {', '.join(titles)}, of which the CUDA context takes {units.size(CONTEXT_BYTES)}",
+            f"compared with {', '.join(titles)}, less {units.size(CONTEXT_BYTES)} for the CUDA context",
         ]
     if any(cell.step is not None and cell.step.own is not None for cell in cells):
         notes.append("there is no formula for your own model: use memory --simulate GPU")

@@ -189,7 +189,7 @@ def _refuse_unwritable(kind: Kind, options: RunOptions) -> None:
 
 
 def refuse_wrong_figure(path: Path | None) -> None:
-    """Raise UsageError for a file of `--figure` whose name does not end in a format of pictures."""
+    """Raise UsageError for a file of `--figure` without a supported image extension."""
     from sysbench.render.plots import FORMATS
 
     if path is not None and path.suffix.lower().removeprefix(".") not in FORMATS:

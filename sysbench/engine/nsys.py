@@ -29,7 +29,7 @@ def program() -> str:
 def complete(report: Path) -> None:
     """Convert the raw stream to a report (.nsys-rep) if `nsys profile` left only the stream.
 
-    Debian's package does this, because its nsys does not find its importer. Raises SysbenchError.
+    It leaves only the stream with Debian's package, whose nsys does not find its importer. Raises SysbenchError.
     """
     stream = report.with_suffix(".qdstrm")
     if report.is_file() or not stream.is_file():

@@ -147,8 +147,9 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
         yield Caution(
             code="autocorrelated",
             message=f"steps are autocorrelated (lag-1 correlation {correlation.lag1:.2f}): "
-            f"effective sample size {correlation.effective_count:.0f} of {len(wall)}",
-            remedy="the interval is too narrow; use more --steps",
+            f"effective sample size {max(correlation.effective_count, 1):.0f} of {len(wall)}, "
+            "so the interval is too narrow",
+            remedy="use more --steps",
         )
 
 

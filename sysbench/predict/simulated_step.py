@@ -73,7 +73,7 @@ class SimulatedStep:
             where = "while building the model" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
             raise DoesNotFitError(
                 f"does not fit on {self._gpu.title}: memory runs out {where}, "
-                f"{units.size(-verdict.margin_bytes)} more would be needed"
+                f"{units.size(-verdict.margin_bytes)} more are needed"
             )
 
     @cached_property
@@ -92,7 +92,7 @@ class SimulatedStep:
 
     @property
     def _step(self) -> tuple[ModelCell, Gpu, bool]:
-        """Return the step to trace, and the GPU to trace it for: one that launches the same kernels."""
+        """Return the step to trace, a GPU on which it launches the same kernels, and `placed`."""
         step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
         refuse_other_generations(step, self._gpu)
         return step, _launching(step, self._gpu), self.placed

@@ -27,7 +27,7 @@ _NOTHING = np.empty(0, dtype=np.intp)
 
 @dataclass(frozen=True)
 class Issued:
-    """Phases that `host` issues without a pause; independent of the GPU."""
+    """Phases that `host` launches without waiting for the GPU; the same for every GPU."""
 
     phases: Sequence[PhaseTrace]
     host: Mapping[HostRate, Draws]

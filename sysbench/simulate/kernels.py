@@ -101,7 +101,9 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any
 
 
 def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Scratch:
-    """transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd: in (batch, ctx, heads, d_head)."""
+    """Return the scratch memory of flash attention's backward pass; gradients are (batch, ctx, heads, d_head).
+
+    Sources: transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd."""
     batch, heads, ctx, d_head = q.shape
     rows = _up(ctx, 128)
     sums = batch * heads * rows * _FLOAT_BYTES

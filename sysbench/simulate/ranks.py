@@ -204,7 +204,7 @@ class BucketedReplica(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """In this context, accumulate gradients without buckets."""
+        """Inside this context, accumulate gradients locally: nothing is reduced."""
         self._exchanges = False
         yield
         self._exchanges = True

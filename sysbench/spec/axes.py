@@ -43,7 +43,7 @@ def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tu
                     f"{minimum} or more" if number < minimum and maximum == LARGEST_SIZE else f"{minimum} to {maximum}"
                 )
                 nearest = minimum if number < minimum else maximum
-                raise ValueError(f"{number} is out of range: allowed is {bounds}. Nearest: {nearest}")
+                raise ValueError(f"{number} is out of range: it must be {bounds}. Nearest: {nearest}")
         return numbers
 
     return parse
@@ -94,7 +94,7 @@ def share(value: object) -> object:
     except ValueError:
         raise ValueError(f"{value} is not a share: write 1% or 0.01") from None
     if 1 <= found <= 100 and not text.endswith("%"):
-        raise ValueError(f"{text} is {text} times the whole: did you mean {text}%?")
+        raise ValueError(f"{text} is {text} times the whole, or {100 * found:g} %: did you mean {text}%?")
     return found
 
 

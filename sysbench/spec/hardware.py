@@ -215,7 +215,7 @@ def named(name: str) -> Hardware:
         raise UsageError(f"{name} is not a known GPU; a memory size needs a unit: {name}GiB")
     every = [*dict.fromkeys([*(hardware.slug for hardware in known()), *_own_files()])]
     beginning = [each for each in every if each.startswith(plain)]
-    raise UsageError(unknown(name, "a known GPU, nor a memory size such as 24GiB", beginning or every))
+    raise UsageError(unknown(name, "a known GPU or a memory size such as 24GiB", beginning or every))
 
 
 def gpus(value: object) -> tuple[str, ...]:

@@ -70,13 +70,13 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
         case "literal_error":
             reason = unknown(str(first["input"]), "allowed", literals(model.model_fields[field].annotation))
         case "greater_than_equal":
-            reason = f"{first['input']} is out of range: allowed is {context['ge']} or more. Nearest: {context['ge']}"
+            reason = f"{first['input']} is out of range: it must be {context['ge']} or more. Nearest: {context['ge']}"
         case "greater_than":
-            reason = f"{first['input']} is out of range: allowed is more than {context['gt']:g}"
+            reason = f"{first['input']} is out of range: it must be more than {context['gt']:g}"
         case "less_than_equal":
-            reason = f"{first['input']} is out of range: allowed is {context['le']:.15g} or less"
+            reason = f"{first['input']} is out of range: it must be {context['le']:.15g} or less"
         case "less_than":
-            reason = f"{first['input']} is out of range: allowed is less than {context['lt']:g}"
+            reason = f"{first['input']} is out of range: it must be less than {context['lt']:g}"
         case "int_parsing" | "int_from_float":
             reason = f"{first['input']} is not a whole number"
         case "float_parsing":

@@ -81,7 +81,7 @@ class Series:
 
     @cached_property
     def ranks(self) -> Values:
-        """Ranks about their mean; ties share the mean of their ranks."""
+        """Ranks minus their mean; tied samples get the mean of their ranks."""
         count = len(self.ordered)
         last = {value: place for place, value in enumerate(self.ordered)}
         if len(last) == count:

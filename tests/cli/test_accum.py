@@ -93,7 +93,7 @@ def test_every_experiment_has_its_table_its_sentence_and_its_picture(several: tu
         "gradients of toy",
         "error of matrix products relative to fp64",
         "On CUDA under fp16: parameters fp32, fc1 fp16, ln fp32, logits fp16, loss fp32, gradients fp32.",
-        "fp16 breaks from scale",
+        "fp16 fails from scale",
         "Without a scaler fp16 loses none",
         "fp16 products with K 64",
     ):
@@ -174,7 +174,7 @@ def test_every_field_that_is_an_option_says_what_it_does() -> None:
         (("--figure=/nowhere/x.png",), "cannot write /nowhere/x.png: there is no directory /nowhere"),
         (("--tables=sum",), "--tables sum is not a table. Did you mean sums?"),
         (("--from=nowhere.json",), "cannot read nowhere.json"),
-        (("--from=nowhere.json", "--count=3"), "--from shows a finished run; --count would change nothing"),
+        (("--from=nowhere.json", "--count=3"), "--from shows a finished run; --count would have no effect"),
     ],
 )
 def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

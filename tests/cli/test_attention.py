@@ -105,7 +105,7 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--seq", "0"), "--seq 0 is out of range: allowed is 1 or more. Nearest: 1"),
+        (("--seq", "0"), "--seq 0 is out of range: it must be 1 or more. Nearest: 1"),
         (("--batch", "-1"), "--batch -1 is out of range"),
         (("--impl", "naiv"), "naiv is not an implementation. Did you mean naive?"),
         (("--tables", "swep"), "swep is not a table. Did you mean sweep?"),

@@ -122,7 +122,7 @@ def test_a_reader_that_goes_away_ends_the_output_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--self-cost", "--rounds", "1"], "--rounds 1 is out of range: allowed is 2 or more. Nearest: 2"),
+        (["--self-cost", "--rounds", "1"], "--rounds 1 is out of range: it must be 2 or more. Nearest: 2"),
         (["--rounds", "6"], "--rounds needs --self-cost"),
         (["--jsn"], "No such option: --jsn"),
     ],

@@ -248,7 +248,7 @@ def test_a_log_of_time_is_not_resumed_and_not_shown_as_memory(tmp_path: Path) ->
         (("--simulate=24GiB", "--ctx=8", "--figure=x.gif"), "must end in .png, .svg, .pdf"),
         (("--tables=nonsense",), "--tables nonsense is not a table"),
         (("--from=nowhere.pickle",), "cannot read nowhere.pickle"),
-        (("--from=nowhere.pickle", "--ctx=8"), "--from shows a finished run; --ctx would change nothing"),
+        (("--from=nowhere.pickle", "--ctx=8"), "--from shows a finished run; --ctx would have no effect"),
         (("--from=nowhere.json", "--figure=x.png"), "--figure needs all allocations"),
     ],
 )

@@ -123,8 +123,8 @@ def test_version_is_the_packages() -> None:
             ["time", "--heads", "5"],
             "sysbench time: --heads 5 does not divide --d-model 768. Nearest that does: 4",
         ),
-        (["time", "--steps", "0"], "sysbench time: --steps 0 is out of range: allowed is 1 or more. Nearest: 1"),
-        (["time", "--steps", "-3"], "sysbench time: --steps -3 is out of range: allowed is 1 or more. Nearest: 1"),
+        (["time", "--steps", "0"], "sysbench time: --steps 0 is out of range: it must be 1 or more. Nearest: 1"),
+        (["time", "--steps", "-3"], "sysbench time: --steps -3 is out of range: it must be 1 or more. Nearest: 1"),
         (
             ["time", "--ctx", "128-1024"],
             "sysbench time: --ctx 128-1024 has no stride: write 128-1024*2 (doubling) or 128-1024+896 (adding)",
@@ -142,12 +142,12 @@ def test_version_is_the_packages() -> None:
             "sysbench time: --precision fp16 is not supported on the CPU, which would emulate it; "
             "use bf16 there, or --device cuda",
         ),
-        (["time", "--until", "200%"], "sysbench time: --until 2.0 is out of range: allowed is less than 1"),
+        (["time", "--until", "200%"], "sysbench time: --until 2.0 is out of range: it must be less than 1"),
         (["time", "--until", "soon"], "sysbench time: --until soon is not a share: write 1% or 0.01"),
         (["time", "--sync", "pase"], "sysbench time: --sync pase is not allowed. Did you mean phase? (phase, step)"),
         (["time", "--max-steps", "x"], "sysbench time: --max-steps x is not a whole number"),
-        (["time", "--seed", "-1"], "sysbench time: --seed -1 is out of range: allowed is 0 or more. Nearest: 0"),
-        (["time", "--timeout", "0"], "sysbench time: --timeout 0 is out of range: allowed is more than 0"),
+        (["time", "--seed", "-1"], "sysbench time: --seed -1 is out of range: it must be 0 or more. Nearest: 0"),
+        (["time", "--timeout", "0"], "sysbench time: --timeout 0 is out of range: it must be more than 0"),
         (["time", "--bathc", "2"], "sysbench time: No such option: --bathc. Did you mean --batch?"),
         (
             ["time", "--tables", "sumary"],
@@ -165,14 +165,14 @@ def test_version_is_the_packages() -> None:
         ),
         (
             ["time", "--plan", "--simulate", "a100-80"],
-            "sysbench time: --simulate a100-80 is not a known GPU, nor a memory size such as 24GiB.",
+            "sysbench time: --simulate a100-80 is not a known GPU or a memory size such as 24GiB.",
         ),
         (["time", "--json", "--plan"], "sysbench time: --json needs a value, but the option --plan follows it"),
         (
             ["time", "--ctx", "128", "256"],
             "sysbench time: unexpected: 256. Commas separate several values of one option: --ctx 128,256",
         ),
-        (["time", "--until", "5"], "sysbench time: --until 5 is 5 times the whole: did you mean 5%?"),
+        (["time", "--until", "5"], "sysbench time: --until 5 is 5 times the whole, or 500 %: did you mean 5%?"),
         (["time", "--gpu", "h100"], "sysbench time: No such option: --gpu. Did you mean --simulate?"),
         (["time", "--n-layer", "2"], "sysbench time: No such option: --n-layer. Did you mean --layers?"),
         (["run", "quick", "--seq-len", "64"], "sysbench run: No such option: --seq-len. Did you mean --ctx?"),

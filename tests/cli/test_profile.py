@@ -221,11 +221,11 @@ def test_a_trace_with_nothing_in_it_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--active", "9"], "--active 9 is out of range: allowed is 1 to 3. Nearest: 3"),
+        (["--active", "9"], "--active 9 is out of range: it must be 1 to 3. Nearest: 3"),
         (["--with", "nsis"], "--with nsis is not a profiler. Did you mean nsys? (torch, nsys)"),
         (["--kernel", "gemm("], "--kernel gemm( is not a regular expression: missing ), unterminated subpattern"),
         (["--sort", "tota"], "--sort tota is not allowed. Did you mean total? (total, calls, avg, med, min, max"),
-        (["--top", "-1"], "--top -1 is out of range: allowed is 0 or more. Nearest: 0"),
+        (["--top", "-1"], "--top -1 is out of range: it must be 0 or more. Nearest: 0"),
         (["--tables", "kernles"], "--tables kernles is not a table. Did you mean kernels?"),
         (["--window", "w.txt"], "--window w.txt must end in .json or .json.gz"),
         (["--flame", "f.png"], "--flame f.png must end in .svg or .html"),

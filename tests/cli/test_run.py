@@ -252,7 +252,7 @@ def test_without_a_name_what_ships_is_listed() -> None:
     [
         (
             ["qiuck"],
-            "sysbench run: qiuck is not a built-in experiment, nor a file, which ends in .toml. Did you mean",
+            "sysbench run: qiuck is not a built-in experiment or a .toml file. Did you mean",
         ),
         (["nowhere/mine.toml"], "sysbench run: cannot read nowhere/mine.toml: no such file"),
         (["quick", "--seqq", "8"], "sysbench run: No such option: --seqq"),

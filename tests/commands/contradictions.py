@@ -149,7 +149,7 @@ def _extremes(text: str) -> Iterator[str]:
     shares = re.findall(r"(\d+(?:\.\d+)?) %", text) if re.search("of the step|hardware's peak", text) else []
     if any(float(share) > 100 for share in shares):
         yield "a part is more than the whole"
-    slow = re.search(r"first step takes (?:[\d.]+× to )?([\d.]+)×.*?(?:would be (\S+) % longer|\.$)", text)
+    slow = re.search(r"first step takes (?:[\d.]+× to )?([\d.]+)×.*?(?:would be (\S+) % higher|\.$)", text)
     if slow and (float(slow[1]) <= 1 or (slow[2] and float(slow[2]) <= 0)):
         yield "a slow first step is not slow"
     frontier = re.search(r"memory at ctx (\d+); ctx (\d+) fits", text)

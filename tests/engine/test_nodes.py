@@ -268,7 +268,7 @@ def test_the_variables_of_torchrun_and_srun_say_which_rank_this_is(
         ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "RANK=2 is not a number that a launcher sets"),
         ({"RANK": "0", "WORLD_SIZE": "x", "MASTER_ADDR": "a"}, "WORLD_SIZE=x is not a number"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "set MASTER_ADDR to the address of rank 0"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, "allowed is 1 to 65535"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "70000"}, "it must be 1 to 65535"),
     ],
 )
 def test_variables_that_make_no_sense_are_refused(variables: Mapping[str, str], complaint: str) -> None:

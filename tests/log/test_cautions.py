@@ -168,7 +168,7 @@ def test_threads_wait_for_each_other_where_fewer_are_faster(tried_share: float, 
         caution = found["threads-wait"]
         assert "on 8 threads" in caution.message
         assert "on 4 threads" in caution.message
-        assert caution.remedy.startswith("--threads 4")
+        assert caution.remedy.startswith("use --threads 4")
 
 
 @pytest.mark.parametrize(

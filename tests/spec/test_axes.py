@@ -38,8 +38,8 @@ def test_an_axis_expands_in_the_order_in_which_it_is_written(text: str, values: 
         ("1024-128*2", "1024-128*2 runs backwards: write 128-1024*2"),
         ("128-1024*1", "128-1024*1 never reaches 1024: multiply by 2 or more (not from 0), or add 1 or more"),
         ("1-9+0", "1-9+0 never reaches 9: multiply by 2 or more (not from 0), or add 1 or more"),
-        ("0", "0 is out of range: allowed is 1 or more. Nearest: 1"),
-        ("4,-2", "-2 is out of range: allowed is 1 or more. Nearest: 1"),
+        ("0", "0 is out of range: it must be 1 or more. Nearest: 1"),
+        ("4,-2", "-2 is out of range: it must be 1 or more. Nearest: 1"),
         ("1-100000000+1", "has more than 1000 values: use a larger stride"),
     ],
 )
@@ -50,7 +50,7 @@ def test_a_malformed_axis_is_answered_in_one_line(text: str, message: str) -> No
 
 
 def test_an_upper_bound_names_itself_as_the_nearest_value() -> None:
-    with pytest.raises(ValueError, match=r"9 is out of range: allowed is 1 to 8\. Nearest: 8"):
+    with pytest.raises(ValueError, match=r"9 is out of range: it must be 1 to 8\. Nearest: 8"):
         integers(1, 8)("9")
 
 

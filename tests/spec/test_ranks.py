@@ -106,7 +106,7 @@ def test_knobs_that_are_not_given_leave_no_trace_and_every_value_has_a_key() -> 
             {"ranks": 2, "strategy": "tp", "no_sync": "on", "grad_accum": 2},
             "--no-sync applies to --strategy ddp, fsdp2, hsdp; this run has tp",
         ),
-        ({"ranks": 2, "bucket_mb": 0}, "0 is out of range: allowed is 1 to 65536. Nearest: 1"),
+        ({"ranks": 2, "bucket_mb": 0}, "0 is out of range: it must be 1 to 65536. Nearest: 1"),
         ({"ranks": 2, "strategy": "fsdp2", "reshard": "1"}, "1 is not on, off, or a number of ranks from 2"),
         ({"ranks": 2, "strategy": "fsdp2", "param_dtype": "fp16"}, "fp16 is not a type. Did you mean"),
     ],

@@ -100,7 +100,7 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
     if not differing:
         rest = f"On this {here}, all {len(chosen)} have the same dtypes."
     else:
-        rest = f"Dtypes that differ from CUDA on this {here}: {', '.join(differing[:4])}"
+        rest = f"Dtypes that differ from CUDA's on this {here}: {', '.join(differing[:4])}"
         rest += f" and {len(differing) - 4} more." if len(differing) > 4 else "."
     return f"On CUDA under {precision}: {', '.join(said)}. {rest}"
 
@@ -140,9 +140,9 @@ def _breaks(each: NormRecord) -> str:
     if above is None:
         said = f"{each.dtype} works up to the largest tested scale"
     else:
-        said = f"{each.dtype} breaks from scale {power(above)} on" + (", where the squares overflow" if squares else "")
+        said = f"{each.dtype} fails from scale {power(above)} on" + (", where the squares overflow" if squares else "")
     if each.variance_vanishes_to is not None:
-        said += f"; its variance is 0 up to {power(each.variance_vanishes_to)}"
+        said += f"; at scales up to {power(each.variance_vanishes_to)} its variance underflows to 0"
     return said + "."
 
 

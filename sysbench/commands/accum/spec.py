@@ -83,7 +83,7 @@ def _summand(value: object) -> float:
 
 def _share(value: object) -> float:
     if not 0 <= (number := _number(value)) <= 1:
-        raise ValueError(f"{value} is out of range: allowed is 0 to 1")
+        raise ValueError(f"{value} is out of range: it must be 0 to 1")
     return number
 
 

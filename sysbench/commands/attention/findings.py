@@ -184,7 +184,7 @@ class Compared:
 
 
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
-    """Return every input on which both implementations have values, by ascending sequence length."""
+    """Return one comparison for each input on which both implementations have a value, by ascending sequence length."""
     found = []
     for row in alike(cells, "implementation"):
         by_name = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
@@ -502,12 +502,12 @@ def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
             many = name.replace("tensor of", "tensors of", 1) if name.startswith("tensor") else f"× {name}"
             parts.append(f"{count} {many}, {units.size(size_bytes)} each")
     smaller = sum(list(grouped.values())[LARGEST:])
-    parts += [f"{smaller} smaller"] if smaller else []
+    parts += [f"{smaller} smaller tensors"] if smaller else []
     total_bytes = sum(each.size_bytes for each in cell.tensors)
     total = units.size(total_bytes)
     if cell.needed_bytes is not None and cell.needed_bytes > total_bytes:
         total += f", for which the allocator would reserve {units.size(cell.needed_bytes)}"
-    have = f", and {units.size(cell.available_bytes)} are available" if cell.available_bytes is not None else ""
+    have = f", of which {units.size(cell.available_bytes)} are available" if cell.available_bytes is not None else ""
     named = f"{cell.cell.implementation}, d {cell.cell.dim}, N {cell.cell.seq}"
     text = f"{mark}the smallest cell that does not fit ({named}) needs {'; '.join(parts)}; in total {total}{have}."
     yield Finding(text, [cell], hint="--tables accounting lists them by name")

@@ -302,7 +302,7 @@ def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) 
     """Return the verdict and both medians, over rounds if runs are paired, over runs if there are enough, or else over
     steps.
 
-    None if no round has both sides.
+    Return None if no round contains both A and B.
     """
     if rules.paired:
         both = [run for run in a if run in b]

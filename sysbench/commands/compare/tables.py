@@ -334,7 +334,7 @@ def _without_numbers(found: Comparison) -> Iterator[Remark]:
         ]
         if empty:
             cells = f"{len(empty)} cell{'' if len(empty) == 1 else 's'}"
-            yield Remark("note", f"{kind}: {cells} without a time or a memory peak on both sides, not compared")
+            yield Remark("note", f"{kind}: {cells} not compared: neither side has a time or a memory peak for it")
 
 
 def _outcomes(found: Comparison) -> Iterator[Remark]:
@@ -370,7 +370,7 @@ def _gate_verdict(gate: GateRecord) -> str:
     elif not gate.holds:
         verdict = f"failed, strictly: {len(gate.undecided)} of {held} times and peaks may be"
     else:
-        verdict = f"passed: of {held} times and peaks none is known to be"
+        verdict = f"passed: none of {held} times and peaks is known to be"
     return f"gate {verdict} worse by more than {_percent(gate.share)}"
 
 

@@ -57,7 +57,7 @@ def doctor(
     from sysbench.errors import UsageError
 
     if rounds is not None and rounds < FEWEST_ROUNDS:
-        raise UsageError(f"--rounds {rounds} is out of range: allowed is {FEWEST_ROUNDS} or more. Nearest: 2")
+        raise UsageError(f"--rounds {rounds} is out of range: it must be {FEWEST_ROUNDS} or more. Nearest: 2")
     if rounds is not None and not self_cost:
         raise UsageError("--rounds needs --self-cost")
     if path and not json:

@@ -282,7 +282,7 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         of_mode = [cell for cell in told if _mode(cell) == mode]
         phases = dict.fromkeys(str(cell.peak_phase) for cell in of_mode)
         if len(phases) == 1:
-            words = f"in {of_mode[0].peak_phase}{' in every cell' if len(of_mode) > 1 else ''}"
+            words = f"in the phase {of_mode[0].peak_phase}{' in every cell' if len(of_mode) > 1 else ''}"
         else:
             alike = [[cell for cell in of_mode if cell.peak_phase == phase] for phase in phases]
             words = listed([f"in {row[0].peak_phase} at {together_named(row, of_mode, ('mode',))}" for row in alike])
@@ -314,7 +314,7 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     one = "allocation at the peak is" if each.count == 1 else "allocations at the peak are"
     text = f"{namer(cells)(cell)}: the largest {one} {_explained(cell, each)}"
     if together.total_bytes > each.total_bytes:
-        text += f"; the largest group in total is {_explained(cell, together)}"
+        text += f"; the group with the largest total is {_explained(cell, together)}"
     yield Said(f"{text}.", (cell,))
 
 

@@ -120,6 +120,6 @@ def _cautions(seen: CellEvents) -> Iterator[Caution]:
         yield Caution(
             code="narrow-margin",
             message=f"only {units.size(verdict.margin_bytes)} to spare: less than the uncertainty of a simulation "
-            f"({DOUBT:.0%} of the memory, {units.size(DOUBT * gpu.memory_bytes)}: the CUDA context is an assumption)",
+            f"({units.size(DOUBT * gpu.memory_bytes)}, {DOUBT * 100:g} % of the memory: the CUDA context is assumed)",
             remedy="use a slightly smaller --batch or --ctx, or measure on the GPU itself",
         )

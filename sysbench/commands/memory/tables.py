@@ -139,8 +139,8 @@ def _counted(record: MemoryRecord) -> list[str]:
     """Return a note on memory outside the allocator that verdicts include."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
     words = ", ".join(map(units.size, contexts))
-    ranks = ", and NCCL's buffers," if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""
-    return [f"to spare: with {words} for the CUDA context{ranks} counted"] if contexts else []
+    ranks = " and NCCL's buffers" if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""
+    return [f"to spare: after {words} for the CUDA context{ranks}"] if contexts else []
 
 
 _bytes = partial(Field, unit="bytes", optional=True)

@@ -332,7 +332,7 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
     known_share = min(known_shares)
     partly = "" if known_share > 1 - NOTABLE / 2 else f" (format known for {units.share(known_share)} of that time)"
     but = "" if format_ == asked else f", although {asked} was requested"
-    text = f"{where}matrix products spend {share_range(shares, name)} of their time in {format_}, "
+    text = f"{where}{share_range(shares, name)} of the time of matrix products is in {format_} kernels, "
     yield Said(f"{text}judging by kernel names{partly}{but}.", tuple(cell for _, cell in shares))
 
 
@@ -351,7 +351,7 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     basis = tuple(cell for *_, cell in found)
     kind = "predicted" if any(cell.prediction for cell in basis) else "profiled"
     if found[-1][0] < NOTABLE and max(idle for _, idle, _ in found) < NOTABLE:
-        many = "" if len(found) == 1 else f" in all {len(found)} cells"
+        many = "" if len(found) == 1 else " in both cells" if len(found) == 2 else f" in all {len(found)} cells"
         yield Said(f"the device is busy throughout the {kind} step{many}.", basis)
         return
     idles = share_range([(idle, cell) for _, idle, cell in found], name)

@@ -120,7 +120,7 @@ def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recor
 
 
 def _take(step: TrainingStep, device: torch.device) -> float:
-    """Run one step without synchronization between phases; return the seconds from idle device to idle device."""
+    """Run one step, synchronizing only before and after it; return its duration in seconds."""
     step.forget()
     synchronize(device)
     began_s = time.perf_counter()

@@ -268,8 +268,8 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
         where = f" in {asked.range}" if asked.range else ""
         raise UsageError(f"--kernel {asked.kernel.pattern} matches no {profiles.work}{where}")
     if not found:
-        why = _NEEDS.get(name, "the profile has no data for it")
-        raise UsageError(f"this profile has no data for table {name}: {why}")
+        why = f": {_NEEDS[name]}" if name in _NEEDS else ""
+        raise UsageError(f"this profile has no data for table {name}{why}")
     return found
 
 

@@ -70,7 +70,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Word:
-    """The value of an option as on the command line."""
+    """The value of an option, as it would be written on the command line."""
 
     text: str | None
     """"" for a switch; None for a switch that is explicitly off."""
@@ -146,7 +146,7 @@ def found(name: str, beside: Path = Path()) -> Path:
         return beside / name
     if name in names():
         return shipped.directory("runs") / f"{name}{ENDING}"
-    raise UsageError(unknown(name, f"a built-in experiment, nor a file, which ends in {ENDING}", names()))
+    raise UsageError(unknown(name, f"a built-in experiment or a {ENDING} file", names()))
 
 
 def _read(path: Path, including: tuple[Path, ...]) -> WrittenExperiment:

@@ -65,7 +65,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
         Column("command", "command"),
         Column("here", "here"),
         Column("cells", "cells"),
-        Column("memory", "largest", "bytes", note="largest: predicted memory of the largest cell, counting tensors"),
+        Column("memory", "largest", "bytes", note="largest: predicted memory of the largest cell, tensors only"),
         Column(
             "takes",
             "takes",

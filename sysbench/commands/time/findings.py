@@ -205,8 +205,8 @@ def _told_apart(found: _Comparison, arm: str, base: str) -> str:
     """Return a clause that neither is significantly faster, with the range of the ratios."""
     least, most = found.each[0], found.each[-1]
     if len(found.each) > 1:
-        ends = f"{units.ratio(least.value)} to {units.ratio(most.value)}"
-        return f"{arm} and {base} do not differ significantly in {counted(len(found.each))}: {ends}"
+        ends = f"{units.ratio(least.value)} to {units.ratio(most.value)} as fast"
+        return f"{arm} and {base} do not differ significantly in any of {len(found.each)} cells: {ends}"
     much = least.effect.ratio
     if much.low is None or much.high is None or much.low <= 1 <= much.high:
         return f"{arm} and {base} do not differ significantly: {with_interval(much)}"
@@ -262,7 +262,7 @@ def _exceptions(found: _Comparison) -> str:
     if slower and found.decided(1):
         text += f"; it is slower at {found.where([each.base for each in slower])}"
     if same:
-        text += f"; the difference is not significant at {found.where([each.base for each in same])}"
+        text += f"; the difference is not significant for {found.where([each.base for each in same])}"
     if found.axis in ("precision", "attention"):
         waiting = {cell.key for cell in paced_by_launches(list({cell.key: cell for cell in found.cells}.values()))}
         decided = found.decided(-1, 1)
@@ -364,7 +364,7 @@ def _backward(cells: Cells) -> Iterator[Said]:
                 shortest, longest = working.each[0][0].value, working.each[-1][0].value
                 much = multiple(working.common) if working.common else f"{shortest:.2f} to {units.ratio(longest)}"
                 there = together_named(working.cells, group)
-                text += f"; cells that are not launch-bound take {much} ({there})"
+                text += f"; in cells that are not launch-bound it takes {much} forward ({there})"
         else:
             ends = f"{low.value:.2f} to {units.ratio(high.value)}"
             text = f"backward takes {ends} as long as forward; differences between cells are not significant"
@@ -451,12 +451,12 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
         words += [f"{len(found) - MOST_ROWS} more rows"] if len(found) > MOST_ROWS else []
         rests = tuple(cell for row, _ in found for cell in row)
         if all(map(launch_bound, rests)):
-            pace = ": kernel launches limit the speed there"
+            pace = "; kernel launches are the bottleneck there"
         else:
             device = rests[0].device
             likely = ", kernel launches most likely do" if device is not None and device.type != "cpu" else ""
             pace = f"; arithmetic does not limit the speed there{likely}"
-        yield Said(f"{where}forward time barely grows with work: {listed(words)}{pace}.", rests)
+        yield Said(f"{where}forward time barely grows with the amount of work: {listed(words)}{pace}.", rests)
 
 
 # --- growth
@@ -588,7 +588,7 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
     if not slow:
         return
     worst = slow[0]
-    excess = f"without warm-up the mean of {worst.steps} steps would be {units.share(worst.excess_share)} longer"
+    excess = f"without warm-up the mean of {worst.steps} steps would be {units.share(worst.excess_share)} higher"
     much = worst.excess_share >= NOTICEABLE
     after = f"step times are stable from step {max(each.settles_after for each in slow) + 1} on"
     if len(found) == 1:
@@ -598,7 +598,7 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
         where = f"in {counted(len(found))}" if len(slow) == len(found) else f"in {len(slow)} of {len(found)} cells"
         text = (
             f"the first step takes {ends}{_times(worst.first)} as long as later ones {where}; {after}; "
-            f"most at {name(worst.cell)}{f', where {excess}' * much}."
+            f"the effect is largest at {name(worst.cell)}{f', where {excess}' * much}."
         )
     yield Said(text, tuple(each.cell for each in slow))
 

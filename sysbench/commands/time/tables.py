@@ -898,7 +898,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
     """
     if chosen := tuple(names):
-        return filled(TABLES, record, chosen, why=": it needs other axes")
+        return filled(TABLES, record, chosen, why=": it compares values of an axis that has only one here")
     if predicted.is_predicted(record):
         return predicted.usual(record)
     differing = axes.varying(axes.axes_of(record.cells))

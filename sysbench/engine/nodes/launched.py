@@ -71,7 +71,7 @@ def _number(environment: Mapping[str, str], name: str, default: int, least: int,
     text = environment.get(name) or str(default)
     if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
         allowed = f"{least} to {most}" if most is not None else f"{least} or more"
-        raise UsageError(f"{name}={text} is not a number that a launcher sets: allowed is {allowed}")
+        raise UsageError(f"{name}={text} is not a number that a launcher sets: it must be {allowed}")
     return int(text)
 
 

@@ -137,7 +137,7 @@ def test_time_is_meant_where_no_command_is_named() -> None:
         ("time small", "--ab, B: unexpected: small. Commas separate"),
         ("time --ctx", "--ab, B: Option '--ctx' requires an argument"),
         ("time --out x", "--ab, B: No such option: --out"),
-        ("time --steps 0", "--ab, B: --steps 0 is out of range: allowed is 1 or more. Nearest: 1"),
+        ("time --steps 0", "--ab, B: --steps 0 is out of range: it must be 1 or more. Nearest: 1"),
         ("attention", "--ab: A is a `sysbench time` and B is a `sysbench attention`"),
     ],
 )

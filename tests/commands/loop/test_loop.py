@@ -164,7 +164,7 @@ BAD_CALLS: list[tuple[dict[str, Any], str]] = [
     ({"step": {"a": print}, "phases": ["a"]}, "a mapping already names its phases"),
     ({"device": "cuda:77"}, "device cuda:77: no such device on this machine; available: "),
     ({"device": "gpu"}, "device= gpu is not a device"),
-    ({"steps": 0}, "steps= 0 is out of range: allowed is 1 or more"),
+    ({"steps": 0}, "steps= 0 is out of range: it must be 1 or more"),
     ({"warmup": 1.5}, "warmup= 1.5 is not a whole number"),
     ({"until": "2"}, "until= "),
     ({"sync": "pase"}, "sync= pase is not allowed. Did you mean phase?"),

@@ -121,7 +121,7 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
     ("text", "message"),
     [
         (TIME + 'szie = "tiny"\n', "mine.toml, line 7: szie is not an option of `time`. Did you mean size?"),
-        (TIME + "batch = 0\n", "mine.toml, line 7: --batch 0 is out of range: allowed is 1 or more. Nearest: 1"),
+        (TIME + "batch = 0\n", "mine.toml, line 7: --batch 0 is out of range: it must be 1 or more. Nearest: 1"),
         (TIME + 'mode = "trian"\n', "mine.toml, line 7: --mode trian is not a mode. Did you mean train?"),
         (TIME + "seed = 'x'\n", "mine.toml, line 7: --seed x is not a whole number"),
         (TIME + "heads = 5\n", "mine.toml, line 2: --heads 5 does not divide --d-model 768."),
@@ -152,7 +152,7 @@ def test_how_a_result_is_shown_and_drawn_is_a_runs_own_affair(tmp_path: Path) ->
         ("include = [3]\n", "mine.toml, line 1: an include entry names its experiment"),
         (
             "\ninclude = ['szies']\n",
-            "mine.toml, line 2: szies is not a built-in experiment, nor a file, which ends ",
+            "mine.toml, line 2: szies is not a built-in experiment or a .toml file. Did you mean sizes?",
         ),
         ("title = 'nothing'\n", "mine.toml has no runs"),
         ("title = \n", "mine.toml is not TOML: Invalid value (at line 1, column 9)"),

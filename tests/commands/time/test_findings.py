@@ -55,7 +55,8 @@ def test_of_the_first_report_backward_is_twice_forward_once_launching_no_longer_
 
 def test_of_the_first_report_small_models_wait_for_launches() -> None:
     assert about(first_report(), "barely grows").text == (
-        "forward time barely grows with work: small at ctx 128 and 512 (33.3 and 34.0 ms, 4.23× the FLOPs), "
+        "forward time barely grows with the amount of work: "
+        "small at ctx 128 and 512 (33.3 and 34.0 ms, 4.23× the FLOPs), "
         "medium at ctx 128 and 512 (66.6 and 67.2 ms, 4.18× the FLOPs) and large at ctx 128 and 256 (100.2 and "
         "101.2 ms, 2.02× the FLOPs); arithmetic does not limit the speed there, kernel launches most likely do."
     )
@@ -90,7 +91,7 @@ def test_of_the_fourth_report_the_first_step_takes_twelve_times_as_long_and_spoi
     cell = time_cell({"forward": warm}, size="large", warmup=5, warmup_s=cold[:5])
     assert about([cell], "the first step").text == (
         "the first step takes 12.6× as long as later ones; step times are stable from step 2 on; without warm-up the "
-        "mean of 10 steps would be 116 % longer."
+        "mean of 10 steps would be 116 % higher."
     )
     cells = [cell, time_cell({"forward": cold}, size="large", warmup=0, cautions=["warmup-unfinished"])]
     assert about(cells, "without warm-up the mean of 10 steps is").text == (
