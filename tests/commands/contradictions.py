@@ -172,7 +172,7 @@ def _comparison(each: Said) -> Iterator[str]:
     if match is None:
         return
     shown = [float(number) for number in re.findall(r"(\d+\.\d+)×", each.text.split(";")[0].split("geometric")[0])]
-    told = re.search(r"not significant at (.*?)(?:: |\.$)", each.text)
+    told = re.search(r"not significant for (.*?)(?:: |\.$)", each.text)
     axis = "precision" if match[1] in ("fp32", "bf16") else "attention"
     for first, second in axes.pairs(list(each.cells), axis, match[2], match[1]):
         one, other = first.phases["step"].wall, second.phases["step"].wall

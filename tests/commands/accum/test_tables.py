@@ -132,7 +132,7 @@ def test_layers_that_differ_are_all_named() -> None:
     ]
     said = finding(made("autocast", dtypes=found))
     assert said is not None
-    assert f"Dtypes that differ from CUDA on this here: {names[1]}." in said
+    assert f"Dtypes that differ from CUDA's on this here: {names[1]}." in said
 
 
 def test_scales_are_written_so_that_they_are_read() -> None:

@@ -274,7 +274,7 @@ def test_the_accounting_adds_up_to_what_is_said_to_be_needed(record: AttentionRe
     over = next(cell for cell in record.cells if cell.tensors)
     assert f"d {over.cell.dim}, N {over.cell.seq}" in sentence
     assert "3 tensors of 8 × 16384 × 16384 float32, 8.00 GiB each" in sentence
-    assert "in total 24.0 GiB, and 12.0 GiB are available" in sentence
+    assert "in total 24.0 GiB, of which 12.0 GiB are available" in sentence
 
 
 def test_a_cell_skipped_for_lack_of_time_is_not_beyond_memory() -> None:

@@ -629,12 +629,12 @@ def test_a_profile_is_judged_by_the_step_that_was_not_profiled() -> None:
     )
     found = compared(a, a)
     assert {(time.quantity, time.verdict) for cell in found.cells for time in cell.times} == {("step", "SAME")}
-    assert "2 cells without a time" in text_of(compared(profiled, profiled))
+    assert "2 cells not compared" in text_of(compared(profiled, profiled))
 
 
 def test_accumulation_has_no_time_and_a_gate_is_not_passed_by_having_measured_nothing() -> None:
     a = fixtures_runs.record("accum")
     found = compared(a, a)
-    assert "accum: 1 cell without a time or a memory peak on both sides" in text_of(found)
+    assert "accum: 1 cell not compared: neither side has a time or a memory peak" in text_of(found)
     with pytest.raises(UsageError, match="no cell has a time or a memory peak on both sides"):
         refuse_nothing_measured(found)

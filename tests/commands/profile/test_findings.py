@@ -97,7 +97,7 @@ def test_a_device_that_waits_for_the_host_is_launch_bound() -> None:
 def test_another_precision_than_was_asked_for_is_said() -> None:
     text = about([profile_cell(LARGE, precisions={"tf32": 98, "unknown": 2})], "kernel names")
     assert text == (
-        "matrix products spend 100 % of their time in tf32, judging by kernel names (format known for 98 % of "
+        "100 % of the time of matrix products is in tf32 kernels, judging by kernel names (format known for 98 % of "
         "that time), although fp32 was requested."
     )
 
