@@ -49,7 +49,7 @@ class EarlierRun:
         return self.outcomes.get(_key(cell))
 
     def refuse_other_spec(self, spec: RunSpec) -> None:
-        """Raise UsageError that names every difference unless the log has exactly this spec."""
+        """Raise UsageError, naming every difference, if the spec of the log is not exactly this one."""
         if self.started.kind != spec.kind:
             raise UsageError(
                 f"--resume {self.path}: this is a log of `sysbench {self.started.kind}`, not of `sysbench {spec.kind}`"

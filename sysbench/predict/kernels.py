@@ -199,7 +199,7 @@ def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Float
 
 
 def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
-    """Return the main component of the kernel's time, at the first draw."""
+    """Return the largest component of the kernel's time, with the first draw of the rates."""
     if kernel.kind == "collective":
         return "communication"
     moving, indexing = _moving(kernel, drawn)[0], _indexing(kernel, drawn)[0]

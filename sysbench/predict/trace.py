@@ -102,7 +102,7 @@ class PhaseTrace:
 
     @cached_property
     def issuers(self) -> Positions:
-        """Return (launches,): the operator that launches each kernel, as position in the phase."""
+        """Return (launches,): for each kernel, the position in the phase of the operator that launches it."""
         return np.repeat(np.arange(len(self.launches)), self.launches)
 
     @cached_property

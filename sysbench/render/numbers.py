@@ -27,7 +27,7 @@ class ShownColumn:
 
 
 def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
-    """Format every column of a table; without `deviations`, the `± …` are omitted to save width."""
+    """Format every column of a table; without `deviations`, the `± …` parts are omitted to save width."""
     scales = {unit: _scale(table, unit) for unit in {column.unit for column in table.columns if column.unit}}
     transposed = list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.columns]
     by_column = list(zip(table.columns, transposed, strict=True))

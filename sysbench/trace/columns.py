@@ -203,7 +203,7 @@ class Stretches:
         return np.where(number > 0, ended[last] + within, 0)
 
     def within_ns(self, other: Stretches) -> int:
-        """Return the time in which both sets of stretches are active."""
+        """Return the total time that lies in both sets of stretches."""
         return int((self.before_ns(other.end_ns) - self.before_ns(other.start_ns)).sum())
 
 

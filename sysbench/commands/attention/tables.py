@@ -291,7 +291,7 @@ class _Comparison:
 
 @dataclass(frozen=True)
 class _Row:
-    """A cell, and for each phase the shortest median on the same input."""
+    """A cell, and for each phase the shortest median of all implementations on the same input."""
 
     cell: AttentionCellRecord
     best_s: Mapping[Quantity, float | None]

@@ -264,7 +264,7 @@ def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
 
 
 def _size(label: str, model: Mapping[str, Any]) -> str:
-    """Return the size's name, with all dimensions that differ from the known size of this name."""
+    """Return the size's name, followed by every dimension that differs from the predefined size."""
     name = label.split()[0] if label.split() else "custom"
     from sysbench.spec.model import SIZES
 

@@ -310,7 +310,7 @@ def _peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *across: str) -> int | 
 
 
 def _across(*names: str) -> Each:
-    """Declare columns for the values of these axes, in grids with exactly these column axes."""
+    """Declare a column for each combination of values, for grids whose column axes are exactly these."""
 
     def values(axis: str) -> Each:
         inner: tuple[Field | Each, ...]
