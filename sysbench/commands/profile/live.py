@@ -20,8 +20,8 @@ from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.cell_screen import ALWAYS, CellScreen
 from sysbench.render.dashboard.lines import pieces_that_fit
-from sysbench.render.dashboard.live import CPU_SHARE, DEVICE_SHARE, IDLE_SHARE, Picture
-from sysbench.render.dashboard.run_state import HOT, Handler, RunState, in_cell, mean_and_deviation
+from sysbench.render.dashboard.live import Picture, share_while_timed
+from sysbench.render.dashboard.run_state import Handler, RunState, in_cell, mean_and_deviation
 from sysbench.trace.summary import ProfileSummary
 
 
@@ -185,12 +185,4 @@ class ProfileLines(CellLines):
     advance = staticmethod(advance)
 
 
-def _share(state: ProfileState) -> float:
-    """Return the share of a core for drawing; low while steps are timed or profiled."""
-    now = state.now
-    if now is None or now.outcome is not None or now.stage not in (*HOT, "profiling"):
-        return IDLE_SHARE
-    return CPU_SHARE if now.device is None or now.device.type == "cpu" else DEVICE_SHARE
-
-
-PROFILE = Picture(ProfileState(), advance, ProfileScreen, _share)
+PROFILE = Picture(ProfileState(), advance, ProfileScreen, share_while_timed)

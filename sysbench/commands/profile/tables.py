@@ -17,7 +17,7 @@ from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Field, Fill, along, varying_or_size
-from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word
+from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary, Rate, part_of
@@ -31,7 +31,7 @@ def _step(cell: ProfileCellRecord) -> Cell:
         step = cell.prediction.step
         return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else Word("withheld", "bad")
     found = cell.unprofiled
-    return Measure(found.mean_s, found.std_s if len(found.samples_s) > 1 else None) if found else None
+    return mean_of(found)
 
 
 def _matmul_share(cell: ProfileCellRecord) -> float | None:
@@ -164,14 +164,20 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
     predictions = [cell.prediction for cell in record.cells if cell.prediction]
     hardware = dict.fromkeys(cell.device.name for cell in record.cells if cell.device and not cell.prediction)
     modelled = dict.fromkeys((*(each.gpu for each in predictions), *(f"issued by {each.host}" for each in predictions)))
-    torch = (f"torch {record.environment.torch.torch}",) if record.environment.torch else ()
     titles = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
     profilers = dict.fromkeys(
         titles[cell.profiler] for cell in record.cells if cell.summary is not None and not cell.prediction
     )
     marked = (MARK, *modelled) if predictions else ()
     return Sheet(
-        subject=(*axes.subject(axes.axes_of(record.cells)), *marked, *hardware, *torch, *profilers, *_steps(profiles)),
+        subject=(
+            *axes.subject(axes.axes_of(record.cells)),
+            *marked,
+            *hardware,
+            *record.environment.software,
+            *profilers,
+            *_steps(profiles),
+        ),
         tables=tuple(_chosen(profiles, tuple(names))),
         remarks=(
             *remarks.outcomes(record),

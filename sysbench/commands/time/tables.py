@@ -771,6 +771,9 @@ def _phases(record: TimeRecord) -> Iterator[Phase]:
             yield cell, None, nothing
 
 
+_of_prediction = partial(Field, when=predicted.is_predicted)
+
+
 def _predicted(row: Phase, name: str) -> float | None:
     cell, phase, _ = row
     found = cell.prediction
@@ -808,17 +811,10 @@ CELLS = DeclaredTable(
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
         Field("outcome", get=lambda row: row[0].outcome),
         Field("phase", get=lambda row: row[1]),
-        Each(
-            "prediction",
-            (
-                Field("source", get=lambda row, _: "predicted"),
-                Field("predicted", "predicted", "s", get=lambda row, _: _predicted(row, "point_s")),
-                Field("predicted_low", "predicted 90 % low", "s", get=lambda row, _: _predicted(row, "low_s")),
-                Field("predicted_high", "predicted 90 % high", "s", get=lambda row, _: _predicted(row, "high_s")),
-            ),
-            values=lambda record: ["prediction"] if predicted.is_predicted(record) else [],
-            ahead=("prediction",),
-        ),
+        _of_prediction("source", get=lambda row: "predicted"),
+        _of_prediction("predicted", unit="s", get=lambda row: _predicted(row, "point_s")),
+        _of_prediction("predicted_low", "predicted 90 % low", "s", get=lambda row: _predicted(row, "low_s")),
+        _of_prediction("predicted_high", "predicted 90 % high", "s", get=lambda row: _predicted(row, "high_s")),
         Field("samples", get=lambda row: len(found.samples_s) if (found := row[2].wall or row[2].device) else 0),
         Each(
             "clock",

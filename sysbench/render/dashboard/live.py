@@ -94,7 +94,7 @@ class Picture(Generic[State]):
 
 
 def share_while_timed(state: RunState[Any]) -> float:
-    """Return the share of a core that drawing may use in a run whose steps are timed."""
+    """Return the share of a core that drawing may use in a run whose steps are timed or profiled."""
     if not state.hot:
         return IDLE_SHARE
     return DEVICE_SHARE if state.on_gpu else CPU_SHARE

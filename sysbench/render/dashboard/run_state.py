@@ -25,8 +25,8 @@ from sysbench.log.events import (
 )
 from sysbench.log.outcomes import LASTING, Outcome
 
-HOT: frozenset[str] = frozenset({"warming-up", "measuring"})
-"""Stages in which the worker's steps are timed, so that other load on the machine would disturb them."""
+HOT: frozenset[str] = frozenset({"warming-up", "measuring", "profiling"})
+"""Stages in which steps are timed or profiled, so that other load on the machine would disturb them."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class RunState(Generic[AnyCell]):
 
     @property
     def hot(self) -> bool:
-        """Whether steps are being timed right now."""
+        """Whether steps are being timed or profiled right now."""
         return self.now is not None and self.now.outcome is None and self.now.stage in HOT
 
     @property
