@@ -126,6 +126,12 @@ def catch_interrupts() -> Iterator[Interrupts]:
             interrupts.awaited -= 1
 
 
+def request_stop() -> None:
+    """Stop the current run, as a signal does: the user has stopped it elsewhere."""
+    for interrupts in _caught:
+        interrupts.request(signal.SIGINT, None)
+
+
 def given_up() -> bool:
     """Whether a signal has interrupted the program, which is about to exit."""
     return bool(_caught) and _caught[0].gave_up is not None

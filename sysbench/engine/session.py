@@ -160,7 +160,8 @@ class Session:
                 _stop(crew)
                 raise OutputError(f"{error}. The run was stopped; the log has all earlier events") from error
             except SysbenchError as error:
-                status, failure = "failed", error
+                # A rank that its user has stopped may be missed first.
+                status, failure = ("interrupted", None) if interrupts.requested else ("failed", error)
             except BaseException as error:
                 # Abandoned in the middle: by the caller, by a third Ctrl-C, or because of a bug.
                 given_up = isinstance(error, GeneratorExit | KeyboardInterrupt)

@@ -173,6 +173,7 @@ class Supervisor:
             exited = self._dismiss(worker, lost.patience_s)
             finished = _finished(placed.cell, lost.outcome, lost.detail or _epitaph(exited))
             yield exited
+            self._conversation.heed_interrupts()  # the user may have stopped the lost rank
         yield finished
         return finished
 

@@ -14,12 +14,13 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pydantic import ValidationError
 
 from sysbench.engine import protocol
-from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.interrupts import catch_interrupts, request_stop
 from sysbench.engine.nodes.launched import Launched
 from sysbench.engine.nodes.wire import (
     FOR_THE_RANK,
     FOR_THE_WORKER,
     ORDER,
+    STOPPED,
     Close,
     Dismiss,
     Hello,
@@ -203,6 +204,10 @@ class RemoteWorker:
         except (EOFError, OSError) as error:
             self._lost = True
             raise WorkerGoneError from error
+        if message == STOPPED:
+            self._lost = True
+            request_stop()
+            raise WorkerGoneError
         try:
             event = decode(message)
         except ValueError as error:

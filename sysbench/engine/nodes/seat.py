@@ -6,10 +6,12 @@ import select
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 from sysbench.engine import protocol
+from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher
 from sysbench.engine.nodes.launched import Launched
 from sysbench.engine.nodes.links import GATHERING_S
@@ -17,6 +19,7 @@ from sysbench.engine.nodes.wire import (
     FOR_THE_RANK,
     FOR_THE_WORKER,
     ORDER,
+    STOPPED,
     Close,
     Dismiss,
     Hello,
@@ -40,8 +43,8 @@ def take(
 ) -> None:
     """Serve as one of the ranks of a run until rank 0 dismisses it.
 
-    Only `cells`, by key, are ever measured. Raises UsageError if rank 0 cannot be reached or rejects this rank, and
-    SysbenchError if it disappears.
+    Only `cells`, by key, are ever measured. Raises UsageError if rank 0 cannot be reached or rejects this rank,
+    SysbenchError if it disappears, and KeyboardInterrupt at a signal, which rank 0 is told of.
     """
     connection = _connection(own, min(GATHERING_S, timeout_s))
     try:
@@ -54,11 +57,16 @@ def take(
     if deliver.refused is not None:
         raise UsageError(deliver.refused)
     seat = _Seat(connection, own, cells, launcher or PlainLauncher())
-    try:
-        while seat.attend():
-            pass
-    finally:
-        seat.clear()
+    with catch_interrupts() as interrupts:
+        try:
+            while not interrupts.requested and seat.attend():
+                pass
+            if interrupts.requested:
+                with suppress(OSError):
+                    connection.send_bytes(STOPPED)
+                raise KeyboardInterrupt
+        finally:
+            seat.clear()
 
 
 def _connection(own: Launched, patience_s: float) -> Connection:

@@ -68,6 +68,9 @@ ORDER: TypeAdapter[Order] = TypeAdapter(Order, config=ConfigDict(defer_build=Tru
 FOR_THE_RANK, FOR_THE_WORKER = b"r", b"w"
 """First byte of a message from the engine: an order for the rank, or a command to forward to its worker."""
 
+STOPPED = b"s"
+"""The last message of a rank that its user has stopped; all its other messages are events."""
+
 
 @contextmanager
 def limited(connection: Connection, duration_s: float = HANDSHAKE_S) -> Iterator[None]:
