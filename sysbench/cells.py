@@ -11,7 +11,9 @@ from typing import Any, Literal, TypeVar
 
 from sysbench.log.records import CellRecord
 from sysbench.render.table import Cell, Column
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.ranks import KNOBS
+from sysbench.spec.validation import option_name
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Axis:
     """Phrase for a cell without a value."""
     left_out: object = None
     """Value of cells that are stored without it."""
+    plural: str = ""
+    """Noun for its values, if it has several of them by default."""
 
     def said(self, value: object) -> str:
         """`ctx 512`, `bf16`, `5 warm-ups`."""
@@ -57,8 +61,8 @@ AXES: Mapping[str, Axis] = {
     "size": Axis("size", "extent"),
     "batch": Axis("batch", "extent", "batch {}"),
     "grad_accum": Axis("grad accum", "extent", "grad accum {}", unset="grad accum 1", left_out=1),
-    "ctx": Axis("ctx", "extent", "ctx {}"),
-    "mode": Axis("mode", "work"),
+    "ctx": Axis("ctx", "extent", "ctx {}", plural="context lengths"),
+    "mode": Axis("mode", "work", plural="modes"),
     "attention": Axis("attention", "choice", "{} attention"),
     "execution": Axis("execution", "choice"),
     "optimizer": Axis("optimizer", "choice", "{} AdamW"),
@@ -69,7 +73,7 @@ AXES: Mapping[str, Axis] = {
     "heads": Axis("heads", "extent", "{} heads", unset="no heads"),
     "implementation": Axis("implementation", "choice"),
     "dim": Axis("d_model", "extent", "d {}"),
-    "seq": Axis("seq_len", "extent", "N {}"),
+    "seq": Axis("seq_len", "extent", "N {}", plural="sequence lengths"),
     "part": Axis("part", "work"),
     "profiler": Axis("profiler", "choice", "with {}"),
     "active": Axis("active", "effort", "{} profiled step", counted=True),
@@ -189,6 +193,21 @@ def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
         for axis in ("warmup", "steps")
         if cells and axis in cells[0] and axis not in differing
     )
+
+
+def by_default(spec: RunSpec) -> str:
+    """Say which axes have several values although none was given: `2 modes (forward, train); choose with --mode`.
+
+    Empty if there are none.
+    """
+    cells, counted, flags = list(spec.cells()), [], []
+    for name, axis in AXES.items():
+        if axis.plural and name in type(spec).model_fields and name not in spec.model_fields_set:
+            values = list(dict.fromkeys(str(getattr(cell, name)) for cell in cells))
+            if len(values) > 1:
+                counted.append(f"{len(values)} {axis.plural} ({', '.join(values)})")
+                flags.append(option_name(type(spec), name))
+    return f"{' and '.join(counted)}; choose with {' and '.join(flags)}" if counted else ""
 
 
 # --- tables

@@ -303,13 +303,18 @@ def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None)
         with collection_paused():
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
+            from sysbench import cells as axes
             from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
 
             measuring(spec.kind).part("record")
             events.build()
             records.build()
-        with _progress(spec.kind, options) as progress:
+        # An experiment has chosen, and has its own line above the dashboard.
+        unchosen = "" if options.overall else axes.by_default(spec)
+        if unchosen:
+            say(unchosen, options)
+        with _progress(spec.kind, options, unchosen) as progress:
             for event in chain(beginning, running):
                 progress.show(event)
         return running.log_path
@@ -389,7 +394,8 @@ def exit_code(record: RunRecord[Any]) -> int:
     return 1 if outcomes & FAILURES or not outcomes & {"ok", "oom"} else 0
 
 
-def _progress(kind: Kind, options: RunOptions) -> Progress:
+def _progress(kind: Kind, options: RunOptions, above: str) -> Progress:
+    """Return the display of a run's progress, with a line `above` the dashboard if it is not empty."""
     from rich.console import Console
 
     from sysbench.log import journal as log
@@ -405,4 +411,4 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     if options.no_live or not command.picture or not can_draw_on(console):
         lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
         return lines
-    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall)
+    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall, above=above)

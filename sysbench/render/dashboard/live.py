@@ -104,7 +104,8 @@ class Dashboard:
     """Shows a run on a terminal until it ends.
 
     Output to stderr is held back until the terminal is free again. `earlier` are the events of the log that a resumed
-    run continues, `overall` is the experiment that the run belongs to.
+    run continues, `overall` is the experiment that the run belongs to; `above` is a line above the picture of any other
+    run.
     """
 
     def __init__(
@@ -115,12 +116,14 @@ class Dashboard:
         picture: Picture[Any],
         earlier: Iterable[Event] = (),
         overall: Overall | None = None,
+        above: str = "",
     ) -> None:
         self._console = console
         self._clock = clock or Clock()
         self._pace = Pace(self._clock)
         self._picture = picture
         self._overall = overall
+        self._above = above
         self._state = reduce(picture.advance, earlier, picture.blank)
         self._size = console.size
         self._lost = False
@@ -162,7 +165,8 @@ class Dashboard:
         now_s = self._clock.epoch()
         screen = self._picture.draw(self._state, now_s)
         try:
-            self._live.update(Above(self._overall, screen, now_s) if self._overall else screen, refresh=True)
+            above = self._overall.said(now_s) if self._overall else self._above
+            self._live.update(Above(above, screen) if above else screen, refresh=True)
         except OSError:
             # If the terminal goes away (a closed window, a lost connection), the dashboard ends, but the run continues.
             self._lost = True

@@ -85,15 +85,14 @@ class Overall:
 
 @dataclass(frozen=True)
 class Above:
-    """A screen below a line with the progress of the experiment."""
+    """A screen below a line, such as the progress of an experiment."""
 
-    overall: Overall
+    line: str
     screen: RenderableType
-    now_s: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The line, and the screen in the remaining space."""
-        line = Text(f" {theme.fitted(self.overall.said(self.now_s), options.encoding)}", theme.QUIET, end="")
+        line = Text(f" {theme.fitted(self.line, options.encoding)}", theme.QUIET, end="")
         line.truncate(max(1, options.max_width - 1), overflow="ellipsis")
         yield line
         yield Segment.line()
