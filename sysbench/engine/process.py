@@ -77,10 +77,16 @@ def launched_ahead(launcher: Launcher) -> Iterator[None]:
             _ahead.pop().close(patience_s=0)
 
 
-def launched(launcher: Launcher) -> WorkerProcess:
-    """Return the worker that was launched ahead with this launcher, or a new one; raises SysbenchError."""
+def launched(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
+    """Return the worker that was launched ahead with this launcher, or a new one; raises SysbenchError.
+
+    A worker that has simulated is returned only to a run that `simulates`, and ends otherwise.
+    """
     if _ahead and _ahead[0].command == launcher.command():
-        return _ahead.pop()
+        worker = _ahead.pop()
+        if simulates or not worker.has_simulated:
+            return worker
+        worker.close(patience_s=0)
     return WorkerProcess(launcher)
 
 
@@ -98,6 +104,8 @@ class WorkerProcess:
         """Command line of the launched process."""
         self.ready: WorkerReady | None = None
         """The worker's report of its devices and of torch, once it is ready."""
+        self.has_simulated = False
+        """Whether it has simulated, and should measure nothing afterwards."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:

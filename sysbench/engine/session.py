@@ -144,7 +144,7 @@ class Session:
                     crew = Elsewhere(pool_of(self._options), interrupts, self._spec, self._options)
                     events = crew.run(wanted)
                 elif wanted:
-                    crew = self._supervisor(interrupts)
+                    crew = self._supervisor(interrupts, all(cell.simulated for _, cell in wanted))
                     events = crew.run(self._place)
                 else:
                     events = iter(())
@@ -179,7 +179,7 @@ class Session:
             self._open_cell = None
         return event
 
-    def _supervisor(self, interrupts: Interrupts) -> Supervisor:
+    def _supervisor(self, interrupts: Interrupts, simulates: bool) -> Supervisor:
         return Supervisor(
             self._launcher,
             self._sampler,
@@ -189,6 +189,7 @@ class Session:
             self._provisions,
             ceilings=self._options.ceilings,
             links=self._options.links,
+            simulates_in_sequence=simulates and self._options.overall is not None,
         )
 
     def _finish(self, crew: Supervisor | Elsewhere | None, status: RunStatus) -> list[Event]:

@@ -60,8 +60,15 @@ class Supervisor:
         *,
         ceilings: bool = True,
         links: Links | None = None,
+        simulates_in_sequence: bool = False,
     ) -> None:
+        """With `simulates_in_sequence`, share one worker with the runs before and after, which must only simulate too.
+
+        A measured run always starts with a new worker. In the worker of a run with a larger context, its first step
+        took 40 % less time and its peak of host memory was 1.9 times as high.
+        """
         self._links = links
+        self._shares_worker = simulates_in_sequence
         self._provisions = provisions or Provisions()
         self._launcher = launcher
         self._launched_by = launcher
@@ -228,7 +235,7 @@ class Supervisor:
     def _start_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, tuple[Worker, WorkerReady]]:
         self._conversation.heed_interrupts()
         self._launched_by = launcher
-        self._worker = worker = self._worker or launched(launcher)
+        self._worker = worker = self._worker or launched(launcher, simulates=self._shares_worker)
         if ranks > 1 and isinstance(worker, WorkerProcess):
             self._worker = worker = Team(worker, launcher, ranks, self._timeout_s, self._links)
         self._sampler.watch(*worker.pids)
@@ -252,6 +259,11 @@ class Supervisor:
     def _say_goodbye(self) -> Iterator[Event]:
         worker = self._worker
         if worker is None:
+            return
+        if self._shares_worker and isinstance(worker, WorkerProcess):
+            worker.has_simulated, self._worker = True, None
+            self._sampler.watch()
+            set_aside(worker)
             return
         # Everything is measured: neither a worker that takes too long nor a Ctrl-C now makes the run incomplete.
         with suppress(LostWorkerError, StoppedByUserError):

@@ -85,20 +85,22 @@ def _planned(
 
     refuse_mistakes(experiment, overrides)
     refuse_code(experiment, overrides, allowed=options.allow_code)
+    from sysbench.engine.launchers import PlainLauncher
+    from sysbench.engine.process import launched_ahead
+
     if gpu_name is not None:
         from sysbench.commands.run import prediction
 
         gpu, planned = held_against(gpu_name), plan(experiment, overrides, ("cuda", "cpu"))
         if not options.plan or options.resume is not None:
             refuse_unpredictable((gpu.slug,), force=options.force, option="--for")
+            if not options.plan:
+                ahead.enter_context(launched_ahead(PlainLauncher()))
             return prediction.predicted(planned, gpu), Durations()
         earlier = measured_before(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
         earlier.predicted_s |= prediction.durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
         return planned, earlier
-    from sysbench.engine.launchers import PlainLauncher
-    from sysbench.engine.process import launched_ahead
-
     ahead.enter_context(launched_ahead(PlainLauncher()))
     # While the worker imports torch, import what asks it, and what carries out the runs.
     from sysbench.commands.run import runs  # noqa: F401
