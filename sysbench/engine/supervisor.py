@@ -1,4 +1,4 @@
-"""Measures the cells of a run one after the other, in a worker that is replaced whenever its state may be affected."""
+"""Measures the cells of a run one after the other, in a worker that is replaced whenever a cell may have affected it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker can be reused."""
 
 Placement = Callable[[WorkerReady], Sequence[PlacedCell]]
-"""Function from the first worker's report to the cells to measure; raises UsageError."""
+"""Returns the cells to measure, given the first worker's report; raises UsageError."""
 
 
 class Supervisor:
@@ -79,7 +79,7 @@ class Supervisor:
         """Measure every cell that `placement` returns.
 
         Raises UsageError if the cells cannot be placed, SysbenchError if no worker can be started, and
-        StoppedByUserError. After an error, and whenever the iteration is abandoned, `stop` must be called.
+        StoppedByUserError. Call `stop` after an error, and whenever the iteration is abandoned.
         """
         _, ready = yield from self._start_worker(self._launcher)
         cells = placement(ready)
@@ -94,7 +94,7 @@ class Supervisor:
         yield from self._say_goodbye()
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """Ask a worker for the devices, and set it aside for the first run; raises as `run`."""
+        """Return the devices that a worker reports, and set the worker aside for the first run; raises as `run` does."""
         for event in self._start_worker(self._launcher):
             worker = self._worker
             if isinstance(event, WorkerReady) and isinstance(worker, WorkerProcess):
@@ -104,11 +104,13 @@ class Supervisor:
         raise AssertionError("a worker becomes ready, or that raises")
 
     def stop(self) -> list[WorkerExited]:
-        """End the worker, if there is one, at once."""
+        """End the worker at once, if there is one, and return how it ended."""
         return [self._dismiss(self._worker)] if self._worker is not None else []
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:
-        """Measure one admitted cell, after the measurements it requires; replace the worker if necessary."""
+        """Measure one admitted cell, after the ceiling and the unprofiled run that it requires; replace the worker if
+        necessary.
+        """
         if self._wants_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
         first = placed.cell.timed_first
@@ -191,7 +193,7 @@ class Supervisor:
         return finished
 
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
-        """Measure the matmul ceiling of this device, precision and threads once; if it fails, cells still run."""
+        """Measure the matmul ceiling once for the cell's device, precision and threads; cells run even if this fails."""
         device, threads = placed.device, placed.cell.threads
         if (device.torch_name, precision, threads) in self._ceilings:
             return
@@ -209,10 +211,9 @@ class Supervisor:
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
     def _ensure_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, Worker]:
-        """Return a worker of this launcher for this many ranks: the current one if it matches and is alive, or a new
-        one.
+        """Return a worker of `launcher` for `ranks` ranks: the current one if it is alive and matches, else a new one.
 
-        A single worker becomes rank 0 of a team.
+        If several ranks are needed, a current single worker becomes rank 0 of the team.
         """
         worker = self._worker
         if worker is not None and (

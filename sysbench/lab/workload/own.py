@@ -1,6 +1,6 @@
-"""The workload of a model that the user names: their own code, or a config file for the package transformers.
+"""The workload of the user's model: their own code, or a config file for the package transformers.
 
-Models of transformers are built offline, and without trained weights.
+Models from transformers are built offline, and without trained weights.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 """Constructor argument names for the dimensions of `--size`."""
 
 _CONTEXT = ("ctx", "context_length", "max_seq_len", "block_size", "max_position_embeddings")
-"""Argument names for the longest context; the value is the cell's context."""
+"""Constructor argument names for the longest context, which is set to the cell's context."""
 
 HOOK = "scaled_dot_product_attention"
-"""A function with this name beside a model can be replaced by another implementation of causal attention."""
+"""A function with this name in the model's module can be replaced by another implementation of causal attention."""
 
 _HOOKS: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
-"""The original functions of each module."""
+"""The original `HOOK` function of each module; None for a module without one."""
 
 
 def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Workload:
     """Import and build the user's model on `device`, with inputs, a loss and an optimizer.
 
-    Raises UnavailableError for missing or incompatible parts, and UserCodeError for a fault in the user's code.
+    Raises UnavailableError for missing or incompatible parts, and UserCodeError if the user's code fails.
     """
     torch.manual_seed(cell.seed)
     printed = Printed()
@@ -134,7 +134,9 @@ def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
 
 
 def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
-    """Replace the function beside the model by the cell's implementation, or restore the model's own."""
+    """Replace the function `HOOK` in the model's module by the cell's attention implementation, or restore the
+    original.
+    """
     own = _HOOKS.setdefault(code.module, getattr(code.module, HOOK, None))
     if cell.attention == "own":
         if own is not None:
@@ -155,7 +157,7 @@ def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
 
 
 def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the factory with the model, or with its trainable parameters if its first argument is called `params`."""
+    """Call the factory with the trainable parameters if its first argument is named `param…`, otherwise with the model."""
     try:
         first = next(iter(inspect.signature(factory.value).parameters), "params")
     except (TypeError, ValueError):
@@ -190,10 +192,10 @@ DTYPE = "dtype"
 
 
 def built(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Module:
-    """Build the model of a config on torch's default device, overriding `fields` of the config.
+    """Build the model that a config describes, on torch's default device; `fields` override fields of the config.
 
-    Parameters are fp32, whatever dtype the config has for trained weights, unless `fields` has a `dtype`; the cache
-    for text generation is off. Raises UnavailableError for an unknown field or model, or if transformers is not
+    Parameters are fp32 unless `fields` has a `dtype`; the config's dtype applies to trained weights and is ignored. The
+    cache for text generation is off. Raises UnavailableError for an unknown field or model, or if transformers is not
     installed.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

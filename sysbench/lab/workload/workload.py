@@ -1,4 +1,4 @@
-"""A model with its inputs, its loss and its optimizer; and the work of a user's model, counted by operator."""
+"""A model with its inputs, loss and optimizer; and the FLOPs of a user's model, counted by operator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _IMPLEMENTATIONS: Mapping[str, Mapping[str, Any]] = {
     "foreach": {"foreach": True},
     "fused": {"fused": True},
 }
-"""Explicit, because torch.optim would otherwise choose by device."""
+"""Options of AdamW for each implementation; without them, torch.optim would choose by device."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class OwnWorkload:
     class_name  class of the model before FSDP2 replaces it
     files       files of its code, as they were imported
     inputs      where the inputs come from
-    loss        returns how the loss was computed, after the first call
+    loss        returns how the loss is computed; None before the first call
     printed     output of its code so far
     import_s    duration of the first import of its code
     """
@@ -56,8 +56,8 @@ class OwnWorkload:
 class Batch:
     """One micro-batch.
 
-    arguments, keywords  of a call of the model
-    loss                 computes the loss, a scalar, from what the model returns
+    arguments, keywords  arguments for a call of the model
+    loss                 computes the loss, a scalar, from the output of the model
     """
 
     arguments: tuple[Any, ...]
@@ -74,7 +74,7 @@ class Workload:
     tokens            number of tokens in one micro-batch; None if the inputs are not tokens
     attention_kernel  the operator that computes attention; None if the model decides
     attending         creates the context in which the model is called
-    own               None for the built-in Transformer
+    own               facts about the user's model; None for the built-in Transformer
     """
 
     model: nn.Module
@@ -87,7 +87,7 @@ class Workload:
 
 
 def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
-    """Build the Transformer of sysbench; raises UnavailableError if the cell's attention is not available there."""
+    """Build the built-in Transformer and its batches; raises UnavailableError if `device` lacks the cell's attention."""
     model = build(shape, cell.ctx, cell.attention, device, cell.seed)
     drawn = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
@@ -107,8 +107,8 @@ def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Worklo
 
 
 def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
-    """Return AdamW for all parameters; frozen ones get no gradient, and therefore no state."""
-    # One group for each kind of tensor: foreach and fused take none that are partly sharded over ranks.
+    """Return AdamW for all parameters; frozen parameters get no gradient, and therefore no optimizer state."""
+    # One group for each type of tensor: foreach and fused accept no mixture of sharded and unsharded parameters.
     kinds: dict[type[Tensor], list[Tensor]] = {}
     for parameter in model.parameters():
         kinds.setdefault(type(parameter.data), []).append(parameter)
@@ -117,10 +117,11 @@ def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
 
 
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
-    """Count the FLOPs of one call: matrix products, convolutions and fused attention, as torch's FlopCounterMode does.
+    """Return the FLOPs of one operator call: of matrix products, convolutions and fused attention, as torch counts
+    them.
 
-    FlopCounterMode omits the products of experts, `_grouped_mm`; they count as one product over all rows, whichever
-    expert a row is for.
+    The counts are those of FlopCounterMode, which omits `_grouped_mm`, the products of experts. These count as one
+    product over all rows, whichever expert a row is for. All other operators count as 0.
     """
     if operator is torch.ops.aten._grouped_mm.default:
         first, second = arguments[:2]
@@ -131,7 +132,7 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
 
 
 def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None) -> OwnModelFacts:
-    """Return the facts about a user's model; without FLOPs `by_phase`, `uncounted` gives the reason."""
+    """Return the facts about a user's model, with its FLOPs by phase; if these are None, `uncounted` gives the reason."""
     own, parameters = work.own, list(work.model.parameters())  # torch yields shared ones once
     assert own is not None
     return OwnModelFacts(
