@@ -1,5 +1,6 @@
-"""Admission of cells: a cell starts if its device supports it, it fits in memory, and no smaller cell has failed to
-fit.
+"""Admission of cells: the device must support a cell, and its free memory must suffice.
+
+A cell is also skipped if another cell of the same kind, and no larger, has not fitted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ autocast keeps.
 
 
 class Admission:
-    """Decides whether cells start, and remembers cells that ran out of memory or do not fit according to a simulation."""
+    """Decides whether cells start; remembers cells that did not fit, in a run or in a simulation."""
 
     def __init__(self, options: RunOptions, free_bytes: Callable[[DeviceInfo], int | None]) -> None:
         self._options = options

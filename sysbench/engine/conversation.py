@@ -72,8 +72,8 @@ class Conversation:
     def until(self, worker: Worker, *kinds: type[Answer], at_least_s: float = 0.0) -> Generator[Event, None, Answer]:
         """Yield all events up to and including the first event of these kinds, and return that event.
 
-        Raises LostWorkerError if the worker ends, or sends nothing for the time of --timeout or for `at_least_s`,
-        whichever is longer. Raises StoppedByUserError.
+        Raises StoppedByUserError. Raises LostWorkerError if the worker ends, or is silent for longer than both
+        --timeout and `at_least_s`.
         """
         while True:
             event = yield from self._next_event(worker, max(self._timeout_s, at_least_s))

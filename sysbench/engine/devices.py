@@ -21,7 +21,7 @@ def devices_here(launcher: Launcher | None = None) -> Sequence[DeviceInfo]:
     A worker is asked because only torch's own answer is reliable: a GPU may be present without a driver, or with a
     torch that was built for another device. The worker is set aside for the next run; call this function within
     `launched_ahead`, which ends the worker if no run follows. Raises SysbenchError if no worker can be started, and
-    KeyboardInterrupt.
+    KeyboardInterrupt if a signal arrives.
     """
     options = RunOptions()
     with closing(system_sampler()) as sampler, catch_interrupts() as interrupts:

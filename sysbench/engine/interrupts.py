@@ -30,7 +30,7 @@ class GivenUpError(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Counts the signals that ask to stop the run; `fileno` becomes readable, in the sense of select, when one arrives."""
+    """Counts the signals that ask to stop the run; `fileno` becomes readable when a signal arrives."""
 
     def __init__(self) -> None:
         self._received, self.descriptor = os.pipe()
@@ -64,9 +64,7 @@ class Interrupts:
             return
 
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal; raises KeyboardInterrupt on the first signal if nobody checks `requested`, and from the
-        third on.
-        """
+        """Handle a signal; raises KeyboardInterrupt from the third signal on, and on the first unless `awaited`."""
         self._asked += 1
         if self._asked >= INSISTENT or (self._asked == 1 and not self.awaited):
             self.gave_up = signal.Signals(number).name

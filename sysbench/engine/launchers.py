@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
 class Launcher(Protocol):
     """Determines the command line and the environment of a worker.
 
-    The launched process must be the worker, or start one worker that inherits its environment. It must end when the
+    The launched process must be the worker, or start one worker that inherits its environment, and must end when the
     worker ends.
     """
 
@@ -94,7 +94,5 @@ class NsysLauncher(PlainLauncher):
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the environment, with the setting that makes nsys find the capture range even if its name is
-        unregistered.
-        """
+        """Return the environment, with a setting for nsys to accept an unregistered name of the capture range."""
         return {**super().environment(), "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}

@@ -57,7 +57,7 @@ def complete(report: Path) -> None:
 
 
 def _importers(nsys: Path) -> Iterator[Path]:
-    """Yield possible paths of the importer: beside the directory of nsys, and of each target in its chain of links."""
+    """Yield possible paths of the importer: beside the directory of nsys, and of each target of its symbolic links."""
     while True:
         yield nsys.parent.parent / _IMPORTER
         if not nsys.is_symlink():

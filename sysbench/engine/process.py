@@ -85,7 +85,7 @@ def launched(launcher: Launcher) -> WorkerProcess:
 
 
 def set_aside(worker: WorkerProcess) -> None:
-    """Keep a worker that has measured nothing for the next call of `launched`; `launched_ahead` ends an unused one."""
+    """Keep an unused worker for the next call of `launched`; `launched_ahead` ends it if there is no such call."""
     _ahead.append(worker)
 
 

@@ -23,8 +23,9 @@ MESSAGE_LIMIT_BYTES = 16 * 1024**2
 
 
 class AboutCell(Frozen):
-    """A request about one cell; `package` is the package of the cell's command, where the worker finds the cell's
-    class.
+    """A request about one cell.
+
+    `package` is the package of the cell's command, where the worker finds the cell's class.
     """
 
     package: str = ""

@@ -1,4 +1,4 @@
-"""Exceptions for single cells of a run: files for large results, and launchers."""
+"""Special provisions for single cells of a run: paths for large results, and launchers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _as_it_is(placed: PlacedCell, artifact: Path) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class Provisions:
-    """Files for large results and special launchers, by cell key."""
+    """Paths for large results and special launchers, by cell key."""
 
     artifacts: Mapping[str, Path] = field(default_factory=dict)
     """Path to which the worker writes results that are too large for events; ranks other than 0

@@ -251,7 +251,7 @@ def _beginning(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
 
 
 def _continued(path: Path, spec: RunSpec) -> tuple[Log, EarlierRun]:
-    """Open a log to continue it, and return it with its content.
+    """Reopen a log to continue it; return the log and the earlier run.
 
     The log is locked before it is read, and changed only if it has the same spec and the same code.
     """

@@ -1,4 +1,4 @@
-"""Measures the cells of a run one after the other, in a worker that is replaced whenever a cell may have affected it."""
+"""Measures the cells of a run one after the other, in a worker that is replaced if a cell may have affected it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Supervisor:
         yield from self._say_goodbye()
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """Return the devices that a worker reports, and set the worker aside for the first run; raises as `run` does."""
+        """Return the devices that a worker reports, and set the worker aside for the first run; raises like `run`."""
         for event in self._start_worker(self._launcher):
             worker = self._worker
             if isinstance(event, WorkerReady) and isinstance(worker, WorkerProcess):
@@ -108,8 +108,8 @@ class Supervisor:
         return [self._dismiss(self._worker)] if self._worker is not None else []
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:
-        """Measure one admitted cell, after the ceiling and the unprofiled run that it requires; replace the worker if
-        necessary.
+        """Measure an admitted cell, after the measurements it requires; replace the worker if the cell may have
+        affected it.
         """
         if self._wants_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
@@ -193,7 +193,7 @@ class Supervisor:
         return finished
 
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
-        """Measure the matmul ceiling once for the cell's device, precision and threads; cells run even if this fails."""
+        """Measure the matmul ceiling once for the cell's device, precision and threads; cells run even if it fails."""
         device, threads = placed.device, placed.cell.threads
         if (device.torch_name, precision, threads) in self._ceilings:
             return

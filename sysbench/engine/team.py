@@ -112,7 +112,7 @@ class Team:
         return bool(speaking)
 
     def receive(self) -> Event | None:
-        """Receive from the rank that has something to receive; return an event, or None if others must follow.
+        """Receive one event from a rank and return the resulting event of the team, or None if there is none yet.
 
         WorkerReady is returned once all ranks are ready, and CellFinished once all ranks have finished or one has
         failed. Raises WorkerGoneError and GarbledError, like `WorkerProcess.receive`.
@@ -161,7 +161,7 @@ class Team:
                 worker.send(command)
 
     def end(self, patience_s: float) -> WorkerExited:
-        """End all processes; return how the rank that disconnected or died ended, or rank 0 if all are running.
+        """End all processes; return how the rank that disconnected or died ended, or else how rank 0 ended.
 
         Only this rank is waited for, because the others may in turn be waiting for it.
         """

@@ -82,9 +82,7 @@ class StorageWatch:
 
     @contextmanager
     def following_resizes(self) -> Iterator[None]:
-        """Also report storages that are resized in this context. FSDP2 frees gathered parameters by a resize, not by an
-        operator.
-        """
+        """Also report storages that are resized in this context, which FSDP2 does to free parameters."""
         resize = torch.UntypedStorage.resize_
 
         def resize_and_tell(storage: torch.UntypedStorage, size_bytes: int) -> Any:

@@ -100,14 +100,14 @@ class _Step(Protocol):
 
 @dataclass
 class _Boundary:
-    """The end of a phase, with the addresses of known tensors at that point."""
+    """The end of a phase, with the categories of the addresses known at that point."""
 
     time_us: int
     named: dict[int, str]
     """Category by address."""
     rest_since_us: int
     rest: str | None
-    """Category of all other blocks that were allocated since `rest_since_us` and are still live; None decides nothing."""
+    """Category of all other live blocks that were allocated since `rest_since_us`; None leaves them uncategorized."""
 
 
 @dataclass
@@ -116,8 +116,8 @@ class History:
 
     Categories follow the same rules as in `sysbench.simulate.recording`. Parameters and gradients are identified by
     their addresses at the end of a phase, and communication buffers by their addresses at the collective. All other
-    blocks that remain before the first step are inputs, after forward activations, and after the optimizer optimizer
-    state.
+    blocks are inputs if they exist before the first step, activations if they remain after forward, and optimizer state
+    if they remain after the optimizer.
     """
 
     device: torch.device
@@ -128,8 +128,9 @@ class History:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record allocations in this context, with Python stacks only: C++ stacks take a hundred times as long to
-        write.
+        """Record the allocations in this context.
+
+        Only Python stacks are recorded, because C++ stacks take a hundred times as long to write.
         """
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python", device=self.device)
         try:
@@ -139,7 +140,7 @@ class History:
             torch.cuda.memory._record_memory_history(enabled=None, device=self.device)
 
     def built(self, step: _Step) -> None:
-        """Categorize the blocks that exist before the first step: as parameters or inputs."""
+        """Categorize the blocks that exist before the first step as parameters or inputs."""
         named = dict.fromkeys(_addresses(step.model.parameters()), "parameters")
         self._end(named, 0, "inputs")
 
@@ -222,7 +223,7 @@ class History:
 
 
 class _Collectives(DispatchMode):
-    """Reports the tensors of every collective, and of FSDP2's copies between its parameters and communication buffers."""
+    """Reports the tensors of every collective, and of FSDP2's copies to and from communication buffers."""
 
     def __init__(self, report: Callable[[Iterable[Tensor]], None]) -> None:
         super().__init__()

@@ -25,9 +25,7 @@ from sysbench.spec.model import Attention
 
 
 class NaiveAttention(nn.Module):
-    """Attention that stores every intermediate in memory: scores, masked scores, exponentials and weights, each ctx ×
-    ctx.
-    """
+    """Attention with every intermediate in memory, each ctx × ctx: scores, masked scores, exponentials and weights."""
 
     future: Tensor
 
@@ -72,7 +70,7 @@ class FusedAttention(nn.Module):
 
 
 class FlexAttention(nn.Module):
-    """`flex_attention` with a causal block mask, compiled on CUDA, because only the compiled version is a fused kernel."""
+    """`flex_attention` with a causal block mask, compiled on CUDA, where compilation fuses the kernel."""
 
     def __init__(self, ctx: int) -> None:
         super().__init__()
@@ -141,7 +139,7 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
 
 @contextmanager
 def refusals(prefix: str = "") -> Iterator[None]:
-    """Convert the error that no kernel supports the inputs of a call in this context to UnavailableError.
+    """Convert torch's error that no kernel supports the inputs to UnavailableError in this context.
 
     The message is `prefix`, followed by torch's reasons, including reasons that torch gives as warnings.
     """

@@ -81,7 +81,7 @@ def _fused(backend: SDPBackend, *, causal: bool) -> Attention:
 
 
 def _with_heads(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Call a kernel that requires (batch, heads, seq, dim); inputs of shape (batch, seq, dim) are treated as one head."""
+    """Call a kernel that requires (batch, heads, seq, dim); inputs without heads are passed as one head."""
     if q.dim() == 4:
         return function(q, k, v)
     return function(*(tensor.unsqueeze(1) for tensor in (q, k, v))).squeeze(1)
@@ -117,7 +117,7 @@ def _flash_attn(cell: AttentionCell, device: torch.device) -> Attention:
 
 
 def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
-    """Return attention by the `kernel` of the flash-attn library, which takes inputs of shape (batch, seq, heads, dim)."""
+    """Return attention by flash-attn's `kernel`, which takes inputs of shape (batch, seq, heads, dim)."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _with_heads(
@@ -163,7 +163,7 @@ def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
 
 
 def gradient_for(q: Tensor) -> Tensor:
-    """Create a random gradient of the output, the input of backward."""
+    """Create a random gradient of the loss with respect to the output, from which backward starts."""
     return torch.randn(q.shape, dtype=torch.float32, device=q.device).to(q.dtype)
 
 

@@ -83,7 +83,7 @@ class CudaMarks:
         self._events[number].record(self._stream)
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Return the seconds by `cudaEventElapsedTime`, with a resolution of 0.5 µs; idle gaps in between are included."""
+        """Return the seconds by `cudaEventElapsedTime` (resolution 0.5 µs), including idle gaps in between."""
         elapsed_ms: float = self._events[first].elapsed_time(self._events[last])
         return elapsed_ms / 1e3
 

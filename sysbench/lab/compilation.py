@@ -1,4 +1,4 @@
-"""Observation of torch.compile: a reset of its state, its counters, and the events that report them."""
+"""State and counters of torch.compile, and the events about building and compiling a cell."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def _reset() -> None:
 
 
 def entered(cell: str, stage: Stage) -> StageEntered:
-    """Return a StageEntered event for the cell with key `cell`, at the current time."""
+    """Return the StageEntered event of the cell with key `cell`."""
     return StageEntered(at_s=time.time(), cell=cell, stage=stage)
 
 
 def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
-    """Return a ModelBuilt event for the cell with key `cell`, with parameter counts; building took `build_s` seconds."""
+    """Return the ModelBuilt event of the cell with key `cell`; building the step took `build_s` seconds."""
     parameters = sum(each.numel() for each in step.model.parameters())
     head = step.work.model.lm_head.weight.numel() if isinstance(step.work.model, Transformer) else 0
     return ModelBuilt(
@@ -88,7 +88,10 @@ def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
 
 
 def compiled(cell: str, compile_s: float) -> Compiled:
-    """Return a Compiled event with the counters since `count_from_zero`; the compiling step took `compile_s` seconds."""
+    """Return the Compiled event of the cell with key `cell`; the step that compiled took `compile_s` seconds.
+
+    The event has the counters since `count_from_zero`.
+    """
     made = compilation()
     return Compiled(
         at_s=time.time(),

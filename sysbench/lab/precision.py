@@ -27,8 +27,7 @@ def compute_dtype(precision: Precision) -> torch.dtype:
 
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Set the precision of fp32 matrix products in this context: TF32 for `tf32`, full fp32 for every other
-    `precision`.
+    """Set the precision of fp32 matrix products in this context: TF32 for `tf32`, otherwise full fp32.
 
     `torch.set_float32_matmul_precision` is the one setting that cuBLAS, oneDNN, Inductor and FlexAttention all read;
     settings of single backends could contradict it. The previous setting is restored at the end.
@@ -56,9 +55,9 @@ _TF32_DROPPED_BITS = 13
 class Arithmetic:
     """Addition and subtraction of single numbers in one format, with the format's own representation of a number.
 
-    source    whether the device computes ("device"), or fp64 does and every result is rounded ("rounded"). The results
-              are the same: for formats with up to 11 bits, rounding to 53 bits and then to the format equals rounding
-              the exact result once (Figueroa, "When is double rounding innocuous?", 1995: 53 ≥ 2 · 11 + 2).
+    source    "device" if the device computes, "rounded" if fp64 does and every result is rounded. The results are the
+              same: for formats with up to 11 bits, rounding to 53 bits and then to the format equals rounding the exact
+              result once (Figueroa, "When is double rounding innocuous?", 1995: 53 ≥ 2 · 11 + 2).
     number    converts a float to the nearest number of the format
     value     converts a number of the format to a float
     """

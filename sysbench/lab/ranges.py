@@ -23,7 +23,7 @@ A profile of sysbench's own workload has these ranges, and `sysbench.trace` iden
 A compiled model has only the ranges of the step and its phases. Ranges of modules would be compiled with the model, and
 the profiled step would differ from the timed one.
 
-`following` reports the path of the `nn.Module` that is being called; a shared one has several paths.
+`following` reports the path of the `nn.Module` that is being called; a shared module has several paths.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def named(name: str) -> Range:
 
 @contextmanager
 def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[None]:
-    """Make every `named` block and every call of a module of `model` in this context a range that `profiler` records."""
+    """Make `named` blocks and calls of modules of `model` in this context visible to `profiler` as ranges."""
     global _range
     before = _range
     ranges = _ModuleRanges(_ranges_of(profiler))
@@ -135,9 +135,7 @@ def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[N
 
 @contextmanager
 def told(enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
-    """Call `enter` with the name of every `named` range that is entered in this context, and `leave` when the range
-    ends.
-    """
+    """In this context, call `enter` with the name of each `named` range, and `leave` at the end of the range."""
     global _range
 
     @contextmanager

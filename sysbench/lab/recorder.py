@@ -51,8 +51,9 @@ class TorchRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record everything inside this context. CUPTI is set up before the recording, and its buffers are read
-        afterwards.
+        """Record everything inside this context.
+
+        CUPTI is set up before the recording, and its buffers are read afterwards.
         """
         self._profile.prepare_trace()
         self._profile.start_trace()
@@ -84,7 +85,7 @@ class TorchRecorder:
                 shutil.copyfileobj(source, target, 1 << 20)
 
     def _export(self, path: Path) -> None:
-        """Write the JSON; raises OSError. Kineto itself does not raise, but leaves a partial file under another name."""
+        """Write the JSON; raises OSError. Kineto does not raise, but leaves a partial file under another name."""
         self._profile.export_chrome_trace(str(path))
         if not path.is_file():
             full = shutil.disk_usage(path.parent).free < _NEXT_TO_NOTHING_BYTES
@@ -94,7 +95,7 @@ class TorchRecorder:
 
 
 class NsysRecorder:
-    """Nsight Systems, which wraps this process and records while a certain NVTX range is open."""
+    """Nsight Systems, which wraps this process and records while the NVTX range `CAPTURE_RANGE` is open."""
 
     ranges: ranges.Profiler = "nvtx"
 
@@ -106,7 +107,7 @@ class NsysRecorder:
     def recording(self) -> Iterator[None]:
         """Record everything inside this context.
 
-        On CUDA, operators also become ranges, with numbers that link backward to forward.
+        On CUDA, operators also become ranges, with sequence numbers that link backward to forward.
         """
         import nvtx
 

@@ -41,8 +41,7 @@ class TrainingStep:
     """
 
     def __init__(self, cell: ModelCell, device: torch.device, mesh: DeviceMesh | None = None) -> None:
-        """Build everything on `device`; raises UnavailableError if a part is not available there or does not suit the
-        cell.
+        """Build everything on `device`; raises UnavailableError for missing or incompatible parts.
 
         With a `mesh` (`strategies.mesh_of`), the model is distributed over the ranks of the mesh by the cell's
         strategy, and this object is this rank's part of the step. Every rank must build the step and run it.
@@ -65,7 +64,7 @@ class TrainingStep:
 
     @property
     def phases(self) -> tuple[tuple[Phase, Callable[[], None]], ...]:
-        """The phases of the cell's mode in execution order; those of a micro-batch occur once for each micro-batch."""
+        """The phases of the cell's mode in execution order; phases of a micro-batch occur once for each micro-batch."""
         found: list[tuple[Phase, Callable[[], None]]] = []
         for number in range(self.cell.grad_accum):
             implementations: dict[Phase, Callable[[], None]] = {
@@ -89,7 +88,7 @@ class TrainingStep:
 
     @property
     def output(self) -> Any:
-        """Output of the model: logits (batch, ctx, vocab) of the built-in one. None before a step and after `forget`."""
+        """Model output, logits (batch, ctx, vocab) if built-in; None before a step and after `forget`."""
         return self._output
 
     @property
@@ -160,7 +159,7 @@ class TrainingStep:
                 self._output, self._losses[-1] = None, self._losses[-1].detach()
 
     def _exchanging(self, number: int) -> AbstractContextManager[None]:
-        """Return the context of a micro-batch: with `no_sync`, ranks exchange gradients only after the last backward."""
+        """Return the context of a micro-batch; with `no_sync`, ranks exchange gradients only in the last one."""
         if self.cell.no_sync != "on" or not self._is_among_ranks:
             return nullcontext()
         return exchanging_gradients(self.model, self._is_last(number))

@@ -165,9 +165,9 @@ def own_batch(strategy: Strategy | None) -> int:
 def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     """Split every attention by heads and every feed-forward block by columns, and then rows, as in Megatron-LM.
 
-    Each of these parts takes two all-reduces: one of its output in forward, one of the gradient of its input in
-    backward. Every rank computes embeddings, norms and the output projection in full. Shoeybi et al., "Megatron-LM",
-    2019.
+    Each attention and each feed-forward block takes two all-reduces: one of its output in forward, one of the gradient
+    of its input in backward. Every rank computes embeddings, norms and the output projection in full. Shoeybi et al.,
+    "Megatron-LM", 2019.
     """
     if not isinstance(model, Transformer):
         parallelize = getattr(model, "parallelize", None)

@@ -146,9 +146,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model for contexts up to `ctx`, on torch's default device, with uninitialized weights (see
-    `draw_weights`).
-    """
+    """The whole model for contexts up to `ctx`, on torch's default device; the weights are uninitialized."""
 
     def __init__(self, shape: ModelShape, ctx: int, attention: Attention = "naive") -> None:
         super().__init__()
@@ -183,9 +181,7 @@ def build(shape: ModelShape, ctx: int, attention: Attention, device: torch.devic
 
 @torch.no_grad()
 def draw_weights(model: Transformer, generator: torch.Generator) -> None:
-    """Draw weights from normal distributions truncated at 3σ: σ² is 2/(d_in + d_out) for linear layers, 1 for
-    embeddings.
-    """
+    """Draw from normal distributions truncated at 3σ: σ² is 2/(d_in + d_out) in linear layers, 1 in embeddings."""
     for module in model.modules():
         if isinstance(module, Linear):
             _draw_truncated_normal(module.weight, math.sqrt(2 / sum(module.weight.shape)), generator)
@@ -194,9 +190,7 @@ def draw_weights(model: Transformer, generator: torch.Generator) -> None:
 
 
 def _draw_truncated_normal(weight: Tensor, deviation: float, generator: torch.Generator) -> None:
-    """Draw in place by inverting the cumulative distribution: on a CPU, twelve times as fast as
-    `nn.init.trunc_normal_`.
-    """
+    """Draw by inverting the distribution function: on a CPU, twelve times as fast as `nn.init.trunc_normal_`."""
     bound = math.erf(TRUNCATION_DEVIATIONS / math.sqrt(2))
     limit = TRUNCATION_DEVIATIONS * deviation
     weight.uniform_(-bound, bound, generator=generator).erfinv_().mul_(deviation * math.sqrt(2)).clamp_(-limit, limit)

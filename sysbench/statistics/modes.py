@@ -39,22 +39,22 @@ class Modes:
 
 
 def two_modes(samples: Stream) -> Modes | None:
-    """Return the two groups if a gap splits the samples in two, as two clock rates or two code paths do; else None.
+    """Return two groups of samples if a gap separates them, as with two clock rates or two code paths; else None.
 
     First, the sorted samples are split where the variance between the two groups is largest. Each group must hold at
     least three samples and a tenth of all samples. Before the split, ties are spread over the clock's tick, and the
     outermost 5 % are clipped, so that spikes do not attract the split.
 
-    Second, the dip test decides whether there is a gap at the split. It is applied to the smaller group and an equal
-    number of adjacent samples from the larger group. With groups of equal size, the test finds a mode of a fifth of the
+    Second, the dip test decides whether there is a gap at the split. The test is applied to the smaller group and an
+    equal number of adjacent samples from the larger group. With groups of equal size, it finds a mode of a fifth of the
     samples as reliably as a mode of half the samples. The limit for m samples, (0.70 − 0.44/√m)/√m, lies 5 % above the
     99.5 % quantile of the dip of m uniform samples, to allow for the choice of the split. Uniform samples are the worst
     case, so the limit holds for every unimodal distribution, however skewed, heavy-tailed or flat, and also for a
     steady drift.
 
-    In simulations with n = 10–200 samples, normal and lognormal streams raise false alarms in at most 0.5 % of cases. A
-    gap of six standard deviations is found in 97 % of streams of 200 samples with a fifth of them above the gap, and in
-    92 % of streams of 50 samples with half of them above the gap.
+    In simulations with n = 10–200 samples, at most 0.5 % of normal and lognormal streams raise a false alarm. A gap of
+    six standard deviations is found in 97 % of streams of 200 samples with a fifth of them above the gap, and in 92 %
+    of streams of 50 samples with half of them above the gap.
 
     The order of samples affects only the number of switches. A single lasting level shift is reported here, with one
     switch; `drift` also reports the shift if the level differs between start and end.
@@ -104,8 +104,8 @@ def dip(ordered: Values, floor: float = 0.0) -> float:
     The distance is the largest vertical difference between the two functions, at least 1/(2n) and at most 1/4 (Hartigan
     and Hartigan, The dip test of unimodality, Annals of Statistics 13, 1985). A unimodal distribution function is
     convex up to its mode and concave after it. The algorithm therefore starts with all samples, and narrows the modal
-    interval between the greatest convex minorant and the least concave majorant. It ends when these two are no farther
-    apart than the distance already required outside the modal interval.
+    interval between the greatest convex minorant and the least concave majorant. It ends when minorant and majorant are
+    no farther apart than the distance already required outside the modal interval.
 
     A dip below `floor` is returned as `floor`, which saves most of the time. `ordered` must be increasing, without
     ties.

@@ -71,11 +71,13 @@ def drift(samples: Stream) -> Drift | None:
     """Return the drift if the level changes steadily from the start of the stream to its end; else None.
 
     The size of the drift comes from the Theil–Sen line: its slope is the median slope over all pairs of samples, and
-    its intercept is the median of the remainders. Significance is decided on ranks, so that neither the distribution
-    nor spikes matter: the test statistic is Spearman's correlation with time on Fisher's scale, with variance 1.06/(m −
-    3) (Fieller, Hartley and Pearson, Tests for rank correlation coefficients, Biometrika 44, 1957). An autocorrelated
-    stream shows trends by chance, so m is its effective sample size, n(1 − φ)/(1 + φ). Here φ is the lag-1 correlation
-    of the detrended ranks, corrected for its bias −(2 + 4φ)/n (Marriott and Pope, Biometrika 41, 1954).
+    its intercept is the median residual.
+
+    Significance is decided on ranks, so that neither the distribution nor spikes matter. The test statistic is
+    Spearman's correlation with time on Fisher's scale, with variance 1.06/(m − 3) (Fieller, Hartley and Pearson, Tests
+    for rank correlation coefficients, Biometrika 44, 1957). An autocorrelated stream shows trends by chance, so m is
+    its effective sample size, n(1 − φ)/(1 + φ). Here φ is the lag-1 correlation of the detrended ranks, corrected for
+    its bias −(2 + 4φ)/n (Marriott and Pope, Biometrika 41, 1954).
 
     The limit of 3.09 keeps false alarms at 0.3 % for independent samples and at 0.7 % for φ = 0.5 and n ≥ 50
     (simulated). Below n = 50, autocorrelation cannot be distinguished from drift. With 0.5 % noise, a drift of 1 % over
@@ -97,8 +99,7 @@ _AUTOCORRELATION_LIMIT = 2.65
 
 
 def autocorrelation(samples: Stream) -> Autocorrelation | None:
-    """Return the correlation of consecutive samples and the effective sample size; None without significant
-    correlation.
+    """Return the correlation of consecutive samples and the effective sample size; None if it is not significant.
 
     The test statistic is Bartels' rank version of von Neumann's ratio (The rank version of von Neumann's ratio test for
     randomness, Journal of the American Statistical Association 77, 1982): the sum of squared differences of consecutive
@@ -145,7 +146,8 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
        streams. This probability must be below 0.25 %, or below 1.2 % after a warm-up, so k is 3 or 2 for ten steps.
 
     The limits in 1 and 2 follow the 99.7 % quantiles of simulated lognormal streams (σ = 0.05, tens of thousands for
-    each length). The additional comparison of ranks limits false alarms on skewed streams.
+    each length). The conditions on ranks (slower than all others, above the 95th percentile) limit false alarms on
+    skewed streams.
 
     If there is a `warmup`, it must confirm the sign: the median of its last three steps must exceed the median of the
     second half of `samples` by at least half the excess of the slow steps. This distinguishes a slow start from a spike
@@ -194,9 +196,7 @@ def _run_in(values: Values) -> int:
 
 
 def _head_score(samples: Series, head: int) -> float:
-    """Return how far the median of the first `head` samples lies above that of the rest, in robust deviations of the
-    rest.
-    """
+    """Return the excess of the first `head` samples' median over the rest's, in robust deviations of the rest."""
     excess = median(samples.values[:head]) - median(samples.values[head:])
     # The first samples help to determine the clock's tick, even if all others are equal.
     sigma = robust_sigma(samples.untied[head:])
@@ -213,7 +213,7 @@ def _times(count: int) -> tuple[Values, float]:
 
 
 def _trend_score(ranks: Values) -> float:
-    """Return the correlation of the ranks with time in units of its standard deviation under no trend.
+    """Return the test statistic of `drift`: the correlation of the ranks with time, in standard deviations.
 
     Autocorrelation can only lower the score, so it is not estimated if the score for independent samples is not
     significant.
@@ -243,7 +243,7 @@ def _memory_about_trend(residuals: Values) -> float:
 
 
 def _product(one: Values, other: Values) -> float:
-    """Return the scalar product, truncated to the shorter of the two."""
+    """Return the scalar product of two sequences, without the surplus elements of the longer one."""
     return float(sum(map(mul, one, other)))
 
 

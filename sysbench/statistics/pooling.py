@@ -15,8 +15,8 @@ FALSE_CLAIM: Final = 0.01
 """Family-wise error rate: the largest probability of any false claim, over all comparisons together."""
 
 SMALLEST_EFFECT: Final = 0.01
-"""Smaller differences between two cells are not reported: clocks and temperatures cause such differences between processes,
-which the samples of a single process do not show."""
+"""Smaller differences between two cells are not reported: clocks and temperatures cause such differences between
+processes, which the samples of a single process do not show."""
 
 ALIKE: Final = 0.01
 """Ratios within this share of a common ratio count as equal to it."""
@@ -37,14 +37,14 @@ class Pooled:
 
 
 def pooled(ratios: Sequence[Ratio]) -> Pooled | None:
-    """Return the ratio on which all cells agree; None if they disagree, or if there is no common value to report.
+    """Return the ratio on which all cells agree, or None.
 
     Cells agree if the geometric mean of all ratios lies within the interval of each ratio, or within 1 % of it. For
     this check, the intervals are widened on the logarithmic scale from 95 % each to 95 % jointly (Bonferroni, for
     normal deviates).
 
-    Also returns None for no ratios, if a ratio has no interval, and if the `reach` is more than 5 % of the value: the
-    range of the ratios then says more than the common value.
+    Returns None for no ratios, if the cells disagree, if a ratio has no interval, and if `reach` is more than 5 % of
+    the value: the range of the ratios then says more than the common value.
     """
     if not ratios or any(each.low is None or each.high is None or each.low <= 0 for each in ratios):
         return None

@@ -1,6 +1,4 @@
-"""Fits of power laws (exponent 1 is "linear", 2 is "quadratic"), and sizes at which one implementation overtakes
-another.
-"""
+"""Fits of power laws, and crossovers: the sizes at which one implementation overtakes another."""
 
 from __future__ import annotations
 
@@ -83,12 +81,12 @@ class NoPowerLaw:
 def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoPowerLaw:
     """Fit the exponent with which `values` grow over the largest sizes, with its 95 % interval.
 
-    The fit is a least-squares line through the logarithms of both. The interval of the slope is Student's, from the
-    scatter about the line. This scatter includes effects that do not show in a single timing, such as caches, partly
-    filled tiles, and clock rates.
+    The fit is a least-squares line through the logarithms of sizes and values. The interval of the slope is Student's,
+    from the scatter about the line. This scatter includes effects that do not show in a single timing, such as caches,
+    partly filled tiles, and clock rates.
 
     Fixed costs (a launch, an allocation) lift the smallest sizes off any power law. The fit therefore uses the longest
-    run of sizes up to the largest that scatters by at most 10 % about its line. Of this run, it leaves out the smallest
+    run of sizes up to the largest that scatters by at most 10 % about its line. From this run, it excludes the smallest
     sizes if they lie outside the 99 % prediction interval of the others and more than 2 % off their line. At least
     three sizes must remain, and must determine the exponent to within ± 0.25; otherwise the result is NoPowerLaw. The
     exponent applies only to the sizes used: if a fixed cost fades slowly, the exponent is below the asymptotic one.
@@ -97,8 +95,8 @@ def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoP
     and for 3 sizes that scatter by up to 1 %. If 3 sizes scatter by 5 %, no exponent is reported in three of four
     cases, and 86 % of the reported intervals contain the true exponent.
 
-    Raises ValueError for sizes or values that are not positive and finite, for unequal numbers of them, and for
-    duplicate sizes.
+    Raises ValueError for sizes or values that are not positive and finite, for duplicate sizes, and if the numbers of
+    sizes and values differ.
     """
     x, y = _logarithms(sizes, "size"), _logarithms(values, "value")
     if len(x) != len(y):
@@ -214,7 +212,7 @@ def crossovers(sizes: Sequence[float], ratios: Sequence[Ratio]) -> list[Crossove
     exclude 1). Undecided sizes between the two are part of the bracket. If the line through the measured points crosses
     1 more than once in the bracket, the reported size is the geometric mean of these crossings.
 
-    Raises ValueError for sizes that are not positive, not ascending, or not as many as the ratios.
+    Raises ValueError for sizes that are not positive or not ascending, and if the numbers of sizes and ratios differ.
     """
     if len(sizes) != len(ratios):
         raise ValueError(f"{len(sizes)} sizes and {len(ratios)} ratios: the numbers must be equal")

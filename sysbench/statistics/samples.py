@@ -1,4 +1,4 @@
-"""Validated streams of samples, with ties, median, spread and outliers: the basis of all other statistics.
+"""Validated streams of samples, with median, ranks, spread and outliers: the basis of all other statistics.
 
 Most functions are plain Python, because a run has thousands of streams of only a few dozen samples. For so few samples,
 a pass in plain Python takes no longer than the call of a single numpy function.
@@ -38,7 +38,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """At least one finite sample, with values that several statistics share and that are computed once."""
+    """At least one finite sample, with cached values that several statistics share."""
 
     values: Values
     ordered: Values
@@ -143,7 +143,7 @@ def percentile(ordered: Values, percent: float) -> float:
 
 
 def robust_sigma(values: Values) -> float:
-    """Estimate the standard deviation from the median absolute deviation, which a minority of outliers does not affect."""
+    """Estimate the standard deviation from the median absolute deviation, unaffected by a minority of outliers."""
     return _MAD_TO_SIGMA * median_absolute_deviation(values)
 
 
@@ -164,8 +164,7 @@ class Outliers:
 
 
 def outliers(samples: Stream) -> Outliers | None:
-    """Return the samples that lie farther from the median than the spread of the stream explains; None if there are
-    none.
+    """Return the samples that are too far from the median for the spread of the stream; None if there are none.
 
     A sample is an outlier if its distance from the median is more than k(n) = 4.1 + 0.15·ln n + 130/n^1.5 robust
     deviations (1.4826 times the median absolute deviation, with ties spread over the clock's tick) and more than 0.1 %

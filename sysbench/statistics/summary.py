@@ -1,6 +1,4 @@
-"""Summary statistics of a stream of samples, the confidence interval of its median, and a stopping rule for
-measurements.
-"""
+"""Summary of a stream of samples, the confidence interval of its median, and a stopping rule for measurements."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ class Summary:
 
 
 def summarize(samples: Stream) -> Summary:
-    """Summarize the samples. Raises ValueError if there are none or one of them is not finite."""
+    """Return summary statistics. Raises ValueError if there are no samples, or if one is not finite."""
     checked = series(samples)
     values, ordered, count = checked.values, checked.ordered, len(checked)
     # The first value is subtracted so that the mean of equal samples is exact. `np.add.reduce` avoids the overhead of
@@ -100,7 +98,7 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
 
 
 def interval_of(ordered: Values, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return `median_interval` of samples that are already in ascending order."""
+    """Return the confidence interval of the median, as `median_interval` does, for samples in ascending order."""
     position = _position(len(ordered), confidence)
     if position is None:
         return None

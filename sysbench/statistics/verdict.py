@@ -51,7 +51,7 @@ FEWEST_RUNS = 3
 
 @dataclass(frozen=True)
 class Judged:
-    """A ratio B/A, its interval, and the verdict. Without an interval the verdict is AMBIGUOUS."""
+    """A ratio B/A, its interval, and the verdict. Without an interval, the verdict is AMBIGUOUS."""
 
     ratio: float
     low: float | None
@@ -84,14 +84,14 @@ def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
 
 
 def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
-    """Compare A and B by one median of each per round; in a round, both are measured back to back.
+    """Compare A and B over rounds, in each of which both are measured back to back.
 
-    A disturbance affects both sides of a round, so only the ratio within each round counts. The interval is that of the
-    mean logarithm of these ratios, with a fifth trimmed from either end (Yuen, The two-sample trimmed t for unequal
-    population variances, Biometrika 61, 1974; Tukey and McLaughlin, Sankhyā A 25, 1963, for one sample). Processes are
-    the unit of replication: each counts as one number, however many steps it has. With fourteen rounds, the simulated
-    rate of false verdicts is 0.6 % for normal noise, 0.5 % for t₃, and 0.4 % if one process in twelve is slowed by 10 %
-    on average.
+    The arguments are the medians of A and B, one per round. A disturbance affects both sides of a round, so only the
+    ratio within each round counts. The interval is that of the mean logarithm of these ratios, with a fifth trimmed
+    from either end (Yuen, The two-sample trimmed t for unequal population variances, Biometrika 61, 1974; Tukey and
+    McLaughlin, Sankhyā A 25, 1963, for one sample). Processes are the unit of replication: each counts as one number,
+    however many steps it has. With fourteen rounds, the simulated rate of false verdicts is 0.6 % for normal noise, 0.5
+    % for t₃, and 0.4 % if one process in twelve is slowed by 10 % on average.
 
     Raises ValueError if the numbers of medians differ, for no medians, and for a median that is not positive and
     finite.
@@ -112,12 +112,12 @@ def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) 
 
 
 def over_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
-    """Compare A and B by one median per run, for runs made at different times.
+    """Compare A and B over runs made at different times.
 
-    The interval is Welch's, for the difference of the mean logarithms (The generalization of Student's problem when
-    several different population variances are involved, Biometrika 34, 1947). If all runs of A came before all runs of
-    B, the difference includes everything that changed in between. This function cannot detect such a change;
-    `over_rounds` avoids it.
+    The arguments are the medians of the runs of A and of B. The interval is Welch's, for the difference of the mean
+    logarithms (The generalization of Student's problem when several different population variances are involved,
+    Biometrika 34, 1947). If all runs of A came before all runs of B, the difference includes everything that changed in
+    between. Unlike `over_rounds`, this function cannot separate such a change from the difference between A and B.
 
     Raises ValueError for no medians, and for a median that is not positive and finite.
     """
@@ -224,7 +224,7 @@ _MOST_EXACT = 40
 
 
 def rank_sum(one: Stream, other: Stream) -> float:
-    """Return the two-sided p-value of the Mann–Whitney U test that both streams have the same distribution.
+    """Return the two-sided p-value of the Mann–Whitney U test for equal distributions of the two streams.
 
     The p-value is exact for up to 40 samples in each stream, with ties sharing their ranks; above that, it comes from
     the normal distribution with continuity correction (Mann and Whitney, On a test of whether one of two random

@@ -34,7 +34,7 @@ _GLOO_TIMEOUT = "Timed out waiting"
 
 
 def serve(channel: Channel, import_s: float) -> bool:
-    """Announce this worker and run commands until the engine disconnects or sends Exit; return whether to exit cleanly."""
+    """Announce this worker and run commands until Exit or a disconnection; return whether to exit cleanly."""
     try:
         channel.send(
             WorkerReady(
@@ -78,16 +78,14 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
 
 
 def _threads(request: protocol.Measure) -> int | None:
-    """Return the number of CPU threads for the cell; by default, ranks share torch's number, and thus the cores,
-    evenly.
-    """
+    """Return the number of CPU threads for the cell; by default, ranks share torch's number evenly."""
     if request.rank is None or request.cell.threads is not None:
         return request.cell.threads
     return max(1, torch.get_num_threads() // request.cell.workers)
 
 
 def _ranks(request: protocol.Measure) -> AbstractContextManager[None]:
-    """Return the process group of the cell's ranks as a context; it does nothing for a cell without ranks."""
+    """Return the process group of the cell's ranks as a context; for a single worker, the context does nothing."""
     rank = request.rank
     if rank is None:
         return nullcontext()
@@ -97,7 +95,7 @@ def _ranks(request: protocol.Measure) -> AbstractContextManager[None]:
 
 @cache
 def _set_modules_aside() -> None:
-    """Exclude the objects that modules hold after the first cell from garbage collection, which took 0.3 s per cell."""
+    """Exclude objects of modules from garbage collection after the first cell; traversing them took 0.3 s per cell."""
     gc.freeze()
 
 

@@ -1,4 +1,4 @@
-"""Import of the user's code in the worker, and conversion of its exceptions, so that they differ from sysbench's own."""
+"""Import of the user's code in the worker; its errors are distinguished from errors of sysbench."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def import_s(files: Iterable[CodeFile]) -> float:
 
 
 def code_file(target: str, path: Path | None) -> CodeFile:
-    """Return the path and the SHA-256 of a file that `target` names; raises OSError if the file cannot be read."""
+    """Return the path and the SHA-256 of the file that `target` names; raises OSError if the file cannot be read."""
     digest = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
     return CodeFile(target=target, path=None if path is None else str(path), sha256=digest)
 
@@ -128,8 +128,8 @@ def _of_name(name: str, root: Path, option: str) -> ModuleType:
 class users:  # noqa: N801  A context manager, faster than a generator: a step enters two of them while it is timed.
     """Context in which exceptions of the user's code become UserCodeErrors that name the line of the code.
 
-    Out-of-memory errors propagate unchanged. For operations that need data, which a simulation does not have, an
-    UnavailableError names the line. Output of the user's code goes to `stdout`.
+    Out-of-memory errors propagate unchanged. An UnavailableError remains one, with the line added. Output of the user's
+    code goes to `stdout`.
     """
 
     def __init__(self, doing: str, stdout: Any = None) -> None:
@@ -167,7 +167,7 @@ def _in(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str | None:
-    """Return the innermost line of a traceback in the user's code, neither torch nor sysbench: `gpt.py:42 in forward`."""
+    """Return the innermost line of a traceback outside torch and sysbench, such as `gpt.py:42 in forward`."""
     theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

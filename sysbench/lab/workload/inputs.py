@@ -28,10 +28,10 @@ _TARGETS = frozenset({"targets", "target", "labels", "y"})
 class Inputs:
     """The arguments of one call of the model.
 
-    said    origin of the inputs, for messages
-    tokens  the token ids (batch, ctx) among the inputs; None if there are none
-    next_tokens  the token id that follows each of `tokens`, the target of the loss
-    vocabulary  the number of different token ids
+    said         origin of the inputs, for messages
+    tokens       token ids (batch, ctx) among the inputs; None if there are none
+    next_tokens  for each of these ids, the id that follows, which is the target of the loss
+    vocabulary   number of different ids
     """
 
     arguments: tuple[Any, ...]
@@ -55,8 +55,8 @@ def inputs_of(
 ) -> tuple[Inputs, ...]:
     """Create the inputs of `model` on `device`, one for each micro-batch of a step.
 
-    The inputs come from the function of --inputs, from the descriptions of --input, from the function `get_inputs`
-    beside the model in `code`, or else from the signature of the model. Raises UnavailableError if the inputs cannot be
+    The inputs come from the function of --inputs, from the descriptions of --input, from the function `get_inputs` in
+    the module of the model (`code`), or are inferred from the model. Raises UnavailableError if the inputs cannot be
     inferred, and UserCodeError if the user's function fails.
     """
     vocabulary = _vocabulary(model)
@@ -157,11 +157,10 @@ def _described(
 
 
 def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
-    """Yield random token ids for each micro-batch, for a model with an embedding whose forward requires only one
-    argument.
+    """Yield the inferred inputs for each micro-batch: random token ids below the size of the model's embedding.
 
-    If forward also has an optional argument for targets, the inputs include the next token ids, so that the model
-    computes its own loss. Raises UnavailableError for any other model.
+    The model's forward must require only one argument. If it also has an optional argument for targets, the inputs
+    include the next token ids, so that the model computes its own loss. Raises UnavailableError for any other model.
     """
     name, vocabulary = type(model).__name__, _vocabulary(model)
     try:

@@ -16,9 +16,7 @@ from sysbench.lab.workload.inputs import Inputs
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy of all positions in fp32, for logits (batch, ctx, vocab) and target ids (batch,
-    ctx).
-    """
+    """Return the mean cross-entropy in fp32, for logits (batch, ctx, vocab) and target ids (batch, ctx)."""
     return nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
@@ -29,8 +27,7 @@ class Loss:
     """
 
     def __init__(self, inputs: Inputs, code: Loaded | None = None) -> None:
-        """Use the user's function `code`, called with (output) or (output, inputs); without `code`, choose a loss by
-        the output.
+        """Use the user's function `code` of (output) or (output, inputs); if None, choose a loss by the output.
 
         Raises UnavailableError if the function takes other arguments.
         """
@@ -43,7 +40,7 @@ class Loss:
             raise UnavailableError(f"--loss {self.said}: it must take (output) or (output, inputs)")
 
     def __call__(self, output: Any) -> Tensor:
-        """Return the loss as a tensor with one element; raises UnavailableError if there is none to train with."""
+        """Return the loss as a tensor with one element; raises UnavailableError if there is none with a gradient."""
         if self._code is None:
             named = dict(_named(output))
             if self._fitting is None or self._fitting[0] not in named:  # chosen once: choosing takes time in every step
@@ -73,8 +70,7 @@ def _required(function: Callable[..., Any]) -> int:
 
 
 def fitting(output: Any, named: Mapping[str, Tensor], inputs: Inputs) -> tuple[str, Callable[[Tensor], Tensor], str]:
-    """Choose a loss for `output`: return the name of the tensor to compute the loss from, the function, and a
-    description.
+    """Choose a loss for `output`; return the name of the tensor it takes, the function, and a description.
 
     The loss is the model's own if the output has one, else the cross-entropy of the logits, else the mean of the
     output. `named` holds the tensors in `output` by name. Raises UnavailableError for an output without floating-point

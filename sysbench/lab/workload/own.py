@@ -134,9 +134,7 @@ def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
 
 
 def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
-    """Replace the function `HOOK` in the model's module by the cell's attention implementation, or restore the
-    original.
-    """
+    """Replace the model's attention function (`HOOK`) by the cell's implementation, or restore the original."""
     own = _HOOKS.setdefault(code.module, getattr(code.module, HOOK, None))
     if cell.attention == "own":
         if own is not None:
@@ -157,7 +155,7 @@ def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
 
 
 def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the factory with the trainable parameters if its first argument is named `param…`, otherwise with the model."""
+    """Call the factory with the trainable parameters if its first argument is `param…`, else with the model."""
     try:
         first = next(iter(inspect.signature(factory.value).parameters), "params")
     except (TypeError, ValueError):

@@ -38,8 +38,8 @@ class OwnWorkload:
 
     class_name  class of the model before FSDP2 replaces it
     files       files of its code, as they were imported
-    inputs      where the inputs come from
-    loss        returns how the loss is computed; None before the first call
+    inputs      origin of the inputs, for messages
+    loss        returns a description of the loss, which is known after the first step
     printed     output of its code so far
     import_s    duration of the first import of its code
     """
@@ -87,7 +87,7 @@ class Workload:
 
 
 def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
-    """Build the built-in Transformer and its batches; raises UnavailableError if `device` lacks the cell's attention."""
+    """Build the workload of the built-in Transformer; raises UnavailableError for unsupported attention."""
     model = build(shape, cell.ctx, cell.attention, device, cell.seed)
     drawn = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
@@ -117,11 +117,10 @@ def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
 
 
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
-    """Return the FLOPs of one operator call: of matrix products, convolutions and fused attention, as torch counts
-    them.
+    """Return the FLOPs of one call of a matrix product, a convolution or fused attention; 0 for other operators.
 
-    The counts are those of FlopCounterMode, which omits `_grouped_mm`, the products of experts. These count as one
-    product over all rows, whichever expert a row is for. All other operators count as 0.
+    FLOPs are counted by the formulas of torch's FlopCounterMode. It omits `_grouped_mm`, the products of experts, which
+    count here as one product over all rows, whichever expert a row is for.
     """
     if operator is torch.ops.aten._grouped_mm.default:
         first, second = arguments[:2]
@@ -132,7 +131,7 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
 
 
 def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None) -> OwnModelFacts:
-    """Return the facts about a user's model, with its FLOPs by phase; if these are None, `uncounted` gives the reason."""
+    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason."""
     own, parameters = work.own, list(work.model.parameters())  # torch yields shared ones once
     assert own is not None
     return OwnModelFacts(
