@@ -1,6 +1,6 @@
 """Admission of cells: the device must support a cell, and its free memory must suffice.
 
-A cell is also skipped if another cell of the same kind, and no larger, has not fitted.
+A cell is also skipped if a cell of the same kind that is no larger did not fit.
 """
 
 from __future__ import annotations

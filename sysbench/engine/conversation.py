@@ -23,7 +23,7 @@ GOODBYE_S = 10.0
 """Longest time that a worker may take to end after a request to exit, or after closing its connection."""
 
 START_S = 120.0
-"""Minimum time limit for a worker to import torch and report, because a short --timeout is meant for cells that hang.
+"""Minimum time limit for a worker to import torch and report, even if --timeout is shorter, which is for hanging cells.
 From a cold network disk, the import takes a minute or two.
 """
 

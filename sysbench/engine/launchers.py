@@ -51,7 +51,7 @@ class Launcher(Protocol):
 
 
 class PlainLauncher:
-    """`python -m sysbench.worker` with this Python and this sysbench.
+    """Starts `python -m sysbench.worker` with the Python and the sysbench of this process.
 
     `prefix` precedes the command, for example `("nsys", "profile", "-t", "cuda,nvtx")`.
     """

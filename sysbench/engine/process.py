@@ -110,7 +110,7 @@ class WorkerProcess:
                 raise SysbenchError(f"cannot make temporary files for a worker: {reason(error)}") from error
             self._process = self._launch(launcher.environment(), address)
             self.sentinel = _sentinel(self._process.pid, resources)
-            """Descriptor that is readable when the process has ended; None on systems that have none."""
+            """Descriptor that is readable when the process has ended; None on systems without such a descriptor."""
             self._resources = resources.pop_all()
         self.source = self._listener.fileno()
         """Descriptor that is readable when there is something to receive."""

@@ -47,7 +47,7 @@ Placement = Callable[[WorkerReady], Sequence[PlacedCell]]
 
 
 class Supervisor:
-    """Provides a worker for every cell, sends it one request at a time, and acts on the outcome."""
+    """Provides a worker for every cell, sends the worker one request at a time, and acts on the outcome."""
 
     def __init__(
         self,
@@ -108,9 +108,7 @@ class Supervisor:
         return [self._dismiss(self._worker)] if self._worker is not None else []
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:
-        """Measure an admitted cell, after the measurements it requires; replace the worker if the cell may have
-        affected it.
-        """
+        """Measure an admitted cell, after the measurements it requires, and replace the worker if necessary."""
         if self._wants_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
         first = placed.cell.timed_first
@@ -179,7 +177,7 @@ class Supervisor:
         return finished
 
     def _read(self, placed: PlacedCell, artifact: Path, finished: CellFinished) -> Generator[Event, None, CellFinished]:
-        """Read the cell's artifact once it is complete; if that fails, the cell fails."""
+        """Read the cell's artifact once the artifact is complete; the cell fails if reading fails."""
         said = None
         if self._launched_by.wraps:
             for event in self._say_goodbye():

@@ -33,14 +33,14 @@ ranks report it first, which identifies the ranks that did not join.
 
 _BY_OTHERS: Mapping[Outcome, int] = {"oom": 0, "timeout": 2}
 """Sort key of outcomes, from cause to consequence, default 1. Running out of memory is never the consequence of another
-rank's failure, a timeout usually is."""
+rank's failure; a timeout usually is."""
 
 
 class Team:
     """One worker for each rank of a cell, each with its own connection.
 
-    Commands to a team go to every rank. Events of rank 0 arrive like those of a single worker, and those of the
-    other ranks as `OfRank`; a cell is finished when every rank has finished it, or when a rank has failed.
+    Commands to a team go to every rank. Events of rank 0 arrive like events of a single worker, events of the other
+    ranks as `OfRank`. A cell is finished when every rank has finished it, or when one rank has failed.
     """
 
     def __init__(

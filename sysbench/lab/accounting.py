@@ -82,7 +82,7 @@ class StorageWatch:
 
     @contextmanager
     def following_resizes(self) -> Iterator[None]:
-        """Also report storages that are resized in this context, which FSDP2 does to free parameters."""
+        """Also report storages that are resized in this context, as FSDP2 does to free gathered parameters."""
         resize = torch.UntypedStorage.resize_
 
         def resize_and_tell(storage: torch.UntypedStorage, size_bytes: int) -> Any:

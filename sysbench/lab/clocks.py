@@ -65,7 +65,7 @@ class NoMarks:
         """Do nothing."""
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Return None: unknown."""
+        """Return None: the time is unknown."""
         return None
 
 

@@ -129,8 +129,8 @@ _RUN_IN_CHANCE = 0.0025
 """Significance level of sign 3 in `warmup_unfinished` if there is no warm-up."""
 
 _RUN_IN_CHANCE_AFTER_WARMUP = 0.012
-"""Significance level of sign 3 after a warm-up, which must confirm the sign; by chance, it does so in less than half of
-the false alarms."""
+"""Significance level of sign 3 after a warm-up, which must confirm the sign, and confirms less than half of the false
+alarms by chance."""
 
 
 def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | None:
@@ -143,7 +143,7 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
     2. The median of the first three samples is above the 95th percentile of the m others, and exceeds their median by
        more than 2.0 + 95/m^1.5 robust deviations.
     3. Each of the first k samples is slower than everything after it. By chance, this happens in (n − k)!/n! of all
-       streams. This probability must be below 0.25 %, or below 1.2 % after a warm-up, so k is 3 or 2 for ten steps.
+       streams. This probability must be below 0.25 %, or below 1.2 % after a warm-up: for ten steps, k is 3 or 2.
 
     The limits in 1 and 2 follow the 99.7 % quantiles of simulated lognormal streams (σ = 0.05, tens of thousands for
     each length). The conditions on ranks (slower than all others, above the 95th percentile) limit false alarms on
@@ -196,7 +196,7 @@ def _run_in(values: Values) -> int:
 
 
 def _head_score(samples: Series, head: int) -> float:
-    """Return the excess of the first `head` samples' median over the rest's, in robust deviations of the rest."""
+    """Return how far the median of the first `head` samples exceeds the median of the rest, in robust deviations."""
     excess = median(samples.values[:head]) - median(samples.values[head:])
     # The first samples help to determine the clock's tick, even if all others are equal.
     sigma = robust_sigma(samples.untied[head:])

@@ -91,7 +91,7 @@ def effect(numerator_samples: Stream, denominator_samples: Stream, family: int =
       has a few very long samples.
 
     With two streams of ten samples that differ by 3 % with 1 % noise, the difference is found in 99 % of cases for a
-    single comparison and in 95 % for a family of twenty. Among data sets without any effect, less than 1 % show one
+    single comparison and in 95 % for a family of twenty. Among data sets without any effect, fewer than 1 % show one
     (simulated).
 
     Raises ValueError as `ratio` does.

@@ -191,15 +191,15 @@ class Crossover:
     """Estimated size of the crossover, by linear interpolation of the logarithms; only `below` and
     `above` are measured."""
     below: float
-    """Largest measured size at which the ratio is still significantly on the first side."""
+    """Largest measured size at which the ratio is still significantly on the first side of 1."""
     above: float
-    """Smallest measured size at which the ratio is significantly on the other side."""
+    """Smallest measured size at which the ratio is significantly on the other side of 1."""
     falls: bool
     """Whether the ratio falls from above 1 to below 1."""
 
 
 def direction(ratio: Ratio) -> int:
-    """Return 1 if the ratio is significantly above 1, -1 if below, 0 if its interval contains 1 or is missing."""
+    """Return 1 if the ratio is significantly above 1, -1 if significantly below, 0 if neither or without interval."""
     if ratio.low is None or ratio.high is None:
         return 0
     return 1 if ratio.low > 1 else -1 if ratio.high < 1 else 0

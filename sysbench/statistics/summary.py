@@ -119,12 +119,11 @@ def relative_width(samples: Stream) -> float | None:
 def settled(samples: Stream, share: float) -> bool:
     """Whether measuring can stop: the 95 % interval of the median is no wider than `share` of the median (0.01 is 1 %).
 
-    Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, each number half as large
-    again as the last, and the result is False in between. At two consecutive checks, the interval must be narrow
-    enough. Checks after every sample would select streams whose spread happens to look small: the interval at the stop
-    would then cover the median in only 91 % of runs (simulated, checks from ten samples on). Simulated coverage with
-    the rare checks is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2 standard
-    deviations.
+    Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, each number 1.5 times the
+    previous one; in between, the result is False. At two consecutive checks, the interval must be narrow enough. Checks
+    after every sample would select streams whose spread happens to look small: the interval at the stop would then
+    cover the median in only 91 % of runs (simulated, checks from ten samples on). With the rare checks, simulated
+    coverage is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2 standard deviations.
     """
     values = series(samples).values
     looks = [_FIRST_LOOK]
