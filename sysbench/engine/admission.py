@@ -1,6 +1,6 @@
 """Admission of cells: the device must support a cell, and its free memory must suffice.
 
-A cell is also skipped if a cell of the same kind that is no larger did not fit.
+A cell that is at least as large as one that did not fit is skipped.
 """
 
 from __future__ import annotations

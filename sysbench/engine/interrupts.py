@@ -48,7 +48,7 @@ class Interrupts:
         return self._asked > 0
 
     def fileno(self) -> int:
-        """Return the file descriptor that becomes readable when a signal arrives."""
+        """Return the descriptor that becomes readable when a signal arrives."""
         return self._received
 
     def sleep(self, duration_s: float) -> None:

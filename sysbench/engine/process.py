@@ -62,8 +62,8 @@ _ahead: list[WorkerProcess] = []
 def launched_ahead(launcher: Launcher) -> Iterator[None]:
     """Launch a worker early, for the first call of `launched` in this context with the same command line.
 
-    The worker imports torch while this process determines what to measure. An unused worker is ended at the end of this
-    context. A failure to launch raises nothing here, because the call that needs a worker will report the failure.
+    The worker imports torch while this process determines what to measure. An unused worker ends with the context. A
+    failure to launch raises nothing here, because the call that needs a worker will report the failure.
     """
     try:
         # A signal must not interrupt this: a process that is not in the list yet would never be ended.
@@ -168,8 +168,8 @@ class WorkerProcess:
     def wait(self, also: int, timeout_s: float) -> bool:
         """Wait until there is something to receive, and return whether there is.
 
-        Returns False if the process has ended, the descriptor `also` is readable, or `timeout_s` has passed (or, on
-        systems without a sentinel, `POLL_S`).
+        Returns False if the process has ended, the descriptor `also` is readable, or the time is up (`POLL_S` at most
+        without a sentinel).
         """
         self._poll.register(also, select.POLLIN)
         patience_s = timeout_s if self.sentinel is not None else min(timeout_s, POLL_S)

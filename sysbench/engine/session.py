@@ -219,7 +219,7 @@ def _stop(crew: Supervisor | Elsewhere | None) -> Sequence[Event]:
 
 
 def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions: Provisions | None) -> None:
-    """Raise UsageError for cells that cannot run in parallel, on several nodes or elsewhere, as the options request."""
+    """Raise UsageError for cells that cannot run in parallel, on several nodes or elsewhere as requested."""
     if options.parallel and not all(cell.simulated for cell in cells):
         raise UsageError(
             f"--parallel {options.parallel} is for simulated cells (--simulate GPU): cells measured in parallel on "
@@ -253,7 +253,7 @@ def _beginning(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
 def _continued(path: Path, spec: RunSpec) -> tuple[Log, EarlierRun]:
     """Reopen a log to continue it; return the log and the earlier run.
 
-    The log is locked before it is read, and changed only if it has the same spec and the same code.
+    The log is locked before it is read, and changed only if spec and code match.
     """
     log = Log.reopen(path)
     try:

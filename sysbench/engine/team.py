@@ -112,10 +112,10 @@ class Team:
         return bool(speaking)
 
     def receive(self) -> Event | None:
-        """Receive one event from a rank and return the resulting event of the team, or None if there is none yet.
+        """Receive one event; return the team's event that results from it, or None.
 
-        WorkerReady is returned once all ranks are ready, and CellFinished once all ranks have finished or one has
-        failed. Raises WorkerGoneError and GarbledError, like `WorkerProcess.receive`.
+        WorkerReady is returned once all ranks are ready, and CellFinished once all have finished or one has failed.
+        Raises WorkerGoneError and GarbledError, like `WorkerProcess.receive`.
         """
         rank = self._speaker
         match event := self._received():

@@ -128,10 +128,7 @@ class History:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record the allocations in this context.
-
-        Only Python stacks are recorded, because C++ stacks take a hundred times as long to write.
-        """
+        """Record allocations with Python stacks only: C++ stacks take a hundred times as long to write."""
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python", device=self.device)
         try:
             with _Collectives(self._communicated) if dist.is_initialized() else nullcontext():
@@ -146,10 +143,7 @@ class History:
 
     @contextmanager
     def phase(self, number: int, name: str, step: _Step) -> Iterator[None]:
-        """Record when the phase in this context begins and ends, and categorize the blocks that remain at its end.
-
-        `number` is the number of the step, `name` the name of the phase.
-        """
+        """Record start and end of a phase of step `number`, and categorize the blocks that remain at its end."""
         began_us = _now_us()
         if number != self._step:
             self._step, self._step_since_us = number, began_us

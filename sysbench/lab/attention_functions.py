@@ -148,9 +148,9 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 
 
 def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
-    """Create q, k and v as leaf tensors with standard normal values, which require gradients.
+    """Create q, k and v: standard normal leaf tensors that require gradients.
 
-    Their shape is (batch, seq, dim), or (batch, heads, seq, dim) if the cell has heads.
+    The shape is (batch, seq, dim), or (batch, heads, seq, dim) if the cell has heads.
     """
     shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
     generator = torch.Generator(device=device).manual_seed(cell.seed)
@@ -163,7 +163,7 @@ def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
 
 
 def gradient_for(q: Tensor) -> Tensor:
-    """Create a random gradient of the loss with respect to the output, from which backward starts."""
+    """Create a random gradient of the output, from which backward starts."""
     return torch.randn(q.shape, dtype=torch.float32, device=q.device).to(q.dtype)
 
 

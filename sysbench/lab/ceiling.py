@@ -36,10 +36,10 @@ def measure(
 ) -> CeilingMeasured:
     """Measure the best rate of (n, n) × (n, n) products, doubling n until the products have taken `budget_s` seconds.
 
-    A ceiling is the attainable rate, not the typical one, so only the fastest product counts. Each size has one
-    warm-up. A warm-up counts towards the budget with the time of the fastest product only, because the very first
-    warm-up also loads the library. The precision of fp32 products is set explicitly, as it is for cells. `threads` is
-    the number of CPU threads; None leaves the number to torch.
+    A ceiling is the attainable rate, not the typical one: the fastest product counts, after one warm-up of each size. A
+    warm-up counts towards the budget with the time of the fastest product only, because the very first one also loads
+    the library. The precision of fp32 products is set explicitly, as for cells. `threads` is the number of CPU threads;
+    None leaves the number to torch.
     """
     target = torch_device(device)
     stopwatch = clock or clock_for(target)

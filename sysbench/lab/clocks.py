@@ -39,9 +39,9 @@ class Clock(Protocol):
     def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
         """Run `phases` once, in order; the times of a phase that occurs several times are added up.
 
-        With sync `phase`, the device is idle at the start and at the end of every phase, and the time of the step is
-        the sum of its phases. With sync `step`, the device is idle only at the start and at the end of the step. Phases
-        then follow each other without waiting, as in training, and have only device times.
+        With sync `phase`, the device is idle when a phase begins and ends, and the time of the step is the sum of its
+        phases. With sync `step`, the device is idle only when the step begins and ends; phases follow each other as in
+        training, and have only device times.
         """
         ...
 

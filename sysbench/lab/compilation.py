@@ -88,10 +88,7 @@ def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
 
 
 def compiled(cell: str, compile_s: float) -> Compiled:
-    """Return the Compiled event of the cell with key `cell`; the step that compiled took `compile_s` seconds.
-
-    The event has the counters since `count_from_zero`.
-    """
+    """Return the Compiled event of a cell, with counters since `count_from_zero`; the step took `compile_s` seconds."""
     made = compilation()
     return Compiled(
         at_s=time.time(),

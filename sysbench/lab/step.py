@@ -101,7 +101,7 @@ class TrainingStep:
 
     @property
     def keeps_whole_gradients(self) -> bool:
-        """Whether backward leaves unsharded gradients, as it does with `no_sync` on a sharded model."""
+        """Whether backward leaves unsharded gradients, because of `no_sync`."""
         return self.cell.no_sync == "on" and self._is_among_ranks and layout(self.cell.strategy, self.cell.ranks)[1] > 1
 
     @property

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def process_group(rank: int, ranks: int, store: str, device: torch.device, timeout_s: float) -> Iterator[None]:
-    """Join the process group of a cell's ranks, and leave it at the end of this context.
+    """Join the process group of a cell's ranks in this context.
 
     The ranks rendezvous through `store`: the URL of a file, or of a port that rank 0 opens. GPU tensors go through
-    NCCL, all others through gloo. A collective operation fails after `timeout_s` seconds.
+    NCCL, all others through gloo. A collective operation fails after `timeout_s`.
     """
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
@@ -145,8 +145,8 @@ def _dtype(name: ShardDtype | None) -> torch.dtype | None:
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the repeated blocks of a model, such as its layers.
 
-    Blocks are the members of a ModuleList or Sequential, if there are several, if all have the same class, and if each
-    has parameters. Lists inside a block are not searched.
+    Blocks are the children of a ModuleList or Sequential that all have parameters and the same class. Lists inside a
+    block are not searched.
     """
     for child in model.children():
         members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
@@ -195,9 +195,8 @@ def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
 def _split(linear: nn.Module, mesh: DeviceMesh, dimension: int) -> None:
     """Shard the weight (d_out, d_in) of a linear layer along its output (`dimension` 0) or its input (1).
 
-    Along the output, the layer takes the whole input and returns this rank's part of the output. Along the input, it
-    takes this rank's part of the input and returns the whole output. torch's own `ColwiseParallel` and
-    `RowwiseParallel` support only `nn.Linear`.
+    Along the output, the layer takes the whole input and returns this rank's part of the output; along the input, the
+    reverse. torch's `ColwiseParallel` and `RowwiseParallel` support only `nn.Linear`.
     """
     from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module, distribute_tensor
 

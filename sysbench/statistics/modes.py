@@ -41,23 +41,22 @@ class Modes:
 def two_modes(samples: Stream) -> Modes | None:
     """Return two groups of samples if a gap separates them, as with two clock rates or two code paths; else None.
 
-    First, the sorted samples are split where the variance between the two groups is largest. Each group must hold at
-    least three samples and a tenth of all samples. Before the split, ties are spread over the clock's tick, and the
-    outermost 5 % are clipped, so that spikes do not attract the split.
+    The sorted samples are split where the variance between the two groups is largest. Each group holds at least three
+    samples and a tenth of all. Ties are first spread over the clock's tick, and the outermost 5 % are clipped, so that
+    spikes do not attract the split.
 
-    Second, the dip test decides whether there is a gap at the split. The test is applied to the smaller group and an
-    equal number of adjacent samples from the larger group. With groups of equal size, it finds a mode of a fifth of the
-    samples as reliably as a mode of half the samples. The limit for m samples, (0.70 − 0.44/√m)/√m, lies 5 % above the
-    99.5 % quantile of the dip of m uniform samples, to allow for the choice of the split. Uniform samples are the worst
-    case, so the limit holds for every unimodal distribution, however skewed, heavy-tailed or flat, and also for a
-    steady drift.
+    The dip test then decides whether there is a gap. It is applied to the smaller group and an equal number of adjacent
+    samples from the larger, so that it finds a mode of a fifth of the samples as reliably as a mode of half. The limit
+    for m samples is (0.70 − 0.44/√m)/√m, 5 % above the 99.5 % quantile of the dip of m uniform samples, to allow for
+    the choice of the split. Uniform samples are the worst case, so the limit holds for every unimodal distribution,
+    however skewed, heavy-tailed or flat, and also for a steady drift.
 
-    In simulations with n = 10–200 samples, at most 0.5 % of normal and lognormal streams raise a false alarm. A gap of
-    six standard deviations is found in 97 % of streams of 200 samples with a fifth of them above the gap, and in 92 %
-    of streams of 50 samples with half of them above the gap.
+    Simulated with n = 10–200, at most 0.5 % of normal and lognormal streams raise a false alarm. A gap of six standard
+    deviations is found in 97 % of streams of 200 samples with a fifth above the gap, and in 92 % of streams of 50
+    samples with half above it.
 
-    The order of samples affects only the number of switches. A single lasting level shift is reported here, with one
-    switch; `drift` also reports the shift if the level differs between start and end.
+    The order of samples affects only the number of switches. A lasting level shift is reported here, with one switch,
+    and also by `drift` if the level differs between start and end.
     """
     checked = series(samples)
     if len(checked) < FEWEST:
@@ -137,10 +136,9 @@ def dip(ordered: Values, floor: float = 0.0) -> float:
 
 
 def _off_line(at: Sequence[float]) -> float:
-    """Return the vertical range of the points (at, rank) about the line from the first point to the last.
+    """Return the vertical range of the points (at, rank) about the line from the first to the last.
 
-    The range is an upper bound on the distance between the two hulls: lines shifted below and above all points enclose
-    both hulls.
+    The range bounds the distance between the hulls, which lie between this line shifted below and above all points.
     """
     slope = (len(at) - 1) / (at[-1] - at[0])
     heights = [rank - slope * (x - at[0]) for rank, x in enumerate(at)]

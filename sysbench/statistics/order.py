@@ -101,15 +101,15 @@ _AUTOCORRELATION_LIMIT = 2.65
 def autocorrelation(samples: Stream) -> Autocorrelation | None:
     """Return the correlation of consecutive samples and the effective sample size; None if it is not significant.
 
-    The test statistic is Bartels' rank version of von Neumann's ratio (The rank version of von Neumann's ratio test for
+    The test is Bartels' rank version of von Neumann's ratio (The rank version of von Neumann's ratio test for
     randomness, Journal of the American Statistical Association 77, 1982): the sum of squared differences of consecutive
-    ranks, divided by the sum of squared deviations from the mean rank. Its mean is 2 for independent samples of any
-    distribution, with variance 4(n − 2)(5n² − 2n − 9) / (5n(n + 1)(n − 1)²), and 2(1 − ρ) for samples with lag-1 rank
-    correlation ρ. Only ρ > 0 is reported, because only positive correlation makes intervals too narrow. The effective
-    sample size is n(1 − ρ)/(1 + ρ), as for a first-order autoregressive process. A drift or a level shift also
-    correlates consecutive samples: check `drift` and `two_modes` first.
+    ranks over the sum of squared deviations from the mean rank. The ratio is 2 on average for independent samples of
+    any distribution, with variance 4(n − 2)(5n² − 2n − 9) / (5n(n + 1)(n − 1)²), and 2(1 − ρ) for samples with lag-1
+    rank correlation ρ. Only ρ > 0 is reported, because only positive correlation makes intervals too narrow. The
+    effective sample size is n(1 − ρ)/(1 + ρ), as for a first-order autoregressive process. A drift or a level shift
+    also correlates consecutive samples: check `drift` and `two_modes` first.
 
-    Returns None for fewer than six samples, and if all samples agree within 0.1 %.
+    Returns None for fewer than six samples, and if all agree within 0.1 %.
     """
     checked = series(samples)
     count, ranks = len(checked), checked.ranks
@@ -243,7 +243,7 @@ def _memory_about_trend(residuals: Values) -> float:
 
 
 def _product(one: Values, other: Values) -> float:
-    """Return the scalar product of two sequences, without the surplus elements of the longer one."""
+    """Return the scalar product, up to the end of the shorter sequence."""
     return float(sum(map(mul, one, other)))
 
 

@@ -44,7 +44,7 @@ class Slope:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """A fitted power law, value ≈ coefficient · size^exponent, that holds over `sizes`."""
+    """A power law, value ≈ coefficient · size^exponent, over `sizes`."""
 
     exponent: float
     low: float
@@ -81,15 +81,15 @@ class NoPowerLaw:
 def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoPowerLaw:
     """Fit the exponent with which `values` grow over the largest sizes, with its 95 % interval.
 
-    The fit is a least-squares line through the logarithms of sizes and values. The interval of the slope is Student's,
-    from the scatter about the line. This scatter includes effects that do not show in a single timing, such as caches,
-    partly filled tiles, and clock rates.
+    The fit is a least-squares line through the logarithms of both. The interval of the slope is Student's, from the
+    scatter about the line, which includes effects that single timings do not show: caches, partly filled tiles, and
+    clock rates.
 
     Fixed costs (a launch, an allocation) lift the smallest sizes off any power law. The fit therefore uses the longest
-    run of sizes up to the largest that scatters by at most 10 % about its line. From this run, it excludes the smallest
-    sizes if they lie outside the 99 % prediction interval of the others and more than 2 % off their line. At least
-    three sizes must remain, and must determine the exponent to within ± 0.25; otherwise the result is NoPowerLaw. The
-    exponent applies only to the sizes used: if a fixed cost fades slowly, the exponent is below the asymptotic one.
+    run of sizes up to the largest that scatters by at most 10 % about its line. It excludes the smallest of these sizes
+    if they lie outside the 99 % prediction interval of the others and more than 2 % off their line. At least three
+    sizes must remain, and determine the exponent to within ± 0.25; otherwise the result is NoPowerLaw. The exponent
+    applies only to the sizes used: if a fixed cost fades slowly, it is below the asymptotic one.
 
     Simulated coverage is 93–96 % for 4 to 8 sizes, each twice the last, that scatter by 0.1 to 5 % about a power law,
     and for 3 sizes that scatter by up to 1 %. If 3 sizes scatter by 5 %, no exponent is reported in three of four
@@ -115,8 +115,6 @@ def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoP
 
 @dataclass(frozen=True)
 class _Line:
-    """A least-squares line."""
-
     slope: float
     at_mean: float
     mean: float

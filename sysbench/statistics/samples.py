@@ -95,7 +95,7 @@ class Series:
 
     @property
     def indistinguishable(self) -> bool:
-        """Whether the range of the samples is at most 0.1 % of the median, the smallest difference that is reported."""
+        """Whether the samples differ by at most 0.1 % of the median."""
         return self.ordered[-1] - self.ordered[0] <= NOTICEABLE * abs(self.median)
 
 

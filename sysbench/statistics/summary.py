@@ -98,7 +98,7 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
 
 
 def interval_of(ordered: Values, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the confidence interval of the median, as `median_interval` does, for samples in ascending order."""
+    """Return `median_interval` for samples in ascending order."""
     position = _position(len(ordered), confidence)
     if position is None:
         return None
@@ -143,11 +143,7 @@ def too_few(samples: Stream) -> TooFew | None:
 
 @lru_cache(maxsize=1024)
 def _position(count: int, confidence: float) -> tuple[int, float] | None:
-    """Return where the ends of the interval lie; None if there are too few samples.
-
-    The result is the depth d of the outer order statistic, counted from 1, and the fraction of the way to depth d + 1
-    (0–1).
-    """
+    """Return the depth d of the outer order statistic, from 1, and the fraction of the way to depth d + 1, or None."""
     ways, outside, covered = 1, 1, 1.0
     for depth in range(1, count // 2 + 1):
         # `outside` counts the subsets with fewer than `depth` members: exactly 2^count · P(B < depth).
@@ -180,8 +176,7 @@ _ENOUGH = 1e-13
 def t_quantile(probability: float, degrees: int) -> float:
     """Return the two-sided quantile of Student's t: the t with P(|T| ≤ t) = `probability`.
 
-    `degrees` is the number of degrees of freedom. Raises ValueError for a probability outside (0, 1), and for fewer
-    degrees of freedom than one.
+    Raises ValueError for a probability outside (0, 1), and for fewer `degrees` of freedom than one.
     """
     if not 0 < probability < 1:
         raise ValueError(f"probability is {probability}: it must lie between 0 and 1")
@@ -197,10 +192,7 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 
 def _within(t: float, degrees: int) -> float:
-    """Return P(|T| ≤ t) for Student's T, as finite sums.
-
-    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
-    """
+    """Return P(|T| ≤ t) as a finite sum (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3–4)."""
     theta = math.atan2(t, math.sqrt(degrees))
     cosine, sine = math.cos(theta), math.sin(theta)
     if degrees % 2:

@@ -66,9 +66,9 @@ def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
     """Compare the median step times of two processes, one for A and one for B.
 
     The intervals of the two medians are combined as in `ratio`. If the steps of a process are autocorrelated, its
-    interval is widened by the square root of the ratio of samples to effective samples (`autocorrelation`). The
-    interval does NOT cover differences between processes (memory placement, a clock that had not settled, load from
-    other programs). To cover these, measure both sides in fresh processes and use `over_rounds` or `over_runs`.
+    interval is widened by √(samples / effective samples), see `autocorrelation`. The interval does NOT cover
+    differences between processes (memory placement, a clock that had not settled, load from other programs). To cover
+    these, use `over_rounds` or `over_runs` with fresh processes.
 
     Raises ValueError for no samples, and for a sample that is not finite or not positive.
     """
@@ -84,14 +84,13 @@ def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
 
 
 def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
-    """Compare A and B over rounds, in each of which both are measured back to back.
+    """Compare A and B by their medians in each round, in which both are measured back to back.
 
-    The arguments are the medians of A and B, one per round. A disturbance affects both sides of a round, so only the
-    ratio within each round counts. The interval is that of the mean logarithm of these ratios, with a fifth trimmed
-    from either end (Yuen, The two-sample trimmed t for unequal population variances, Biometrika 61, 1974; Tukey and
-    McLaughlin, Sankhyā A 25, 1963, for one sample). Processes are the unit of replication: each counts as one number,
-    however many steps it has. With fourteen rounds, the simulated rate of false verdicts is 0.6 % for normal noise, 0.5
-    % for t₃, and 0.4 % if one process in twelve is slowed by 10 % on average.
+    A disturbance affects both sides of a round, so only the ratio within each round counts. The interval is that of the
+    mean logarithm of these ratios, with a fifth trimmed from either end (Yuen, The two-sample trimmed t for unequal
+    population variances, Biometrika 61, 1974; Tukey and McLaughlin, Sankhyā A 25, 1963, for one sample). Each process
+    counts as one number, however many steps it has. Simulated false verdicts with fourteen rounds: 0.6 % for normal
+    noise, 0.5 % for t₃, 0.4 % if one process in twelve is slowed by 10 % on average.
 
     Raises ValueError if the numbers of medians differ, for no medians, and for a median that is not positive and
     finite.
@@ -112,12 +111,11 @@ def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) 
 
 
 def over_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
-    """Compare A and B over runs made at different times.
+    """Compare A and B by one median per run, for runs made at different times.
 
-    The arguments are the medians of the runs of A and of B. The interval is Welch's, for the difference of the mean
-    logarithms (The generalization of Student's problem when several different population variances are involved,
-    Biometrika 34, 1947). If all runs of A came before all runs of B, the difference includes everything that changed in
-    between. Unlike `over_rounds`, this function cannot separate such a change from the difference between A and B.
+    The interval is Welch's, for the difference of the mean logarithms (The generalization of Student's problem when
+    several different population variances are involved, Biometrika 34, 1947). If all runs of A came before all runs of
+    B, everything that changed in between counts as a difference; `over_rounds` avoids this.
 
     Raises ValueError for no medians, and for a median that is not positive and finite.
     """
@@ -208,10 +206,7 @@ def _positive_median(samples: Series) -> float:
 
 
 def log_distances(samples: Series, center: float, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the distances on a logarithmic scale from the median to the lower and the upper end of its interval.
-
-    `center` is the median of the samples. Returns None if there are too few samples for an interval.
-    """
+    """Return the log-scale distances from the median (`center`) to the two ends of its interval, or None."""
     interval = median_interval(samples, confidence)
     if interval is None:
         return None

@@ -61,7 +61,7 @@ def serve(channel: Channel, import_s: float) -> bool:
 
 
 def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
-    """Measure one cell and send its events; return CellFinished, with the outcome of an exception if one was raised."""
+    """Measure one cell and send its events; an exception becomes the outcome in CellFinished."""
     outcome: Outcome = "ok"
     detail = trace = None
     try:
@@ -85,7 +85,7 @@ def _threads(request: protocol.Measure) -> int | None:
 
 
 def _ranks(request: protocol.Measure) -> AbstractContextManager[None]:
-    """Return the process group of the cell's ranks as a context; for a single worker, the context does nothing."""
+    """Join the process group of the cell's ranks, if there are several."""
     rank = request.rank
     if rank is None:
         return nullcontext()
@@ -128,7 +128,6 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 def _line(error: Exception) -> str:
-    """Format the error as one line of limited length."""
     words = " ".join(str(error).split())
     text = words if isinstance(error, SysbenchError) else f"{type(error).__name__}: {words}".removesuffix(": ")
     return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 1]}…"

@@ -80,7 +80,7 @@ def _cpu_bf16() -> bool:
 
 
 def _cuda_problem(torch: Any) -> str | None:
-    """Return the reason why a CUDA build of torch finds no device; None if it finds one, or is not a CUDA build."""
+    """Return the reason why a CUDA build of torch finds no device, or None."""
     if torch.version.cuda is None or torch.cuda.is_available():
         return None
     try:

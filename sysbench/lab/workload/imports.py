@@ -52,8 +52,8 @@ class Loaded:
 def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
     """Import `target`, either `package.module:attribute` or `path/to/file.py:attribute`, from `directory`.
 
-    `option` is the option that gave the target, for messages. Raises UnavailableError if there is no such module, file
-    or attribute, or if the attribute is not callable, and UserCodeError if the import fails.
+    Raises UnavailableError, which names the `option`, if there is no such module, file, or callable attribute, and
+    UserCodeError if the import fails.
     """
     where, _, path = target.rpartition(":")
     root = Path(directory).resolve()
@@ -86,7 +86,7 @@ def import_s(files: Iterable[CodeFile]) -> float:
 
 
 def code_file(target: str, path: Path | None) -> CodeFile:
-    """Return the path and the SHA-256 of the file that `target` names; raises OSError if the file cannot be read."""
+    """Return the path and SHA-256 of a file; raises OSError if the file cannot be read."""
     digest = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
     return CodeFile(target=target, path=None if path is None else str(path), sha256=digest)
 
@@ -178,9 +178,9 @@ def _place(error: BaseException) -> str | None:
 
 
 class Printed(io.TextIOBase):
-    """A stream that passes the output of the user's code on to standard error, to keep it out of results.
+    """Stream that passes the output of the user's code on to standard error, away from results.
 
-    text  the beginning of the output, up to `PRINTED_CHARACTERS`
+    text  the first `PRINTED_CHARACTERS` characters
     """
 
     def __init__(self) -> None:
@@ -211,9 +211,9 @@ def arguments_for(
 ) -> dict[str, Any]:
     """Return the keyword arguments with which to call `function`.
 
-    The result has all arguments in `given`, those in `insisted` that the function accepts, and those in `offered` that
-    the function requires. Raises UnavailableError if the function requires other arguments, or does not accept a given
-    one. `what` names the function in messages, and `remedy` is added to them.
+    The result has all of `given`, those of `insisted` that the function accepts, and those of `offered` that it
+    requires. Raises UnavailableError if the function requires other arguments, or does not accept a given one; the
+    message names the function as `what`, and adds `remedy`.
     """
     try:
         parameters = inspect.signature(function).parameters

@@ -30,7 +30,7 @@ class Inputs:
 
     said         origin of the inputs, for messages
     tokens       token ids (batch, ctx) among the inputs; None if there are none
-    next_tokens  for each of these ids, the id that follows, which is the target of the loss
+    next_tokens  the id that follows each token, the target of the loss
     vocabulary   number of different ids
     """
 
@@ -55,9 +55,8 @@ def inputs_of(
 ) -> tuple[Inputs, ...]:
     """Create the inputs of `model` on `device`, one for each micro-batch of a step.
 
-    The inputs come from the function of --inputs, from the descriptions of --input, from the function `get_inputs` in
-    the module of the model (`code`), or are inferred from the model. Raises UnavailableError if the inputs cannot be
-    inferred, and UserCodeError if the user's function fails.
+    The inputs come from --inputs, from --input, from `get_inputs` in the module of the model (`code`), or are inferred
+    from the model. Raises UnavailableError if they cannot be inferred, and UserCodeError if the user's function fails.
     """
     vocabulary = _vocabulary(model)
     if own.inputs is not None:
@@ -157,10 +156,10 @@ def _described(
 
 
 def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
-    """Yield the inferred inputs for each micro-batch: random token ids below the size of the model's embedding.
+    """Yield random token ids, for a model that has an embedding and requires one argument in forward.
 
-    The model's forward must require only one argument. If it also has an optional argument for targets, the inputs
-    include the next token ids, so that the model computes its own loss. Raises UnavailableError for any other model.
+    A model with an optional argument for targets also gets the next token ids. Raises UnavailableError for other
+    models.
     """
     name, vocabulary = type(model).__name__, _vocabulary(model)
     try:
@@ -199,7 +198,7 @@ def _generator(cell: ModelCell) -> torch.Generator:
 
 
 def _vocabulary(model: nn.Module) -> int | None:
-    """Return the number of rows of the model's first embedding; None if there is none.
+    """Return the number of rows of the first embedding, or None.
 
     An embedding is an `nn.Embedding`, or a module with "embedding" in its class name and a weight matrix.
     """

@@ -117,10 +117,10 @@ def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
 
 
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
-    """Return the FLOPs of one call of a matrix product, a convolution or fused attention; 0 for other operators.
+    """Return the FLOPs of one operator call by the formulas of torch's FlopCounterMode; 0 for other operators.
 
-    FLOPs are counted by the formulas of torch's FlopCounterMode. It omits `_grouped_mm`, the products of experts, which
-    count here as one product over all rows, whichever expert a row is for.
+    `_grouped_mm` (the products of experts), which FlopCounterMode omits, counts as one product over all rows, whichever
+    expert a row is for.
     """
     if operator is torch.ops.aten._grouped_mm.default:
         first, second = arguments[:2]
