@@ -1,4 +1,4 @@
-"""Refuses predictions before a worker starts: for unknown GPUs, and for GPUs that can be measured here."""
+"""Checks before a prediction: the GPUs have known rates, are not in this machine, and the host file is valid."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def refuse_unpredictable(
     slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
 ) -> None:
-    """Raise UsageError for a GPU whose rates are unknown or belong to another GPU, for a GPU that is here, and for an
-    unknown host.
+    """Raise UsageError if times on one of these GPUs cannot or should not be predicted.
 
-    `option` is the option that names the GPUs.
+    This is the case if the rates of the GPU are unknown or were calibrated on a different GPU, or if this machine has
+    the GPU and `force` is not set. An invalid host file is refused too. `option` is the option that names the GPUs.
     """
     from sysbench.predict.rates import HostRates
     from sysbench.spec import hardware
@@ -35,7 +35,9 @@ def refuse_unpredictable(
 
 
 def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simulate") -> None:
-    """Raise UsageError for a GPU that is here, unless `force` is given."""
+    """Raise UsageError if this machine has one of these GPUs, which can then be measured instead; `force` skips the
+    check.
+    """
     from sysbench.engine.sensors.nvml import present_gpus
     from sysbench.spec import hardware
 

@@ -44,10 +44,10 @@ SHORTEST_S = 10 * UPDATE_S
 
 
 def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
-    """Return the energy of the measured steps; None if no counter was read.
+    """Return the energy of the measured steps; None without counter readings, and for a cell of several ranks.
 
     The mean power is the difference between the first and the last reading within the measured steps, divided by the
-    time between them. The energy is this power times the duration of all steps.
+    time between these readings. The energy is the mean power times the duration of all steps.
     """
     readings = [reading for reading in seen.readings if reading.energy_j is not None]
     steps = [step for step in seen.steps if step.step.wall_s is not None] if readings else []
@@ -84,7 +84,7 @@ FASTER_SHARE = 0.8
 """Threads count as waiting only if every step on fewer threads takes less than this share of the median step."""
 
 HIGHEST_SHARE = 1.1
-"""Highest credible share of the measured ceiling; noise and untried matrix sizes explain an excess up to it."""
+"""Highest credible share of the measured ceiling, which noise and untried matrix sizes can exceed slightly."""
 
 
 def fold(events: Iterable[Event]) -> TimeRecord:

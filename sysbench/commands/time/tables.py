@@ -37,7 +37,7 @@ MEASURED = ("ok", "interrupted")
 
 
 def measured(cell: TimeCellRecord, phase: str) -> Samples | None:
-    """Return the samples of a phase, unless the cell failed."""
+    """Return the samples of a phase; None if the cell failed."""
     return cell.samples(phase) if cell.outcome in MEASURED else None
 
 
@@ -94,12 +94,12 @@ def _energy(name: str) -> Value:
 
 
 def _share(name: str) -> Callable[[TimeCellRecord], Cell]:
-    """Return a function from a cell to its share of a limit of the machine, or `unknown`."""
+    """Return a function that shows a cell's share of a limit of the machine, or `unknown`."""
     return lambda cell: Measure(value) if (value := _rate(name)(cell)) is not None else Word("unknown", "quiet")
 
 
 def _peak_bytes(cell: TimeCellRecord) -> int | None:
-    """Return the bytes allocated on the device, or without an allocator the worker's resident memory."""
+    """Return the peak of allocated bytes on the device, or without an allocator that of the worker's resident memory."""
     memory = cell.memory
     return memory.allocated_peak_bytes if memory.allocated_peak_bytes is not None else memory.host_rss_peak_bytes
 
@@ -174,7 +174,7 @@ def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
 
 
 def _rank_spread(cell: TimeCellRecord) -> float | None:
-    """Return the difference between the slowest and the fastest rank, as a share of the median rank."""
+    """Return the difference between the median steps of the slowest and the fastest rank, relative to the median rank."""
     steps_s = _rank_steps_s(cell)
     if not steps_s:
         return None
@@ -244,7 +244,7 @@ def _ceilings(record: TimeRecord) -> str:
 
 
 def _phase_notes(record: TimeRecord) -> Iterator[str]:
-    """Yield which clocks were used, unless only the host's, and how phases of several micro-batches are summed."""
+    """Yield notes on the clocks, if device events were used, and on how phases of several micro-batches are summed."""
     phases = [phase for cell in record.cells for phase in cell.phases.values()]
     by_device = any(phase.wall is None and phase.device is not None for phase in phases)
     if by_device:
@@ -318,7 +318,7 @@ def _has_optimizer(record: TimeRecord) -> bool:
 
 
 def _to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
-    """Return a function that divides a mean by the mean of forward."""
+    """Return a function that divides the mean of a cell's times, as returned by `get`, by its mean forward time."""
 
     def show(cell: TimeCellRecord) -> float | None:
         values_s, of_s = get(cell), _forward(cell)
@@ -363,14 +363,16 @@ class _Arms:
 
     @cached_property
     def phases(self) -> list[str]:
-        """Phases that the axis can affect: only the optimizer for the optimizer's kind, all other phases otherwise."""
+        """Phases to compare: the last one, and all that the axis can affect (for the axis `optimizer`, only the
+        optimizer).
+        """
         found = [
             phase for phase in phases_in(self.record.cells) if phase in ("forward", "backward", "optimizer", "step")
         ]
         return [phase for phase in found if phase in found[-1:] or (phase == "optimizer") == (self.axis == "optimizer")]
 
     def rows(self) -> Iterator[_Row]:
-        """Yield the cells that differ only in this axis, for each combination of the other axes."""
+        """Yield a row for each combination of the other axes, with the cells that differ only in this axis."""
         for alike in axes.alike(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
             if len(cells) < 2:  # two strategies, each with its own options
@@ -413,14 +415,16 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Row:
-    """The measured cells of one row, one per arm; every phase is compared with the first arm."""
+    """The cells of one row by their value of the axis (arm), and the comparison of each phase with the first arm."""
 
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
     compared: Mapping[tuple[str, Any], _Compared | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """Return the median (speed-ups are ratios of medians), or the outcome once per row."""
+        """Return the median, because speed-ups are ratios of medians; a cell without numbers shows its outcome once per
+        row.
+        """
         cell = self.cells.get(arm)
         if cell is None:
             return None
@@ -440,7 +444,7 @@ def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
 
 
 def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], Measure]) -> Field:
-    """Declare a column for the change from the first arm; the column of the last phase is the most important one."""
+    """Declare a column for the change from the first arm; it is most important for the last phase."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
         key,
@@ -511,7 +515,10 @@ class _Across:
 
     @classmethod
     def of(cls, record: TimeRecord, axis: str, head: Callable[[TimeCellRecord], Any], model: bool = False) -> _Across:
-        """Arrange the cells by `head`; cells that agree on all axes but `axis` (and on the `model`) share a row."""
+        """Arrange the cells in columns by `head`; cells that agree on all axes but `axis` share a row.
+
+        With `model`, the cells of a row agree on the model instead of on the axis `size`.
+        """
         down = tuple(
             each for each in axes.varying(axes.axes_of(record.cells)) if each != axis and not (model and each == "size")
         )
@@ -529,7 +536,7 @@ def _any(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
 
 
 def _grids(record: TimeRecord) -> Iterator[tuple[str, str, _Across]]:
-    """Yield the name of each phase, the axis of the columns, and the cells."""
+    """Yield each phase to show, the axis in columns, and the grid; nothing unless that axis and another one vary."""
     differing = axes.varying(axes.axes_of(record.cells))
     across = next((axis for axis in ("ctx", "batch") if axis in differing), None)
     if across is None or len(differing) < 2:
@@ -583,7 +590,7 @@ GRID = DeclaredTable(
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], word: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """Return a function that shows a value of the cell on a device, or with `word` the outcome if there is none."""
+    """Return a function that shows a value of the cell on a device; if it has no numbers, with `word`, its outcome."""
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
@@ -650,7 +657,7 @@ Timed = tuple[TimeCellRecord, str, Samples | None]
 
 
 def _timed(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[Timed]:
-    """Yield a row for each measured phase, or one row for a cell without any."""
+    """Yield a row for each measured phase of each cell; a cell without measured phases has one row without samples."""
     for cell in cells:
         found = [(cell, phase, measured(cell, phase)) for phase in phases if measured(cell, phase)]
         yield from found or [(cell, phases[-1] if phases else "step", None)]
@@ -798,7 +805,7 @@ def _ci95(row: Phase) -> tuple[float | None, float | None]:
 
 
 def _of_step(get: Value) -> Callable[[Phase], float | None]:
-    """Return a function that shows a value of the cell only in the row of `step`, so that a sum counts it once."""
+    """Return a function that shows a value of the cell only in the row of `step`, so that sums over rows count it once."""
     return lambda row: get(row[0]) if row[1] in ("step", None) else None
 
 
