@@ -228,7 +228,7 @@ def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
 
 
 def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
-    """Raise UsageError if options that describe a new run are combined with `--from`, where they would have no effect."""
+    """Raise UsageError if options of a new run are combined with `--from`, where they would have no effect."""
     if given:
         names = ", ".join(option_name(spec, field) for field in given)
         raise UsageError(f"--from shows a finished run; {names} would have no effect")
@@ -273,7 +273,7 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
 
 
 def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
-    """Run the cells of a spec, then save and show the record; raises UsageError for columns that the run cannot have."""
+    """Run the cells, then save and show the record; raises UsageError for columns that the run cannot have."""
     refuse_unknown_columns(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
     from sysbench.log import runs, storage

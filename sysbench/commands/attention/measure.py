@@ -1,4 +1,4 @@
-"""Measure attention: time of forward and backward, memory, the operator that runs, and errors relative to fp64."""
+"""Measure attention: times of forward and backward, memory, the operator that runs, and errors relative to fp64."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ GENEROUS = 8
 inputs and outputs."""
 
 ROTATED = 3
-"""Number of copies of the input that calls on a GPU alternate between."""
+"""Number of copies of the input between which calls on a GPU alternate."""
 
 COLD_BYTES = 256 * 2**20
-"""Size of the buffer that --cold writes before every call: several times the size of any current cache."""
+"""Size of the buffer that --cold overwrites before every call; several times larger than any current cache."""
 
 
 def run(
@@ -92,19 +92,21 @@ def run(
 
 
 class _Pace:
-    """Speed of each implementation on earlier inputs, in seconds per FLOP of forward and backward."""
+    """Speed of each implementation on earlier inputs, in seconds per FLOP of forward and backward together."""
 
     def __init__(self) -> None:
         self._seconds_per_flop: dict[tuple[str, ...], float] = {}
 
     def refuse_long(self, cell: AttentionCell, device: torch.device) -> None:
-        """Raise OverBudgetError if smaller cells suggest that this one would exceed --budget."""
+        """Raise OverBudgetError if the speed of earlier cells suggests that this cell would exceed --budget."""
         pace = self._seconds_per_flop.get(self._kind(cell, device))
         if pace is not None:
             _refuse_over_budget(cell, pace * _flops(cell))
 
     def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
-        """Record the time of one forward and backward; raises OverBudgetError if all calls would take too long."""
+        """Record the time of one forward and backward; raises OverBudgetError if all calls together would exceed
+        --budget.
+        """
         self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
         _refuse_over_budget(cell, pair_s)
 
@@ -114,7 +116,7 @@ class _Pace:
 
 
 _PACE = _Pace()
-"""Pace of all cells of this worker process."""
+"""Speeds seen in this worker process."""
 
 
 def _flops(cell: AttentionCell) -> int:
@@ -177,7 +179,7 @@ def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionA
 
 
 def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
-    """Raise BeyondMemoryError for a cell that does not fit into host memory and would cause swapping."""
+    """Raise BeyondMemoryError for a cell that would need so much host memory that the machine starts to swap."""
     available = host_available_bytes()
     # Counting is slow, and most cells are far below the limit.
     if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
@@ -230,7 +232,7 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
 
 @dataclass(frozen=True)
 class _Base:
-    """Bytes in CUDA's allocator before a cell allocates anything; None on other devices."""
+    """Bytes in CUDA's allocator before a cell allocates anything; `allocated_bytes` is None on other devices."""
 
     allocated_bytes: int | None
     reserved_bytes: int
@@ -245,12 +247,12 @@ class _Base:
         return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
 
     def above(self, device: torch.device) -> int:
-        """Return the bytes allocated since this state."""
+        """Return how many bytes have been allocated since then; 0 on other devices than CUDA."""
         return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
 
 
 class _Calls(AttentionCall):
-    """Repeated calls on one input; the graph for backward is always built outside the timed region."""
+    """Repeated calls on one input. Forward, which builds the graph, is outside the timed region of backward."""
 
     def __init__(
         self, cell: AttentionCell, function: Attention, inputs: Inputs, gradient: Tensor, clock: Clock
@@ -262,9 +264,9 @@ class _Calls(AttentionCall):
         self._rotation = cycle([inputs])
 
     def prepare(self, sets: int) -> None:
-        """Alternate between this many copies of the input, so that the next input is never in a cache.
+        """Make calls alternate between `sets` copies of the input, so that the next input is in no cache.
 
-        With --cold, caches are also flushed; the buffer for that is allocated here.
+        With --cold, also allocate the buffer that flushes the caches.
         """
         copies = [_copies(self.inputs) for _ in range(1, sets)]
         self._rotation = cycle([self.inputs, *copies])
@@ -272,7 +274,7 @@ class _Calls(AttentionCall):
             self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=self.gradient.device)
 
     def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
-        """Time one call of a phase, between two synchronizations."""
+        """Time one call of a phase between two synchronizations."""
         self.forget()
         self.inputs = next(self._rotation)
         if phase == "backward":
@@ -289,7 +291,10 @@ def _copies(inputs: Inputs) -> Inputs:
 
 
 def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Call forward and backward once, which compiles them if necessary, check the results, and name the operator."""
+    """Call forward and backward once, check the results, and yield the name of the operator that ran.
+
+    This call also compiles the implementation if necessary. Raises UnavailableError for results that are not attention.
+    """
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
         yield entered(cell.key, "compiling")
@@ -320,7 +325,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
 
 
 def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
-    """Raise UnavailableError if the output cannot be that of attention; a user's own function may return anything.
+    """Raise UnavailableError if the output cannot be attention, because a user's own function may return anything.
 
     This is a separate function so that no reference to the output remains.
     """
@@ -339,7 +344,7 @@ def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
 def _memory_of(
     cell: AttentionCell, calls: _Calls, device: torch.device, base: _Base, held_bytes: int
 ) -> Iterator[Event]:
-    """Yield memory: from the allocator on CUDA, elsewhere counted tensor by tensor if possible."""
+    """Yield the memory that the allocator reports on CUDA; on other devices, count it tensor by tensor if possible."""
     if base.allocated_bytes is None:
         needs = counted(cell, real=calls.inputs)
         if needs is not None:
@@ -378,7 +383,7 @@ def _memory_of(
 
 
 def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Run the warm-up calls, then all forwards, then all backwards."""
+    """Run and time the warm-up calls, then all measured forward calls, then all measured backward calls."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
     # Large inputs fit in no cache and need no copies.
     small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES
@@ -396,7 +401,9 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
 
 
 def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
-    """Compare the first sequence with fp64; for long sequences, only some queries and no gradients of k and v."""
+    """Compare the first sequence with fp64; for long sequences, compare only the last queries, without gradients of k
+    and v.
+    """
     calls.forget()
     calls.attend()
     calls.differentiate()
@@ -420,7 +427,7 @@ def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
 
 
 def _last_queries(cell: AttentionCell, n: int) -> Attention:
-    """Return attention of the last queries only; with a causal mask, each query sees keys up to its own position."""
+    """Return a reference for the last queries only; with a causal mask, each query sees keys up to its own position."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])

@@ -126,7 +126,7 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Comparison of two values of an axis over all pairs of cells that differ in nothing else, by ascending speed-up."""
+    """Two values of an axis, compared over all pairs of cells that differ only in this axis, by ascending speed-up."""
 
     axis: str
     base: object
@@ -153,7 +153,9 @@ class _Comparison:
 
 
 def _comparisons(cells: Cells) -> Iterator[Said]:
-    """Yield a finding for each value of an axis compared with the first value, and one for the payback of compilation."""
+    """Yield a comparison of each axis value with the first one, and the number of steps after which compilation pays
+    off.
+    """
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
         phase = "optimizer" if axis == "optimizer" else "step"
@@ -440,7 +442,7 @@ def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
 
 
 def paced_by_launches(cells: Cells) -> Cells:
-    """Return the launch-bound cells: those with a `launch-bound` caution, and those in a flat part of a row (`_flat`)."""
+    """Return the cells that have a `launch-bound` caution, or lie in the flat part of a row (`_flat`)."""
     by_time = {cell.key for row, _ in _flat(cells) for cell in row}
     return [cell for cell in cells if launch_bound(cell) or cell.key in by_time]
 

@@ -214,7 +214,7 @@ def run_left_s(state: LiveState) -> float | None:
 
 
 def _step_s(current: TimedCell) -> float:
-    """Return the median of recent steps, without the very first step, which is much slower, unless there is no other."""
+    """Return the median of recent steps; the very first step, which is much slower, is used only if there is no other."""
     recent = current.steps[1:][-RECENT:] or current.steps
     return statistics.median(step.total_s for step in recent)
 
@@ -242,7 +242,9 @@ def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
 
 
 def _seconds_per_flop(waiting: TimedCell, seen: Sequence[tuple[TimedCell, float]]) -> float:
-    """Return the seconds per FLOP of the finished cell that agrees in most `_DECISIVE` axes; the latest cell wins ties."""
+    """Return the seconds per FLOP of the finished cell that agrees in most `_DECISIVE` axes; ties go to the latest
+    cell.
+    """
 
     def likeness(position: int) -> tuple[int, int]:
         other = seen[position][0].cell

@@ -99,7 +99,7 @@ def _share(name: str) -> Callable[[TimeCellRecord], Cell]:
 
 
 def _peak_bytes(cell: TimeCellRecord) -> int | None:
-    """Return the peak of allocated bytes on the device, or without an allocator that of the worker's resident memory."""
+    """Return the peak of allocated bytes; without an allocator, the peak of the worker's resident memory."""
     memory = cell.memory
     return memory.allocated_peak_bytes if memory.allocated_peak_bytes is not None else memory.host_rss_peak_bytes
 
@@ -174,7 +174,7 @@ def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
 
 
 def _rank_spread(cell: TimeCellRecord) -> float | None:
-    """Return the difference between the median steps of the slowest and the fastest rank, relative to the median rank."""
+    """Return the difference between the slowest and the fastest rank's median step, relative to the median rank."""
     steps_s = _rank_steps_s(cell)
     if not steps_s:
         return None
@@ -805,7 +805,7 @@ def _ci95(row: Phase) -> tuple[float | None, float | None]:
 
 
 def _of_step(get: Value) -> Callable[[Phase], float | None]:
-    """Return a function that shows a value of the cell only in the row of `step`, so that sums over rows count it once."""
+    """Return a function that shows a value of the cell only in its `step` row, so that sums over rows count it once."""
     return lambda row: get(row[0]) if row[1] in ("step", None) else None
 
 
