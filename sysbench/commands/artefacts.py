@@ -90,9 +90,7 @@ _TRACE = re.compile(rb'\A\s*\[|"(traceEvents|schemaVersion|deviceProperties|dist
 
 
 def _written(path: Path, beginning: bytes) -> Artefact | None:
-    """Return the contents of a file written by `profile --from`, `memory --from` or `--plan` with `--json`; None for a
-    record.
-    """
+    """Return what `profile --from`, `memory --from` or `--plan` wrote with `--json`; None for a record."""
     from sysbench.commands.profile.record import TraceRecord
 
     with _refused(path):

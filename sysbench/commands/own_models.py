@@ -49,9 +49,7 @@ def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) 
 
 @lru_cache(maxsize=1)
 def _counted(cell: ModelCell) -> tuple[OwnModelFacts | None, str | None]:
-    """Return the facts from a simulated step, including its FLOPs; or None and the reason why it could not be
-    simulated.
-    """
+    """Return the facts from a simulated step, including its FLOPs; or None and why it could not be simulated."""
     try:
         return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False).own_model, None
     except Exception as error:  # noqa: BLE001  FLOPs are a bonus; what cannot run without data may run with it.

@@ -1,4 +1,4 @@
-"""Checks before a prediction: the GPUs have known rates, are not in this machine, and the host file is valid."""
+"""Checks before a prediction: known rates, no GPU that can be measured on this machine, and a valid host file."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ def refuse_unpredictable(
 
 
 def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simulate") -> None:
-    """Raise UsageError if this machine has one of these GPUs, which can then be measured instead; `force` skips the
-    check.
-    """
+    """Raise UsageError if this machine has one of these GPUs, because it can be measured; `force` skips the check."""
     from sysbench.engine.sensors.nvml import present_gpus
     from sysbench.spec import hardware
 

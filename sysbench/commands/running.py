@@ -62,7 +62,7 @@ class RecordOptions(ShowOptions, Protocol):
 
     @property
     def selection(self) -> Selection:
-        """The part of a profile to show, and its order."""
+        """Which part of a profile to show, and in which order."""
 
 
 @dataclass(frozen=True)
@@ -235,8 +235,9 @@ def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
 
 
 def resumed(kind: Kind, path: Path | None) -> Given:
-    """Return the spec fields in the log to resume, or none without a log; fields on the command line must agree with
-    them.
+    """Return the spec fields saved in the log to resume; empty without a log.
+
+    Fields on the command line must agree with the saved ones.
     """
     if path is None:
         return {}
@@ -278,7 +279,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
     from sysbench.engine.interrupts import catch_interrupts
     from sysbench.log import runs, storage
 
-    # The first two signals do not interrupt the saving, whether they arrive during the run or while it is saved.
+    # A first or second signal does not prevent saving, whether it arrives during the run or while the record is saved.
     with catch_interrupts():
         path = _measured(spec, options, provisions)
         record: RunRecord[Any] = runs.load(path)
@@ -286,7 +287,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         content = record.model_dump_json(indent=1).encode() + b"\n"
         from concurrent.futures import ThreadPoolExecutor
 
-        # The record is written while the tables are drawn: a disk may be slow.
+        # Disks may be slow, so the record is written while the tables are drawn.
         writer = ThreadPoolExecutor(max_workers=1)
         written = writer.submit(storage.write_atomically, saved_to, content)
     with writer:

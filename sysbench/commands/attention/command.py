@@ -26,7 +26,8 @@ def attention(spec_given: Given, options_given: Given) -> None:
 def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
     """Run all cells, draw the requested figures, and return the result.
 
-    Raises the exceptions of `running.perform`, and UsageError if this machine has a GPU to simulate.
+    Raises the exceptions of `running.perform`, and UsageError for a simulated GPU that this machine has
+    (`refuse_present`).
     """
     refuse_present(spec.simulate, force=options.force)
     return running.perform(spec, options)

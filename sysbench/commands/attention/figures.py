@@ -237,7 +237,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
-    """Draw a cross at the top for each curve that ends because memory runs out; crosses at the same N lie side by side."""
+    """Draw a cross at the top for each curve that ends because memory runs out; crosses at one N are side by side."""
     at: dict[int, list[Curve]] = {}
     for curve in curves:
         if curve.beyond is not None:
@@ -406,7 +406,7 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
 
 
 def _draw_frontier(axes: Axes, each: HeatMap) -> None:
-    """Draw a line between the positions that fit and those that do not."""
+    """Draw a line between the sizes that fit and those that do not."""
 
     def over(row: int, column: int) -> bool | None:
         if not (0 <= row < len(each.dims) and 0 <= column < len(each.lengths)):

@@ -150,9 +150,7 @@ class Frontier:
 
     @property
     def untried(self) -> tuple[int, ...]:
-        """Sequence lengths between `fits` and `beyond` that were skipped or failed, so that it is unknown whether they
-        fit.
-        """
+        """Sequence lengths between `fits` and `beyond` that were skipped or failed, so it is unknown if they fit."""
         first = self.fits.cell.seq if self.fits else 0
         last = self.beyond.cell.seq if self.beyond else None
         lengths = (cell.cell.seq for cell in self.cells if cell.outcome != "ok")
@@ -201,8 +199,8 @@ def _ratio(
 ) -> Ratio:
     """Return the ratio of the first time to the second, with an interval.
 
-    For predictions, the interval contains 1 if the intervals of the two times overlap. For two implementations, it is
-    None if it suggests an effect that is not significant.
+    For predictions, the interval contains 1 if the intervals of the two times overlap. For measurements of two
+    implementations, the interval is omitted if it would suggest an effect that is not significant.
     """
     above, below = predicted(first, quantity), predicted(second, other_quantity)
     if above is not None and below is not None:
@@ -214,7 +212,7 @@ def _ratio(
         return ratio(one.samples_s, other.samples_s)
     found = effect(one.samples_s, other.samples_s)
     if direction(found.ratio) != found.direction:
-        # The interval must not decide if the effect is insignificant, negligible, or not confirmed by the means.
+        # The interval must not suggest an effect that is insignificant, negligible, or not confirmed by the means.
         return Ratio(found.ratio.value, None, None)
     return found.ratio
 
@@ -263,12 +261,15 @@ class Lead:
 
     @property
     def span(self) -> str:
-        """`at N 256`, or `from N 256 to 1024`."""
+        """The range in words: `at N 256`, or `from N 256 to 1024`."""
         return f"at N {self.first}" if self.first == self.last else f"from N {self.first} to {self.last}"
 
 
 def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
-    """Return the fastest implementations by ascending sequence length; all cells share setting and head dimension."""
+    """Return the fastest implementation for each range of sequence lengths, ascending.
+
+    All cells share setting and head dimension.
+    """
     best: list[tuple[int, str, frozenset[str]]] = []
     for row in sorted(alike(cells, "implementation"), key=lambda row: row[0].cell.seq):
         timed = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
@@ -294,7 +295,7 @@ class Finding(Said):
 
 
 def findings(record: AttentionRecord) -> Iterator[Finding]:
-    """Yield all findings, setting by setting; if there are several settings, each sentence names its own."""
+    """Yield all findings, setting by setting; if there are several settings, each sentence names its setting."""
     groups = settings(record.cells)
     firsts = [group[0].axes for group in groups]
     differing = [axis for axis in _SETTING if len({str(axes.get(axis)) for axes in firsts}) > 1]
@@ -329,7 +330,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
 def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
     """Yield the fastest implementation for each range of lengths, and the crossovers between the fastest ones.
 
-    An implementation that is fastest at all lengths is compared with the slowest one, at the longest N where they
+    An implementation that is fastest at all lengths is compared with the slowest one, at the longest N where both
     differ.
     """
     for quantity in TIMES:
@@ -417,7 +418,7 @@ def _tells(each: Growth) -> bool:
 def _together(growths: Sequence[Growth]) -> str:
     """Return a clause: `forward grows as N^1.97 ± 0.03 from N 1024 to 16384 (4 sizes)`.
 
-    Quantities with the same sizes state them once.
+    Sizes that several quantities share are mentioned once.
     """
     grouped: dict[str, list[str]] = {}
     for each in growths:
@@ -454,9 +455,7 @@ def _phases(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _kept(cells: Cells, where: str) -> Iterator[Finding]:
-    """Yield the memory saved for backward besides inputs and output, and its ratio to that of naive and fused
-    attention.
-    """
+    """Yield the memory saved for backward besides inputs and output, compared with naive and fused attention."""
     known = [cell for cell in cells if cell.saved_bytes is not None]
     grouped: dict[str, list[AttentionCellRecord]] = {}
     for name in implementations(cells):

@@ -72,7 +72,7 @@ def folded(events: Iterable[Event]) -> AttentionState:
 
 
 def left_s(state: AttentionState, now_s: float) -> float | None:
-    """Return the remaining seconds of the run, estimated from finished cells; None before the first cell has finished.
+    """Return the remaining seconds of the run, estimated from finished cells; None if there are none yet.
 
     The time of a cell is the sum of a constant part and a part that grows with the FLOPs of its calls.
     """
@@ -90,10 +90,10 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 
 def _expected_s(cell: CellState, over: list[CellState]) -> float:
-    """Return the expected time of a cell, in seconds.
+    """Return the expected time of a cell in seconds: the time of its calls, plus a constant part.
 
-    It is the sum of two parts: the time of the calls, scaled by FLOPs from the most similar finished cell, and the
-    median time that finished cells spent outside their calls.
+    The time of the calls is scaled by FLOPs from the most similar finished cell. The constant part is the median time
+    that finished cells spent outside their calls.
     """
     alike = [each for each in over if each.cell.implementation == cell.cell.implementation] or over
     work = _work(cell)
@@ -363,7 +363,10 @@ def _short(unit: Unit, value: float) -> str:
 
 
 def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
-    """Return the sections that fit; the grid of the running implementation comes before all others."""
+    """Return the lines of the sections that fit.
+
+    If the first section does not fit, only some of its rows are shown, including that of the running implementation.
+    """
     lines: list[Text] = []
     left_out = 0
     for number, section in enumerate(sections):

@@ -104,9 +104,7 @@ class _Pace:
             _refuse_over_budget(cell, pace * _flops(cell))
 
     def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
-        """Record the time of one forward and backward; raises OverBudgetError if all calls together would exceed
-        --budget.
-        """
+        """Record the time of one forward and backward; raises OverBudgetError if all calls would exceed --budget."""
         self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
         _refuse_over_budget(cell, pair_s)
 
@@ -164,7 +162,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         peak_allocated_bytes=result.allocated_peak_bytes,
         peak_reserved_bytes=result.reserved_peak_bytes,
     )
-    with suppress(UnavailableError):  # for GPUs of unknown speed, memory is all that is known
+    with suppress(UnavailableError):  # times are unknown for GPUs without rates
         yield predicted(cell, known, result.trace)
 
 
@@ -179,7 +177,7 @@ def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionA
 
 
 def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
-    """Raise BeyondMemoryError for a cell that would need so much host memory that the machine starts to swap."""
+    """Raise BeyondMemoryError for a cell that would make the machine swap, after yielding its memory requirement."""
     available = host_available_bytes()
     # Counting is slow, and most cells are far below the limit.
     if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
@@ -224,7 +222,7 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
     # This is outside the except block because the traceback would keep tensors alive.
     calls.forget()
     if on.type == "cuda" and on.memory_bytes is not None:
-        # Simulate how much memory it would have needed on this GPU; without these details it still fails.
+        # Simulate how much memory the cell would have needed on this GPU; these details are optional.
         with suppress(UnavailableError):
             yield _accounted_by(simulate(cell, Gpu.like(on, on.memory_bytes), allocator_settings()), cell)
     raise DoesNotFitError("memory ran out")
@@ -247,7 +245,7 @@ class _Base:
         return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
 
     def above(self, device: torch.device) -> int:
-        """Return how many bytes have been allocated since then; 0 on other devices than CUDA."""
+        """Return how many bytes have been allocated since this state was taken; 0 on devices other than CUDA."""
         return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
 
 
@@ -401,9 +399,7 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
 
 
 def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
-    """Compare the first sequence with fp64; for long sequences, compare only the last queries, without gradients of k
-    and v.
-    """
+    """Compare the first sequence with fp64; if it is long, only its last queries, without gradients of k and v."""
     calls.forget()
     calls.attend()
     calls.differentiate()

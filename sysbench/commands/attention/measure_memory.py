@@ -1,6 +1,4 @@
-"""Count the memory of attention on the host, tensor by tensor, with real tensors or in advance with tensors without
-data.
-"""
+"""Count the memory of attention on the host tensor by tensor; the tensors are real or have no data."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class AttentionTensor(Frozen):
 
 
 class AttentionAccounted(Event):
-    """Memory that a cell needs which does not fit."""
+    """Memory requirement of a cell that does not fit."""
 
     event: Literal["attention_accounted"] = "attention_accounted"
     cell: str
@@ -118,7 +118,7 @@ class AttentionRates(Frozen):
 
 
 class AttentionCellRecord(CellRecord):
-    """One cell of `sysbench attention`; values that were neither measured nor simulated are None."""
+    """Results of one cell of `sysbench attention`; values that were neither measured nor simulated are None."""
 
     cell: AttentionCell = Field(alias="axes")
 
@@ -134,7 +134,7 @@ class AttentionCellRecord(CellRecord):
     device_events: bool
     """Whether times are measured by device events; otherwise by the host's clock between two synchronizations."""
     warmup_samples_s: dict[str, list[Seconds]]
-    """Times by phase, in order."""
+    """Times of the warm-up calls by phase, in order."""
     before_backward_bytes: Bytes | None
     saved_bytes: Bytes | None
     peak_allocated_bytes: Bytes | None
@@ -151,7 +151,7 @@ class AttentionCellRecord(CellRecord):
     tensors: list[AttentionTensor]
     """The tensors of a cell that does not fit."""
     needed_bytes: Bytes | None = None
-    """Reserved memory that a cell needs which does not fit, in bytes."""
+    """Reserved memory that the cell would need; only for a cell that does not fit."""
     available_bytes: Bytes | None
     prediction: Grounds | None = Field(default=None, exclude_if=lambda value: value is None)
     """Times on a simulated GPU; None if the cell was measured, or if the rates of the GPU are unknown."""

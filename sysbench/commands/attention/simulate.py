@@ -68,12 +68,14 @@ class SimulatedAttention:
 
     For compiled attention, this is the memory of the eager code, because the savings of the compiler are unknown.
 
-    before_backward_bytes  inputs, tensors that the implementation holds, output, and saved tensors saved_bytes
-    tensors that forward saves, except its inputs and its output allocated_peak_bytes   all tensors, including the
-    output's gradient, and cuBLAS's workspaces reserved_peak_bytes    memory that the allocator reserves for them
-    available_bytes        memory that the allocator could reserve at_peak                tensors that are alive at the
-    peak verdict                whether the cell fits; if not, the other numbers are for a GPU with enough memory trace
-    kernels of this forward and backward
+    before_backward_bytes  inputs, tensors that the implementation holds, output, and saved tensors
+    saved_bytes            tensors that forward saves, except its inputs and its output
+    allocated_peak_bytes   all tensors, including the output's gradient, and cuBLAS's workspaces
+    reserved_peak_bytes    memory that the allocator reserves for them
+    available_bytes        memory that the allocator could reserve
+    at_peak                tensors that are alive at the peak
+    verdict                whether the cell fits; if not, the other numbers are for a GPU with enough memory
+    trace                  kernels of this forward and backward
     """
 
     before_backward_bytes: int
@@ -205,7 +207,7 @@ class _Run:
             raise UnavailableError(f"{self._cell.implementation} did not return attention of q, k and v")
         self.output_bytes = output.untyped_storage().nbytes()
         if first:
-            torch.isfinite(output).all()  # as in a measurement
+            torch.isfinite(output).all()  # a measurement also checks for finite values, which allocates
 
 
 class _Labels(DispatchMode):

@@ -64,9 +64,7 @@ def not_simulated(implementation: str, gpu: str) -> str | None:
 
 
 class AttentionCell(RunCell):
-    """One implementation on one input: q, k and v of shape (batch, heads, seq, dim), or (batch, seq, dim) without
-    heads.
-    """
+    """One implementation on one input: q, k, v of shape (batch, heads, seq, dim), or (batch, seq, dim) if no heads."""
 
     kind: Literal["attention"] = "attention"
     implementation: str
@@ -111,9 +109,7 @@ class AttentionCell(RunCell):
         return f"{self.implementation} d {self.dim} N {self.seq}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return the reason why this cell cannot run, in one line, or None if it can; simulated cells follow the rules
-        of CUDA.
-        """
+        """Return why this cell cannot run, in one line, or None if it can; simulations follow CUDA's rules."""
         if self.simulate is not None:
             return not_simulated(self.implementation, self.simulate) or threads_problem(self, "cuda")
         if device == "cpu" and self.precision == "fp16":

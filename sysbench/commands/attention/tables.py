@@ -123,7 +123,7 @@ def varying(cells: Cells) -> tuple[str, ...]:
 
 
 def status(cell: AttentionCellRecord) -> Word:
-    """Return the outcome to show for a cell: `ok`, `simulated` or `predicted` if it finished, otherwise why it did not."""
+    """Return the outcome to show for a cell; `simulated` or `predicted` for a finished cell that was not measured."""
     if cell.outcome == "ok":
         return Word("ok" if cell.source == "measured" else cell.source, "quiet")
     if over_memory(cell):
@@ -143,7 +143,7 @@ def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
 def _along(
     named: Callable[[Any], Sequence[str]], cell_of: Callable[[Any], AttentionCellRecord] = lambda row: row
 ) -> Leading:
-    """Declare leading columns for axes; `named` returns the axes for the cells of a table."""
+    """Declare leading columns for the axes that `named` returns for the cells of a table."""
 
     def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
         axis_names = named(part)
@@ -172,9 +172,7 @@ def _per_second(
     of: Literal["flops", "bytes_moved", "limit_s"],
     time: Literal["mean", "median"],
 ) -> float | None:
-    """Return a rate: FLOPs, bytes, or the lower bound of the time, divided by the measured or predicted time in the
-    row.
-    """
+    """Return `of` divided by the measured or predicted time of a phase: a rate, or the share of a limit."""
     found, instead = getattr(cell, phase), predicted(cell, phase)
     taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
     amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
@@ -332,7 +330,7 @@ def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declare
 
 
 def _of_cell(declared: Field, importance: int) -> Field:
-    """Return a column of cells, adapted to rows that contain a cell."""
+    """Return a column for cells, adapted to rows that contain a cell."""
     return replace(declared, importance=importance, optional=True, get=lambda row: declared.get(row.cell))
 
 
@@ -470,9 +468,7 @@ GRID = DeclaredTable(
 
 
 def _growth(each: Growth) -> tuple[Cell, str]:
-    """Return the exponent with its interval, and the scatter; without a single power law, the exponent at the largest
-    sizes.
-    """
+    """Return the exponent and its scatter; without a single power law, the exponent at the largest sizes."""
     law = each.law
     if isinstance(law, NoPowerLaw):
         return Word("no single power law", "quiet"), f"{law.slopes[-1].exponent:.2f} at the end"

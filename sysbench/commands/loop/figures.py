@@ -1,4 +1,4 @@
-"""Figures of a loop: none, because one table shows its phases."""
+"""Figures of a loop: there are none, because one table shows its phases."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sysbench.commands.loop.record import LoopRecord
 
 
 def of_run(record: LoopRecord) -> Iterable[object]:
-    """Return no figures."""
+    """Return an empty tuple: a loop has no figures."""
     return ()

@@ -259,7 +259,7 @@ class Layout:
 def layout(planned: Cells) -> Layout | None:
     """Return the layout of the board; None if the cells do not vary in any axis.
 
-    Columns are contexts, or values of the last axis that varies if the context does not.
+    Columns are contexts; if the context does not vary, they are the values of the last axis that does.
     """
     specs = {key: each.cell.model_dump() for key, each in planned.items()}
     differing = axes.varying(list(specs.values()))

@@ -64,15 +64,13 @@ SERIES: Final = (
     Look("#e69f00", "P"),
     Look("#000000", "X"),
 )
-"""Okabe and Ito's colours, those with the highest contrast first, with different markers."""
+"""Okabe and Ito's colours, by descending contrast, each with a different marker."""
 
 _DASHES: Final = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
 def series(number: int) -> Look:
-    """Return the look of series `number`, counted from 0; if there are more series than colours, colours repeat with
-    dashes.
-    """
+    """Return the look of series `number`, counted from 0; dashes distinguish series of the same colour."""
     look = SERIES[number % len(SERIES)]
     return Look(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
 
@@ -92,7 +90,7 @@ def of_run(record: TimeRecord) -> Iterator[Drawn]:
 
 
 def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
-    """Yield the figures of the times that these cells measured."""
+    """Yield the figures of measured times."""
     timed = [cell for cell in cells if cell.outcome == "ok" and cell.samples("step") is not None]
     layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
@@ -161,7 +159,7 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
 
 
 def _left_out(layout: Layout, most: int) -> str:
-    """Return a sentence that names the panels and series shown; empty if none is left out."""
+    """Return a sentence that names the panels and series shown; empty if all are shown."""
     parts = []
     if len(layout.panels) > MOST_PANELS:
         parts.append(f"the {MOST_PANELS} smallest of {len(layout.panels)} sizes")
@@ -259,7 +257,7 @@ def draw_times(layout: Layout, heading: Heading) -> Figure:
 
 
 def draw_rates(layout: Layout, heading: Heading) -> Figure:
-    """Draw the share of the peak FLOP/s over the axis of the layout."""
+    """Draw the share of peak FLOP/s over context, size or batch."""
 
     def rated(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         share = _peak_share(cell)
@@ -334,9 +332,7 @@ _ALONG_LABEL: Final = {"ctx": "ctx", "size": "parameters", "batch": "batch"}
 def _lines(
     layout: Layout,
 ) -> tuple[list[tuple[str, tuple[TimeCellRecord, ...]]], list[str], Callable[[TimeCellRecord], str]]:
-    """Return the panels with their titles, the keys of the lines, and a function that maps a cell to the key of its
-    line.
-    """
+    """Return the titled panels, the keys of their lines, and a function that returns the key of a cell's line."""
     shown = list(layout.panels[:MOST_PANELS])
     if len(layout.series) > 1 or len(shown) == 1:
         return shown, list(layout.series[:MOST_SERIES]), layout.of
@@ -455,7 +451,7 @@ def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
 
 
 def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
-    """Mark steps outside the x range with a triangle; if they are slow, add their number and the longest one."""
+    """Mark steps outside the x range with a triangle; for slow steps, add their number and the longest duration."""
     every = [*each.warmup, *each.counted]
     beyond = [value for value in every if value > edge]
     if beyond:

@@ -146,23 +146,19 @@ class _Comparison:
         return tuple(cell for each in self.each for cell in (each.base, each.other))
 
     def where(self, cells: Cells, among: Cells | None = None) -> str:
-        """Return a phrase that names `cells` and distinguishes them from the others in `among` (by default, all base
-        cells).
-        """
+        """Return a phrase that names `cells`, distinct from all other cells in `among` (by default, the base cells)."""
         return together_named(cells, [each.base for each in self.each] if among is None else among, (self.axis,))
 
 
 def _comparisons(cells: Cells) -> Iterator[Said]:
-    """Yield a comparison of each axis value with the first one, and the number of steps after which compilation pays
-    off.
-    """
+    """Yield comparisons of the values of each axis with its first value, and when compilation pays off."""
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
         phase = "optimizer" if axis == "optimizer" else "step"
         for arm in values[1:]:
             found = _comparison(cells, axis, values[0], arm, phase)
             if found is not None and found.decided(-1) and not found.decided(1):
-                # State which one is faster, not which one is slower.
+                # Swap the values, so that the sentence says which one is faster.
                 found = _comparison(cells, axis, arm, values[0], phase)
             if found is not None:
                 yield Said(_compared_words(found, cells), found.cells)
@@ -262,7 +258,7 @@ def _extent(cell: TimeCellRecord, axis: str) -> int:
 
 
 def _exceptions(found: _Comparison) -> str:
-    """Return clauses that name cells in which the arm is slower, not significantly different, or launch-bound.
+    """Return clauses that name the cells in which `arm` is slower, not significantly different, or launch-bound.
 
     Launch-bound cells are named only if the cell with the smallest speed-up is launch-bound and the cell with the
     largest speed-up is not.
@@ -311,7 +307,7 @@ def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Ratio between the times of two groups of phases in each cell, by ascending ratio."""
+    """Ratio of the time of some phases to the time of other phases, for each cell; ascending."""
 
     each: tuple[tuple[Ratio, TimeCellRecord], ...]
 
@@ -332,7 +328,7 @@ class _Parts:
 
 
 def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts | None:
-    """Return the ratio between the time of phases `upper` and that of phases `lower`, for each believable cell.
+    """Return the ratio of the time of phases `upper` to that of phases `lower`, for each believable cell.
 
     Cells whose ratio has no interval are left out; None if no cell remains.
     """
@@ -412,10 +408,10 @@ MORE_WORK: Final = 1.5
 
 
 def _flat(cells: Cells) -> list[tuple[Cells, float]]:
-    """Return the flat part of each row along the context: its first cells, as far as they take the same forward time.
+    """Return the flat part of each row along the context: the leading cells that take the same forward time.
 
-    Each flat part comes with the ratio between the FLOPs of its last cell and those of its first; parts with a ratio
-    below `MORE_WORK` are left out.
+    Each flat part comes with the ratio of its last cell's FLOPs to its first cell's FLOPs. Parts with a ratio below
+    `MORE_WORK` are left out.
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
@@ -428,7 +424,7 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
 
 
 def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
-    """Whether forward takes equally long in both cells, by the interval of the ratio and by the ratio of the means.
+    """Whether forward takes equally long in both cells, judged by the interval of the ratio and the ratio of the means.
 
     If forward is much faster for more work, the first cell was disturbed, so False is returned.
     """
@@ -480,7 +476,7 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
 
 
 def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
-    """Fit a power law to the step times of each row of at least three believable cells along `ctx` or `size`.
+    """Return a power law for the step times of each row of at least three believable cells along `ctx` or `size`.
 
     Launch-bound cells are left out because their time does not grow. A law is left out if the interval of its exponent
     contains 0, or if the mean times do not grow.
@@ -625,10 +621,10 @@ def _times(value: float) -> str:
 
 
 def _warmup_study(cells: Cells) -> Iterator[Said]:
-    """Yield how far the mean rises above the median, which is robust, if warm-up steps are missing.
+    """Yield how far missing warm-up raises the mean above the median, which is robust.
 
-    A row contains the cells that differ only in warm-up. It is left out if the cell without warm-up starts fast but
-    another cell starts slow: then the slow first step is not explained by missing warm-up.
+    A row holds the cells that differ only in warm-up. A row is left out if the cell without warm-up starts fast and
+    another cell starts slow, because warm-up does not explain such a slow start.
     """
     if len(axes.values_along(cells, "warmup")) < 2:
         return
@@ -667,7 +663,7 @@ NOTICEABLE: Final = 0.0005
 
 
 def _mean_over_median(cell: TimeCellRecord, *, first: bool) -> str:
-    """Return a clause: `without warm-up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
+    """Return a clause such as `without warm-up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
     found = cell.samples("step")
     few = axes.phrase("warmup", cell.cell.warmup) if cell.cell.warmup else ""
     if found is None:

@@ -40,7 +40,7 @@ UPDATE_S = 0.1
 """Longest time between two updates of the counter."""
 
 SHORTEST_S = 10 * UPDATE_S
-"""Shortest time between the first and last reading; below it, the uncertainty of the two ends exceeds 10 %."""
+"""Shortest time between the first and the last reading for which their uncertainty does not exceed 10 %."""
 
 
 def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
@@ -177,7 +177,7 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     flops_per_s = None if step_flops is None else step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.computed_in) if known else None
-    # Each rank has a GPU of its own; on a CPU the ceiling is already that of all cores.
+    # Each rank has its own GPU; on a CPU, the ceiling already includes all cores.
     devices = 1 if device.type == "cpu" else cell.ranks
     peak_flops_per_s = devices * peak.flops_per_s if peak else None
     ceiling = run.ceilings.get((device.torch_name, cell.computed_in, cell.threads))

@@ -59,7 +59,7 @@ _FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "
 """Blocks of fixed height, the most important first; each is a method of `_Layout`."""
 
 _HEADS = {"board": 3, "finished": 2, "steps": 3}
-"""Lines that the other blocks need besides their rows: headings, and the mean below the steps."""
+"""Lines that blocks of variable height need besides their rows: headings, and the mean below the steps."""
 
 _RANKS = (*_FIXED[:-2], "steps", "board", *_FIXED[-2:], "finished")
 """Blocks by importance; a terminal with few lines shows only the first of them."""
@@ -126,7 +126,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Lay out the blocks of a state as lines for one terminal."""
+    """Layout of the blocks of a state, as lines for one terminal."""
 
     state: LiveState
     now_s: float
@@ -169,9 +169,7 @@ class _Layout:
         return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
 
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
-        """Return the lines of the named block; a table has at most `rows` rows, and a block with nothing to show has no
-        lines.
-        """
+        """Return the lines of the named block, with at most `rows` rows in a table; empty if it has nothing to show."""
         block: Block | None = getattr(self, name)(width, rows)
         return block.lines(self.console, self.options, width) if block else []
 

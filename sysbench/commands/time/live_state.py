@@ -53,7 +53,7 @@ class TimedCell(CellState):
 
     @property
     def measured(self) -> tuple[Step, ...]:
-        """Steps without warm-up."""
+        """Measured steps, without warm-up steps."""
         return tuple(step for step in self.steps if not step.warmup)
 
     @property
@@ -118,7 +118,7 @@ def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
 
 def _reading(state: LiveState, event: Reading) -> LiveState:
     if event.host_rss_bytes is None and event.device_used_bytes is None:
-        return state  # this reading has only the number of other processes, between cells
+        return state  # between cells, readings only count other processes
     now = state.now
     if now is not None and now.outcome is None:
         cuda = now.device is not None and now.device.type == "cuda"
@@ -214,7 +214,7 @@ def run_left_s(state: LiveState) -> float | None:
 
 
 def _step_s(current: TimedCell) -> float:
-    """Return the median of recent steps; the very first step, which is much slower, is used only if there is no other."""
+    """Return the median of recent steps; the very first step, which is much slower, is used only if it is alone."""
     recent = current.steps[1:][-RECENT:] or current.steps
     return statistics.median(step.total_s for step in recent)
 
@@ -242,9 +242,7 @@ def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
 
 
 def _seconds_per_flop(waiting: TimedCell, seen: Sequence[tuple[TimedCell, float]]) -> float:
-    """Return the seconds per FLOP of the finished cell that agrees in most `_DECISIVE` axes; ties go to the latest
-    cell.
-    """
+    """Return the seconds per FLOP of the finished cell that shares most `_DECISIVE` axes; ties go to the latest."""
 
     def likeness(position: int) -> tuple[int, int]:
         other = seen[position][0].cell

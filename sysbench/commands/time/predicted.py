@@ -26,7 +26,7 @@ EXPOSED = "exposed: time that collectives add to the step on the device, excludi
 COMPILED = "compiled cells are less certain: fusion is a guess; memory is that of the eager step, which needs more"
 
 MOST_SETTINGS = 4
-"""Largest number of tables of GPUs that are shown by default."""
+"""Largest number of settings shown by default."""
 
 PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer")
 
@@ -56,9 +56,7 @@ def _step(cell: TimeCellRecord) -> Cell:
 
 
 def taken_s(cell: TimeCellRecord) -> float | None:
-    """Return how long measuring all steps of the cell would take, in seconds; 0 if it does not fit, None without a
-    prediction.
-    """
+    """Return the seconds that measuring the cell would take; 0 if it does not fit, None without a prediction."""
     step = found.step if (found := _found(cell)) else None
     if cell.outcome == "oom":
         return 0.0
@@ -238,9 +236,7 @@ class _Scaled(NamedTuple):
 
 
 def _scaling(record: TimeRecord) -> Iterator[list[_Scaled]]:
-    """Yield the cells of each setting and strategy by ascending number of ranks; a cell of one rank belongs to every
-    strategy.
-    """
+    """Yield the cells of each setting and strategy by number of ranks; every strategy includes cells of one rank."""
     for group in axes.alike(record.cells, "ranks", "strategy", "interconnect"):
         for strategy in dict.fromkeys(cell.cell.strategy for cell in group if cell.cell.strategy):
             row = sorted(
@@ -333,9 +329,7 @@ _POINT, _BOUND, _ABSENT = "#0072b2", "#009e73", "#c1121f"
 
 
 def figures(record: TimeRecord) -> Iterator[Drawn]:
-    """Yield a figure per setting that compares GPUs in the order of the table; if there is one GPU, a figure of all
-    cells.
-    """
+    """Yield a GPU comparison per setting, in the order of the table; with a single GPU, a figure of all cells."""
     groups = list(_settings(record))
     if not groups and any(_found(cell) for cell in record.cells):
         groups = [list(record.cells)]

@@ -39,9 +39,7 @@ class RateRecord(Frozen):
     ceiling_share: Amount | None
 
     def over(self, step_s: float, tokens: int) -> RateRecord:
-        """Return the rates for a step of `tokens` tokens that takes `step_s`; a withheld ceiling share remains
-        withheld.
-        """
+        """Return the rates for a step of a different duration; a withheld ceiling share remains withheld."""
         achieved = None if self.step_flops is None else self.step_flops / step_s
         peak, ceiling = self.peak_flops_per_s, self.ceiling_flops_per_s
         return self.model_copy(
@@ -59,8 +57,7 @@ class RateRecord(Frozen):
 class ReadingsRecord(Frozen):
     """Summary of sensor readings during the measured steps, taken outside the worker.
 
-    Values are medians unless the name says otherwise; `energy_j` is the difference between the last and the first
-    reading.
+    Values are medians unless the name says otherwise; `energy_j` is the last reading minus the first.
     """
 
     count: Count

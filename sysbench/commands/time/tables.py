@@ -363,8 +363,9 @@ class _Arms:
 
     @cached_property
     def phases(self) -> list[str]:
-        """Phases to compare: the last one, and all that the axis can affect (for the axis `optimizer`, only the
-        optimizer).
+        """Phases to compare: the last one, and those that the axis can affect.
+
+        The axis `optimizer` affects only the optimizer, and all other axes affect all other phases.
         """
         found = [
             phase for phase in phases_in(self.record.cells) if phase in ("forward", "backward", "optimizer", "step")
@@ -375,7 +376,7 @@ class _Arms:
         """Yield a row for each combination of the other axes, with the cells that differ only in this axis."""
         for alike in axes.alike(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
-            if len(cells) < 2:  # two strategies, each with its own options
+            if len(cells) < 2:  # nothing to compare, for example because a strategy has its own options
                 continue
             compared = {
                 (phase, arm): _Compared.of(cells.get(self.values[0]), cells.get(arm), phase)
@@ -422,9 +423,7 @@ class _Row:
     compared: Mapping[tuple[str, Any], _Compared | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """Return the median, because speed-ups are ratios of medians; a cell without numbers shows its outcome once per
-        row.
-        """
+        """Return the median, on which speed-ups are based; a cell without numbers shows its outcome once per row."""
         cell = self.cells.get(arm)
         if cell is None:
             return None
@@ -590,7 +589,10 @@ GRID = DeclaredTable(
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], word: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """Return a function that shows a value of the cell on a device; if it has no numbers, with `word`, its outcome."""
+    """Return a function that shows a value of the cell on a device.
+
+    With `word`, a cell without numbers shows its outcome; otherwise it is empty.
+    """
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
