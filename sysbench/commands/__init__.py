@@ -1,4 +1,4 @@
-"""The commands: one package each, all with the same layout; `COMMAND` in a package's `__init__` is its interface."""
+"""The commands: one package each, all alike; `COMMAND` in its `__init__` is the interface."""
 
 PACKAGES = (
     "sysbench.commands.time",

@@ -1,4 +1,4 @@
-"""The plan of a run: its cells, their FLOPs and memory, and whether they fit on the GPU. Nothing is measured."""
+"""The plan of a run: cells, FLOPs, memory, and whether the cells fit. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sysbench.spec.model import ModelCell
 def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
     """Return a table with one row per cell: parameters, FLOPs, predicted memory, and whether it fits.
 
-    The memory of each cell is compared with that of the GPU for which it is simulated, or otherwise with that of
-    `device`; without a GPU, there is no verdict.
+    The memory of each cell is compared with the GPU for which it is simulated, or else with `device`; without a GPU,
+    there is no verdict.
     """
     devices = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
     specs = [cell.model_dump() for cell in cells]
@@ -76,6 +76,6 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
 
 
 def sheet(cells: Sequence[RunCell], device: Hardware | None = None) -> Sheet:
-    """Return a sheet with the plan; axis values that all cells share are listed above the table."""
+    """Return the plan of a run, with the axis values that all cells share above it."""
     specs = [cell.model_dump() for cell in cells]
     return Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),))

@@ -1,4 +1,4 @@
-"""Checks before a prediction: known rates, no GPU that can be measured on this machine, and a valid host file."""
+"""Checks before a prediction: known rates, no GPU that can be measured here, and a valid host file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 def refuse_unpredictable(
     slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
 ) -> None:
-    """Raise UsageError if times on one of these GPUs cannot or should not be predicted.
+    """Raise UsageError for GPUs with unusable rates, GPUs in this machine unless `force`, and an invalid host file.
 
-    This is the case if the rates of the GPU are unknown or were calibrated on a different GPU, or if this machine has
-    the GPU and `force` is not set. An invalid host file is refused too. `option` is the option that names the GPUs.
+    `option` is the option that names the GPUs.
     """
     from sysbench.predict.rates import HostRates
     from sysbench.spec import hardware
@@ -35,7 +34,7 @@ def refuse_unpredictable(
 
 
 def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simulate") -> None:
-    """Raise UsageError if this machine has one of these GPUs, because it can be measured; `force` skips the check."""
+    """Raise UsageError if this machine has one of these GPUs, unless `force` is given."""
     from sysbench.engine.sensors.nvml import present_gpus
     from sysbench.spec import hardware
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class ShowOptions(Protocol):
-    """Options for the destination and the format of a result."""
+    """Destination and format of a result."""
 
     @property
     def json_path(self) -> str | None:
@@ -50,24 +50,24 @@ class ShowOptions(Protocol):
 
 
 class RecordOptions(ShowOptions, Protocol):
-    """Options that select which parts of a record to show."""
+    """Parts of a record to show."""
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of the tables to show; if empty, the default tables."""
+        """Tables to show; the default tables if empty."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns to show; if empty, the default columns."""
+        """Columns to show; the default columns if empty."""
 
     @property
     def selection(self) -> Selection:
-        """Which part of a profile to show, and in which order."""
+        """Part and order of a profile to show."""
 
 
 @dataclass(frozen=True)
 class Performed:
-    """The record of a run, and the files that were written."""
+    """Record and files of a run."""
 
     record: RunRecord[Any]
     files: tuple[Path, ...] = ()
@@ -75,9 +75,9 @@ class Performed:
 
 
 def options_of(kind: Kind, given: Given) -> Any:
-    """Return the validated options of a command; names of earlier runs are replaced by the paths of their files.
+    """Return the validated options of a command; names of earlier runs are replaced by their files.
 
-    Raises UsageError for invalid options, and LogError for a name that matches no run or several runs of this command.
+    Raises UsageError, and LogError for a name that matches no run of this command, or several.
     """
     options = validated(measuring(kind).options_class, given)
     source, resume = getattr(options, "source", None), options.resume
@@ -94,7 +94,7 @@ def options_of(kind: Kind, given: Given) -> Any:
 
 
 def earlier(kind: Kind, path: Path, directory: Path) -> Path:
-    """Return the file of the earlier run whose name is `path`; if `path` is not a name, return it unchanged.
+    """Return the file of the earlier run named `path`, or `path` itself if it is not a name.
 
     Raises LogError if the name matches no run, or several.
     """
@@ -110,10 +110,10 @@ def earlier(kind: Kind, path: Path, directory: Path) -> Path:
 
 
 def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
-    """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code of the run.
+    """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code.
 
-    Raises the exceptions of `options_of` and `carry_out`, and UsageError or OutputError for tables and files that the
-    run cannot have.
+    Raises the exceptions of `options_of` and `carry_out`, and UsageError or OutputError for impossible tables and
+    files.
     """
     command = measuring(kind)
     options = options_of(kind, options_given)
@@ -145,7 +145,7 @@ def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
 def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
     """Yield the options in rank 0 of torchrun or srun, and in a process that was started alone.
 
-    All other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
+    Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
     """
     from sysbench.engine.nodes.launched import among_others, launched
 
@@ -235,10 +235,7 @@ def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
 
 
 def resumed(kind: Kind, path: Path | None) -> Given:
-    """Return the spec fields saved in the log to resume; empty without a log.
-
-    Fields on the command line must agree with the saved ones.
-    """
+    """Return the spec fields in the log to resume; fields on the command line must agree with them."""
     if path is None:
         return {}
     from sysbench.commands import saved
@@ -256,10 +253,7 @@ def show_plan(spec: RunSpec, options: RunOptions) -> None:
 
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
-    """Print a sheet that has no record to stdout: as JSON with `--json -`, otherwise as tables.
-
-    With `--json FILE`, also write it to the file.
-    """
+    """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file."""
     from sysbench.log import storage
     from sysbench.render import output
     from sysbench.render.csv import sheet_json
@@ -307,7 +301,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
 
 
 def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None) -> Path:
-    """Run the cells, show their progress, and return the path of the log."""
+    """Run the cells, show their progress, and return the log."""
     from sysbench.engine import session
 
     with session.run(spec, options, provisions=provisions) as running:
@@ -339,7 +333,7 @@ def tracebacks(path: Path) -> Iterator[str]:
 
 
 def printed_by_models(record: RunRecord[Any]) -> Iterator[str]:
-    """Yield each line that the user's models printed, prefixed with the name of the model."""
+    """Yield the lines that the user's models printed, each after the name of its model."""
     models = (cell.own_model for cell in record.cells if cell.own_model)
     for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
         yield from (f"{name} printed: {line}" for line in text.splitlines())
@@ -364,7 +358,7 @@ def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path,
 
 
 def say(text: str, options: RunOptions) -> None:
-    """Write a line to stderr, unless the options ask for a quiet run."""
+    """Write a line to stderr, unless the run is quiet."""
     if not options.quiet:
         stderr.say(text)
 
@@ -395,10 +389,7 @@ def show_saved(record: RunRecord[Any], options: RecordOptions) -> None:
 
 
 def exit_code(record: RunRecord[Any]) -> int:
-    """Return the exit code of a run: 130 if interrupted, 1 if a cell failed or none was measured, otherwise 0.
-
-    A cell that ran out of memory counts as measured.
-    """
+    """Return the exit code: 130 if interrupted, 1 if a cell failed or nothing was measured, otherwise 0."""
     outcomes = {cell.outcome for cell in record.cells}
     if record.status == "interrupted":
         return 130

@@ -15,20 +15,14 @@ from sysbench.spec.cell import RunSpec
 
 
 def record(path: Path, kind: Kind) -> RunRecord[Any]:
-    """Return the record in a file; a log is folded into its record.
-
-    Raises LogError if the file cannot be read or belongs to a different command.
-    """
+    """Return the record in a file, or folded from a log; raises LogError, also for a run of another command."""
     found = runs.load(path)
     _refuse_other(path, found.kind, kind)
     return found
 
 
 def spec(path: Path, kind: Kind) -> RunSpec:
-    """Return the spec in a log.
-
-    Raises LogError if the log cannot be read or belongs to a different command.
-    """
+    """Return the spec of a log; raises LogError, also for a run of another command."""
     for event in log.read(path):
         if isinstance(event, RunStarted):
             _refuse_other(path, event.kind, kind)

@@ -66,10 +66,7 @@ def as_on_cuda(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
 def types_of(
     work: Supervised, device_type: str, precision: FormatName, after_forward: Callable[[], None] = lambda: None
 ) -> list[DtypeSeen]:
-    """Run a step and return the dtypes of all its parts; forward and loss run under autocast, backward outside of it.
-
-    `after_forward` is called before backward.
-    """
+    """Return the dtypes of a step with forward and loss under autocast, and backward outside of it, as in training."""
     model = work.model
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:

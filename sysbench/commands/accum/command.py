@@ -23,7 +23,7 @@ def accum(spec_given: Given, options_given: Given) -> None:
 
 
 def refuse_unwritable(options: AccumOptions) -> None:
-    """Raise UsageError if the format of the figure is unknown, and OutputError if its file cannot be written."""
+    """Raise UsageError if the figure's format is unknown, and OutputError if its file cannot be written."""
     if options.figure is None:
         return
     from sysbench.log import storage

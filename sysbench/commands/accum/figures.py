@@ -138,7 +138,7 @@ def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw a grid of coloured dtypes, with parts of the model in rows; this device and CUDA are in adjacent columns."""
+    """Draw the dtypes as coloured fields, for this device next to CUDA."""
     from matplotlib.patches import Rectangle
 
     _title(figure, f"dtypes in {cell.cell.size} under autocast")
@@ -171,7 +171,6 @@ def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the error of the outputs over the scale of the inputs."""
     _title(figure, f"layer norm of {cell.cell.width} values")
     axes = figure.add_axes((0.075, _FLOOR, 0.7, 0.67))
     for each in cell.norms:
@@ -233,7 +232,6 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the errors over the length of the dot products, on logarithmic axes."""
     _title(figure, "matrix products against fp64")
     axes = figure.add_axes((0.075, _FLOOR, 0.68, 0.67))
     names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}

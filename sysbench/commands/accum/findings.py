@@ -183,7 +183,7 @@ def percent(share: float) -> str:
 
 
 def of_products(cell: AccumCellRecord) -> str | None:
-    """Return a comparison of the errors of the longest dot products with and without rounding of partial sums."""
+    """Compare the errors of the longest dot products with and without rounding of partial sums."""
     said = []
     for name in ("fp16", "bf16"):
         longest = max((each.k for each in cell.products if each.dtype == name), default=0)
@@ -217,7 +217,7 @@ def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
 
 
 def relative(each: ProductRecord) -> str:
-    """Format the total error of a product as a share."""
+    """Format the total error as a share."""
     return percent(each.total_error) if math.isfinite(each.total_error) else "infinitely much"
 
 

@@ -99,7 +99,7 @@ def _sum(cell: AccumCell, measured: SumMeasured) -> SumRecord:
 
 
 def _difference(found: float, expected: Fraction) -> float:
-    """Return the exact difference, rounded to a float; if `found` is not finite, return it unchanged."""
+    """Return the exact difference, rounded once; `found` if it is not finite."""
     return float(Fraction(found) - expected) if math.isfinite(found) else found
 
 
@@ -110,7 +110,7 @@ Place = tuple[DtypePart, str]
 
 
 def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
-    """Yield the measured and the simulated dtype of each part, for each precision.
+    """Yield the measured and the simulated dtypes for each precision.
 
     Parts with equal dtypes are merged: all parameters, all gradients, or the same module of all layers.
     """

@@ -25,7 +25,6 @@ class _Observer(torch.optim.Optimizer):
         self.asked = False
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
-        """Record that the scaler called the optimizer."""
         self.asked = True
 
 

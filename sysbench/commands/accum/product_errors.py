@@ -32,7 +32,7 @@ _TENSOR_CORES_SINCE = 8
 
 @dataclass(frozen=True)
 class Way:
-    """A way to compute a product: format, accumulation, and multiplication function."""
+    """A way to compute a product in one format."""
 
     dtype: FormatName
     accumulation: Accumulation
@@ -42,10 +42,7 @@ class Way:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Yield the error for each length, format and accumulation.
-
-    Inputs are uniform in [0, 1), so that sums grow with K.
-    """
+    """Yield the errors for each length, format and way; inputs are uniform in [0, 1), so that sums grow with K."""
     if cell.lengths is None:
         raise ValueError("a cell of products says how long their sums are")
     where = torch_device(device)

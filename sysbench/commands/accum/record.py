@@ -79,7 +79,7 @@ class DtypesMeasured(Event):
 
 
 class NormPoint(Frozen):
-    """Intermediate results and error of layer norm at one scale of its inputs."""
+    """Statistics and error of layer norm at one scale of its inputs."""
 
     scale: Amount
     mean: Number

@@ -32,7 +32,7 @@ _OPERATIONS: dict[Order, float] = {"sequential": 1, "kahan": 4, "blocked": 0, "p
 
 @dataclass(frozen=True)
 class Summation:
-    """A way to compute `accumulator += addend`: the two formats, and the order of summation."""
+    """One way to compute `accumulator += addend`."""
 
     accumulator: FormatName
     addend: FormatName
@@ -91,10 +91,7 @@ def summations(cell: AccumCell) -> Iterator[Summation]:
 
 
 def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
-    """Add `addend` to 0 `count` times, and return samples of the running sum as pairs of step and sum.
-
-    The last step is always included.
-    """
+    """Add `addend` to 0 `count` times; return pairs of step and running sum at some steps, including the last."""
     add, total, done = arithmetic.add, arithmetic.number(0.0), 0
     seen = []
     for step in checkpoints(count, DRIFT_POINTS):

@@ -256,7 +256,7 @@ class AccumSpec(RunSpec):
                     )
 
     def _particulars(self, experiment: Experiment) -> dict[str, Any]:
-        """Return the fields of the cell that matter only to this experiment."""
+        """Return the fields that matter only to this experiment."""
         match experiment:
             case "sums":
                 return {

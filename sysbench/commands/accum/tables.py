@@ -83,7 +83,7 @@ def _percent(share: float) -> Measure:
 
 
 def _added(each: SumRecord) -> str:
-    """Return the right-hand side of `s += x`: a format, or `fp32(fp16)` for an upcast."""
+    """Return the right-hand side of `s += x`."""
     return f"{each.accumulator}({each.addend})" if each.upcast else each.addend
 
 
@@ -133,7 +133,7 @@ _METHODS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class _Format:
-    """Sums of a number in one format, by accumulator and order."""
+    """Sums in one format, by accumulator and order."""
 
     name: str
     sums: Mapping[tuple[str, str], SumRecord]
@@ -147,7 +147,6 @@ class _Format:
         ]
 
     def result(self, accumulator: str, order: str) -> Cell:
-        """Return the sum with six digits."""
         each = self.sums.get((accumulator, order))
         return _exactly(each.result if each else None, "{:.6g}".format)
 
@@ -260,7 +259,6 @@ AUTOCAST = DeclaredTable(
 
 
 def _scale(key: str, title: str, group: str, importance: int = 0) -> Field:
-    """Declare a column for an input scale, which is a power of two."""
 
     def get(each: object) -> Cell:
         scale = getattr(each, key)
@@ -340,8 +338,6 @@ SCALING = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to compute a product: its format, its accumulation, and the source of its arithmetic."""
-
     dtype: str
     accumulation: str
     source: str
@@ -389,10 +385,7 @@ def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], A
 
 
 def _products(name: str, title: str, error: str, said: str) -> DeclaredTable:
-    """Declare a table of errors, with lengths of dot products in rows, and formats and accumulations in columns.
-
-    `error` is the field of the record to show, and `said` describes it in a note.
-    """
+    """Declare a table of the field `error`, by length of the dot products, format and accumulation."""
 
     def get(row: tuple[int, Mapping[tuple[str, str], Any]], way: _Way) -> Cell:
         each = row[1].get((way.dtype, way.accumulation))
@@ -439,7 +432,7 @@ MATMUL_SUMS = _products(
 
 
 def _long(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
-    """Yield a row for each measured value: experiment, subject, quantity, number, word."""
+    """Yield every measured value: experiment, subject, quantity, number, word."""
 
     def numbers(subject: str, each: object, *names: str) -> Iterator[tuple[str, str, str, Cell, Cell]]:
         for name in names:

@@ -26,15 +26,14 @@ def attention(spec_given: Given, options_given: Given) -> None:
 def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
     """Run all cells, draw the requested figures, and return the result.
 
-    Raises the exceptions of `running.perform`, and UsageError for a simulated GPU that this machine has
-    (`refuse_present`).
+    Raises the exceptions of `refuse_present` and `running.perform`.
     """
     refuse_present(spec.simulate, force=options.force)
     return running.perform(spec, options)
 
 
 def refuse_unwritable(options: AttentionOptions) -> None:
-    """Raise UsageError if the format of a figure is unknown, and OutputError if its file cannot be written."""
+    """Raise UsageError if a figure's format is unknown, and OutputError if its file cannot be written."""
     paths = [path for path in (options.figure, options.heat_map) if path is not None]
     if not paths:
         return

@@ -77,7 +77,7 @@ _OTHERS: Final = (
 
 
 def look(implementation: str, everything: Sequence[str]) -> Look:
-    """Return the colour, marker and dashes of an implementation; `everything` lists all implementations of the run."""
+    """Return the style of an implementation; `everything` lists all implementations of the run."""
     if implementation in _LOOKS:
         return _LOOKS[implementation]
     own = [name for name in everything if name not in _LOOKS]
@@ -124,7 +124,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Heat map of one quantity of one implementation, over head dimension and sequence length."""
+    """One quantity of one implementation over head dimension and sequence length."""
 
     implementation: str
     quantity: str
@@ -249,7 +249,7 @@ def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> N
 
 
 def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) -> None:
-    """Draw faint guide lines for growth with N and N², which start in the lower left corner."""
+    """Draw faint guide lines of slopes 1 and 2 from the lower left corner."""
     first, last = lengths[0], lengths[-1]
     if last <= first:
         return
@@ -431,7 +431,7 @@ TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sa
 
 
 def of_run(record: AttentionRecord) -> Iterator[Drawn]:
-    """Yield curves and heat maps of every setting; there is no heat map for a single head dimension."""
+    """Yield curves of every setting, and heat maps of settings with several head dimensions."""
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -556,10 +556,7 @@ def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
-    """Return the heat map of one quantity of one implementation.
-
-    None if no cell has a value or is known to run out of memory.
-    """
+    """Return the heat map of one quantity of one implementation; None if there is nothing to show."""
     here = [cell for cell in cells if cell.cell.implementation == name]
     if not any(value(cell, quantity) is not None or over_memory(cell) for cell in here):
         return None

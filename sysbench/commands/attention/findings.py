@@ -197,10 +197,10 @@ def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quan
 def _ratio(
     first: AttentionCellRecord, quantity: Quantity, second: AttentionCellRecord, other_quantity: Quantity
 ) -> Ratio:
-    """Return the ratio of the first time to the second, with an interval.
+    """Return the ratio of the first time to the second.
 
-    For predictions, the interval contains 1 if the intervals of the two times overlap. For measurements of two
-    implementations, the interval is omitted if it would suggest an effect that is not significant.
+    The interval of predictions contains 1 if those of the two times overlap. For two implementations, an interval that
+    suggests an insignificant effect is omitted.
     """
     above, below = predicted(first, quantity), predicted(second, other_quantity)
     if above is not None and below is not None:
@@ -330,8 +330,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
 def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
     """Yield the fastest implementation for each range of lengths, and the crossovers between the fastest ones.
 
-    An implementation that is fastest at all lengths is compared with the slowest one, at the longest N where both
-    differ.
+    An implementation that is always fastest is compared with the slowest one, at the longest N where they differ.
     """
     for quantity in TIMES:
         found = leads(cells, quantity)
@@ -404,10 +403,7 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
 
 
 def _tells(each: Growth) -> bool:
-    """Whether the quantity grows significantly: the interval of its exponent lies above 0, and the mean times grow.
-
-    Without a single power law, the exponents at both ends must be above 0.
-    """
+    """Whether the quantity grows significantly, by its exponents and its mean times."""
     if isinstance(each.law, NoPowerLaw):
         return min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
     sizes = (each.law.sizes[0], each.law.sizes[-1])
@@ -436,7 +432,6 @@ def _together(growths: Sequence[Growth]) -> str:
 
 
 def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
-    """Return the cell with the longest sequence of this implementation; None if it has no cell."""
     own = (cell for cell in cells if cell.cell.implementation == name)
     return max(own, key=lambda cell: cell.cell.seq, default=None)
 

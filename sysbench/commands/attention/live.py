@@ -74,7 +74,7 @@ def folded(events: Iterable[Event]) -> AttentionState:
 def left_s(state: AttentionState, now_s: float) -> float | None:
     """Return the remaining seconds of the run, estimated from finished cells; None if there are none yet.
 
-    The time of a cell is the sum of a constant part and a part that grows with the FLOPs of its calls.
+    The time of a cell has a constant part, and a part that grows with the FLOPs of its calls.
     """
     over = [cell for _, cell in state.cells if cell.outcome == "ok" and cell.took_s]
     waiting = [cell for _, cell in state.cells if cell.outcome is None]
@@ -90,10 +90,9 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 
 def _expected_s(cell: CellState, over: list[CellState]) -> float:
-    """Return the expected time of a cell in seconds: the time of its calls, plus a constant part.
+    """Return the expected seconds of a cell: its calls, and a constant part.
 
-    The time of the calls is scaled by FLOPs from the most similar finished cell. The constant part is the median time
-    that finished cells spent outside their calls.
+    The calls are scaled by FLOPs from the most similar finished cell; the constant part is a median of finished cells.
     """
     alike = [each for each in over if each.cell.implementation == cell.cell.implementation] or over
     work = _work(cell)
@@ -283,7 +282,7 @@ def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
 
 
 def _estimate(cell: CellState, width: int) -> str:
-    """Return the median times so far, with abbreviated names if there is little room."""
+    """Return the medians so far, with short names if there is little room."""
     known = [(name, value) for name, value in (("forward", cell.forward), ("backward", cell.backward)) if value]
     whole = "  ".join(f"{name} {units.seconds(value)}" for name, value in known)
     return whole if len(whole) <= width else "  ".join(f"{name[0]}wd {units.seconds(value)}" for name, value in known)
@@ -299,7 +298,7 @@ def _value(cell: CellState, kind: Shown) -> float | None:
 
 
 def _best(cells: Iterable[CellState], kind: Shown) -> Best:
-    """Return the smallest value of all implementations for each pair of d and N; empty for a single implementation."""
+    """Return the smallest value for each d and N; empty for a single implementation."""
     cells = list(cells)
     if len({cell.cell.implementation for cell in cells}) < 2:
         return {}
@@ -337,7 +336,6 @@ def _grid(
 def _shown(
     cell: CellState | None, kind: Shown, best: float | None, now: CellState | None, plain: bool
 ) -> tuple[str, str]:
-    """Return the text and the style of one grid entry."""
     if cell is None:
         return "", ""
     found = _value(cell, kind)
@@ -363,10 +361,7 @@ def _short(unit: Unit, value: float) -> str:
 
 
 def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
-    """Return the lines of the sections that fit.
-
-    If the first section does not fit, only some of its rows are shown, including that of the running implementation.
-    """
+    """Return the lines of the sections that fit, and at least the grid of the running implementation."""
     lines: list[Text] = []
     left_out = 0
     for number, section in enumerate(sections):

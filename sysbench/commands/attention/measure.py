@@ -98,7 +98,7 @@ class _Pace:
         self._seconds_per_flop: dict[tuple[str, ...], float] = {}
 
     def refuse_long(self, cell: AttentionCell, device: torch.device) -> None:
-        """Raise OverBudgetError if the speed of earlier cells suggests that this cell would exceed --budget."""
+        """Raise OverBudgetError if the pace of earlier cells suggests that this cell would exceed --budget."""
         pace = self._seconds_per_flop.get(self._kind(cell, device))
         if pace is not None:
             _refuse_over_budget(cell, pace * _flops(cell))
@@ -245,7 +245,7 @@ class _Base:
         return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
 
     def above(self, device: torch.device) -> int:
-        """Return how many bytes have been allocated since this state was taken; 0 on devices other than CUDA."""
+        """Return the bytes allocated since this state; 0 on devices other than CUDA."""
         return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
 
 
@@ -272,7 +272,6 @@ class _Calls(AttentionCall):
             self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=self.gradient.device)
 
     def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
-        """Time one call of a phase between two synchronizations."""
         self.forget()
         self.inputs = next(self._rotation)
         if phase == "backward":
@@ -289,10 +288,7 @@ def _copies(inputs: Inputs) -> Inputs:
 
 
 def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Call forward and backward once, check the results, and yield the name of the operator that ran.
-
-    This call also compiles the implementation if necessary. Raises UnavailableError for results that are not attention.
-    """
+    """Call forward and backward once, compiling them if necessary; check the results and yield the operator."""
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
         yield entered(cell.key, "compiling")
@@ -342,7 +338,7 @@ def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
 def _memory_of(
     cell: AttentionCell, calls: _Calls, device: torch.device, base: _Base, held_bytes: int
 ) -> Iterator[Event]:
-    """Yield the memory that the allocator reports on CUDA; on other devices, count it tensor by tensor if possible."""
+    """Yield the memory: from the allocator on CUDA, otherwise counted tensor by tensor if possible."""
     if base.allocated_bytes is None:
         needs = counted(cell, real=calls.inputs)
         if needs is not None:
@@ -381,7 +377,7 @@ def _memory_of(
 
 
 def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Run and time the warm-up calls, then all measured forward calls, then all measured backward calls."""
+    """Time the warm-up calls, then all forward calls, then all backward calls."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
     # Large inputs fit in no cache and need no copies.
     small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES

@@ -24,7 +24,7 @@ COUNTED = ("naive", "sdpa-math", "sdpa-flash")
 
 @dataclass(frozen=True)
 class Needs:
-    """Memory that attention needs, including inputs; sizes are rounded up to the blocks of an allocator."""
+    """Memory that attention needs, including inputs, in whole blocks of an allocator."""
 
     before_backward_bytes: int
     saved_bytes: int
@@ -34,7 +34,7 @@ class Needs:
 
 
 class _Ledger(DispatchMode):
-    """Dispatch mode that records live tensors, and the tensors that are alive at the peak."""
+    """Dispatch mode that records the live tensors, and those alive at the peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,6 @@ class _Ledger(DispatchMode):
         self.watch = StorageWatch(self._allocated, self._freed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, and record the tensors that it returns."""
         result = func(*args, **(kwargs or {}))
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):

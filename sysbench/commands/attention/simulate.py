@@ -147,7 +147,7 @@ class _Run:
         self._held_until = 0
 
     def recorded(self) -> Recording:
-        """Build the cell and call it twice, and return the recording of all allocations."""
+        """Record all allocations of building the cell and calling it twice."""
         if self._cell.precision in ("bf16", "tf32") and self._gpu.compute_capability < _AMPERE:
             raise UnavailableError(
                 f"{self._cell.precision} needs sm80 or newer; {self._gpu.title} is older: use fp16 or fp32"
@@ -220,7 +220,6 @@ class _Labels(DispatchMode):
         self._found: dict[int, tuple[str, list[int], str, Made]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, and name the allocations that it makes."""
         first = self._recorder.count
         result = func(*args, **(kwargs or {}))
         name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
@@ -232,7 +231,6 @@ class _Labels(DispatchMode):
         return result
 
     def described(self, number: int, size_bytes: int) -> AttentionTensor:
-        """Return a description of allocation `number`, whose block has `size_bytes`."""
         name, shape, dtype, phase = self._found[number]
         if self._recorder.is_workspace(number):
             name = "workspace of cuBLAS"

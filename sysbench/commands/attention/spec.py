@@ -191,7 +191,7 @@ class AttentionSpec(RunSpec):
     @model_validator(mode="before")
     @classmethod
     def _whole_grid(cls, fields: Any) -> Any:
-        """Apply the defaults of --sweep, which explicit options override."""
+        """Apply the defaults of --sweep."""
         return {**WHOLE_GRID, **fields} if isinstance(fields, dict) and fields.get("sweep") else fields
 
     @model_validator(mode="after")

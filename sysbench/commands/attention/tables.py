@@ -1,7 +1,4 @@
-"""Tables of `sysbench attention`, such as the sweep, the implementation comparison, growth, and memory.
-
-Titles say whether results are simulated or predicted.
-"""
+"""Tables of `sysbench attention`; titles say whether results are simulated or predicted."""
 
 from __future__ import annotations
 
@@ -135,7 +132,6 @@ def status(cell: AttentionCellRecord) -> Word:
 
 
 def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
-    """Return the values of a cell along these axes."""
     absent = {"simulate": "measured", "heads": "none"}
     return tuple(absent.get(axis, "") if cell.get(axis) is None else cell[axis] for axis in named)
 
@@ -172,7 +168,7 @@ def _per_second(
     of: Literal["flops", "bytes_moved", "limit_s"],
     time: Literal["mean", "median"],
 ) -> float | None:
-    """Return `of` divided by the measured or predicted time of a phase: a rate, or the share of a limit."""
+    """Divide the amount `of` by the measured or predicted time of a phase."""
     found, instead = getattr(cell, phase), predicted(cell, phase)
     taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
     amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
@@ -254,8 +250,6 @@ SWEEP = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The cells of a table that compares implementations."""
-
     cells: Cells
     where: str = ""
     hint: str = ""
@@ -267,7 +261,7 @@ class _Comparison:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Names of the axes in the leading columns, the implementation last."""
+        """The axes in leading columns, the implementation last."""
         return (*(axis for axis in varying(self.cells) if axis != "implementation"), "implementation")
 
     def rows(self) -> list[_Row]:
@@ -300,14 +294,14 @@ class _Row:
     best_s: Mapping[Quantity, float | None]
 
     def median(self, phase: Quantity) -> Cell:
-        """Return the median or the predicted time, coloured by its ratio to the best time."""
+        """Return the median or predicted time, coloured by its ratio to the best time."""
         found = value(self.cell, phase)
         if found is None:
             return NOTHING if self.cell.cell.simulated else None
         return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(phase))
 
     def over_best(self, phase: Quantity) -> Cell:
-        """Return the median or the predicted time as a multiple of the best time."""
+        """Return the median or predicted time as a multiple of the best time."""
         found, best_s = value(self.cell, phase), self.best_s[phase]
         return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else NOTHING
 
@@ -330,7 +324,6 @@ def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declare
 
 
 def _of_cell(declared: Field, importance: int) -> Field:
-    """Return a column for cells, adapted to rows that contain a cell."""
     return replace(declared, importance=importance, optional=True, get=lambda row: declared.get(row.cell))
 
 
@@ -407,7 +400,7 @@ COMPARISON = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Grid:
-    """A table of one quantity of one implementation, with head dimensions in rows and sequence lengths in columns."""
+    """A table of one quantity and implementation: head dimensions by sequence lengths."""
 
     name: str
     quantity: Quantity
@@ -415,7 +408,6 @@ class _Grid:
 
     @classmethod
     def all_of(cls, record: AttentionRecord) -> Iterator[_Grid]:
-        """Yield every grid that has at least one value."""
         for cells in settings(record.cells):
             for name, quantity in product(implementations(cells), QUANTITIES):
                 here = [cell for cell in cells if cell.cell.implementation == name]
@@ -586,7 +578,7 @@ def _accounting_title(cell: AttentionCellRecord) -> str:
 
 
 def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str, Measure]]:
-    """Yield the tensors, largest first, then their total, and the reserved and available memory if known."""
+    """Yield the tensors, largest first, then the total, reserved and available memory."""
     for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
         shape = " × ".join(map(str, each.shape)) or NOTHING
         yield each.name, shape, each.dtype, each.phase, Measure(each.size_bytes)

@@ -109,8 +109,6 @@ def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Contents of a log or record that are needed to list it."""
-
     kind: str
     what: str
     began_s: float
@@ -127,7 +125,7 @@ def _counted(status: str, cells: Counter[str]) -> str:
 
 
 def _seen(path: Path) -> _Seen:
-    """Read a log or a record; a file that cannot be read gets the status `unreadable` and its modification time."""
+    """Read a log or a record; if that fails, the status is `unreadable` and the time that of the file."""
     kind = runs.kind_at(path) or "unknown"
     try:
         spec, began_s, status, cells = _of_log(path) if path.suffix == ".jsonl" else _of_record(path)

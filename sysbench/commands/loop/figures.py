@@ -8,5 +8,5 @@ from sysbench.commands.loop.record import LoopRecord
 
 
 def of_run(record: LoopRecord) -> Iterable[object]:
-    """Return an empty tuple: a loop has no figures."""
+    """Return no figures."""
     return ()

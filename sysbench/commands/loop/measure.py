@@ -123,11 +123,11 @@ class Account:
             self._progress(event)
 
     def enter(self, stage: Stage) -> None:
-        """Add an event for the beginning of a stage."""
+        """Begin a stage."""
         self.tell(StageEntered(at_s=time.time(), cell=self.cell.key, stage=stage))
 
     def take(self, index: int, times: StepTimes, *, warmup: bool) -> None:
-        """Add the event of a step, and take a sensor reading if one is due."""
+        """Add a step, and take a sensor reading if one is due."""
         self.tell(
             StepMeasured(
                 at_s=time.time(), cell=self.cell.key, index=index, warmup=warmup, phases=times.phases, step=times.step
@@ -167,10 +167,7 @@ def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
 
 
 def _ended(error: BaseException | None) -> tuple[Outcome, RunStatus]:
-    """Return the outcome of the loop and the status of the run.
-
-    Ctrl-C and exits count as interruptions, and other exceptions as failures.
-    """
+    """Return how loop and run ended; Ctrl-C and exits count as interruptions, other exceptions as failures."""
     if error is None:
         return "ok", "complete"
     if isinstance(error, Exception):

@@ -34,7 +34,7 @@ class Recorder(Stopwatch):
     """
 
     def __init__(self, spec: LoopSpec, save: Path | None, trace: Path | None) -> None:
-        """Raise UsageError or OutputError for an invalid trace file, and the exceptions of `Account`."""
+        """Raise the exceptions of `Account`, also for an invalid trace file."""
         if trace is not None:
             if not trace.name.endswith((".json", ".json.gz")):
                 raise UsageError(f"{trace} must end in .json or .json.gz, because it will hold a trace")
@@ -67,7 +67,7 @@ class Recorder(Stopwatch):
         self._open.__exit__(kind, error, trace)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return the context of a phase, or an empty context after the last step; raises UsageError for a bad name."""
+        """Return the context of a phase, empty after the last step; raises UsageError for an invalid name."""
         return marks.NOTHING if self._done else super().phase(name)
 
     def enter(self, name: str) -> None:
@@ -99,7 +99,7 @@ class Recorder(Stopwatch):
         self._next()
 
     def _next(self) -> None:
-        """Begin the next step, after work that must happen between steps, such as starting or writing the trace."""
+        """Start or end tracing and measuring if due, and begin the next step."""
         count = len(self._taken)
         if self._profiler is not None and not self.visible and count >= self.account.spec.warmup:
             self._profiling.enter_context(self._profiler.recording())
@@ -131,7 +131,7 @@ class Recorder(Stopwatch):
     def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Complete the recording, and pass the warm-up steps and the measured steps to the account."""
+        """Pass the warm-up steps and the measured steps to the account."""
         if not self._done:
             if error is None and not self._explicit and not self._spoiled and self._first is not None:
                 # The end of the last step is unknown, but its phases have ended.
@@ -151,7 +151,6 @@ class Recorder(Stopwatch):
 
 
 def _together(steps: Sequence[StepTimes]) -> StepTimes:
-    """Return the sum of several steps."""
     names = dict.fromkeys(name for step in steps for name in step.phases)
     phases = {name: sum_of(step.phases[name] for step in steps if name in step.phases) for name in names}
     return StepTimes(phases, sum_of(step.step for step in steps))

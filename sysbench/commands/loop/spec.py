@@ -108,7 +108,7 @@ class LoopSpec(RunSpec):
 
 
 class LoopOptions(BaseModel):
-    """Options of `sysbench loop`: the loop to show, and how to show it."""
+    """The loop to show, and how to show it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -144,5 +144,5 @@ class LoopOptions(BaseModel):
 
     @property
     def selection(self) -> Selection:
-        """The default selection, because a loop has no profile to select from."""
+        """The default selection: a loop has no profile."""
         return Selection()

@@ -117,10 +117,7 @@ class Stopwatch:
         self.inside = None
 
     def end(self, *, summed: bool = False) -> StepTimes:
-        """End the step and return its times.
-
-        If `summed`, the time of the step is the sum of its phases, provided that they are synchronized.
-        """
+        """End the step and return its times; if `summed`, the step takes the sum of its synchronized phases."""
         last = 2 * len(self._windows) + 1
         self._clock.marks.place(last)
         launched_ns = self._clock.now_ns()
@@ -153,8 +150,6 @@ class Stopwatch:
 
 
 class _Phase:
-    """Context of one phase, reused in every step."""
-
     __slots__ = ("_name", "_watch")
 
     def __init__(self, watch: Stopwatch, name: str) -> None:

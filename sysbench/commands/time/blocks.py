@@ -76,7 +76,7 @@ def hardware(
     width: int,
     encoding: str,
 ) -> Block:
-    """Return a line with the device, the number of parameters, the FLOPs of forward, and the version of torch."""
+    """Return a line with the device, the size of the model, and the version of torch."""
     names = [device.name if device else host.cpu if host else ""]
     if now and now.parameters:
         shape, cell = now.cell.shape, now.cell
@@ -94,10 +94,7 @@ def hardware(
 def progress(
     name: str, completed: int, total: int, texts: Sequence[tuple[str, str]], width: int, encoding: str
 ) -> Block:
-    """Return a line with the stage, its progress bar, and as many of `texts` as fit.
-
-    There is no bar if `total` is 0 (unknown).
-    """
+    """Return the stage, its progress bar unless `total` is 0 (unknown), and as many of `texts` as fit."""
     said = [(theme.fitted(text, encoding), style) for text, style in texts if text]
     if width < NARROW and total:
         return line(pieces_that_fit(said, width, " "))
@@ -183,7 +180,7 @@ def shares(every: tuple[Step, ...], width: int, encoding: str) -> Block:
 
 @remembered
 def memory(used: int, peak: int | None, total: int | None, what: str, width: int, encoding: str) -> Block:
-    """Return a line with used and total memory, as a bar and as text, and the peak so far."""
+    """Return used and total memory, as a bar and as text, and the peak so far."""
     scale = units.shared_scale("bytes", [total or used])
     of_total = f" of {scale.digits(total, 1)}" if total else ""
     texts = [f"{scale.digits(used, 1)}{of_total} {scale.symbol} {what}".rstrip()]
@@ -202,7 +199,7 @@ def memory(used: int, peak: int | None, total: int | None, what: str, width: int
 
 @remembered
 def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
-    """Return a line with sensor readings, taken outside the worker; None if there are none to show."""
+    """Return sensor readings, taken outside the worker; None if there are none to show."""
     pieces = []
     if reading.device_utilisation is not None:
         pieces.append((f"{units.share(reading.device_utilisation)} busy", ""))
@@ -257,10 +254,7 @@ class Layout:
 
 @remembered
 def layout(planned: Cells) -> Layout | None:
-    """Return the layout of the board; None if the cells do not vary in any axis.
-
-    Columns are contexts; if the context does not vary, they are the values of the last axis that does.
-    """
+    """Arrange the cells, with contexts (or else the last axis that varies) in columns; None if no axis varies."""
     specs = {key: each.cell.model_dump() for key, each in planned.items()}
     differing = axes.varying(list(specs.values()))
     if not differing:
@@ -278,8 +272,7 @@ def layout(planned: Cells) -> Layout | None:
 def board(planned: Cells, ended: Cells, running: str, rows: int, width: int, encoding: str) -> Block:
     """Return a grid of mean step times, one entry per cell, in at most `rows` lines below the headings.
 
-    If the grid is too large, only the part around the running cell is shown; a last line counts the other cells by
-    outcome.
+    If the grid is too large, only the part around the running cell is shown; other cells are counted by outcome.
     """
     found = layout(planned)
     if found is None:
@@ -362,7 +355,7 @@ def _window(count: int, size: int, around: int) -> range:
 
 
 def _counted(places: Collection[tuple[int, int]], cells: Mapping[tuple[int, int], Cell]) -> str:
-    """Return the number of cells by outcome: `3 ok, 1 oom, 4 to go`."""
+    """Count cells by outcome: `3 ok, 1 oom, 4 to go`."""
     over = [cells[place] for place in places if place in cells and cells[place] is not _RUNNING]
     words = Counter(cell.text for cell in over if isinstance(cell, Word))
     ok, waiting = len(over) - words.total(), len(places) - len(over)

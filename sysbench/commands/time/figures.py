@@ -159,7 +159,7 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
 
 
 def _left_out(layout: Layout, most: int) -> str:
-    """Return a sentence that names the panels and series shown; empty if all are shown."""
+    """Return a sentence that names the panels and series shown, unless all are shown."""
     parts = []
     if len(layout.panels) > MOST_PANELS:
         parts.append(f"the {MOST_PANELS} smallest of {len(layout.panels)} sizes")
@@ -186,7 +186,7 @@ _MISSING: Final = Mark("–", size=8, rise=5, colour=QUIET)
 
 
 def draw_phases(layout: Layout, heading: Heading) -> Figure:
-    """Draw stacked bars of the phases: a panel per size, a group of bars per value along x, and a hatch per series."""
+    """Draw stacked bars: a panel per size, a group of bars per value along x, and a hatch per series."""
     from matplotlib.patches import Patch
 
     shown = layout.panels[:MOST_PANELS]
@@ -228,7 +228,7 @@ def _by_position(layout: Layout) -> Callable[[TimeCellRecord], float]:
 
 
 def draw_times(layout: Layout, heading: Heading) -> Figure:
-    """Draw the median step time with its 95 % CI on logarithmic axes; all panels share the y axis."""
+    """Draw the median step time with its 95 % CI on logarithmic axes; panels share the y axis."""
 
     def timed(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         found = cell.samples("step") if cell.outcome == "ok" else None
@@ -451,7 +451,7 @@ def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
 
 
 def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
-    """Mark steps outside the x range with a triangle; for slow steps, add their number and the longest duration."""
+    """Mark steps outside the x range with a triangle; label slow ones with their number and longest duration."""
     every = [*each.warmup, *each.counted]
     beyond = [value for value in every if value > edge]
     if beyond:

@@ -82,7 +82,7 @@ def headlines(cells: Cells) -> Iterator[Said]:
 def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
     """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`).
 
-    With `alone`, cells are only compared with themselves, so fewer cautions exclude them.
+    If `alone`, cells are compared only with themselves, and fewer cautions exclude them.
     """
     return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
 
@@ -93,10 +93,9 @@ def launch_bound(cell: CellRecord) -> bool:
 
 
 def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[str, Cells]]:
-    """Yield the cells of each setting (device, mode, precision, …), preceded by a prefix for the sentence about them.
+    """Yield the cells of each setting (device, mode, precision, …), with a prefix for the sentence about them.
 
-    All cells form one group without a prefix if there is one setting, if there are too many settings, or if `whole`
-    accepts the cells.
+    All cells form one group without a prefix if `whole` accepts them, or if there are one or too many settings.
     """
     groups = axes.alike(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
     if not 1 < len(groups) <= MOST_SETTINGS or whole(cells):
@@ -142,16 +141,15 @@ class _Comparison:
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
-        """All compared cells."""
         return tuple(cell for each in self.each for cell in (each.base, each.other))
 
     def where(self, cells: Cells, among: Cells | None = None) -> str:
-        """Return a phrase that names `cells`, distinct from all other cells in `among` (by default, the base cells)."""
+        """Return a phrase that names `cells` and distinguishes them from others in `among` (default: base cells)."""
         return together_named(cells, [each.base for each in self.each] if among is None else among, (self.axis,))
 
 
 def _comparisons(cells: Cells) -> Iterator[Said]:
-    """Yield comparisons of the values of each axis with its first value, and when compilation pays off."""
+    """Yield comparisons of each axis value with the first one, and when compilation pays off."""
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
         phase = "optimizer" if axis == "optimizer" else "step"
@@ -166,7 +164,7 @@ def _comparisons(cells: Cells) -> Iterator[Said]:
 
 
 def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) -> _Comparison | None:
-    """Compare the times of a phase for two values of an axis; None if no pair of cells yields an interval."""
+    """Compare the times of a phase for two values of an axis; None without intervals."""
     both = [
         (first, second, one.samples_s, other.samples_s)
         for first, second in axes.pairs(believable(cells, alone=False), axis, base, arm)
@@ -206,7 +204,7 @@ def _compared_words(found: _Comparison, cells: Cells) -> str:
 
 
 def _told_apart(found: _Comparison, arm: str, base: str) -> str:
-    """Return a clause which states that neither value is significantly faster, with the range of the ratios."""
+    """Return a clause stating that neither value is significantly faster, with the range of the ratios."""
     least, most = found.each[0], found.each[-1]
     if len(found.each) > 1:
         ends = f"{units.ratio(least.value)} to {units.ratio(most.value)} as fast"
@@ -229,11 +227,11 @@ def _by_phase(found: _Comparison, cells: Cells) -> str:
 
 
 def _trends(found: _Comparison) -> str:
-    """Return a clause with the trends of the speed-up: `; the larger the model and the longer the context, the more`.
+    """Return the trends of the speed-up: `; the larger the model and the longer the context, the more`.
 
-    The trend along an axis is based on rows of cells that differ only in this axis. In every row, the speed-up must
-    never drop significantly and must be largest in the last cell, with an interval above that of the first cell. At
-    least one row must have three cells.
+    In every row of cells that differ only in size (or only in context), the speed-up must never drop significantly and
+    must be largest in the last cell, with an interval above that of the first cell. At least one row must have three
+    cells.
     """
     by_base = {each.base.key: each.effect.ratio for each in found.each}
     words = []
@@ -258,10 +256,10 @@ def _extent(cell: TimeCellRecord, axis: str) -> int:
 
 
 def _exceptions(found: _Comparison) -> str:
-    """Return clauses that name the cells in which `arm` is slower, not significantly different, or launch-bound.
+    """Name the cells in which `arm` is slower, not significantly different, or launch-bound.
 
-    Launch-bound cells are named only if the cell with the smallest speed-up is launch-bound and the cell with the
-    largest speed-up is not.
+    Launch-bound cells are named only if the cell with the smallest speed-up is launch-bound and that with the largest
+    is not.
     """
     slower, same = found.decided(-1), found.decided(0)
     text = ""
@@ -279,7 +277,7 @@ def _exceptions(found: _Comparison) -> str:
 
 
 def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
-    """Yield a finding: how long compilation takes, and after how many steps it pays off."""
+    """Yield how long compilation takes, and after how many steps it pays off."""
     paid: list[tuple[float, float, TimeCellRecord]] = []
     for each in found.each:
         before, after = each.base.samples(found.phase), each.other.samples(found.phase)
@@ -307,7 +305,7 @@ def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Ratio of the time of some phases to the time of other phases, for each cell; ascending."""
+    """Ratio of the time of some phases to that of others, for each cell, ascending."""
 
     each: tuple[tuple[Ratio, TimeCellRecord], ...]
 
@@ -323,15 +321,11 @@ class _Parts:
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
-        """The cells, by ascending ratio."""
         return tuple(cell for _, cell in self.each)
 
 
 def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts | None:
-    """Return the ratio of the time of phases `upper` to that of phases `lower`, for each believable cell.
-
-    Cells whose ratio has no interval are left out; None if no cell remains.
-    """
+    """Return the ratio of the time of phases `upper` to that of `lower`, for each believable cell with an interval."""
     found = [
         (much, cell)
         for cell in believable(cells)
@@ -342,10 +336,7 @@ def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts |
 
 
 def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[str, Cells, _Parts, Namer]]:
-    """Yield the ratios of all cells together if they agree, otherwise setting by setting.
-
-    Each item is the prefix of its sentence, the cells, their ratios, and a function that names the cells.
-    """
+    """Yield prefix, cells, ratios and namer: for all cells together if they agree, otherwise for each setting."""
 
     def agreed(some: Cells) -> bool:
         found = _parts(some, (upper,), (lower,))
@@ -410,8 +401,8 @@ MORE_WORK: Final = 1.5
 def _flat(cells: Cells) -> list[tuple[Cells, float]]:
     """Return the flat part of each row along the context: the leading cells that take the same forward time.
 
-    Each flat part comes with the ratio of its last cell's FLOPs to its first cell's FLOPs. Parts with a ratio below
-    `MORE_WORK` are left out.
+    Each comes with the FLOPs of its last cell as a multiple of the first cell's FLOPs, which must be at least
+    `MORE_WORK`.
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
@@ -623,8 +614,7 @@ def _times(value: float) -> str:
 def _warmup_study(cells: Cells) -> Iterator[Said]:
     """Yield how far missing warm-up raises the mean above the median, which is robust.
 
-    A row holds the cells that differ only in warm-up. A row is left out if the cell without warm-up starts fast and
-    another cell starts slow, because warm-up does not explain such a slow start.
+    A row is left out if only a cell with warm-up starts slow, because that says nothing about warm-up.
     """
     if len(axes.values_along(cells, "warmup")) < 2:
         return

@@ -44,10 +44,10 @@ SHORTEST_S = 10 * UPDATE_S
 
 
 def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
-    """Return the energy of the measured steps; None without counter readings, and for a cell of several ranks.
+    """Return the energy of the measured steps; None without counter readings, or with several ranks.
 
     The mean power is the difference between the first and the last reading within the measured steps, divided by the
-    time between these readings. The energy is the mean power times the duration of all steps.
+    time between them. The energy is this power times the duration of all steps.
     """
     readings = [reading for reading in seen.readings if reading.energy_j is not None]
     steps = [step for step in seen.steps if step.step.wall_s is not None] if readings else []
@@ -134,7 +134,6 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
 
 
 def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:
-    """Return the record of every rank in order; empty for a cell of one process."""
     if not seen.ranks:
         return []
     return [

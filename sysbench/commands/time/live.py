@@ -126,8 +126,6 @@ class Screen:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Layout of the blocks of a state, as lines for one terminal."""
-
     state: LiveState
     now_s: float
     console: Console
@@ -169,7 +167,7 @@ class _Layout:
         return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
 
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
-        """Return the lines of the named block, with at most `rows` rows in a table; empty if it has nothing to show."""
+        """Return the lines of the named block, with at most `rows` rows in a table; empty if nothing is known."""
         block: Block | None = getattr(self, name)(width, rows)
         return block.lines(self.console, self.options, width) if block else []
 
@@ -266,7 +264,7 @@ def _estimate(now: TimedCell) -> str:
 
 
 def _chosen(heights: dict[str, int], height: int) -> list[str]:
-    """Return the names of the blocks that fit into `height` lines, the most important first."""
+    """Return the names of the blocks that fit, the most important first."""
     taken: list[str] = []
     for name in _RANKS:
         if 0 < heights.get(name, 0) <= height - sum(heights[other] for other in taken):
@@ -275,7 +273,7 @@ def _chosen(heights: dict[str, int], height: int) -> list[str]:
 
 
 def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dict[str, int]:
-    """Return the number of rows of each block of variable height: one row each, plus the spare lines.
+    """Return the rows of each block of variable height: one each, plus spare lines.
 
     Spare lines go first to a few steps, then to the board, to more steps, and to finished cells if enough lines remain.
     """
@@ -336,7 +334,7 @@ class TimeLines(CellLines):
 
 
 def device_line(state: LiveState) -> str:
-    """Return the device, or a mark for predictions, and the version of torch: `NVIDIA H200 · torch 2.13.0`."""
+    """Return the device (or the mark of predictions) and the version of torch: `NVIDIA H200 · torch 2.13.0`."""
     torch, device = state.torch, state.device
     name = device.name if device else "no device"
     if any(each.cell.simulate for each in state.planned.values()):

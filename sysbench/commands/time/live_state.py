@@ -95,9 +95,9 @@ def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:
 
 
 def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
-    """Add a step to a cell; phases use the host's clock, or the device's clock if the host did not wait for them.
+    """Add a step; phases use the host's clock, or the device's clock if the host did not wait for them.
 
-    With several ranks, the slowest rank's measurement of each step is kept.
+    With several ranks, the step of the slowest rank is kept.
     """
     if event.step.wall_s is None:
         return cell
@@ -197,9 +197,8 @@ def cell_left_s(current: TimedCell) -> float | None:
 def run_left_s(state: LiveState) -> float | None:
     """Return the remaining seconds of the run; None before the first step.
 
-    Steps of a waiting cell are predicted from their FLOPs and the speed of the most similar finished cell. The other
-    time of a waiting cell, such as building, is the average over finished cells. Until a cell has finished, the speed
-    of the current cell is used.
+    Steps of a waiting cell are predicted from their FLOPs and the speed of the most similar finished cell; other time
+    is the average of finished cells. Until a cell has finished, the speed of the current cell is used.
     """
     now = state.now
     left_s = cell_left_s(now) if now else 0.0
@@ -214,7 +213,7 @@ def run_left_s(state: LiveState) -> float | None:
 
 
 def _step_s(current: TimedCell) -> float:
-    """Return the median of recent steps; the very first step, which is much slower, is used only if it is alone."""
+    """Return the median of recent steps, without the very first step, which is much slower, unless it is alone."""
     recent = current.steps[1:][-RECENT:] or current.steps
     return statistics.median(step.total_s for step in recent)
 

@@ -34,7 +34,7 @@ IMPORTANCE = {"zero_grad": 12, "forward": 5, "loss": 11, "backward": 6, "optimiz
 
 
 def is_predicted(record: TimeRecord) -> bool:
-    """Whether the cells of the run are predicted; a run never mixes predicted and measured cells."""
+    """Whether the cells of the run are predicted: either all or none are."""
     return any(cell.cell.simulate for cell in record.cells)
 
 
@@ -44,7 +44,7 @@ def _found(cell: TimeCellRecord) -> PredictionRecord | None:
 
 
 def instead(cell: TimeCellRecord) -> Word | None:
-    """Return the reason for a missing time, which is the outcome (`oom`) or `withheld`; None if there is a time."""
+    """Return why there is no time: the outcome (`oom`), or `withheld`; None if there is a time."""
     if cell.outcome != "ok":
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     return Word("withheld", "bad") if cell.prediction is None or cell.prediction.step is None else None
@@ -173,7 +173,6 @@ def _gpus_notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
 
 
 def _cost(cell: TimeCellRecord) -> Cell:
-    """Return the cost of a million tokens, with three significant digits."""
     found = _found(cell)
     cost = found.price_per_million_tokens if found else None
     return Measure(cost, text=f"{cost:.3g}") if cost is not None else None
@@ -230,7 +229,6 @@ class _Scaled(NamedTuple):
 
     @property
     def speedup(self) -> float | None:
-        """Throughput relative to the cell with the fewest ranks."""
         ours, theirs = (_value("tokens_per_s")(each) for each in (self.cell, self.base))
         return ours / theirs if ours and theirs else None
 

@@ -20,10 +20,7 @@ FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
 
 
 class RateRecord(Frozen):
-    """Achieved rates of all ranks together, and their shares of the hardware's limits.
-
-    All rates are based on the mean step, as in the tables.
-    """
+    """Rates of all ranks together over the mean step, and their shares of the hardware's limits."""
 
     step_flops: Flops | None
     """None if FLOPs could not be counted in a custom model; then FLOP rates are None too."""
@@ -55,10 +52,7 @@ class RateRecord(Frozen):
 
 
 class ReadingsRecord(Frozen):
-    """Summary of sensor readings during the measured steps, taken outside the worker.
-
-    Values are medians unless the name says otherwise; `energy_j` is the last reading minus the first.
-    """
+    """Sensor readings during the measured steps, taken outside the worker; medians unless the name says otherwise."""
 
     count: Count
     sm_clock_hz: Amount | None
@@ -92,10 +86,7 @@ class EnergyRecord(Frozen):
 
 
 class ThreadsTried(Event):
-    """Steps of a CPU cell, repeated on fewer threads because the cell was disturbed.
-
-    If these steps are faster, the threads have been waiting for each other.
-    """
+    """Steps of a CPU cell, repeated on fewer threads: if they are faster, threads have been waiting for each other."""
 
     event: Literal["threads_tried"] = "threads_tried"
     cell: str
@@ -159,10 +150,7 @@ class TimeCellRecord(ModelCellRecord):
         return record.times if record else None
 
     def summed(self, phases: Sequence[str]) -> list[float] | None:
-        """Return the sum of these phases for each step, in seconds; phases without samples are left out.
-
-        None if the first phase was not measured, or if the phases differ in their number of samples.
-        """
+        """Return the sum of the measured phases for each step, in seconds; None if the first phase was not measured."""
         parts = [found.samples_s for phase in phases if (found := self.samples(phase))]
         if not parts or phases[0] not in self.phases or len({len(part) for part in parts}) > 1:
             return None

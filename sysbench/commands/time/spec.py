@@ -24,7 +24,7 @@ PREDICTION = "Prediction"
 
 
 def _prices(value: object) -> dict[str, float]:
-    """Parse prices such as `h100=2.5,4090=0.4` into a mapping from GPU slug to price; raises ValueError."""
+    """Parse `h100=2.5,4090=0.4` into a mapping from GPU slug to price."""
     if isinstance(value, dict):
         return value
     found = {}
@@ -66,7 +66,7 @@ class TimeCell(ModelCell):
 
     @property
     def against_ceiling(self) -> Precision | None:
-        """Precision of the matmul ceiling with which a measured step is compared; None if the cell is predicted."""
+        """Precision of the matmul ceiling with which a measured step is compared."""
         return None if self.simulate else self.computed_in
 
     @property

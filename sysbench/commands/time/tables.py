@@ -55,7 +55,6 @@ def outcome(cell: TimeCellRecord) -> Word | None:
 
 
 def _mean(values_s: Sequence[float] | None) -> Cell:
-    """Return the mean and the sample standard deviation."""
     if not values_s:
         return None
     return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else None)
@@ -105,7 +104,6 @@ def _peak_bytes(cell: TimeCellRecord) -> int | None:
 
 
 def _mfu_note(record: TimeRecord) -> str:
-    """Return the definition of MFU, with the peak of each precision."""
     peaks = {
         (cell.cell.computed_in, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
         for cell in record.cells
@@ -120,7 +118,6 @@ def _mfu_note(record: TimeRecord) -> str:
 
 
 def _energy_note(record: TimeRecord) -> str:
-    """Return what the energy includes, its uncertainty, and why some cells have none."""
     counted = [cell.energy for cell in record.cells if cell.energy]
     if not counted:
         return "energy: no energy counter was read; NVIDIA's driver has one for Volta and later"
@@ -244,7 +241,6 @@ def _ceilings(record: TimeRecord) -> str:
 
 
 def _phase_notes(record: TimeRecord) -> Iterator[str]:
-    """Yield notes on the clocks, if device events were used, and on how phases of several micro-batches are summed."""
     phases = [phase for cell in record.cells for phase in cell.phases.values()]
     by_device = any(phase.wall is None and phase.device is not None for phase in phases)
     if by_device:
@@ -318,7 +314,7 @@ def _has_optimizer(record: TimeRecord) -> bool:
 
 
 def _to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
-    """Return a function that divides the mean of a cell's times, as returned by `get`, by its mean forward time."""
+    """Return a function that divides the mean of `get` by the mean of forward."""
 
     def show(cell: TimeCellRecord) -> float | None:
         values_s, of_s = get(cell), _forward(cell)
@@ -363,17 +359,14 @@ class _Arms:
 
     @cached_property
     def phases(self) -> list[str]:
-        """Phases to compare: the last one, and those that the axis can affect.
-
-        The axis `optimizer` affects only the optimizer, and all other axes affect all other phases.
-        """
+        """Phases to compare: the last one, and those that the axis can affect."""
         found = [
             phase for phase in phases_in(self.record.cells) if phase in ("forward", "backward", "optimizer", "step")
         ]
         return [phase for phase in found if phase in found[-1:] or (phase == "optimizer") == (self.axis == "optimizer")]
 
     def rows(self) -> Iterator[_Row]:
-        """Yield a row for each combination of the other axes, with the cells that differ only in this axis."""
+        """Yield the cells that differ only in this axis, for each combination of the other axes."""
         for alike in axes.alike(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
             if len(cells) < 2:  # nothing to compare, for example because a strategy has its own options
@@ -386,7 +379,6 @@ class _Arms:
             yield _Row(self.phases[-1] if self.phases else "", cells, compared)
 
     def importance(self, phase: str, arm: Any) -> int:
-        """Return the importance of the columns of a phase."""
         return 0 if phase == self.phases[-1] else 2 if phase == self.phases[0] else 5
 
 
@@ -416,14 +408,14 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Row:
-    """The cells of one row by their value of the axis (arm), and the comparison of each phase with the first arm."""
+    """Cells of one row by axis value; each phase is compared with the first value."""
 
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
     compared: Mapping[tuple[str, Any], _Compared | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """Return the median, on which speed-ups are based; a cell without numbers shows its outcome once per row."""
+        """Return the median, on which speed-ups are based; without numbers, the outcome once per row."""
         cell = self.cells.get(arm)
         if cell is None:
             return None
@@ -433,7 +425,6 @@ class _Row:
         return Measure(median_s) if median_s is not None else None
 
     def speedup(self, phase: str, arm: Any) -> Cell:
-        """Return the speed-up over the first arm, with its 95 % interval."""
         found = self.compared[phase, arm]
         return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else NOTHING
 
@@ -514,9 +505,9 @@ class _Across:
 
     @classmethod
     def of(cls, record: TimeRecord, axis: str, head: Callable[[TimeCellRecord], Any], model: bool = False) -> _Across:
-        """Arrange the cells in columns by `head`; cells that agree on all axes but `axis` share a row.
+        """Arrange the cells in columns by `head`; the cells of a row agree on all axes but `axis`.
 
-        With `model`, the cells of a row agree on the model instead of on the axis `size`.
+        With `model`, they agree on the model instead of the axis `size`.
         """
         down = tuple(
             each for each in axes.varying(axes.axes_of(record.cells)) if each != axis and not (model and each == "size")
@@ -535,7 +526,7 @@ def _any(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
 
 
 def _grids(record: TimeRecord) -> Iterator[tuple[str, str, _Across]]:
-    """Yield each phase to show, the axis in columns, and the grid; nothing unless that axis and another one vary."""
+    """Yield each phase to show, the axis in columns, and the grid."""
     differing = axes.varying(axes.axes_of(record.cells))
     across = next((axis for axis in ("ctx", "batch") if axis in differing), None)
     if across is None or len(differing) < 2:
@@ -589,10 +580,7 @@ GRID = DeclaredTable(
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], word: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """Return a function that shows a value of the cell on a device.
-
-    With `word`, a cell without numbers shows its outcome; otherwise it is empty.
-    """
+    """Return a function that shows a value of the cell on a device; with `word`, the outcome if there is no value."""
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
@@ -659,7 +647,7 @@ Timed = tuple[TimeCellRecord, str, Samples | None]
 
 
 def _timed(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[Timed]:
-    """Yield a row for each measured phase of each cell; a cell without measured phases has one row without samples."""
+    """Yield a row for each measured phase; a cell without any has one row without samples."""
     for cell in cells:
         found = [(cell, phase, measured(cell, phase)) for phase in phases if measured(cell, phase)]
         yield from found or [(cell, phases[-1] if phases else "step", None)]
