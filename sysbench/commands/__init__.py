@@ -1,4 +1,4 @@
-"""One folder per command, all alike; the `COMMAND` in its `__init__` is its interface."""
+"""The commands: one package each, all alike; `COMMAND` in its `__init__` is the interface."""
 
 PACKAGES = (
     "sysbench.commands.time",

@@ -1,4 +1,4 @@
-"""Reads the log or the record of an earlier run."""
+"""Read the log or the record of an earlier run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sysbench.spec.cell import RunSpec
 
 
 def record(path: Path, kind: Kind) -> RunRecord[Any]:
-    """Return the record in a file, or computed from a log; raises LogError, also for a run of another command."""
+    """Return the record in a file, or folded from a log; raises LogError, also for a run of another command."""
     found = runs.load(path)
     _refuse_other(path, found.kind, kind)
     return found
