@@ -262,6 +262,8 @@ class OwnModelFacts(Frozen):
     """The user's model as it ran."""
 
     class_name: str
+    config_class: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Class of the config that the model was built from: `GPTConfig` for `GPT(config)`; None if it takes none."""
     parameters: Count
     """Shared parameters count once."""
     trainable_parameters: Count

@@ -54,7 +54,8 @@ def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
 def _own(model: OwnModelFacts, outcome: Outcome) -> str:
     frozen = model.parameters - model.trainable_parameters
     code = model.files[0].path if model.files else None
-    name = f"{model.class_name} from {PurePath(code).name}" if code else model.class_name
+    built = f"{model.class_name}({model.config_class})" if model.config_class else model.class_name
+    name = f"{built} from {PurePath(code).name}" if code else built
     facts = [
         f"{name}: {units.count(model.parameters)} parameters",
         *([f"{units.count(frozen)} of them frozen"] if frozen else []),

@@ -468,11 +468,17 @@ class ModelSpec(RunSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _attention_of_own(cls, given: Any) -> Any:
-        """Keep the attention of the user's model unless another is requested."""
-        if isinstance(given, dict) and given.get("model") and "attention" not in given:
-            return {**given, "attention": "own"}
-        return given
+    def _defaults_of_own(cls, given: Any) -> Any:
+        """Keep the attention and the dimensions of the user's model, unless others are requested."""
+        if not isinstance(given, dict) or not given.get("model"):
+            return given
+        fields = {"attention": "own", **given}
+        default = cls.model_fields["size"].default
+        shape = SIZES[default[0]].model_dump(exclude={"vocab"})
+        if texts(fields.get("size", ())) == default and not fields.keys() & shape.keys():
+            # The default size stands for the model's own dimensions; where it is requested, they are spelled out.
+            return {**fields, **shape}
+        return fields
 
     @property
     def distributes(self) -> bool:
@@ -593,10 +599,11 @@ class ModelSpec(RunSpec):
         for size, vocab in itertools.product(self.size, self.vocab):
             for values in itertools.product(*given.values()):
                 overrides = dict(zip(given, values, strict=True))
-                named = size if len(given) < 4 else "custom"
                 swept = {name: value for name, value in overrides.items() if len(given) < 4 or len(given[name]) > 1}
+                shape = SIZES[size].model_copy(update=overrides)
+                named = "custom" if len(given) == 4 and (swept or shape != SIZES[size]) else size
                 if len(self.vocab) > 1:
                     swept["vocab"] = vocab
                 label = " ".join([named, *(f"{name}={value}" for name, value in swept.items())])
-                labelled[label] = SIZES[size].model_copy(update={"vocab": vocab, **overrides})
+                labelled[label] = shape.model_copy(update={"vocab": vocab})
         return labelled

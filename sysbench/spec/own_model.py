@@ -6,13 +6,16 @@ worker.
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from sysbench.errors import nearest
+from sysbench.errors import nearest, unknown
 from sysbench.spec.axes import Scalar, axis, scalar, texts
 from sysbench.spec.quantities import Size
 
@@ -163,12 +166,40 @@ class OwnModel(BaseModel):
         return path / "config.json" if path.is_dir() else path
 
     def problem(self) -> str | None:
-        """Return one line if the file does not exist; None if it exists, or if only an import can tell."""
+        """Return one line if a file, or the name in it, does not exist; None if both do, or only an import can tell."""
         for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
-            path, _, _ = (target or "").rpartition(":")
+            where, _, attribute = (target or "").rpartition(":")
+            path = Path(self.directory) / (where if where.endswith(".py") else f"{where.replace('.', '/')}.py")
             if target is not None and target.startswith(HUGGING_FACE):
                 if not self.config.is_file():
                     return f"{option} {target}: there is no file {self.config}"
-            elif path.endswith(".py") and not (Path(self.directory) / path).is_file():
-                return f"{option} {target}: there is no file {Path(self.directory) / path}"
+            elif where and path.is_file():
+                if (problem := _unbound(attribute.partition(".")[0], where, path, path.stat().st_mtime_ns)) is not None:
+                    return f"{option} {target}: {problem}"
+            elif where.endswith(".py"):
+                return f"{option} {target}: there is no file {path}"
         return None
+
+
+@lru_cache(maxsize=16)  # all cells of a run name the same few files
+def _unbound(name: str, where: str, path: Path, _modified_ns: int) -> str | None:
+    """Return one line if the file is not valid Python, or binds `name` nowhere. The file is parsed, but not run.
+
+    Returns None if only an import can tell, because the file binds names dynamically.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # such as invalid escapes, which the import reports
+            tree = ast.parse(path.read_bytes(), where)
+    except (SyntaxError, ValueError) as error:
+        return (
+            f"{error.msg} in line {error.lineno} of {where}" if isinstance(error, SyntaxError) else f"{error}: {where}"
+        )
+    nodes, definition = list(ast.walk(tree)), ast.ClassDef | ast.FunctionDef
+    names = [each for each in nodes if isinstance(each, ast.Name)]
+    bound = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    bound |= {each.name for each in nodes if isinstance(each, definition)}
+    bound |= {each.asname or each.name.partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+    dynamic = {"*", "__getattr__"} & bound or {"exec", "globals", "setattr", "vars"} & {each.id for each in names}
+    if name in bound or dynamic:
+        return None
+    return unknown(name, f"in {where}", [each.name for each in tree.body if isinstance(each, definition)])

@@ -36,15 +36,17 @@ _IMPLEMENTATIONS: Mapping[str, Mapping[str, Any]] = {
 class OwnWorkload:
     """Additional facts about a user's model.
 
-    class_name  class of the model before FSDP2 replaces it
-    files       files of its code, as they were imported
-    inputs      origin of the inputs, for messages
-    loss        returns a description of the loss, which is known after the first step
-    printed     output of its code so far
-    import_s    duration of the first import of its code
+    class_name    class of the model before FSDP2 replaces it
+    config_class  class of the config that the model was built from; None if it takes none
+    files         files of its code, as they were imported
+    inputs        origin of the inputs, for messages
+    loss          returns a description of the loss, which is known after the first step
+    printed       output of its code so far
+    import_s      duration of the first import of its code
     """
 
     class_name: str
+    config_class: str | None
     files: tuple[CodeFile, ...]
     inputs: str
     loss: Callable[[], str | None]
@@ -136,6 +138,7 @@ def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str 
     assert own is not None
     return OwnModelFacts(
         class_name=own.class_name,
+        config_class=own.config_class,
         parameters=sum(each.numel() for each in parameters),
         trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
         inputs=own.inputs,
