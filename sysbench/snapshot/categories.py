@@ -275,8 +275,8 @@ def _phases(
     trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_], born: npt.NDArray[np.int64], states: int
 ) -> tuple[Phase, ...]:
     """Infer the phases of the trace from the traits of its allocations, given in order of time."""
-    # On CUDA, autograd runs on its own threads without Python code. Its allocations have no Python stack, others have
-    # one.
+    # On CUDA, autograd runs on its own threads without Python code. Only its allocations have
+    # no Python stack.
     stackless = ~has_stack & has_stack.any()
     smooth = np.select(
         [(trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0, (trait & _Trait.FORWARD) > 0, stackless],
@@ -392,7 +392,7 @@ def _of_older(
             (made & _Trait.FORWARD) > 0,
             stays,
             freed_in_backward,
-            # It is released between steps, where zero_grad runs, and has the size of a parameter.
+            # A gradient is released between steps, where zero_grad runs, and has the size of a parameter.
             np.isin(size_bytes, kept_sizes) | (len(kept_sizes) == 0),
         ],
         [

@@ -180,7 +180,7 @@ class _Codes(dict[object, int]):
 
 _ACTION_CODES: Final = _Codes(ACTION_CODE)
 _STATE_CODES: Final = _Codes({name: code for code, name in enumerate(STATES)})
-# The documentation's name for `active_pending_free` in the code.
+# The documentation uses this name for the state that the code calls `active_pending_free`.
 _STATE_CODES["active_awaiting_free"] = _STATE_CODES["active_pending_free"]
 
 
@@ -308,7 +308,7 @@ class SnapshotCollector:
             if key in fresh[0] and all(key in record for record in fresh):
                 for other in self._kinds.values():
                     if other is not rows:
-                        # Packing numbers the names, and it follows the order of the file.
+                        # Packing assigns numbers to names, so rows are packed in the order of the file.
                         other.pack()
                 rows.add(fresh)
                 items[len(items) - len(fresh) :] = [rows] * len(fresh)

@@ -189,7 +189,7 @@ def module_path(outer: str, name: str) -> str:
     """Return the path of the range `name` within `outer`; a name that is already a path is returned unchanged."""
     text = name[:LONGEST_NAME]
     if not (_MODULE_PATH.fullmatch(text) and text.count(".") < _DEEPEST_PATH):
-        # Replace dots that are no separators, so that they do not look like separators.
+        # Replace dots within a name, so that they do not look like separators of the path.
         text = text.replace(".", "․") or "(no name)"
     if not outer or text.startswith(f"{outer}."):
         return text

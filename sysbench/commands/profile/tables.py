@@ -258,7 +258,7 @@ def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
         return _marked(profiles, (table for name in names for table in _named(profiles, name)))
     if not profiles.each:
         return []
-    # Trace files have no summary. With several profiles, the other tables are too many to show them all.
+    # Trace files have no summary. With several profiles, there would be too many other tables.
     of_several = ("communication", "collectives", "arrivals")
     several = ("summary", *of_several) if profiles.record is not None else (*of_several, "ranks")
     single = ("summary", "device", *of_several, "classes", "tree", "attention", "kernels")

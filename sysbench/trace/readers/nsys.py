@@ -307,8 +307,7 @@ class Question:
         return f"SELECT count(*), {chosen} FROM {self._of(part)}"
 
     def as_one_text(self, part: str) -> str:
-        """Return SQL that selects the number of rows, the number of non-null values, and the only column as one text.
-        """
+        """Return SQL that selects the number of rows, the number of non-null values, and the only column as one text."""
         column = _either(*self.columns)
         return f"SELECT count(*), count({column}), group_concat({column}, '{_BETWEEN}') FROM {self._of(part)}"
 
