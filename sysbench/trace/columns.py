@@ -209,7 +209,7 @@ class Stretches:
         return np.where(number > 0, ended[last] + within, 0)
 
     def within_ns(self, other: Stretches) -> int:
-        """Return the total time that lies in both unions."""
+        """Return the total time that is covered by both sets of intervals."""
         return int((self.before_ns(other.end_ns) - self.before_ns(other.start_ns)).sum())
 
 

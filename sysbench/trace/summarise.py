@@ -90,7 +90,7 @@ def summarise(
 
 
 class _Sums:
-    """All sums that are accumulated slice by slice."""
+    """All sums for the summary, accumulated slice by slice."""
 
     def __init__(self, recording: Recording, tree: RangeTree, source: ProfileSource) -> None:
         self._tree = tree

@@ -131,7 +131,7 @@ def _search(
 
 
 def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
-    """Yield the peak of each phase. Measured peaks lack reserved memory, because single tensors are counted."""
+    """Yield the peak of each phase. Measured peaks lack reserved memory, because only tensors were tracked."""
     for phase in result.phases:
         yield PhaseMemoryMeasured(
             at_s=time.time(),

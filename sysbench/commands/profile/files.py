@@ -57,8 +57,9 @@ TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.g
 class TraceReader:
     """Reader of a cell's traces, one per rank, in the parent process.
 
-    It runs after the workers have finished; under nsys, after they have ended. The summary of rank 0 and the comparison
-    of all ranks go into the log. Traces are large and are kept only on request, so tables must not depend on them.
+    It runs after the workers have finished the cell; under nsys, after the worker process has exited. The summary of
+    rank 0 and the comparison of all ranks go into the log. Traces are large and are kept only on request, so tables
+    must not depend on them.
     """
 
     kept: bool

@@ -87,7 +87,7 @@ def _step_measured(cell: CellState, event: StepMeasured) -> CellState:
 
 
 def _cell_finished(cell: CellState, event: CellFinished) -> CellState:
-    """End a cell, or only its timing run; the cell then waits for its own end."""
+    """Record the end of a cell. The end of a timing run leaves the cell itself unfinished."""
     if cell.timing:
         return replace(cell, timing=False, stage=None, stage_since_s=event.at_s)
     return replace(cell, outcome=event.outcome, detail=event.detail)

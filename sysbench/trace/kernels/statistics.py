@@ -262,7 +262,7 @@ class LaunchSums:
         self.streams: set[tuple[int, int]] = set()
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
         (_, device), (streams, stream) = grouped(work.device), grouped(work.stream)
@@ -301,12 +301,12 @@ class Timeline:
         self._close(running, launched[beginning], len(running.start_ns) - 1)
 
     def close(self) -> None:
-        """Count the last busy interval; no more work may be added."""
+        """Add the last busy interval to the totals. No more work may follow."""
         start, end, launched = self._open
         self._close(Stretches(start, end), launched, len(start))
 
     def _close(self, running: Stretches, launched: Integers, count: int) -> None:
-        """Count the first `count` busy intervals. The others remain open, because later work may extend them."""
+        """Add the first `count` busy intervals to the totals. Later work may still extend the others."""
         count = max(count, 0)
         starts, ends = running.start_ns[:count], running.end_ns[:count]
         self._open = np.stack([running.start_ns[count:], running.end_ns[count:], launched[count:]])

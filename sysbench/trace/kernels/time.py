@@ -56,7 +56,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class StepWork:
-    """An attributed slice, restricted to the counted work; one row per piece of work."""
+    """An attributed slice, restricted to the work launched within a step; one row per piece of work."""
 
     slice: Slice
     found: Attribution
@@ -74,7 +74,7 @@ class StepWork:
 
     @classmethod
     def of(cls, part: Slice, found: Attribution, ranges: RangeTree) -> StepWork:
-        """Select the counted work of a slice."""
+        """Select the work of a slice that was launched within a step."""
         # Work without a known launch belongs to the last step that began before it.
         before = np.searchsorted(ranges.step_start_ns, found.work.start_ns, side="right") - 1
         step = np.where((found.step == NONE) & (found.work.thread == NONE), before, found.step)
@@ -162,7 +162,7 @@ class KernelTimeSums:
         self._groups: list[tuple[Integers, Integers, Integers]] = []
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         np.minimum.at(self._begun_ns, part.module, part.work.at_ns)
         keys = (part.phase * len(self._modules) + part.module) * self._names + part.work.name
         different, which = grouped(keys)
@@ -238,13 +238,13 @@ class Kinds:
 
 
 class Calls:
-    """All counted calls of kernels, collected slice by slice."""
+    """All calls of kernels that were launched within steps, collected slice by slice."""
 
     def __init__(self) -> None:
         self._table = Table(8)
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         work = part.work
         launched = np.where(work.launch == NONE, NONE, work.at_ns)
         moments = [work.start_ns, work.duration_ns, work.device, launched]

@@ -229,7 +229,7 @@ class ProductShapes:
         self._complete = True
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         operators = part.slice.operators
         rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
         launched = part.operator[rows]
@@ -293,7 +293,7 @@ def product_flops(operator: str, shapes: str) -> int | None:
 
 
 class ProductCounts:
-    """Number of matrix products in each phase, collected slice by slice."""
+    """Number of matrix products in each phase, summed slice by slice."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -304,7 +304,7 @@ class ProductCounts:
         self._without_caller: set[str] = set()
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         names, which = grouped(part.work.name)
         are_products = []
         for name in names.tolist():

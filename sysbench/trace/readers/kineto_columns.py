@@ -100,7 +100,7 @@ class _Kinds(dict[str, int]):
 
 
 class _Shapes(dict[bytes, int]):
-    """Map from the text of input shapes in the file to its name index; NONE for an empty text."""
+    """Map from the JSON text of input shapes in the file to its name index; NONE for an empty text."""
 
     def __init__(self, names: _Numbers) -> None:
         super().__init__({b"": NONE})
