@@ -155,9 +155,9 @@ def _recorded(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
 
 
 def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
-    """Return a position for each allocation, like `_picked`, but NONE if only the release was recorded.
+    """Return positions like `_picked`, but NONE where only the release was recorded.
 
-    The entry of a release does not show which code made the allocation, or why.
+    The stack of a release does not show which code allocated the memory, or why.
     """
     from_block = np.append(of_blocks, NONE)[lives.block]
     return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
@@ -238,10 +238,9 @@ def _trait_of(frame: Frame) -> int:
 
 
 def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
-    """Return, for each allocation, the position of its call path, or NONE; also return the distinct call paths.
+    """Return the position of each allocation's call path, or NONE, and the distinct call paths.
 
-    A call path lists the calls that lead to the allocation, outermost first: `model.py:88 forward`. Calls of libraries
-    are omitted.
+    A call path begins with the outermost call and omits libraries: `model.py:88 forward`.
     """
     step: list[str | None] = []
     for frame in stacks.frames:
@@ -311,7 +310,6 @@ def _categories(
     size_bytes: Column,
     phases: tuple[Phase, ...],
 ) -> npt.NDArray[np.uint8]:
-    """Infer categories from the stacks and times of allocations and releases."""
     names = np.array([*(phase.name for phase in phases), ""])
     born_in = _phase_of(lives.born, phases)
     phase, end = names[born_in], np.array([*(phase.end for phase in phases), 0])[born_in]

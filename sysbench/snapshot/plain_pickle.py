@@ -1,4 +1,4 @@
-"""Fast reader for untrusted pickles of plain data. It uses bounded memory and executes nothing from the file.
+"""Fast reader for untrusted pickles of plain data, in bounded memory and without executing anything from the file.
 
 `pickle.Unpickler` never reads the file itself. It reads a filtered copy, produced one window at a time:
 
@@ -8,9 +8,8 @@
   `persistent_load`. The caller can then replace the list's content with something smaller while the rest is still
   unread. A file of 1 GB can thus be read although its objects never exist all at once.
 
-The filter is a regular expression. Opcodes are a prefix code. A pattern of whole opcodes that starts at the first
-opcode can therefore split the bytes only at opcode boundaries. Opcodes: Lib/pickletools.py of CPython, protocols 2 to
-5.
+The filter is a regular expression. Opcodes are a prefix code, so a pattern of whole opcodes that starts at the first
+opcode can split the bytes only at opcode boundaries. Opcodes: Lib/pickletools.py of CPython, protocols 2 to 5.
 """
 
 from __future__ import annotations
@@ -86,9 +85,8 @@ class ByteStream(Protocol):
 def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: int = DEFAULT_BUDGET_BYTES) -> object:
     """Return the object in a pickle.
 
-    `finish` is called with every non-empty list, after each batch of items that is added to the list, and may replace
-    the items with something smaller. If `finish` reduces a list to one item, later lists with the same references get
-    this item without another call.
+    `finish` is called with every non-empty list after each batch of items, and may replace the items with something
+    smaller. If only one item is left, later lists with the same references get this item without another call.
 
     Raises UnreadableError for anything other than a complete pickle of plain data, and if the memory of this process
     grows by more than `budget_bytes`.

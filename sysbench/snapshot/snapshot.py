@@ -232,7 +232,6 @@ class _StackTable:
         raise TypeError("the frames are malformed")
 
     def columns(self) -> Stacks:
-        """Return the whole table."""
         frame = np.frombuffer(b"".join(self._stacks), dtype=np.uint32)
         lengths = np.array([len(key) // frame.itemsize for key in self._stacks], dtype=np.int64)
         return Stacks(frames=tuple(self._frames), frame=frame, start=_starts(lengths))
@@ -439,7 +438,6 @@ def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
 
 
 def _shown(value: object) -> str:
-    """Describe the type of a value in a few words."""
     if isinstance(value, dict):
         keys = ", ".join(str(key)[:30] for key in list(value)[:6])
         return f"a dict with {keys}{', …' if len(value) > 6 else ''}" if value else "an empty dict"

@@ -74,9 +74,9 @@ def added_up(keys: Integers, *columns: Integers) -> list[Integers]:
 
 
 def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Return the distinct launch shapes (shapes, 6), and for each row the index of its shape.
+    """Return the distinct launch shapes (shapes, 6), and the index of each row's shape; NONE if incomplete.
 
-    A launch shape is a grid and a block, given as six columns. The index is NONE if any of the six values is missing.
+    The six columns of a launch shape are a grid and a block.
     """
     complete = np.logical_and.reduce([column != NONE for column in shapes])
     known = slice(None) if complete.all() else np.flatnonzero(complete)
@@ -157,9 +157,8 @@ class Nesting:
 def _around(thread: Integers, end_ns: Integers) -> Integers:
     """For each interval, return the position of the last earlier interval on its thread that ends no earlier, or NONE.
 
-    Found by pointer jumping. Each interval first points to its predecessor. All intervals between an interval and its
-    target end before the interval does, so a search that must continue can jump to the target of the target. The
-    distance doubles every round.
+    Found by pointer jumping. All intervals between an interval and its target end before the interval does, so the
+    search can jump to the target's own target. The distance doubles every round.
     """
     count = len(end_ns)
     around = np.arange(-1, count - 1, dtype=np.int64)

@@ -304,9 +304,9 @@ class Table:
         return rows, columns
 
     def where(self, holds: Callable[..., NDArray[np.bool_]], *places: int) -> Table:
-        """Return a table of the rows for which `holds` is true. `holds` is called with chunks of the given columns.
+        """Return a table of the rows for which `holds`, called with chunks of the given columns, is true.
 
-        Chunks in which all rows are selected are shared by both tables, and take memory only once.
+        Both tables share the chunks in which all rows are selected; these take memory only once.
         """
         found = Table(self.width)
         for stretch in self.packed():

@@ -110,7 +110,6 @@ class _Sums:
         """Times of the first launch and of the end of the last piece of work."""
 
     def add(self, part: StepWork) -> None:
-        """Add a slice."""
         for each in (self.time, self.calls, self.operators, self.launches, self.products, self.shapes, self.copies):
             each.add(part)
         work, found = part.work, part.found.work

@@ -81,10 +81,7 @@ class Window:
     """Name of the range that defines it; None for the whole trace."""
 
     def holds(self, start_ns: Integers) -> Truths:
-        """Return whether each event starts in the window.
-
-        Events that start earlier are excluded, because they would be shown without their beginning.
-        """
+        """Return whether each event starts in the window; earlier events would lack their beginning."""
         return (start_ns >= self.start_ns) & (start_ns <= self.end_ns)
 
 
@@ -108,10 +105,10 @@ class Cut:
 
 
 def find(recording: Recording, wanted: str | None) -> Window:
-    """Return the window of the first range named `wanted`, or else of the first whose path ends with `.wanted`.
+    """Return the window of the first range named `wanted`, or else with a path that ends in `.wanted`.
 
-    A phase in front, as in `forward/layers.3`, is ignored. The default is the first range `step`, or the whole trace if
-    there is none. Raises UsageError, which suggests the nearest name, if `wanted` is not found.
+    A phase before a slash is ignored. The default is the first range `step`, or the whole trace. Raises UsageError,
+    with the nearest name, if no range is found.
     """
     start_ns, duration_ns, name = (recording.ranges.column(at) for at in (START, DURATION, NAME))
     here = {each: recording.names[each] for each in distinct(name).tolist()}

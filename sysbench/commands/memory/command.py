@@ -114,7 +114,7 @@ class Files:
     @classmethod
     @contextmanager
     def prepared(cls, spec: MemorySpec, options: MemoryOptions) -> Iterator[Files]:
-        """Choose all paths. Snapshots that are only needed for drawing go to a temporary directory.
+        """Choose all paths; snapshots that are not kept go to a temporary directory.
 
         Raises UsageError and OutputError for files that cannot be written.
         """

@@ -112,7 +112,7 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 def known(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
     """Return the finished cells that have a peak and are not known to exceed the device's memory.
 
-    Cells with a search are excluded, because their results are for the value found, not for the value on their axis.
+    Cells with a search are excluded, because their results are for the value found.
     """
     return [
         cell
@@ -308,10 +308,7 @@ def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Yield a finding on the largest tensors of the forward pass with the highest peak that fits.
-
-    If another group of tensors has a larger total, the finding names this group too.
-    """
+    """Yield a finding on the largest tensors, and the largest group, of the largest forward pass that fits."""
     told = [cell for cell in known(cells) if cell.largest]
     cell = max([cell for cell in told if cell.cell.mode not in TRAINING] or told, key=peak, default=None)
     # Library workspaces are not part of the model.

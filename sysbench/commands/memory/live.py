@@ -151,7 +151,6 @@ class MemoryScreen(CellScreen[MemoryState]):
 
 
 def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
-    """Return the legend of categories, wrapped to `width`."""
     lines = [Text()]
     for name in names:
         mark = f"{_PATTERNS[name] if plain else '■'} {name}"

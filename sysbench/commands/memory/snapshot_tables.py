@@ -48,7 +48,6 @@ class _Phase(NamedTuple):
         return int(reserved.bytes[self.peak.state]) if reserved else None
 
     def largest_category(self) -> tuple[str, int]:
-        """Return the largest category at the peak, and its bytes."""
         categories = self.timeline.categories_at(self.peak.state)
         return max(categories.items(), key=lambda item: item[1], default=("", 0))
 

@@ -80,7 +80,6 @@ class _One(NamedTuple):
 
     @property
     def cells(self) -> list[MemoryCellRecord]:
-        """The cell, as a list."""
         return [self.cell]
 
     @property
@@ -286,7 +285,6 @@ class _Grid(NamedTuple):
     down: tuple[str, ...]
 
     def values(self, axis: str) -> list[str]:
-        """Return the values of an axis, in order of appearance."""
         return [str(value) for value in axes.values_along(self.cells, axis)]
 
     @property
@@ -365,7 +363,6 @@ class _Phase(NamedTuple):
         return Measure(self.peak.allocated_peak_bytes, tone="strong" if highest else "plain")
 
     def largest_category(self) -> tuple[str, int | None]:
-        """Return the largest category at the peak, and its bytes."""
         by_category = self.peak.by_category if self.peak else {}
         return max(by_category.items(), key=lambda item: item[1], default=("", None))
 

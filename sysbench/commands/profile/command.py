@@ -88,10 +88,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
 
 
 def _traces_in(directory: Path) -> list[Path]:
-    """Return all traces in a directory, for example of tensorboard_trace_handler.
-
-    A report of Nsight Systems is omitted if its export is in the same directory.
-    """
+    """Return all traces in a directory; a report of Nsight Systems is omitted if its export is there too."""
     found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACES))
     if not found:
         raise UsageError(f"--from {directory} contains no trace ({', '.join(_TRACES)})")
@@ -139,8 +136,6 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
 
 
 class _Read(NamedTuple):
-    """Data read from one trace."""
-
     summary: ProfileSummary
     cut: Cut | None
     """The requested slice."""

@@ -24,11 +24,11 @@ class Row:
     of: Any
 
     def per_step(self, name: str) -> Measure:
-        """Convert a field of the entry from nanoseconds over all steps to seconds per step."""
+        """Return a field of the entry, in nanoseconds, as seconds per step."""
         return self.profile.per_step(getattr(self.of, name))
 
     def count(self, name: str) -> Measure:
-        """Convert a field of the entry from a count over all steps to a count per step."""
+        """Return a field of the entry as a count per step."""
         return self.profile.calls_per_step(getattr(self.of, name))
 
 

@@ -57,9 +57,9 @@ TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.g
 class TraceReader:
     """Reader of a cell's traces, one per rank, in the parent process.
 
-    It runs after the workers have finished the cell; under nsys, after the worker process has exited. The summary of
-    rank 0 and the comparison of all ranks go into the log. Traces are large and are kept only on request, so tables
-    must not depend on them.
+    It runs after the workers have finished the cell; under nsys, after they have exited. The summary of rank 0 and the
+    comparison of all ranks go into the log. Traces are large and are kept only on request, so tables must not depend on
+    them.
     """
 
     kept: bool
@@ -113,7 +113,7 @@ class Files:
     @classmethod
     @contextmanager
     def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
-        """Choose all paths. Traces that are not kept go to a temporary directory, which is deleted when the block ends.
+        """Choose all paths. Traces that are not kept go to a temporary directory.
 
         Raises UsageError and OutputError for paths or profilers that cannot be used.
         """
@@ -267,9 +267,9 @@ def numbered(reading: RankReading, pattern: str | None) -> RankReading:
 def compared(readings: Sequence[RankReading], together: str | None) -> RanksSummary | None:
     """Compare the ranks of a run; None if ranks are unknown, do not communicate, or belong to different runs.
 
-    `together` names the reason why the traces belong together, such as their directory, or is None. With a reason, two
-    traces of the same rank are an error (UsageError); without one, they mean different runs. Raises UsageError if the
-    traces come from runs with different numbers of ranks, and LogError for inconsistent data.
+    `together` is the reason why the traces belong together, such as their directory; two traces of the same rank are
+    then an error. Raises UsageError for that, and for runs with different numbers of ranks; LogError for inconsistent
+    data.
     """
     from sysbench.trace.ranks.summarise import summarise
 

@@ -247,10 +247,7 @@ def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Name
 
 
 def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """Yield a finding on the share of matrix products in forward, with backward, and in the whole step.
-
-    Backward and the whole step are omitted if they were not profiled.
-    """
+    """Yield a finding on the share of matrix products in forward, with backward, and in the whole step, as profiled."""
     forward = [cell for cell in group if has_phase(cell, "forward")]
     cells = [cell for cell in forward if has_phase(cell, "backward")]
     ranges = ["forward", "forward and backward"] if cells else ["forward"]

@@ -163,7 +163,6 @@ def _legend(summary: ProfileSummary, y: float) -> Iterator[str]:
 
 
 def _classes(summary: ProfileSummary) -> list[KernelClass]:
-    """Return the kernel class of each row in `spent`."""
     rows = zip(summary.spent.kernel, summary.spent.phase, strict=True)
     return [summary.names[kernel].class_in(summary.phases[phase]) for kernel, phase in rows]
 

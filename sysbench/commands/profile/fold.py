@@ -171,9 +171,9 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
 
 
 def taken_s(cell: ProfileCellRecord) -> float | None:
-    """Return the seconds that profiling a predicted cell would take on its GPU; None if unknown.
+    """Return the seconds that profiling a predicted cell would take on its GPU, with warm-up and unprofiled steps.
 
-    This covers the unprofiled and the profiled steps, including warm-up. It is 0 for a cell that runs out of memory.
+    0 if the cell runs out of memory; None if unknown.
     """
     step = cell.prediction.step if cell.prediction else None
     if cell.outcome == "oom":

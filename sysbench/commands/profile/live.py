@@ -45,10 +45,7 @@ ProfileState = RunState[CellState]
 
 
 def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
-    """Start a cell, or the timing run that precedes a cell.
-
-    Several cells may share a timing run; it is shown with the first unfinished cell that uses it.
-    """
+    """Start a cell, or the timing run before it, which is shown with the first unfinished cell that uses it."""
     for key, cell in state.cells:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current=key)
         if key == event.cell:
@@ -152,7 +149,6 @@ class ProfileScreen(CellScreen[ProfileState]):
 
 
 def _results(now: CellState) -> Iterator[tuple[str, str]]:
-    """Yield the tasks of a cell with their results so far."""
     if now.cell.steps:
         timed = ""
         if len(now.timed_s) > 1:

@@ -242,8 +242,8 @@ def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
 def _limited(limit_s: float) -> Iterator[None]:
     """Raise _TooLongError within the `with` block when the time limit is exceeded.
 
-    The limit is a timer signal, which `re` checks for as it searches. On systems without timer signals, and outside the
-    main thread, the time is not limited.
+    The limit is a timer signal, which `re` checks for. There is no limit on systems without timer signals, and outside
+    the main thread.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield

@@ -59,10 +59,7 @@ class ProfileCell(ModelCell):
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """Return the cell that times the step without a profiler; None if no such steps are requested, or if simulated.
-
-        Its steps are synchronized only as a whole, like profiled steps.
-        """
+        """Return the cell that times the step without a profiler, synchronized only as a whole; None if not requested."""
         if not self.steps or self.simulate:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}

@@ -125,7 +125,6 @@ class _Ordered:
         self._shapes = shapes
 
     def within(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
-        """Yield the statistics of each wanted kernel within a range."""
         picked = np.flatnonzero(range_.holds(self._module, self._phase) & wanted[self._kernel])
         if not len(picked):
             return

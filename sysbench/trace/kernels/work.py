@@ -155,8 +155,8 @@ def _split(cell: ModelCell) -> int:
 def products_expected(cell: ModelCell) -> dict[str, int]:
     """Return the expected number of matrix products per step and phase: 9 per layer, plus the output head.
 
-    Empty if the model is compiled or its attention is fused. Also empty for tensor-parallel ranks: a DTensor operator
-    calls the same operator on its local shard, so a CPU trace contains each product twice.
+    Empty if compiled or fused, and for tensor-parallel ranks: a DTensor operator calls the same operator on its local
+    shard, so a CPU trace contains each product twice.
     """
     if cell.shape is None or cell.attention not in WRITTEN_OUT or cell.execution != "eager" or cell.strategy == "tp":
         return {}

@@ -121,10 +121,10 @@ class Alignment:
 def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Alignment:
     """Align the ranks' clocks by the collectives that end at the same time on all ranks.
 
-    The offset between two ranks is the median difference of their ends. Each rank is compared with the lowest rank of
+    The offset between two ranks is the median difference of these ends. Each rank is compared with the lowest rank of
     the collective. Ranks that share no collective need no alignment. CPU traces from one host share a clock, so their
-    offset is 0. On a CPU, a thread records the end of a collective only when it is next scheduled, so the ends only
-    show how accurate the alignment is.
+    offset is 0. There a thread records an end only when it is next scheduled, so the ends only show how accurate the
+    alignment is.
     """
     together = [each for each in matched if each.kind in ENDS_TOGETHER]
     ahead: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))

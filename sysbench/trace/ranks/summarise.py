@@ -247,7 +247,6 @@ def _more_than_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> fl
 def _cautions(
     readings: Mapping[int, RankReading], world_size: int, steps: Sequence[str], alignment: Alignment, unmatched: int
 ) -> Iterator[str]:
-    """Yield cautions about missing ranks, different steps, clock offsets, and unmatched collectives."""
     missing = sorted({*range(world_size)} - readings.keys()) if len(readings) > 1 else []
     if missing:
         more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""

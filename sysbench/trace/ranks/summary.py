@@ -185,10 +185,7 @@ STRAGGLER_SHARE: Share = 0.8
 
 @lru_cache(maxsize=4096)
 def kind_of(name: str) -> Kind:
-    """Return the kind of a collective by its name in any spelling.
-
-    Examples of names: `_allgather_base`, `ncclDevKernel_AllGather_RING_LL`.
-    """
+    """Return the kind of a collective by its name in any spelling: `_allgather_base` is an `all_gather`."""
     letters = re.sub(r"[^a-z]", "", name.lower())
     return next((kind for phrase, kind in _PHRASES if phrase in letters), "other")
 

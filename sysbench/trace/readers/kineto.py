@@ -134,7 +134,7 @@ def read_in_parts(
 ) -> tuple[Columns, list[str]] | None:
     """Read the events from byte `begin` on in parallel processes.
 
-    Return None if the file is too small to be divided, if the parts do not match, or if a process fails.
+    None if the file is too small, if the parts do not match, or if a process fails.
     """
     cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
     if not cuts:
@@ -164,10 +164,7 @@ def read_in_parts(
 
 
 def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
-    """Return, for each boundary between parts, the end of one part and the start of the next, in bytes.
-
-    Empty if boundaries overlap or if the file is too small to be divided.
-    """
+    """Return, for each boundary, the end of one part and the start of the next; empty if the file is not divided."""
     parts = min(processors(), MOST_PARTS, (end - begin) // PART_BYTES)
     shared = begin + (OWN_HEAD_BYTES if parts > 1 else 0)
     found = [boundary(file, shared + (end - shared) * number // parts) for number in range(1, parts)]
@@ -293,10 +290,7 @@ class Pieces:
         return self._all_blocks() and self._take(split) and self._take(walked) and not self._buffer.strip(b" \t\r\n,")
 
     def _all_blocks(self) -> bool:
-        """Process all blocks; return False at the end of the list of events, or at damage.
-
-        The last event may remain in the buffer, because it may be incomplete.
-        """
+        """Process all blocks; return False at the end of the list of events, or at damage."""
         # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
         # time remains linear.
         while block := self._blocks.next(len(self._buffer)):

@@ -122,8 +122,6 @@ def _of_report(path: Path, progress: Progress) -> Recording:
 
 
 class _Reader:
-    """One pass over a database."""
-
     def __init__(self, path: Path, database: sqlite3.Connection, numbers: Numbers, progress: Progress) -> None:
         self._path = path
         self._database = database
@@ -148,7 +146,6 @@ class _Reader:
             self._strings = {number: str(value) for number, value in found}
 
     def recording(self) -> Recording:
-        """Read all tables and return the recording."""
         operators, ranges = self._ranges()
         work, launches = self._work(), Table(5)
         for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
@@ -266,7 +263,6 @@ class _Reader:
 
 
 def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Integers, moved: Integers) -> list[Integers]:
-    """Return the columns of `DeviceWork`."""
     place = [rows[each] for each in _PLACE]
     return [
         rows["start"],
@@ -307,7 +303,7 @@ class Question:
         return f"SELECT count(*), {chosen} FROM {self._of(part)}"
 
     def as_one_text(self, part: str) -> str:
-        """Return SQL that selects the number of rows, the number of non-null values, and the only column as one text."""
+        """Return SQL that selects the numbers of rows and of non-null values, and the only column as one text."""
         column = _either(*self.columns)
         return f"SELECT count(*), count({column}), group_concat({column}, '{_BETWEEN}') FROM {self._of(part)}"
 

@@ -114,8 +114,6 @@ COMMUNICATION_STEPS = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Shape:
-    """Collectives of one kind, message size and group size."""
-
     of: Ranks
     row: CollectiveStatistics
 
@@ -149,7 +147,7 @@ class _Shape:
     def ceiling_share(self) -> float | None:
         """Return the bus bandwidth as a share of the fastest all-reduce's.
 
-        None if the ceiling was not measured, if the group does not contain all ranks, or if the share is not credible.
+        None if that is unknown, if the group lacks ranks, or if the share is not credible.
         """
         link, rate = self.of.link, self.bus_bytes_per_s
         if link is None or rate is None or self.row.group_size != len(self.of.summary.ranks):
@@ -210,8 +208,6 @@ COLLECTIVES = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Call:
-    """One collective of the last step."""
-
     of: Ranks
     row: CollectiveCall
 
