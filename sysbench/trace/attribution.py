@@ -281,7 +281,7 @@ def resolve_forward_threads(operators: Table) -> None:
 def _best_fit(asked: Integers, made: dict[int, Integers]) -> int:
     """Return the thread whose sequence numbers have the largest Jaccard similarity with `asked`.
 
-    NONE if no thread has a number in common with `asked`, or if two threads tie.
+    NONE if the similarity is 0, or if two threads tie.
     """
     fits = []
     for thread, numbers in made.items():

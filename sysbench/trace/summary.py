@@ -1,4 +1,4 @@
-"""Summary of a profile. It holds all data of the tables and figures, and its size does not grow with the trace.
+"""Summary of a profile: all data of the tables and figures, in a size that does not grow with the trace.
 
 Times are integer nanoseconds over all profiled steps, so totals are exact; `steps` is the number of these steps.
 Modules and kernels are referenced by their position in `modules` and `names`.

@@ -34,10 +34,7 @@ def memory(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
-    """Run the spec and write the requested files.
-
-    Raises everything that `running.carry_out` raises, and OutputError.
-    """
+    """Run the spec and write the requested files; raises as `running.carry_out`, and OutputError."""
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:

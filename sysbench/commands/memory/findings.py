@@ -200,7 +200,7 @@ def _difference(found: Sequence[Pair], axis: str) -> str:
 def copies_bytes(cell: MemoryCellRecord) -> int | None:
     """Return the computed size of autocast's 16-bit copies of all weight matrices except the embedding.
 
-    None without autocast, and for a custom model.
+    None without autocast, or for a custom model.
     """
     shape = cell.cell.shape
     if shape is None or cell.model.parameters is None or cell.cell.precision not in ("bf16", "fp16"):

@@ -40,10 +40,7 @@ def render(timeline: Timeline, title: str) -> str:
 
 
 def _pack(timeline: Timeline) -> bytes:
-    """Pack the data of the page: the length of a JSON header, the header, and the columns.
-
-    The header holds the type, position and length of each column.
-    """
+    """Pack the page's data: the length of a JSON header, the header, and the columns that the header locates."""
     allocations, reserved = timeline.allocations, timeline.reserved
     order = _by_birth(timeline)
     columns: dict[str, Column] = {

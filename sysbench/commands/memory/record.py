@@ -109,7 +109,7 @@ class ModulesMeasured(Event):
 
 
 class VerdictReached(Event):
-    """Whether the cell fits on the device, with the margin or the phase in which memory ran out."""
+    """Whether the cell fits on the device."""
 
     event: Literal["verdict_reached"] = "verdict_reached"
     cell: str

@@ -40,10 +40,7 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
-    """Run the cells and write the requested files.
-
-    Raises everything that `running.carry_out` raises, UsageError for unusable options, and OutputError.
-    """
+    """Run the cells and write the requested files; raises as `running.carry_out`, UsageError and OutputError."""
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         for known in map(hardware.named, spec.simulate):

@@ -113,7 +113,7 @@ class Files:
     @classmethod
     @contextmanager
     def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
-        """Choose all paths. Traces that are not kept go to a temporary directory.
+        """Choose all paths; traces that are not kept go to a temporary directory.
 
         Raises UsageError and OutputError for paths or profilers that cannot be used.
         """

@@ -65,7 +65,7 @@ class Box:
     within: dict[object, Box] = field(default_factory=dict)
 
     def take(self, key: object, name: str, colour: str, total_ns: int, calls: int, recorded: str = "") -> Box:
-        """Add time to an inner box, which is created if necessary, and return the inner box."""
+        """Add time to an inner box, created if necessary, and return this box."""
         part = self.within.setdefault(key, Box(name, colour, recorded))
         part.total_ns += total_ns
         part.calls += calls

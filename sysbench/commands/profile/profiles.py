@@ -170,7 +170,7 @@ class Profiles:
 
     @property
     def work(self) -> str:
-        """Return the noun for rows of a kernel table: `operator` if all profiles are of a CPU, otherwise `kernel`."""
+        """Return the noun for rows of a kernel table: `operator` or `kernel`."""
         return "operator" if {profile.summary.source for profile in self.each} == {"cpu"} else "kernel"
 
     @cached_property
@@ -200,9 +200,8 @@ class Profiles:
 
     @cached_property
     def _matching(self) -> frozenset[str]:
-        """Return all names that match the selected pattern.
-
-        They are searched only once, and with a time limit, because patterns can be slow.
+        """Return all names that match the selected pattern. Searched once, with a time limit, because patterns can be
+        slow.
         """
         names = {name.name for profile in self.each for name in profile.summary.names}
         names |= {operator.name for profile in self.each for operator in profile.summary.operators}

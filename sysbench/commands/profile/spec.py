@@ -50,10 +50,9 @@ class ProfileCell(ModelCell):
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """Return whether the cell needs a new process.
+        """Whether the cell needs a new process.
 
-        Profiled cells do, because a profiled process stays slower, and its caches would hide work from the next
-        profile.
+        Profiled cells do: a profiled process stays slower, and its caches would hide work from the next profile.
         """
         return self.simulate is None
 

@@ -56,7 +56,7 @@ _BYTES: Final = (
 
 @dataclass(frozen=True)
 class Activity:
-    """Times at which a rank computes, at which it communicates, and at which it does any work at all."""
+    """When a rank computes, when it communicates, and when it does any work at all."""
 
     compute: Stretches
     communication: Stretches
@@ -212,10 +212,7 @@ class _Steps:
         self._start_ns, self._end_ns, self._work = start_ns, end_ns, work
 
     def _numbers(self, at_ns: Integers) -> Integers:
-        """Return the number of the step at each time; NONE outside all steps.
-
-        If no steps are marked, the number is always 0.
-        """
+        """Return the step number at each time: NONE outside all steps; always 0 if no steps are marked."""
         if not len(self._start_ns):
             return np.zeros(len(at_ns), np.int64)
         number = np.searchsorted(self._start_ns, at_ns, side="right") - 1

@@ -1,4 +1,4 @@
-"""Comparison of several ranks of one run. It holds all data of the tables and figures, and its size is bounded.
+"""Comparison of several ranks of one run: all data of the tables and figures, in bounded size.
 
 Times are integer nanoseconds summed over all steps that the ranks have in common, so totals are exact. Message sizes
 and bandwidths of collectives follow nccl-tests.

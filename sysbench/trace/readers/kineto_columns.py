@@ -458,10 +458,7 @@ def _text(raw: msgspec.Raw) -> str:
 
 
 def _inputs(shapes: Any, types: Any) -> tuple[int, str]:
-    """Return the total number of elements of all input tensors, and the type of the first tensor.
-
-    The number is NONE, and the type empty, if not recorded.
-    """
+    """Return the number of elements of all input tensors, NONE if not recorded, and the type of the first tensor."""
     if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
         return NONE, ""
     tensors = [
