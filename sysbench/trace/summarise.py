@@ -131,7 +131,10 @@ class _Sums:
         self._extent_ns = (begin, end)
 
     def windows(self) -> Stretches:
-        """Return a window per step, from its start until host and device have finished it, or one for the whole trace."""
+        """Return a window per step, from its start until host and device have finished it.
+
+        If no steps are marked, return one window for the whole trace.
+        """
         if self._tree.steps:
             return union(self._tree.step_start_ns, self._step_end_ns)
         extent = np.array([] if self._extent_ns is None else [self._extent_ns], np.int64).reshape(-1, 2)

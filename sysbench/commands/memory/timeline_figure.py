@@ -76,7 +76,7 @@ def draw(timeline: Timeline, title: str) -> Figure:
 
 
 def representative_states(values: npt.NDArray[np.int64], buckets: int) -> npt.NDArray[np.int64]:
-    """Return the states to draw, ascending: all if few, else the highest and lowest of each bucket, to keep every peak."""
+    """Return the states to draw, ascending: all if few, else the highest and lowest of each bucket, so peaks remain."""
     count = len(values)
     if count <= 3 * buckets:
         return np.arange(count)

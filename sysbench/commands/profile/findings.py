@@ -102,7 +102,7 @@ def complete(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
 
 
 def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:
-    """Return the time share of each kernel class in the given phases (None: all), largest first; empty if nothing ran."""
+    """Return the time share of each kernel class in the given phases (None: all), largest first; empty without time."""
     summary = cell.summary
     if summary is None:
         return {}

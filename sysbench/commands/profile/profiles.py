@@ -200,9 +200,7 @@ class Profiles:
 
     @cached_property
     def _matching(self) -> frozenset[str]:
-        """Return all names that match the selected pattern. Searched once, with a time limit, because patterns can be
-        slow.
-        """
+        """Return all names that match the selected pattern, in one search with a time limit: patterns can be slow."""
         names = {name.name for profile in self.each for name in profile.summary.names}
         names |= {operator.name for profile in self.each for operator in profile.summary.operators}
         return matching(self.selection.kernel, names) if self.selection.kernel else frozenset(names)
