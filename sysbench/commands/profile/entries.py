@@ -1,6 +1,6 @@
-"""Tables of the entries of a summary: operators, copies, device use, number formats, checks, and rates of work.
+"""Tables of the entries of a summary: operators, copies, device use, number formats, checks, and achieved rates.
 
-Each row is one entry of the summary. `breakdowns` has the tables that sum the time of kernels.
+Each row is one entry of the summary. Tables that sum the time of kernels are in `breakdowns`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from sysbench.trace.summary import Rate
 
 @dataclass(frozen=True)
 class Row:
-    """An entry of a profile's summary: an operator, a copy, a check, a rate."""
+    """One entry of a profile's summary: an operator, a copy, a check or a rate."""
 
     profile: Profile
     of: Any
 
     def per_step(self, name: str) -> Measure:
-        """Return a time in nanoseconds as seconds per step."""
+        """Return a field of the entry, in nanoseconds, as seconds per step."""
         return self.profile.per_step(getattr(self.of, name))
 
     def count(self, name: str) -> Measure:
-        """Return a count per step."""
+        """Return a field of the entry as a count per step."""
         return self.profile.calls_per_step(getattr(self.of, name))
 
 
@@ -211,7 +211,7 @@ CHECKS = DeclaredTable(
 
 
 class _RateRow(Row):
-    """A part of attention or a kernel class, with its work and achieved rates."""
+    """A part of attention or a kernel class, with FLOPs, bytes and achieved rates."""
 
     @property
     def seconds(self) -> float:
@@ -227,7 +227,7 @@ class _RateRow(Row):
 
 
 def bound(rate: Rate) -> Literal["compute", "memory"] | None:
-    """Return whether compute or memory traffic takes longer at the hardware's peak; None if unknown."""
+    """Return the slower of compute and memory traffic, both at the hardware's peak rate; None if unknown."""
     arithmetic, traffic = _over(rate.flops, rate.peak_flops_per_s), _over(rate.bytes, rate.peak_bytes_per_s)
     if arithmetic is None or traffic is None:
         return None
