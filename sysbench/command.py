@@ -1,7 +1,7 @@
-"""The interface of a command: one frozen record that names its parts, which are imported on use.
+"""The interface of a command: one frozen record that names its parts, each imported on first use.
 
 A command is a package with a `COMMAND` in its `__init__`, listed in `sysbench.commands.PACKAGES`. No other code
-contains names of commands: given the `kind` of a spec, log or record, `measuring` returns the command and its parts.
+contains names of commands: given the `kind` of a spec, log or record, `measuring` returns the command.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = str
 
 @dataclass(frozen=True)
 class InReport:
-    """How a report presents runs of a command."""
+    """How a report presents the runs of a command."""
 
     place: int
     """Position of the command's runs if no experiment orders them."""
@@ -42,8 +42,10 @@ class InReport:
 
 @dataclass(frozen=True)
 class Command:
-    """One command. Each part is a `module:attribute` of the command's package; parts that start with `sysbench.` are
-    absolute.
+    """One command, with each part named as `module:attribute`.
+
+    Modules are relative to the command's package, unless they start with `sysbench.`. In names of parts, `{name}` and
+    `{class_name}` stand for the command's name.
     """
 
     package: str
@@ -114,7 +116,7 @@ class Command:
         object.__setattr__(self, "name", self.name or self.package.rpartition(".")[2])
 
     def part(self, name: str) -> Any:
-        """Import and return a part by its field name; raises ValueError if the command does not have it."""
+        """Import and return the part named by a field; raises ValueError if the command does not have this part."""
         written: str | None = getattr(self, name)
         if not written:
             raise ValueError(f"sysbench {self.name} has no {name}")
@@ -124,37 +126,37 @@ class Command:
 
     @property
     def spec_class(self) -> type[RunSpec]:
-        """Class of its specs."""
+        """Class of the command's specs."""
         found: type[RunSpec] = self.part("spec")
         return found
 
     @property
     def cell_class(self) -> type[RunCell]:
-        """Class of its cells."""
+        """Class of the command's cells."""
         found: type[RunCell] = self.part("cell")
         return found
 
     @property
     def options_class(self) -> type[RunOptions]:
-        """Class of its run options."""
+        """Class of the command's run options."""
         found: type[RunOptions] = self.part("options")
         return found
 
     @property
     def record_class(self) -> type[RunRecord[Any]]:
-        """Class of its records."""
+        """Class of the command's records."""
         found: type[RunRecord[Any]] = self.part("record")
         return found
 
     @property
     def folded(self) -> Callable[[Iterable[Event]], RunRecord[Any]]:
-        """Function from events to the record."""
+        """Function that computes the record from the events."""
         found: Callable[[Iterable[Event]], RunRecord[Any]] = self.part("fold")
         return found
 
     @property
     def measured(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
-        """The worker's event generator for a cell. Importing it imports torch."""
+        """Generator function with which the worker runs a cell and yields events. Accessing it imports torch."""
         found: Callable[[Any, DeviceInfo, Path | None], Iterator[Event]] = self.part("measure")
         return found
 
@@ -167,12 +169,12 @@ def of_package(package: str) -> Command:
 
 
 def commands() -> Mapping[str, Command]:
-    """Return every command by name, in the order in which they are listed."""
+    """Return every command by name, in the order of the help screen."""
     return {command.name: command for command in map(of_package, importlib.import_module("sysbench.commands").PACKAGES)}
 
 
 def measuring(kind: Kind) -> Command:
-    """Return the command that has cells of this kind; raises ValueError if there is none."""
+    """Return the command of this kind; raises ValueError if there is none that has cells."""
     found = commands().get(kind)
     if found is None or found.spec is None:
         raise ValueError(f"{kind} is not a command that measures cells ({', '.join(kinds())})")
@@ -194,12 +196,12 @@ STORED: Final = "stored"
 
 
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
-    """Build a spec from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
+    """Build a spec from its stored fields; raises ValueError or its subclass pydantic.ValidationError."""
     if "kind" not in fields:
         raise ValueError(f"it does not say which command wrote it (kind: {', '.join(kinds())})")
     return measuring(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 
 def cell_of(axes: Mapping[str, Any]) -> RunCell:
-    """Build a cell from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
+    """Build a cell from its stored fields; raises ValueError or its subclass pydantic.ValidationError."""
     return measuring(str(axes.get("kind"))).cell_class.model_validate(axes)

@@ -1,1 +1,1 @@
-"""The log of a run: events, the journal that stores them, and records and earlier runs read from it."""
+"""The log of a run: its events, the journal that stores them, and the records and earlier runs read from a journal."""

@@ -25,7 +25,7 @@ _TELLING = re.compile(rb'\s*{\s*"event":\s*"(run_started|worker_ready|cell_start
 
 @dataclass
 class Durations:
-    """Durations of cells on these devices, each from the newest log that has the cell."""
+    """Durations of cells on the given devices, each from the newest log that contains the cell."""
 
     cells_s: dict[str, float] = field(default_factory=dict)
     """Seconds from the start of a cell to its end, by key."""
@@ -35,13 +35,19 @@ class Durations:
     """Seconds from the start of a run to its first cell, by command."""
 
     def beginning_s(self, kind: Kind) -> float:
-        """Seconds before the first cell of a run of this command; if unknown, those of other commands."""
+        """Return the median seconds from the start of a run of this command to its first cell.
+
+        If there was no run of this command, the median is taken over the runs of all commands; without any, it is 0.
+        """
         every = self.beginnings_s.get(kind) or [one for each in self.beginnings_s.values() for one in each]
         return statistics.median(every) if every else 0.0
 
 
 def measured_before(directory: Path, devices: Collection[str]) -> Durations:
-    """Read the logs in and below a directory, for cells on devices with these names; skips unreadable logs."""
+    """Read the durations of cells on devices with these names, from the logs in and below a directory.
+
+    Unreadable logs are skipped.
+    """
     found = Durations()
     for path in sorted(_logs(directory), key=_age)[-MOST_LOGS:]:
         try:

@@ -1,7 +1,7 @@
 """Upgrades of files from earlier schemas, one schema at a time.
 
-A change of `SCHEMA_VERSION` must add here how a record and each event of the previous schema are converted. Schema 1 is
-the first one, so there are no upgrades yet.
+Whoever increases `SCHEMA_VERSION` adds functions here that convert a record and each event from the previous schema.
+Schema 1 is the first one, so there are no upgrades yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
 
 
 def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:
-    """Raise LogError for a schema that cannot be read or upgraded: a newer one, or one that does not exist."""
+    """Raise LogError for a schema that is newer than this version, or that no version has written."""
     if isinstance(schema, int) and not isinstance(schema, bool):
         if schema > SCHEMA_VERSION:
             raise newer(path, schema, writer)
@@ -41,7 +41,7 @@ def newer(path: Path, schema: int, writer: object) -> LogError:
 
 
 def upgraded(fields: Fields, schema: int, steps: Mapping[int, Callable[[Fields], Fields]]) -> Fields:
-    """Return the content in the current schema."""
+    """Return the fields of a record or an event, converted to the current schema."""
     for step in range(schema, SCHEMA_VERSION):
         fields = steps[step](fields)
     return {**fields, "schema_version": SCHEMA_VERSION} if "schema_version" in fields else fields
