@@ -137,8 +137,7 @@ def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
 
 
 def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> Iterator[tuple[AnyCell, AnyCell]]:
-    """Yield pairs of cells that differ only in `axis`: its value is `base` in the first cell and `other` in the second.
-    """
+    """Yield pairs of cells that differ only in `axis`, with the value `base` in the first and `other` in the second."""
     for row in alike(cells, axis):
         by_value = {cell.axes.get(axis): cell for cell in row}
         if base in by_value and other in by_value:
@@ -154,7 +153,9 @@ def phrase(axis: str, value: object) -> str:
 
 
 def label(cell: Axes, axes: Sequence[str]) -> str:
-    """Name a cell by its values on these axes: `small ctx 128 bf16`. Without any, use its size, implementation or kind.
+    """Name a cell by its values on these axes: `small ctx 128 bf16`.
+
+    Without axes, the name is the cell's size, implementation, name or kind.
     """
     named = " ".join(filter(None, (phrase(axis, cell.get(axis)) for axis in axes)))
     return named or str(cell.get("size") or cell.get("implementation") or cell.get("name") or cell["kind"])

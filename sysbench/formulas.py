@@ -134,7 +134,7 @@ def bytes_moved(cell: AttentionCell, phase: AttentionCostsPhase) -> int:
 
 
 def naive_saved_bytes(cell: AttentionCell) -> int:
-    """Return the bytes that naive attention saves for backward besides inputs and output: 2RN² numbers.
+    """Return the bytes that naive attention saves for backward, besides inputs and output: 2RN² numbers.
 
     The numbers are the exponentials, and the weights: the exponentials divided by their sum. A causal mask is not
     counted.

@@ -124,8 +124,7 @@ class Run:
     """The last reading between cells; it also describes the environment of the next cell."""
 
     def add(self, event: Event) -> None:
-        """Add the next event. CellStarted discards all earlier events of its cell, which belong to an earlier attempt.
-        """
+        """Add the next event; CellStarted discards the events of earlier attempts at its cell."""
         if type(event) is Reading:
             if self.current is None:
                 self.between = event
@@ -269,9 +268,7 @@ def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, 
 
 
 def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Return raw samples with their summary statistics; None without samples, or if a coarse clock makes their median
-    0.
-    """
+    """Return raw samples with summary statistics; None without samples, or if a coarse clock makes their median 0."""
     if not samples_s:
         return None
     summary = statistics.summarize(samples_s)

@@ -470,9 +470,7 @@ _NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
 
 
 def name_of(line: bytes) -> str | None:
-    """Return the name of a line's event if the line begins with it, as all lines written by sysbench do; otherwise
-    None.
-    """
+    """Return the name of a line's event if it comes first, as in all lines that sysbench writes; otherwise None."""
     beginning = _NAME.match(line)
     return beginning[1].decode() if beginning else None
 

@@ -1,5 +1,4 @@
-"""Names of the files that a run writes next to its record; with several cells, a name contains the label of its cell.
-"""
+"""Names of the files that a run writes next to its record; with several cells, each name contains a label."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
 
 
 def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
-    """Return a path for each cell, by key: `path`, with the cell's label added to the name if the label is not empty.
-    """
+    """Return a path for each cell, by key: `path`, with a non-empty label of the cell added to its name."""
     if path is None:
         return {}
     whole = path.absolute()

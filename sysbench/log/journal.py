@@ -82,8 +82,7 @@ class Log:
 
     @classmethod
     def reopen(cls, path: Path) -> Log:
-        """Open an existing log; raises LogError if there is no such file, UsageError if another run is writing to it.
-        """
+        """Open an existing log; raises LogError if it does not exist, UsageError if another run is writing to it."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError as error:
@@ -118,9 +117,7 @@ class Log:
         self._size_bytes += len(line)
 
     def withdraw(self) -> None:
-        """Remove all events that this object appended, and the file itself if this object created it; then close the
-        log.
-        """
+        """Remove all events that this object appended, or the whole file if this object created it; close the log."""
         self._cut(self._found_bytes)
         self._size_bytes = self._found_bytes
         self.close()

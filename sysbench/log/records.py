@@ -53,8 +53,7 @@ class PhaseRecord(Frozen):
 
     @property
     def times(self) -> Samples | None:
-        """Wall times; without them, device times, as with `--sync step`, where the host does not wait for each phase.
-        """
+        """Wall times; if there are none, as with `--sync step`, device times."""
         return self.wall or self.device
 
 

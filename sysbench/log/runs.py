@@ -43,8 +43,9 @@ class _Entry:
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """Sort key: the date in the name, then the number that tells runs of one second apart; undated names come
-        first.
+        """Sort key: the date in the name, then the number of the run among those of the same second.
+
+        Names without a date come first.
         """
         dated = _DATED.fullmatch(self.name)
         return (dated["date"], int(dated["number"] or 1), self.name) if dated else ("", 0, self.name)
@@ -142,9 +143,7 @@ def load(path: Path) -> RunRecord[Any]:
 
 
 def _at(path: Path, kind: str | None) -> list[Path]:
-    """Return the runs at an existing path, which is a file or a directory; raises LogError if there are none of this
-    `kind`.
-    """
+    """Return the runs at an existing path; raises LogError if there are none, or none of this `kind`."""
     if not path.is_dir():
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not a record of `sysbench {kind}`")
@@ -219,8 +218,9 @@ MOST_SEARCHED = 100_000
 
 
 def _runs_below(directory: Path) -> list[Path]:
-    """Return the runs in and below a directory, ignoring other files; raises LogError for more than MOST_SEARCHED
-    files.
+    """Return the runs in and below a directory, ignoring other files.
+
+    Raises LogError if the directory contains more than MOST_SEARCHED files and directories.
     """
     files: list[Path] = []
     seen = 0
