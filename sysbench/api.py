@@ -86,7 +86,7 @@ class Result(ABC):
 
 
 class Run(Result):
-    """A run that measured or simulated cells; `record` holds its complete result."""
+    """A measured or simulated run; `record` holds its complete result."""
 
     def __init__(self, record: RunRecord[Any]) -> None:
         self.record = record
@@ -97,7 +97,7 @@ class Run(Result):
 
     @property
     def cells(self) -> list[Any]:
-        """Records of the cells, in the cell record class of the command: TimeCellRecord, MemoryCellRecord, …"""
+        """Records of the cells; their class depends on the command: TimeCellRecord, MemoryCellRecord, …"""
         return self.record.cells
 
     @property
@@ -128,7 +128,7 @@ class Run(Result):
 
 
 class Profile(Result):
-    """The summary of a trace that torch.profiler or nsys recorded of any program."""
+    """The `summary` of a trace that torch.profiler or nsys recorded of any program."""
 
     def __init__(self, summary: ProfileSummary) -> None:
         self.summary = summary
@@ -159,7 +159,7 @@ class Profile(Result):
 
 
 class Snapshot(Result):
-    """A memory snapshot of any program; `timeline` is the memory of its device over time."""
+    """A memory snapshot of any program; `timeline` shows the device's memory over time."""
 
     def __init__(self, timeline: Timeline, name: str) -> None:
         self.timeline = timeline

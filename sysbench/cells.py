@@ -27,7 +27,7 @@ class Axis:
     unset: str = "none"
     """Phrase for a cell without a value."""
     left_out: object = None
-    """Value of cells that are stored without it."""
+    """Value of cells that are stored without this axis."""
 
     def said(self, value: object) -> str:
         """Return the phrase for a value: `ctx 512`, `bf16`, `5 warm-ups`."""
@@ -77,7 +77,7 @@ AXES: Mapping[str, Axis] = {
 TITLES: Mapping[str, str] = {name: axis.title for name, axis in AXES.items()}
 
 CHOICES = ("precision", "execution", "attention", "optimizer", "strategy", *KNOBS, "threads")
-"""Choices of how a training step is computed, the most frequently compared first."""
+"""Axes that choose how a training step is computed, the most frequently compared first."""
 
 _SUBJECT = (
     "size",
@@ -96,7 +96,7 @@ _SUBJECT = (
 )
 
 Axes = Mapping[str, Any]
-"""The complete spec of a cell, as `TimeCell.model_dump()` returns it."""
+"""All axes of a cell with their values, as returned by `TimeCell.model_dump()`."""
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
@@ -104,7 +104,7 @@ AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 
 def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
-    """Return the axes and values of each recorded cell."""
+    """Return the axes of each recorded cell, with their values."""
     return [cell.axes for cell in cells]
 
 
@@ -122,7 +122,7 @@ def known(cells: Sequence[Axes]) -> tuple[str, ...]:
 def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
     """Group cells that agree in all axes except those in `but`, in the order of the run.
 
-    Leaving out `size` also leaves out the model's dimensions.
+    If `but` contains `size`, the model's dimensions may also differ within a group.
     """
     free = {*but, "model"} if "size" in but else set(but)
     found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}

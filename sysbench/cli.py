@@ -1,6 +1,6 @@
 """The command line: the `sysbench` application with its commands.
 
-Every error becomes one line on stderr and an exit code here.
+All errors are converted here to one line on stderr and an exit code.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class InReport:
 class Command:
     """One command, with each part named as `module:attribute`.
 
-    Modules are relative to the command's package, unless they start with `sysbench.`. In names of parts, `{name}` and
-    `{class_name}` stand for the command's name.
+    Modules are relative to the command's package, unless they start with `sysbench.`. `{name}` is replaced by the
+    command's name, and `{class_name}` by the capitalised name.
     """
 
     package: str
@@ -56,18 +56,18 @@ class Command:
     function: str = "command:{name}"
     """Function registered with Typer."""
     spec: str | None = "spec:{class_name}Spec"
-    """Class of its specs; None for commands that run no cells, which also lack all parts below."""
+    """Class of the specs; None for commands without cells, which also lack all parts below."""
     cell: str = "spec:{class_name}Cell"
     options: str = "spec:{class_name}Options"
-    """Class of its run options."""
+    """Class of the run options."""
     record: str = "record:{class_name}Record"
-    """Class of its records; importing its module registers the command's own events."""
+    """Class of the records; importing the module of this class registers the command's own events."""
     perform: str = "sysbench.commands.running:perform"
     """Function that runs the cells in this process and writes all files: `(spec, options) -> Performed`."""
     files: str | None = None
     """Function that writes the files requested by the options, besides log and record: `(record, options) -> paths`."""
     refuse_files: str | None = None
-    """Function that raises UsageError or OutputError if one of these files cannot be written: `options -> None`."""
+    """Function that raises UsageError or OutputError if a requested file cannot be written: `options -> None`."""
     show: str | None = None
     """Function that shows the argument of `--from`, `(source, options) -> None`, if it can be more than a log or
     record.
@@ -77,9 +77,9 @@ class Command:
     user's own program, which sysbench cannot run.
     """
     fold: str = "fold:fold"
-    """Function from events to the record."""
+    """Function that computes the record from the events."""
     tables: str = "tables:TABLES"
-    """Builders of its tables by name."""
+    """Builders of the tables, by name."""
     usual_tables: str | None = None
     """Names of the default tables: `spec -> names`; if None, all tables."""
     long_table: str = "cells"
@@ -97,12 +97,12 @@ class Command:
     figures: str = "figures:of_run"
     """Figures of a run: `record -> Iterable[Drawn]`."""
     terms: str | None = None
-    """Definitions of the terms in its tables: `cells -> Iterator[Term]`."""
+    """Definitions of the terms in the tables: `cells -> Iterator[Term]`."""
     report: InReport | None = None
     compared: tuple[str, ...] = ()
     """Times for which `compare` gives verdicts; all other times are parts of these."""
     in_turns: bool = False
-    """Whether `compare --ab` can measure two of its specs alternately."""
+    """Whether `compare --ab` can measure two specs of the command alternately."""
     foreseen: str | None = None
     """Function that estimates how long a predicted cell takes to measure: `cell record -> seconds`, or None without a
     predicted time.
@@ -174,7 +174,7 @@ def commands() -> Mapping[str, Command]:
 
 
 def measuring(kind: Kind) -> Command:
-    """Return the command of this kind; raises ValueError if there is none that has cells."""
+    """Return the command named `kind`; raises ValueError if no command with cells has this name."""
     found = commands().get(kind)
     if found is None or found.spec is None:
         raise ValueError(f"{kind} is not a command that measures cells ({', '.join(kinds())})")
@@ -192,7 +192,7 @@ def runnable() -> tuple[Kind, ...]:
 
 
 STORED: Final = "stored"
-"""pydantic context for specs read from a file: the things that they name were checked when the file was written."""
+"""pydantic context for specs read from a file: their names were checked when the file was written."""
 
 
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:

@@ -40,14 +40,12 @@ def parameters_without_lm_head(shape: ModelShape) -> int:
 
 
 def attention_forward_flops(shape: ModelShape, ctx: int, batch: int) -> int:
-    """Return the FLOPs of the scores and of the weighted sum in all layers: 2·B·T²·d each, without a discount for
-    causality.
-    """
+    """Return the FLOPs of the scores and the weighted sum in all layers, 2·B·T²·d each, ignoring the causal mask."""
     return shape.layers * batch * 4 * ctx * ctx * shape.d_model
 
 
 def forward_flops(shape: ModelShape, ctx: int, batch: int) -> int:
-    """Return the FLOPs of a forward pass: B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], without a discount for causality."""
+    """Return the FLOPs of a forward pass, B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], ignoring the causal mask."""
     d, tokens = shape.d_model, batch * ctx
     projections = shape.layers * tokens * (8 * d * d + 6 * d * shape.d_ff)
     return projections + attention_forward_flops(shape, ctx, batch) + 2 * tokens * d * shape.vocab
@@ -74,7 +72,7 @@ def step_flops_of(cell: ModelCell) -> int | None:
 
 
 def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
-    """Return the size of the residual stream, batch × ctx × d_model numbers, which stay in fp32 under autocast."""
+    """Return the size of the residual stream: batch × ctx × d_model numbers, in fp32 even under autocast."""
     return batch * ctx * shape.d_model * 4
 
 
@@ -115,16 +113,16 @@ _PRODUCTS: Mapping[AttentionCostsPhase, int] = {"forward": 2, "backward": 4}
 """Number of N × N by d products: q kᵀ and p v; in backward dv, dp, dq and dk. Recomputation is not counted."""
 
 _TENSORS: Mapping[AttentionCostsPhase, int] = {"forward": 4, "backward": 8}
-"""Minimum number of N × d tensors moved: q, k, v and o; backward reads these and do, and writes dq, dk and dv."""
+"""Minimum number of N × d tensors moved: q, k, v, o; backward also reads the gradient of o and writes dq, dk, dv."""
 
 
 def pairs(cell: AttentionCell) -> int:
-    """Return the number of query–key pairs: N², or with a causal mask N(N + 1)/2, about half."""
+    """Return the number of query–key pairs: N² without a mask, N(N + 1)/2 with a causal mask."""
     return cell.seq * (cell.seq + 1) // 2 if cell.causal else cell.seq * cell.seq
 
 
 def flops(cell: AttentionCell, phase: AttentionCostsPhase) -> int:
-    """Return the FLOPs of the matrix products: 4RN²d forward and 8RN²d backward, and about half with a causal mask."""
+    """Return the FLOPs of the matrix products: 4RN²d forward, 8RN²d backward; about half with a causal mask."""
     return _PRODUCTS[phase] * 2 * cell.rows * pairs(cell) * cell.dim
 
 
@@ -136,16 +134,14 @@ def bytes_moved(cell: AttentionCell, phase: AttentionCostsPhase) -> int:
 def naive_saved_bytes(cell: AttentionCell) -> int:
     """Return the bytes that naive attention saves for backward, besides inputs and output: 2RN² numbers.
 
-    The numbers are the exponentials, and the weights: the exponentials divided by their sum. A causal mask is not
+    The numbers are the exponentials and the weights (the exponentials divided by their sum). A causal mask is not
     counted.
     """
     return 2 * cell.rows * cell.seq * cell.seq * ELEMENT_BYTES[cell.precision]
 
 
 def fused_saved_bytes(cell: AttentionCell) -> int:
-    """Return the bytes that a fused kernel saves for backward besides inputs and output: one fp32 number per query,
-    4RN.
-    """
+    """Return the bytes that a fused kernel saves, besides inputs and output: 4RN, one fp32 number per query."""
     return _STATISTIC_BYTES * cell.rows * cell.seq
 
 
@@ -175,23 +171,23 @@ class _Part:
     """Memory of one part of the model, in bytes: tensors saved for backward, and further live tensors at the peaks."""
 
     weights: int
-    """Size of its parameters, in fp32."""
+    """Parameters, in fp32."""
     saved: int
-    """Saved for backward, including the weights' copies in autocast's type."""
+    """Tensors saved for backward, including copies of weights in autocast's type."""
     forward: int
     """Additional peak in forward with a graph."""
     backward: int
     """Additional peak in backward."""
     alone: int
-    """Peak in forward without a graph, in place of all the others."""
+    """Peak in forward without a graph, instead of `saved` and `forward`."""
     cached: int = 0
-    """Copies of its weights that autocast creates without a graph and keeps until the end of forward."""
+    """Copies of weights that autocast creates in forward without a graph and keeps until its end."""
 
 
 def moments(
     cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
 ) -> Iterator[MemoryPrediction]:
-    """Yield the memory at each moment at which a step of `cell` can reach its peak, in order.
+    """Yield the memory needed at each moment that can be the peak of a step of `cell`, in order.
 
     `phases` are the first phases of a step, if only these run. In the `first` step, the optimizer has no state before
     it runs. With several micro-batches, the moments are those of any micro-batch but the first: all gradients exist,
@@ -263,16 +259,12 @@ class _Sizes:
 
     @property
     def loss(self) -> int:
-        """The log-softmax of the logits and, under autocast, the fp32 copy of the logits that exists while it is
-        computed.
-        """
+        """The log-softmax of the logits and, under autocast, a temporary fp32 copy of the logits."""
         return self.full_logits * (2 if self._autocast else 1)
 
     @property
     def constants(self) -> int:
-        """Token ids and targets, the rotary tables, and the attention mask, which has bools or fp32 numbers by kind of
-        attention.
-        """
+        """Token ids and targets, the rotary tables, and the attention mask (bools or fp32, depending on the kind)."""
         cell = self._cell
         mask = cell.ctx**2 * {"naive": 1, "math": FULL_BYTES}.get(cell.attention, 0)
         return 2 * 8 * cell.grad_accum * cell.tokens + cell.ctx * self.shape.d_head * FULL_BYTES + mask
@@ -402,5 +394,5 @@ class _Sizes:
         return self._weight_copies(elements) if self._keeps_copies else 0
 
     def _copy_at_work(self, elements: int) -> int:
-        """Return the bytes of the copy of the weight in use, if autocast does not keep copies."""
+        """Return the bytes of autocast's copy of the weight in use; 0 if autocast keeps the copies of all weights."""
         return 0 if self._keeps_copies else self._weight_copies(elements)

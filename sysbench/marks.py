@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         """Interface of the active recording, which receives the marks."""
 
         def phase(self, name: str) -> AbstractContextManager[None]:
-            """Return the context manager for a block that is this phase."""
+            """Return a context manager that marks its block as this phase."""
 
         def step(self) -> None:
             """End the current step."""

@@ -1,6 +1,6 @@
-"""What a worker needs before all other imports: the engine's address, its own rank, the NVTX range to be recorded.
+"""Names and functions that a worker needs before all other imports.
 
-For this reason, the module imports nothing at import time.
+This is why the module itself imports nothing at import time.
 """
 
 from __future__ import annotations

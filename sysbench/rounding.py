@@ -117,8 +117,8 @@ def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
 
     While s and s + addend lie between the same two powers of two, the spacing of the format is constant, and every step
     adds the same multiple of the spacing. Only the first step between two powers may differ: it rounds a tie to the
-    even neighbour, and from an even number all further ties are rounded in the same direction. A sum that stalls ends
-    with a stretch of increment 0 that has no end (`steps` is 0). A sum that overflows has no such stretch.
+    even neighbour, and from an even number all further ties are rounded in the same direction. If the sum stalls, the
+    last stretch has increment 0 and no end (`steps` is 0). If the sum overflows, there is no such stretch.
     """
     total, step = Fraction(0), 0
     settled = False

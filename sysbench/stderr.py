@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 _UNDECODED = range(0xDC80, 0xDD00)
-"""How Python represents a byte that is not UTF-8, in arguments and names of files."""
+"""Surrogates by which Python represents bytes that are not UTF-8, in arguments and file names."""
 
 
 def say(text: str) -> None:

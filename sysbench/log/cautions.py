@@ -24,14 +24,14 @@ WIDE_INTERVAL = 0.05
 """A 95 % interval wider than this share of the median does not support a comparison of a few percent."""
 
 THROTTLED_SHARE = 0.1
-"""Share of the readings that must report a reason before a cell counts as throttled: one may be a coincidence."""
+"""A cell counts as throttled if more than this share of its readings report a reason; one may be a coincidence."""
 
 BUSY_SHARE = 0.15
 """Share of all cores used by other processes beyond which a CPU measurement is doubtful."""
 
 WAITING_SHARE = 0.05
-"""If a device works for less than this share of a phase after the host has launched everything, it waited for the host.
-If the launch queue (1,024 entries in CUDA) fills up, draining it takes far longer.
+"""A phase is launch-bound if, after the last launch, the device works for less than this share of the phase. A full
+launch queue (1,024 entries in CUDA) takes far longer to drain.
 """
 
 

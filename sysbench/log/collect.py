@@ -55,7 +55,7 @@ class CellEvents:
     """Readings between the first and the last measured step."""
     finished: CellFinished | None = None
     ranks: dict[int, CellEvents] = field(default_factory=dict)
-    """Events of the ranks other than 0, which took the cell together with it."""
+    """Events of the ranks other than 0 that ran the cell together with rank 0."""
     said: dict[type, list[Any]] = field(default_factory=dict)
     """All other events, by kind."""
 
@@ -103,8 +103,8 @@ _LATEST = {
     StepChecked: "checked",
     CellFinished: "finished",
 }
-"""Fields of CellEvents that hold the latest event of a kind. Classes are compared by identity: `isinstance` of a
-pydantic model takes a tenth of the time of reading an event, and a chain of them as long as all of it.
+"""Fields of CellEvents that hold the latest event of a class. Classes are compared by identity: an `isinstance` check of
+a pydantic model takes a tenth of the time of reading an event, and a chain of checks takes as long as reading it.
 """
 
 
@@ -239,7 +239,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
-    """Return a record for each of these phases, over all steps that have it, and one for the whole `step`.
+    """Return a record for each of these phases, over the steps that have the phase, and one for the whole `step`.
 
     Empty if no step was measured.
     """
@@ -332,8 +332,8 @@ def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
 def slowest(seen: CellEvents) -> CellEvents:
     """Merge the events of a cell's ranks into those of one rank.
 
-    Of each step that all ranks completed, the result has the sample of the slowest rank; its memory is the highest
-    peak.
+    For each step that all ranks completed, the result has the sample of the slowest rank. Its memory is the highest
+    peak of any rank.
     """
     every = [seen, *seen.ranks.values()]
     if len(every) == 1:

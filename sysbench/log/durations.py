@@ -18,7 +18,7 @@ MOST_LOGS = 200
 """Number of newest logs to read; older durations are irrelevant."""
 
 MOST_BYTES = 32 * 1024 * 1024
-"""Larger logs have thousands of cells and would take too long to read for a plan."""
+"""Size limit; larger logs have thousands of cells and would take too long to read for a plan."""
 
 _TELLING = re.compile(rb'\s*{\s*"event":\s*"(run_started|worker_ready|cell_started|cell_finished|run_resumed)"')
 
@@ -30,14 +30,15 @@ class Durations:
     cells_s: dict[str, float] = field(default_factory=dict)
     """Seconds from the start of a cell to its end, by key."""
     predicted_s: dict[str, float] = field(default_factory=dict)
-    """Predicted seconds of cells that never ran on such a device, by key; steps only."""
+    """Predicted seconds for the steps of cells that have not run on these devices, by key."""
     beginnings_s: dict[Kind, list[float]] = field(default_factory=dict)
     """Seconds from the start of a run to its first cell, by command."""
 
     def beginning_s(self, kind: Kind) -> float:
         """Return the median seconds from the start of a run of this command to its first cell.
 
-        If there was no run of this command, the median is taken over the runs of all commands; without any, it is 0.
+        Without earlier runs of this command, the median is taken over the runs of all commands; it is 0 if there are
+        none.
         """
         every = self.beginnings_s.get(kind) or [one for each in self.beginnings_s.values() for one in each]
         return statistics.median(every) if every else 0.0

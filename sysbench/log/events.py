@@ -190,7 +190,7 @@ class CeilingFailed(Event):
 
 
 class MemoryForeseen(Event):
-    """Forecast for a cell that is about to be measured: whether a simulation of it fits in the free memory."""
+    """Forecast for a cell, from a simulation before its measurement: whether the cell fits in the free memory."""
 
     event: Literal["memory_foreseen"] = "memory_foreseen"
     cell: str
@@ -254,7 +254,7 @@ class CodeFile(Frozen):
     target: str
     """The reference as the user wrote it: `package.module:Class`."""
     path: str | None
-    """None if it is not a file but a C module."""
+    """None if the code is in a C module."""
     sha256: str | None
 
 
@@ -275,16 +275,16 @@ class OwnModelFacts(Frozen):
     flops: dict[str, Flops] | None
     """FLOPs of one step by phase, counted by operator in a step without data; None if that was not possible."""
     uncounted: str | None
-    """Reason why they were not counted."""
+    """Reason why the FLOPs were not counted."""
     files: list[CodeFile]
     import_s: Seconds = 0.0
-    """Duration of the first import of its code in this process."""
+    """Duration of the first import of the model's code in this process."""
     printed: str
-    """Output of the code until then; only the beginning."""
+    """Beginning of the output that the code has printed so far."""
 
 
 class OwnModelBuilt(OwnModelFacts, Event):
-    """The user's model has been built; sent again with more facts after its first step."""
+    """Facts about the user's model; sent once the model is built, and again after its first step if more is known."""
 
     event: Literal["own_model_built"] = "own_model_built"
     cell: str
@@ -344,7 +344,7 @@ class MemoryMeasured(Event):
 
 
 class StepChecked(Event):
-    """Checks that the steps did their work; a field is None if the mode lacks the phase to be checked."""
+    """Results of checks that the steps did real work; a field is None if the mode lacks the phase to be checked."""
 
     event: Literal["step_checked"] = "step_checked"
     cell: str
@@ -442,7 +442,7 @@ class WorkerExited(Event):
     signal: str | None
     stderr_tail: str | None = None
     lost: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether the connection to the node of its rank was lost, so that its exit status is unknown."""
+    """Whether the connection to the worker's node was lost, so that the exit status is unknown."""
 
 
 class ReadingsLost(Event):
@@ -470,7 +470,7 @@ _NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
 
 
 def name_of(line: bytes) -> str | None:
-    """Return the name of a line's event if it comes first, as in all lines that sysbench writes; otherwise None."""
+    """Return the event name at the start of a line, where sysbench always writes it; None for other lines."""
     beginning = _NAME.match(line)
     return beginning[1].decode() if beginning else None
 
@@ -496,7 +496,10 @@ def decode(line: bytes) -> Event:
 
 
 def decode_all(lines: Sequence[bytes]) -> list[Event]:
-    """Decode several lines at once, a third faster than one by one; raises ValueError if a line is not an event."""
+    """Decode several lines in one call, which takes two thirds of the time of decoding them one by one.
+
+    Raises ValueError if a line is not an event.
+    """
     # A null between any two lines tells whether each of them is one event, neither a part of one nor several.
     found = _any_event(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
     events: list[Event] = found[::2]

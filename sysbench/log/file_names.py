@@ -1,4 +1,4 @@
-"""Names of the files that a run writes next to its record; with several cells, each name contains a label."""
+"""Names of the files that a run writes next to its record; with several cells, each cell has a label in the name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
 
 
 def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
-    """Return a path for each cell, by key: `path`, with a non-empty label of the cell added to its name."""
+    """Return a path for each cell, by key: `path`, with the label of the cell, if not empty, added to the file name."""
     if path is None:
         return {}
     whole = path.absolute()
@@ -35,7 +35,7 @@ def path_of_rank(path: Path, rank: int) -> Path:
 
 
 def paths_of_ranks(path: Path, ranks: int) -> list[Path]:
-    """Return the paths for all `ranks` ranks, in order."""
+    """Return the paths for ranks 0 to `ranks` - 1, in order."""
     return [path_of_rank(path, rank) for rank in range(ranks)]
 
 

@@ -117,13 +117,13 @@ class Log:
         self._size_bytes += len(line)
 
     def withdraw(self) -> None:
-        """Remove all events that this object appended, or the whole file if this object created it; close the log."""
+        """Remove all events that this object appended, or the file if this object created it; then close the log."""
         self._cut(self._found_bytes)
         self._size_bytes = self._found_bytes
         self.close()
 
     def close(self) -> None:
-        """Close the file; delete the file if this object created it and it is empty."""
+        """Close the file, and delete it if this object created it and it is empty."""
         if self._descriptor is None:
             return
         if self._created and self._size_bytes == 0:
@@ -260,7 +260,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _end_of_last_line(descriptor: int) -> int:
-    """Return the offset after the last newline, 0 without one; reads backwards, in blocks."""
+    """Return the offset after the last newline, or 0 if there is no newline; reads backwards, in blocks."""
     block_bytes = 64 * 1024
     end = os.fstat(descriptor).st_size
     while end > 0:

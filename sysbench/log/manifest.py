@@ -33,7 +33,7 @@ class RunEntry(Frozen):
     name: str
     """Unique in the experiment, and valid as a file name."""
     part: str
-    """Title of the original experiment, if this one combines several."""
+    """Title of the experiment file that defines the run."""
     title: str
     question: str = ""
     """The question that the run answers; empty if not stated."""

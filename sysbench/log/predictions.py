@@ -41,7 +41,7 @@ class PredictedPhase(PredictedTime):
     limited_by: str
     """`host`, or the largest share of the device's time: matmul, bandwidth, indexing, or latency."""
     limited_share: Amount
-    """Share of `limit` in the phase, from 0 to 1."""
+    """Share of the phase's time that `limited_by` takes, from 0 to 1."""
     lower_bound_s: Seconds
     """Time at data-sheet rates, assuming zero host time."""
     launches: Count
@@ -57,24 +57,24 @@ class PredictedConstant(Frozen):
     name: str
     value: PerSecond
     spread: Amount
-    """Standard deviation of its logarithm."""
+    """Standard deviation of the logarithm of `value`."""
     basis: Basis
     source: str
 
 
 class Grounds(Frozen):
-    """A prediction for a GPU by phase, the constants on which it is based, and reasons to doubt it."""
+    """A prediction for a GPU: times by phase, the constants used, and reasons to doubt the prediction."""
 
     source: Literal["predicted"] = "predicted"
     gpu: str
     """Title of the GPU."""
     withheld: str | None
-    """Reason why there is no time; None if there is one."""
+    """Reason why no times are given; None if they are."""
     phases: list[PredictedPhase]
     unknown_operators: dict[str, Count]
-    """Unknown operators, with their number of launches."""
+    """Number of launches of each operator that the time model does not know."""
     unknown_share: Amount
-    """Their share of the device's time, from 0 to 1."""
+    """Share of the device's time that unknown operators take, from 0 to 1."""
     constants: list[PredictedConstant]
     doubts: list[str]
     """Reasons to doubt the constants, such as a calibration with a different version of torch."""

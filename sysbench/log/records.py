@@ -78,7 +78,7 @@ class ModelRecord(Frozen):
     parameters_without_lm_head: Count | None
     """None for a user's model, whose layers are unknown."""
     forward_flops: Flops | None
-    """FLOPs of one forward pass over the batch; causality is not exploited. None if they could not be counted."""
+    """FLOPs of one forward pass over the batch, ignoring the causal mask; None if they could not be counted."""
 
 
 class CellRecord(Frozen):

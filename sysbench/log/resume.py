@@ -1,4 +1,4 @@
-"""Resuming an earlier run from its log, and the conditions under which a run may do so."""
+"""Resuming an earlier run from its log, and checks that the run may be resumed here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=2**16)
 def _key(cell: RunCell) -> str:
-    """Return the key of a cell from a cache: computing a key takes as long as reading a few lines."""
+    """Return the key of a cell, cached because computing a key takes as long as reading a few lines."""
     return cell.key
 
 

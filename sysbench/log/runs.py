@@ -76,9 +76,9 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
     """Return the files of the runs that match `name`, in the order in which the runs started; never empty.
 
     `name` is the path of a log or record; the path of a directory, for every run in and below it; or the name of an
-    earlier run in `directory`. A name is `latest`, `latest~1` for the run before, or the unique beginning of a file
-    name. The prefix `time:` selects runs of that command. If a run has both a log and a record, the record is used
-    unless the log is newer. Raises LogError if no run matches, or if a name is ambiguous.
+    earlier run in `directory`. A name is `latest`, `latest~1` for the run before the latest, or the unique beginning of
+    a file name. The prefix `time:` selects runs of that command. If a run has both a log and a record, the record is
+    used unless the log is newer. Raises LogError if no run matches, or if a name is ambiguous.
     """
     if Path(name).exists():
         return _at(Path(name), None)
@@ -109,7 +109,7 @@ def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
 
 
 def entries(directory: Path = RUNS) -> list[tuple[str, tuple[Path, ...]]]:
-    """Return the name and the files of every run, or subdirectory of runs, in a directory, oldest first.
+    """Return (name, files) for each run and for each subdirectory of runs in a directory, oldest first.
 
     Each run has one file: its log or its record.
     """
@@ -299,7 +299,7 @@ def _upgraded(path: Path, content: bytes) -> bytes:
 
 
 def _validated(path: Path, content: bytes) -> RunRecord[Any]:
-    """Parse a record; raises LogError with the reason if the content is not one."""
+    """Parse a record; raises LogError with the reason if the content is not a record."""
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
     model = _record_class(found[1].decode()) if found else _model_of(content)
     if model is None:
@@ -319,7 +319,7 @@ def _record_class(kind: str) -> type[RunRecord[Any]] | None:
 
 
 def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
-    """Return the class of a record in which `kind` is not one of the first fields; None if there is no known kind."""
+    """Return the class of a record in which `kind` is not one of the first fields; None if the kind is unknown."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
@@ -352,13 +352,13 @@ _ROUND = re.compile(r"round-(\d+)")
 
 
 def log_name(number: int) -> str:
-    """Return the stem of the log's file name for a round; it is the same for both arms."""
+    """Return the file name, without its ending, of a round's log; both arms use the same name."""
     return f"round-{number:02d}"
 
 
 @dataclass(frozen=True)
 class Part:
-    """The runs of one arm of an earlier comparison; `files` are by round number."""
+    """The runs of one arm of an earlier comparison; `files` maps round numbers to files."""
 
     directory: Path
     arm: Arm

@@ -1,7 +1,7 @@
 """Upgrades of files from earlier schemas, one schema at a time.
 
-Whoever increases `SCHEMA_VERSION` adds functions here that convert a record and each event from the previous schema.
-Schema 1 is the first one, so there are no upgrades yet.
+When `SCHEMA_VERSION` is increased, functions must be added here that convert a record and each event from the previous
+schema. Schema 1 is the first one, so there are no upgrades yet.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from sysbench.log.events import SCHEMA_VERSION
 Fields = dict[str, Any]
 
 RECORD: Mapping[int, Callable[[Fields], Fields]] = {}
-"""Function that converts a record to the next schema, by schema."""
+"""Functions that convert a record from a schema to the next one, by schema."""
 
 EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
-"""Function that converts an event, by schema; called in the order of the log, as it may depend on earlier events."""
+"""Functions that convert an event, by schema; called in log order, since a conversion may depend on earlier events."""
 
 
 def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:

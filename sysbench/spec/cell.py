@@ -37,7 +37,7 @@ Devices = Annotated[tuple[str, ...], BeforeValidator(devices)]
 """An axis of devices."""
 
 Threads = Annotated[tuple[int, ...], BeforeValidator(integers(1, 4096))]
-"""An axis of CPU thread counts; the limit exceeds the number of cores of any machine of today."""
+"""An axis of CPU thread counts; the limit exceeds the core count of any current machine."""
 
 
 class RunCell(BaseModel):
@@ -113,7 +113,7 @@ class RunCell(BaseModel):
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Sizes on which the cell's memory depends monotonically; empty for cells of fixed size."""
+        """Sizes that increase the cell's memory when they grow; empty for cells of fixed size."""
         return ()
 
     @property
@@ -144,7 +144,7 @@ class RunCell(BaseModel):
 
 
 def threads_problem(cell: RunCell, device: DeviceType | None) -> str | None:
-    """Return the reason why a thread count has no effect on this type of device, or None if it has one."""
+    """Return the reason why `threads` cannot be set for this type of device, or None if it can."""
     if cell.threads is None or device in (None, "cpu"):
         return None
     return f"--threads sets how many threads compute on a CPU; on {device} leave it out, or add --device cpu"

@@ -202,7 +202,7 @@ class Key:
     """One long option name, with the field that the option sets."""
 
     field: str
-    """Whether it belongs to the spec, or otherwise to the options."""
+    """Name of the field that the option sets."""
     model: type[BaseModel]
     """The spec or options class that has the field."""
     info: FieldInfo

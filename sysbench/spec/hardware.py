@@ -50,9 +50,7 @@ def user_directory() -> Path:
 
 
 SAME_MEMORY_SHARE = 0.1
-"""Memory sizes that differ by less belong to the same GPU model with a different driver: ECC and reserves take 1 to 5
-%.
-"""
+"""Memory sizes that differ by less belong to the same GPU model: ECC and driver reserves take 1 to 5 %."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
 _MARKETED = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
@@ -94,7 +92,7 @@ class Rate(_Frozen):
 
     value: PositiveFloat
     spread: float = Field(ge=0)
-    """Standard deviation of its logarithm: 0.05 is about 5 %."""
+    """Standard deviation of the logarithm of `value`: 0.05 is about 5 %."""
     source: str = Field(min_length=1)
     basis: Basis
 
@@ -113,7 +111,7 @@ class Hardware(_Frozen):
     """All known properties of a device."""
 
     slug: str
-    """Its name for `--simulate`, and the name of its file."""
+    """Name of the device for `--simulate`, and stem of its file name."""
     title: str
     names: tuple[str, ...] = ()
     """All names under which drivers report this device and no other."""
@@ -124,12 +122,13 @@ class Hardware(_Frozen):
     memory_bandwidth_bytes_per_s: PositiveFloat | None = None
     l2_bytes: PositiveInt | None = None
     source: str = ""
-    """Source of the rates."""
+    """Source of the data-sheet values."""
     peak_flops_per_s: dict[Precision, PositiveFloat] = Field(default_factory=dict)
     """Peak rates by precision: dense, with products accumulated in fp32. `fp32` is the rate of the ordinary cores.
 
     Precisions without hardware units are left out."""
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
+    """Measured matmul ceilings by precision."""
     sms: PositiveInt | None = None
     """Streaming multiprocessors."""
     synchronous: bool = False
@@ -139,7 +138,7 @@ class Hardware(_Frozen):
     rates: dict[str, Rate] = Field(default_factory=dict)
     """Constants for predicted times; `sysbench.predict.rates` describes each."""
     calibration: Calibration | None = None
-    """Measured ceilings by precision; None if not measured."""
+    """Origin of the rates in a file written by `sysbench calibrate`; None for other files."""
 
 
 def known() -> tuple[Hardware, ...]:

@@ -135,8 +135,8 @@ class GridCell(RunCell):
     optimizer: Optimizer
     seed: Seed
     ranks: Size = Field(default=1, exclude_if=lambda value: value == 1)
-    """Number of processes that take the step together. Cells of one rank are stored without it and without `strategy`,
-    so that keys of older runs stay valid.
+    """Number of processes that compute the step together. Cells with one rank are stored without `ranks` and
+    `strategy`, so that keys of older runs stay valid.
     """
     strategy: Strategy | None = Field(default=None, exclude_if=lambda value: value is None)
     """How the model is distributed over the ranks; None for one rank."""
@@ -190,7 +190,7 @@ class GridCell(RunCell):
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Sizes on which the cell's memory depends monotonically."""
+        """Sizes that increase the cell's memory when they grow."""
         shape = self.shape
         if shape is None:
             return (self.ctx, self.batch)

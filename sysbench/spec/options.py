@@ -16,7 +16,7 @@ class Option:
     flags       spellings, the preferred one first; default: the field's name with dashes
     metavar     placeholder for the value in the help
     panel       heading in the help under which the option is listed
-    shorthands  flags without a value that set one of the values: `(("--bf16", "bf16"),)`
+    shorthands  flags without a value, each short for one value of the option: `(("--bf16", "bf16"),)`
     positional  the option is an argument without a flag
     repeated    the option may be given several times, or as several arguments; its field gets a list of words
     pair        the option takes the next two words, even if they look like options

@@ -28,7 +28,7 @@ DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 
 
 def code(value: str) -> str:
-    """Return a reference to code as it is: `package.module:attribute` or `path/to/file.py:attribute`.
+    """Return `value` if it is a reference to code: `package.module:attribute` or `path/to/file.py:attribute`.
 
     Raises ValueError for any other form.
     """

@@ -39,7 +39,7 @@ Debug = Annotated[bool, Option(panel=OUTPUT), Field(description="Show tracebacks
 
 
 _OF_FILES = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
-"""Placeholder for the value of an option that names a file."""
+"""Placeholders of the options that name a file."""
 
 
 def _where(value: object) -> object:

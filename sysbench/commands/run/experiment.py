@@ -20,7 +20,7 @@ from sysbench.spec.command_options import keys_of, long_name
 from sysbench.spec.validation import Given, validated
 
 MOST_RUNS = 500
-"""Largest number of runs: more result only from nested inclusions."""
+"""Maximum number of runs; only nested inclusions lead to more."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PlannedRun:
     spec: RunSpec
     """The spec; as written in the file if the run is skipped."""
     options: Given
-    """Run options given by the experiment, by field; files are relative to its directory."""
+    """Run options given by the experiment, by field; file names are relative to the experiment's directory."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Overrides:
     """Name of the experiment."""
     taken: set[str] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
-    """Run that keeps the option unchanged, by long name."""
+    """A run that keeps its own value of the option, by long name."""
 
     def over(self, run: WrittenRun, words: Words) -> Words:
         """Return `words` with these overrides applied, except to fields that the run keeps.

@@ -1,4 +1,4 @@
-"""Experiment files: TOML with a table for each run, whose keys are command-line options, and with included experiments.
+"""Experiment files: TOML with one table of command-line options per run, and includes of other experiments.
 
 title = "Model sizes"
 include = ["warmup"]              # or [[include]] with run = "warmup" and options for all of its runs

@@ -45,7 +45,7 @@ def _predicted(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
 
 
 def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
-    """Return the spec for `gpu` instead of its own devices; raises UsageError if the spec cannot be predicted."""
+    """Return the spec with `gpu` in place of its devices; raises UsageError if the spec cannot be predicted."""
     fields = type(spec).model_fields
     if "simulate" not in fields:
         raise UsageError(f"sysbench {spec.kind} needs a device")

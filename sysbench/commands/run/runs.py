@@ -184,7 +184,7 @@ def _hand_over(content: Manifest, ended: Sequence[Ended], options: ExperimentOpt
 
 
 def _say(text: str, options: ExperimentOptions) -> None:
-    """Print a line to stderr, without control characters, which may come from a file."""
+    """Print a line to stderr; control characters, which may come from a file, are replaced by spaces."""
     running.say(theme.fitted(text, sys.stderr.encoding or "ascii"), options)
 
 

@@ -66,7 +66,7 @@ class ExperimentOptions(RunOptions):
 def _overrides() -> type[BaseModel]:
     """Create a pydantic model with a field for every non-positional option of any command's spec.
 
-    Values are text, because each run validates them itself.
+    Values other than switches are text, because each run validates them itself.
     """
     having: dict[str, list[Kind]] = {}
     for kind in runnable():

@@ -30,7 +30,7 @@ class Ended:
     record: RunRecord[Any] | None
     """None if the run was skipped, or failed before it started."""
     complaint: str | None = None
-    """Error message if it failed; its record is then from an earlier attempt."""
+    """Error message if the run failed; `record` is then read from its log, if there is one."""
 
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:

@@ -41,7 +41,7 @@ class Elsewhere:
     spec: RunSpec
     options: RunOptions
     _handed_over: list[tuple[set[str], Job]] = field(default_factory=list)
-    """Keys of the cells of each share."""
+    """Submitted shares that have not ended, each with the keys of its cells."""
     _positions: dict[str, int] = field(default_factory=dict)
 
     def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:

@@ -23,7 +23,7 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.run import RunOptions
 
 PATIENCE_S = 20.0
-"""Time for a process that was asked to stop to complete its log."""
+"""Time that a process gets to complete its log after it was asked to stop."""
 
 RAY_PORT = 10001
 """Default port of Ray's client server."""

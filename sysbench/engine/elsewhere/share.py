@@ -31,7 +31,7 @@ class Share(BaseModel):
     options: dict[str, Any]
     """The options of the run that affect its worker."""
     digest: str
-    """Identity of the code that must run it."""
+    """Hash of the source code that must run the share."""
     device: str
     """The device as requested."""
     gpus: int

@@ -21,7 +21,7 @@ class Launched:
     rank: int
     ranks: int
     local_rank: int
-    """Its number among the ranks of its node, which is the index of its GPU."""
+    """Number of the rank on its node, which is the index of its GPU."""
     address: str
     """Host of rank 0."""
     port: int
@@ -35,8 +35,7 @@ class Launched:
 def among_others(environment: Mapping[str, str]) -> bool:
     """Whether variables of torchrun or of an srun step are set.
 
-    This cheap check comes before `launched`, which is called only for runs with several ranks: finding those takes an
-    expansion of all cells.
+    Checked first, because a call of `launched` is preceded by an expansion of all cells.
     """
     return "WORLD_SIZE" in environment or "SLURM_STEP_NUM_TASKS" in environment
 
@@ -45,8 +44,8 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
     """Return the rank of this process and the address of rank 0; None if the process was started alone.
 
     torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; an srun step sets variables of SLURM. The
-    engine's port is SYSBENCH_PORT, by default the one after MASTER_PORT, which torchrun's own rendezvous uses. Raises
-    UsageError for invalid variables.
+    engine listens on SYSBENCH_PORT, by default MASTER_PORT + 1, because torchrun's own rendezvous uses MASTER_PORT.
+    Raises UsageError for invalid variables.
     """
     if "RANK" in environment:
         rank, ranks, local_rank = "RANK", "WORLD_SIZE", "LOCAL_RANK"

@@ -171,7 +171,7 @@ class RemoteWorker:
     ranks = 1
     name = "the worker"
     pids: tuple[int, ...] = ()
-    """Return no process ids: they are on another machine, so its memory is not sampled."""
+    """Empty: the processes are on another machine, so their memory is not sampled."""
     sentinel = None
 
     def __init__(self, connection: Connection, who: str) -> None:
@@ -180,7 +180,7 @@ class RemoteWorker:
         self._exited: WorkerExited | None = None
         self._lost = False
         self.connected = False
-        """Whether it has reported that it is ready."""
+        """Whether the worker has reported that it is ready."""
         self.pid = 0
         self.torch: str | None = None
         """The worker's version of torch, once it is ready."""

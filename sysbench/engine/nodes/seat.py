@@ -30,7 +30,7 @@ from sysbench.log.events import DeviceInfo, WorkerReady, encode
 from sysbench.spec.cell import RunCell
 
 GOODBYE_S = 10.0
-"""Longest time that a worker which has closed its connection may take to end."""
+"""Maximum time that a worker may take to exit after it has closed its connection."""
 
 _RETRY_S = 0.2
 
