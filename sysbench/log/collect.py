@@ -103,7 +103,7 @@ _LATEST = {
     StepChecked: "checked",
     CellFinished: "finished",
 }
-"""Fields of CellEvents that hold the latest event of a class. Classes are compared by identity: an `isinstance` check of
+"""Fields of CellEvents that hold the latest event of a class. Classes are compared by identity: one `isinstance` of
 a pydantic model takes a tenth of the time of reading an event, and a chain of checks takes as long as reading it.
 """
 
