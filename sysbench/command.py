@@ -156,7 +156,9 @@ class Command:
 
     @property
     def measured(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
-        """Generator function with which the worker runs a cell and yields events. Accessing it imports torch."""
+        """Generator function with which the worker runs a cell and yields events. Accessing this property imports
+        torch.
+        """
         found: Callable[[Any, DeviceInfo, Path | None], Iterator[Event]] = self.part("measure")
         return found
 

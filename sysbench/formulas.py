@@ -61,7 +61,7 @@ def phase_flops(shape: ModelShape, ctx: int, batch: int) -> dict[str, int]:
 
 
 def step_flops(mode: Mode, shape: ModelShape, ctx: int, batch: int) -> int:
-    """Return the FLOPs of one step of `mode`."""
+    """Return the FLOPs of one step in `mode`."""
     by_phase = phase_flops(shape, ctx, batch)
     return sum(by_phase.get(phase, 0) for phase in PHASES_OF[mode])
 

@@ -1,1 +1,1 @@
-"""The log of a run: its events, the journal that stores them, and the records and earlier runs read from a journal."""
+"""Logs of runs: events, the journal that stores them, records, and access to earlier runs."""

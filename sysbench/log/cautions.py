@@ -160,8 +160,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
     """Warn if there are too few steps for a confidence interval, or if the interval of the median is too wide.
 
-    An interval is too wide if its relative width exceeds `until`; default: 5 %, beyond which comparisons are
-    unreliable.
+    The relative width of the interval may be at most `until`; without `until`, at most 5 %.
     """
     if statistics.too_few(wall):
         yield Caution(

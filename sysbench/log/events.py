@@ -259,7 +259,7 @@ class CodeFile(Frozen):
 
 
 class OwnModelFacts(Frozen):
-    """Facts about the user's model, as it ran."""
+    """Facts about the user's model, as observed when it ran."""
 
     class_name: str
     parameters: Count
@@ -397,9 +397,9 @@ class GpuSimulated(Event):
 
 
 class CellFinished(Event):
-    """A cell has ended. If a cell has several such events, the last one counts.
+    """A cell has ended. If a cell has several CellFinished events, the last one counts.
 
-    A cell that was not started (`skipped`, or `invalid` on this device) has only this event.
+    A cell that was not started (`skipped`, or `invalid` on this device) has no other events.
     """
 
     event: Literal["cell_finished"] = "cell_finished"

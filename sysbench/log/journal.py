@@ -1,7 +1,7 @@
 """The log of a run: an append-only file in which each line is one event as JSON.
 
 A line is complete once its newline is written. A process that is killed while writing leaves a partial last line;
-readers ignore such a line, and a resumed run removes it.
+readers ignore this line, and a resumed run removes it.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Log:
 
 
 def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
-    """Yield the events of a log, ignoring a partial last line; `only` selects events of some classes.
+    """Yield the events of a log, ignoring a partial last line; `only` limits the result to events of these classes.
 
     Lines with other events are only checked to be JSON objects. Raises LogError for a file that cannot be read, is not
     a log, has a newer schema, or is damaged.

@@ -199,7 +199,7 @@ def _listed(entries: Sequence[_Entry]) -> str:
 
 
 def _entries(directory: Path) -> list[_Entry]:
-    """Return all entries of a directory in the order in which their runs started."""
+    """Return all entries of a directory in the order in which the runs started."""
     children = _children(directory)
     single = [_Entry(path.stem, (path,)) for path in _preferred(children)]
     nested = [_Entry(path.name, tuple(_runs_below(path))) for path in children if path.is_dir()]

@@ -20,7 +20,7 @@ INSTEAD = "Overrides, for every run that accepts them"
 
 
 class ExperimentOptions(RunOptions):
-    """Options of a whole experiment."""
+    """Options of `sysbench run` for a whole experiment."""
 
     experiment: Annotated[str | None, Option(metavar="[NAME|FILE.toml]", positional=True)] = Field(
         default=None, description="A built-in experiment, or a file. Without it, the built-in experiments are listed."

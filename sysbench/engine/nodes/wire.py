@@ -72,6 +72,7 @@ FOR_THE_RANK, FOR_THE_WORKER = b"r", b"w"
 @contextmanager
 def limited(connection: Connection, duration_s: float = HANDSHAKE_S) -> Iterator[None]:
     """Set a timeout for every read from a connection in this context; a read that takes longer raises OSError."""
+    # A Connection has no timeout of its own; its duplicated descriptor refers to the same socket.
     with socket.socket(fileno=_duplicate(connection)) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(duration_s), 0))
         yield
