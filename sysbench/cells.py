@@ -34,7 +34,7 @@ class Axis:
         if value is None:
             return self.unset
         if isinstance(value, str) and ":" in value:
-            return value  # code of the user's, or a device, names itself
+            return value  # a reference to the user's code, or a device, needs no phrase
         return self.phrase.format(value) + ("s" if self.counted and value != 1 else "")
 
 

@@ -95,7 +95,7 @@ def _run(words: list[str]) -> int:
         return 2
     with collection_paused():
         command = typer.main.get_command(application(words))
-    # Whoever types nothing but the name wants to know what it can do.
+    # Without arguments, show the help.
     words = words or ["--help"]
     try:
         return int(command.main(words, prog_name="sysbench", standalone_mode=False) or 0)

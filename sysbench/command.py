@@ -156,9 +156,7 @@ class Command:
 
     @property
     def measured(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
-        """Generator function with which the worker runs a cell and yields events. Accessing this property imports
-        torch.
-        """
+        """Generator function with which the worker runs a cell and yields events; accessing it imports torch."""
         found: Callable[[Any, DeviceInfo, Path | None], Iterator[Event]] = self.part("measure")
         return found
 

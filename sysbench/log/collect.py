@@ -193,7 +193,7 @@ def fold_cells(
         if type(event) is CellFinished and event.cell in cells:
             seen = run.cells.pop(event.cell)
             if seen.started is None and event.cell in folded:
-                # The last word on how it ended, and not another attempt.
+                # A later verdict on the same attempt, not another attempt.
                 changed = {"outcome": event.outcome, "detail": event.detail}
                 folded[event.cell] = folded[event.cell].model_copy(update=changed)
             else:

@@ -500,7 +500,7 @@ def decode_all(lines: Sequence[bytes]) -> list[Event]:
 
     Raises ValueError if a line is not an event.
     """
-    # A null between any two lines tells whether each of them is one event, neither a part of one nor several.
+    # Nulls between the lines reveal a line that is only a part of an event, or several events.
     found = _any_event(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
     events: list[Event] = found[::2]
     if len(events) != len(lines) or not all(events) or any(found[1::2]):

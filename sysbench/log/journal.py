@@ -111,7 +111,7 @@ class Log:
             self._cut(self._size_bytes)
             raise cannot_write(self.path, error) from error
         except BaseException:
-            # A third Ctrl-C in mid-write; half a line would spoil what is appended after it.
+            # A third Ctrl-C during the write: half a line would corrupt what is appended after it.
             self._cut(self._size_bytes)
             raise
         self._size_bytes += len(line)
@@ -168,7 +168,7 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
     first = next(lines, b"")
     schema = _schema(path, first)
     of_others = lines_of_others(only) if only and schema == SCHEMA_VERSION else None
-    # The first event is decoded alone, because it names the command, whose own events are then known.
+    # The first event is decoded alone, because it names the command, whose own events must be registered for the rest.
     batch, number = [first], 1
     while batch:
         torn = not batch[-1].endswith(b"\n") and len(batch[-1]) < LINE_LIMIT_BYTES

@@ -43,7 +43,7 @@ class EarlierRun:
         return self.outcome(cell) in LASTING
 
     def outcome(self, cell: RunCell) -> Outcome | None:
-        """Return the outcome of the last attempt at this cell; None if no attempt was finished."""
+        """Return the outcome of the last finished attempt at this cell; None if there is none."""
         return self.outcomes.get(_key(cell))
 
     def refuse_other_spec(self, spec: RunSpec) -> None:

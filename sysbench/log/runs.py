@@ -69,7 +69,7 @@ def is_log_or_record(path: Path) -> bool:
         with path.open("rb") as file:
             return _RECORD.match(file.read(_BEGINNING_BYTES)) is not None
     except OSError:
-        return False  # whoever reads it says why it cannot be read
+        return False  # reading the file later reports the reason
 
 
 def find(name: str, directory: Path = RUNS) -> list[Path]:

@@ -38,7 +38,7 @@ def directory(kind: Literal["hardware", "hosts", "runs"]) -> Path:
     return _directory(PACKAGE, kind)
 
 
-@cache  # every cell of a log asks
+@cache  # called for every cell of a log
 def _directory(package: Path, kind: str) -> Path:
     installed = package / "profiles" / kind
     return installed if installed.is_dir() else package.parent / "profiles" / kind
@@ -249,7 +249,7 @@ def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
 def _could_be_called(name: str, hardware: Hardware) -> bool:
     """Whether the names of the hardware contain every term of `name`, and its memory matches every size in `name`."""
     own = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
-    # What is sold as 80 GB, or as 141 GB, is about as many GiB.
+    # A GPU that is sold with 80 GB, or with 141 GB, has about as many GiB.
     sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED.finditer(name.lower())]
     its_own = all(_same_memory(hardware.memory_bytes, size_bytes) for size_bytes in sizes_bytes)
     return bool(_terms(name)) and _terms(name) <= own and its_own

@@ -61,7 +61,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
     first = error.errors()[0]
     context = first.get("ctx", {})
     if not first["loc"]:
-        return str(context.get("error", first["msg"]))  # an error about several options, which it names itself
+        return str(context.get("error", first["msg"]))  # an error about several options, whose names are in its message
     field = str(first["loc"][0])
     name = option_name(model, field)
     match first["type"]:

@@ -101,7 +101,7 @@ def _planned(
     from sysbench.engine.process import launched_ahead
 
     ahead.enter_context(launched_ahead(PlainLauncher()))
-    # While the worker imports torch, import what asks it, and what carries out the runs.
+    # While the worker imports torch, import the modules that query the worker and carry out the runs.
     from sysbench.commands.run import runs  # noqa: F401
     from sysbench.engine.devices import devices_here
 

@@ -132,13 +132,13 @@ def _planned(
     run: WrittenRun, name: str, part: str, layers: Sequence[_Overrides], devices: Sequence[DeviceType]
 ) -> PlannedRun:
     for each in (Instead(), *run.instead.values()):
-        # Options that are wrong on any kind of device are refused on all.
+        # Options that are invalid on one type of device are refused on all.
         _spec_and_options(run, {**run.words, **each.words})
 
     def changed(words: Words) -> Words:
         return reduce(lambda so_far, layer: layer.over(run, so_far), layers, words)
 
-    # The kind of device on which the run takes place: the first one it names, if it exists.
+    # The type of device on which the run takes place: the first one that the run names, if it exists.
     at_first = changed(run.words)
     named = (at_first["device"].text or "") if "device" in at_first else "auto"
     landing = next((each for each in devices if each == named.partition(",")[0].partition(":")[0].strip()), devices[0])

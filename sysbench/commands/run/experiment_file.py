@@ -356,7 +356,7 @@ def line_of(text: str, path: Sequence[str | int]) -> int:
     lines, whole = text.split("\n"), tomllib.loads(text)
     path = next(path[:end] for end in range(len(path), -1, -1) if _holds(whole, path[:end]))
     # Parse the file line by line: a value that appears was set by the lines since the last valid prefix. This is slow,
-    # but errors are rare and files are short, and it needs no second parser that knows about quotes and nesting.
+    # but errors are rare and files are short, and no second parser for quotes and nesting is needed.
     begun = 1
     for end in range(1, len(lines) + 1):
         try:

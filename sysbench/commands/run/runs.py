@@ -159,7 +159,7 @@ def _carry_out(
         _show(experiment_tables.outcome(directory.manifest.title, ended), options)
         _hand_over(directory.manifest, ended, options)
     finally:
-        # In any case, state where the results are.
+        # Even after an error, print where the results are.
         _say(f"saved  {directory.path}", options)
         _say(f"→ sysbench report {directory.path} -o report.html writes a report", options)
     interrupted = (each.complaint is None and each.record and each.record.status == "interrupted" for each in ended)

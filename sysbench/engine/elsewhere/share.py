@@ -50,7 +50,7 @@ def carried_out(share: Share, directory: Path) -> Path:
         raise UsageError(
             f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
         )
-    measuring(share.spec["kind"]).part("record")  # with it the command's own events are known
+    measuring(share.spec["kind"]).part("record")  # registers the command's own events
     options = RunOptions(**share.options, out=directory, log_name="share")
     with session.run(spec_of(share.spec), options, cells=[cell_of(axes) for axes in share.cells]) as running:
         for _ in running:
@@ -71,7 +71,7 @@ def main() -> None:
     share, directory, parent = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     meeting.die_with_the_parent()
     if os.getppid() != parent:
-        return  # it ended before this process could ask to end with it
+        return  # the parent ended before this process could ask to be killed with it
     try:
         carried_out(Share.model_validate_json(share.read_bytes()), directory)
     except SysbenchError as error:

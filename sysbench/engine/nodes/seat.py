@@ -184,7 +184,7 @@ class _Seat:
         alike = [each for each in self._devices if each.type == command.device.type]
         if not alike:
             raise SysbenchError(f"rank {self._own.rank} has no {command.device.type} device, on which rank 0 measures")
-        if command.device.type != "cuda" or len(alike) == 1:  # srun may show each process a GPU of its own
+        if command.device.type != "cuda" or len(alike) == 1:  # srun may make a single GPU visible to each process
             return alike[0]
         if self._own.local_rank >= len(alike):
             raise SysbenchError(
