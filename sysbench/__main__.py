@@ -72,7 +72,7 @@ def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
 
 
 def measures(words: Sequence[str]) -> bool:
-    """Whether a command line probably needs a worker, judged by its words alone, before it is parsed."""
+    """Whether a command line probably needs a worker, judged before it is parsed."""
     from sysbench.command import runnable
 
     options = {word.partition("=")[0] for word in words}

@@ -122,7 +122,7 @@ def known(cells: Sequence[Axes]) -> tuple[str, ...]:
 def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
     """Group cells that agree in all axes except those in `but`, in the order of the run.
 
-    If `but` contains `size`, the model's dimensions may also differ within a group.
+    With `size` in `but`, the model's dimensions may differ, too.
     """
     free = {*but, "model"} if "size" in but else set(but)
     found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}

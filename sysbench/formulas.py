@@ -1,14 +1,14 @@
 """Costs of a Transformer and of attention, computed from dimensions alone: parameters, FLOPs, bytes moved, memory.
 
 One multiply-add is two operations. The Transformer is `sysbench.lab.transformer`; tests compare the formulas with it.
-In the formulas for attention alone, R = batch × heads is the number of attention matrices, N the number of queries
-and of keys, d the length of each query and key, and s the bytes of one number.
+In the formulas for attention alone, R = batch × heads is the number of attention matrices, N the number of queries and
+of keys, d their length, and s the bytes of one number.
 
-The memory of a training step is the sum of the live tensors, in bytes, at each moment that can be the peak. In the
-comments on memory, N is the number of tokens, T the context length, and S = batch · heads · T² the number of attention
-scores of one layer; d, f and V are the widths of the model, of the feed-forward blocks and of the vocabulary. "Narrow"
-tensors have autocast's type, or fp32 without autocast. Each term names the tensors in `sysbench.lab.transformer` and
-`.attention` that it counts; tests compare the sums with the live bytes of real steps.
+The memory of a step is the sum of the live tensors, in bytes, at each moment that can be the peak. In the comments on
+memory, N is the number of tokens, T the context length, and S = batch · heads · T² the number of attention scores of a
+layer; d, f and V are the widths of model, feed-forward block and vocabulary. "Narrow" tensors have autocast's type, or
+fp32 without autocast. Each term names the tensors in `sysbench.lab` that it counts; tests compare the sums with the
+live bytes of real steps.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def parameters(shape: ModelShape) -> int:
-    """Return P = 2·V·d + L·(4d² + 3·d·d_ff + 2d) + d, the number of parameters.
+    """Return the number of parameters, P = 2·V·d + L·(4d² + 3·d·d_ff + 2d) + d.
 
-    The embedding and the head are untied, the linear layers have no biases, and each RMSNorm has d gains.
+    Embedding and head are untied, linear layers have no biases, and an RMSNorm has d gains.
     """
     d = shape.d_model
     per_layer = 4 * d * d + 3 * d * shape.d_ff + 2 * d
@@ -52,10 +52,7 @@ def forward_flops(shape: ModelShape, ctx: int, batch: int) -> int:
 
 
 def phase_flops(shape: ModelShape, ctx: int, batch: int) -> dict[str, int]:
-    """Return the FLOPs of the matrix products by phase.
-
-    Backward takes twice the FLOPs of forward. The optimizer is elementwise and has no matrix products.
-    """
+    """Return the FLOPs of the matrix products by phase: backward has twice those of forward, the optimizer none."""
     forward = forward_flops(shape, ctx, batch)
     return {"forward": forward, "backward": 2 * forward}
 
@@ -371,7 +368,7 @@ class _Sizes:
     def _norm_saved(self, consumers: int) -> int:
         """Return the bytes that a norm saves for backward: the residual stream, its normalised form, and the output.
 
-        In fp32 all consumers share one output; under autocast each consumer has a copy. Compiled code recomputes the
+        The output is shared in fp32, and copied for each consumer under autocast. Compiled code recomputes the
         normalised form in backward, and casts the output once.
         """
         rows = self.stream // self.shape.d_model
@@ -386,13 +383,13 @@ class _Sizes:
     def _cached_copies(self, elements: int) -> int:
         """Return the bytes of weight copies that autocast keeps in a forward pass without a graph.
 
-        Eager code casts each weight once and keeps the copy; compiled code casts weights on use. Source:
-        aten/src/ATen/autocast_mode.cpp, `cached_cast`; its cache is cleared when autocast exits, and holds copies of
-        leaf tensors only. On CUDA, autocast casts the arguments of `einsum`, and weights are leaves. On a CPU, it casts
-        the arguments of the product inside `einsum`, which are views and therefore not cached.
+        Eager code keeps one copy of each weight; compiled code casts weights on use. Source:
+        aten/src/ATen/autocast_mode.cpp, `cached_cast`. Its cache holds copies of leaf tensors only. On CUDA, autocast
+        casts the arguments of `einsum`, and weights are leaves. On a CPU, it casts the arguments of the product inside
+        `einsum`, which are views.
         """
         return self._weight_copies(elements) if self._keeps_copies else 0
 
     def _copy_at_work(self, elements: int) -> int:
-        """Return the bytes of autocast's copy of the weight in use; 0 if autocast keeps the copies of all weights."""
+        """Return the bytes of autocast's copy of the weight in use; 0 if autocast keeps all copies."""
         return 0 if self._keeps_copies else self._weight_copies(elements)

@@ -1,4 +1,4 @@
-"""Marks in a program's own training loop, for the beginning and end of phases and the end of steps.
+"""Marks in a program's own training loop, for phases and for the end of steps.
 
 Marks do nothing unless `sysbench.record` or `sysbench.measure` is active, so they may stay in a script. This module
 imports nothing, so that scripts with marks start quickly.

@@ -22,7 +22,7 @@ CAPTURE_RANGE = "sysbench"
 def die_with_the_parent() -> None:
     """Make the Linux kernel kill this process when its parent ends.
 
-    On other systems, this function does nothing, and the worker's next message to its parent fails.
+    On other systems, do nothing; the worker's next message to its parent will fail.
     """
     import ctypes
     import signal

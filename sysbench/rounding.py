@@ -104,7 +104,7 @@ def _exponent(value: Fraction) -> int:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive steps of a running sum that all add the same `increment`; `steps` is 0 if the stretch never ends."""
+    """Consecutive steps of a running sum that all add the same `increment`; an endless stretch has `steps` 0."""
 
     first_step: int
     steps: int
@@ -140,7 +140,7 @@ def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
 def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: Format) -> int:
     """Return a lower bound on how many steps from `total` on add exactly `increment`.
 
-    Counts the steps with an unrounded sum below the next power of two, where the spacing of the format changes.
+    Counts the steps with an unrounded sum below the next power of two, where the spacing changes.
     """
     exponent = max(_exponent(abs(total)), accumulator.least_exponent)
     room = _power_of_two(exponent + 1) - abs(total) - abs(addend)

@@ -111,8 +111,8 @@ def decimals_for(deviation: float, scale: Scale) -> int:
 def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[float] = ()) -> int:
     """Return one number of decimals for many values and their deviations.
 
-    The median value gets at least three significant digits. If the median deviation needs more decimals to show its
-    first significant digit, one decimal is added, up to two in all.
+    The median value gets at least three significant digits. One more decimal is added, up to two in all, if the median
+    deviation needs it for its first significant digit.
     """
     finite = [abs(value) / scale.factor for value in values if math.isfinite(value) and value]
     if not finite:

@@ -84,7 +84,7 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
 def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | None) -> Iterator[Caution]:
     """Warn if the step is faster than the measured ceiling, or than its matrix products at data-sheet peak.
 
-    The half of attention above the causal diagonal is subtracted from the products, because fused kernels may skip it.
+    The products above the causal diagonal are not counted, because fused kernels may skip them.
     """
     if rates is None:
         return
@@ -158,10 +158,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
 
 
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
-    """Warn if there are too few steps for a confidence interval, or if the interval of the median is too wide.
-
-    The relative width of the interval may be at most `until`; without `until`, at most 5 %.
-    """
+    """Warn about too few steps for an interval of the median, or an interval wider than `until` (default: 5 %)."""
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",

@@ -64,7 +64,7 @@ class CellEvents:
         return self.said.get(kind, [])
 
     def last(self, kind: type[Said]) -> Said | None:
-        """Return the last event of a class that has no field of its own here; None if there is none."""
+        """Return the last event of a class that has no field of its own here, or None."""
         every = self.all(kind)
         return every[-1] if every else None
 
@@ -160,7 +160,7 @@ class Run:
 
 
 def collect(events: Iterable[Event]) -> Run:
-    """Group the events of a log; raises LogError if the first event does not start a run."""
+    """Group the events of a log; raises LogError if the log does not start with a run."""
     remaining = iter(events)
     run = _begun(remaining)
     for event in remaining:
@@ -180,9 +180,8 @@ def fold_cells(
 ) -> tuple[Run, list[AnyCell]]:
     """Group the events of a log, and fold each cell of the run's spec as soon as the cell has finished.
 
-    Keeps the events of only one cell in memory at a time: those of 10,000 cells would take most of a gigabyte.
-    `fold_cell` gets the cell, its events, and the run's events up to the end of the cell. Raises LogError if the first
-    event does not start a run.
+    Keeps only one cell's events in memory at a time: those of 10,000 cells would take most of a gigabyte. `fold_cell`
+    gets the run's events up to the end of the cell. Raises LogError if the log does not start with a run.
     """
     remaining = iter(events)
     run = _begun(remaining)
@@ -239,7 +238,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
-    """Return a record for each of these phases, over the steps that have the phase, and one for the whole `step`.
+    """Return a record for each of these phases, over the steps that have it, and one for the whole `step`.
 
     Empty if no step was measured.
     """
@@ -330,10 +329,9 @@ def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
 
 
 def slowest(seen: CellEvents) -> CellEvents:
-    """Merge the events of a cell's ranks into those of one rank.
+    """Merge the events of a cell's ranks: each step's sample from the slowest rank, and the highest memory peak.
 
-    For each step that all ranks completed, the result has the sample of the slowest rank. Its memory is the highest
-    peak of any rank.
+    Only steps that all ranks completed are included.
     """
     every = [seen, *seen.ranks.values()]
     if len(every) == 1:

@@ -37,8 +37,7 @@ class Durations:
     def beginning_s(self, kind: Kind) -> float:
         """Return the median seconds from the start of a run of this command to its first cell.
 
-        Without earlier runs of this command, the median is taken over the runs of all commands; it is 0 if there are
-        none.
+        If unknown, the median of all commands, or 0.
         """
         every = self.beginnings_s.get(kind) or [one for each in self.beginnings_s.values() for one in each]
         return statistics.median(every) if every else 0.0

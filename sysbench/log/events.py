@@ -344,7 +344,7 @@ class MemoryMeasured(Event):
 
 
 class StepChecked(Event):
-    """Results of checks that the steps did real work; a field is None if the mode lacks the phase to be checked."""
+    """Results of checks that the steps did real work; a field is None if the mode lacks its phase."""
 
     event: Literal["step_checked"] = "step_checked"
     cell: str
@@ -410,7 +410,6 @@ class CellFinished(Event):
 
 
 def _decoded(said: Any) -> Any:
-    """Decode an event nested in another event."""
     if not isinstance(said, dict):
         return said
     kind = EVENTS.get(str(said.get("event")))
@@ -496,10 +495,7 @@ def decode(line: bytes) -> Event:
 
 
 def decode_all(lines: Sequence[bytes]) -> list[Event]:
-    """Decode several lines in one call, which takes two thirds of the time of decoding them one by one.
-
-    Raises ValueError if a line is not an event.
-    """
+    """Decode several lines at once, in two thirds of the time; raises ValueError if a line is not an event."""
     # Nulls between the lines reveal a line that is only a part of an event, or several events.
     found = _any_event(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
     events: list[Event] = found[::2]
@@ -512,7 +508,7 @@ def decode_all(lines: Sequence[bytes]) -> list[Event]:
 def _any_event(known: int) -> TypeAdapter[list[Any]]:
     """Return a decoder for lists of events and nulls.
 
-    The decoder is built anew when `known`, the number of event classes, has changed: importing a command adds classes.
+    It is rebuilt when `known`, the number of event classes, grows: importing a command adds classes.
     """
     return TypeAdapter(list[Annotated[Union[*EVENTS.values(), None], Field(discriminator="event")]])  # type: ignore[arg-type, misc]
 

@@ -11,8 +11,8 @@ from sysbench.spec.cell import RunCell
 def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
     """Return a label for each cell, by key, that is valid in file names: `ctx128-train`.
 
-    A label has the cell's values on the axes in which the cells differ, except axes that the cell lacks, such as the
-    strategy of a single process. The label of a single cell is empty.
+    A label has the cell's values on all axes in which the cells differ and which the cell has. The label of a single
+    cell is empty.
     """
     differing = [axis for axis in axes if len({str(getattr(cell, axis, None)) for cell in cells}) > 1]
     return {

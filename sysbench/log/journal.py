@@ -205,7 +205,7 @@ def _refuse_broken(lines: Sequence[bytes]) -> None:
 
 
 def _one_by_one(path: Path, batch: Sequence[bytes], first: int, schema: int) -> Iterator[Event]:
-    """Decode lines one by one, so that an error can name the damaged line; `first` is the number of the first line."""
+    """Decode lines one by one, so that an error can name the damaged line; `first` is the first line's number."""
     for number, line in enumerate(batch, first):
         try:
             event = decode(_upgraded(line, schema))

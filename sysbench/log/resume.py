@@ -39,7 +39,7 @@ class EarlierRun:
     """Device of the last attempt, by cell."""
 
     def keeps(self, cell: RunCell) -> bool:
-        """Whether the logged result of this cell is kept, so that the cell does not run again."""
+        """Whether the logged result of this cell is kept instead of running the cell again."""
         return self.outcome(cell) in LASTING
 
     def outcome(self, cell: RunCell) -> Outcome | None:

@@ -109,7 +109,7 @@ def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
 
 
 def entries(directory: Path = RUNS) -> list[tuple[str, tuple[Path, ...]]]:
-    """Return (name, files) for each run and for each subdirectory of runs in a directory, oldest first.
+    """Return the name and the files of each run, or subdirectory of runs, in a directory; oldest first.
 
     Each run has one file: its log or its record.
     """
@@ -143,7 +143,7 @@ def load(path: Path) -> RunRecord[Any]:
 
 
 def _at(path: Path, kind: str | None) -> list[Path]:
-    """Return the runs at an existing path; raises LogError if there are none, or none of this `kind`."""
+    """Return the runs at an existing path; raises LogError if there are none of this `kind`."""
     if not path.is_dir():
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not a record of `sysbench {kind}`")
@@ -192,7 +192,6 @@ def _latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) ->
 
 
 def _listed(entries: Sequence[_Entry]) -> str:
-    """List the newest names in one line."""
     names = [entry.name for entry in entries[::-1][:_LISTED]]
     more = len(entries) - len(names)
     return ", ".join(names) + (f", and {more} more" if more else "") + ", latest, latest~1"
@@ -374,7 +373,7 @@ def part_of(files: Iterable[Path]) -> Part | None:
 def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
     """Return the arms of the single comparison to which all these files belong.
 
-    Empty if a file belongs to no comparison, or if the files belong to several.
+    Empty for other files, and for files of several comparisons.
     """
     found: dict[Arm, dict[int, Path]] = {}
     directories = set()

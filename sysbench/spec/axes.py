@@ -88,9 +88,9 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(texts)]
 
 
 def share(value: object) -> object:
-    """Convert the text of a share, such as `1%` or `0.01`, to a number; return other types unchanged.
+    """Convert a text such as `1%` or `0.01` to a share; return other types unchanged.
 
-    Raises ValueError for other text, and for a number from 1 to 100 without a percent sign: 5 may mean 5%.
+    Raises ValueError for other text, and for a number such as 5, which may mean 5%.
     """
     if not isinstance(value, str):
         return value

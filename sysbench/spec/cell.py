@@ -75,10 +75,7 @@ class RunCell(BaseModel):
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """Whether the cell needs a new process, because leftovers of earlier cells would distort its result.
-
-        Such leftovers are high-water marks of memory and workspaces of libraries.
-        """
+        """Whether the cell needs a new process, since memory peaks and workspaces of earlier cells would distort it."""
         return False
 
     @property
@@ -103,7 +100,7 @@ class RunCell(BaseModel):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of the training step that run, in order; empty if the cell runs no training step."""
+        """The phases of the training step that run, in order; empty without a training step."""
         return self.step.phases if self.step is not None else ()
 
     @property
@@ -135,10 +132,9 @@ class RunCell(BaseModel):
         return None
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return the reason why this type of device cannot run the cell's combination of options, or None if it can.
+        """Return the reason why this type of device lacks the cell's combination of options, or None if it has it.
 
-        A `problem` is a usage error of the whole run. An unavailable combination only makes this cell of a sweep
-        `invalid`.
+        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep run.
         """
         return None
 

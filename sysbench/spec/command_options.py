@@ -144,7 +144,6 @@ def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, s
 
 
 def _kind_of(option: Option) -> Any:
-    """Return the type of an option's value: a list if repeated, a tuple of two for a pair, otherwise text."""
     return list[str] if option.repeated else tuple[str, str] if option.pair else str
 
 
@@ -245,7 +244,7 @@ def long_name(model: type[BaseModel], field: str) -> str:
 
 
 def command_line(spec: RunSpec) -> str:
-    """Return the command line that reproduces a spec, with only the options that differ from their defaults.
+    """Return the command line that reproduces a spec, without options that have their defaults.
 
     For a run from a user's program, return the sysbench call instead.
     """

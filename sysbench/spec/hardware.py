@@ -231,7 +231,7 @@ def gpus(value: object) -> tuple[str, ...]:
 def _gpus(value: object, info: ValidationInfo) -> tuple[str, ...]:
     """Parse names of GPUs as `gpus` does, but accept any slug in a stored spec.
 
-    The GPU of a stored spec may have been calibrated on another machine, so that its file is missing here.
+    The GPU may have been calibrated on another machine, so that its file is missing here.
     """
     return texts(value) if info.context == STORED else gpus(value)
 

@@ -243,8 +243,7 @@ class GridCell(RunCell):
     def unavailable(self, device: DeviceType) -> str | None:
         """Return the reason why the device lacks this combination of attention and precision, or None if it has it.
 
-        A `problem` is a usage error of the whole run. An unavailable combination only makes this cell of a sweep
-        `invalid`.
+        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep run.
         """
         device = "cuda" if self.simulated else device
         if self.attention in ("efficient", "cudnn") and device != "cuda":
@@ -569,7 +568,6 @@ class ModelSpec(RunSpec):
             }
 
     def _models(self) -> Iterator[tuple[str, ModelShape | OwnModel]]:
-        """Yield every model with its label."""
         if not self.model:
             yield from self._shapes().items()
             return

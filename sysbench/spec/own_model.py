@@ -165,9 +165,9 @@ class OwnModel(BaseModel):
         return path / "config.json" if path.is_dir() else path
 
     def problem(self) -> str | None:
-        """Return a one-line message if a file with the user's code or config does not exist, otherwise None.
+        """Return a one-line message if a file of the user does not exist, otherwise None.
 
-        References to modules are not checked, because only an import can find them.
+        References to modules are not checked, because that would take an import.
         """
         for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
             path, _, _ = (target or "").rpartition(":")

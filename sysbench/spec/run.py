@@ -1,6 +1,6 @@
 """Options common to all commands: how cells are run, and how results are shown.
 
-These options do not change what is measured, so they are not part of a spec and may differ when a log is resumed.
+These options do not change what is measured, and may differ when a log is resumed.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def _planned(
     """Plan the runs, and return them with the earlier durations of their cells.
 
     Without `gpu_name`, plan for this machine. With `gpu_name`, a GPU that need not be present, each run becomes a
-    prediction for this GPU; with --plan, each run is one that a machine with this GPU would measure. Invalid options
-    raise UsageError before a worker is started to list the devices. If no run uses the worker, it ends with `ahead`.
+    prediction for this GPU, or with --plan a run on a machine with this GPU. Invalid options raise UsageError before a
+    worker is started to list the devices. A worker that no run uses ends with `ahead`.
     """
     from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
     from sysbench.log.durations import Durations, measured_before

@@ -116,9 +116,9 @@ def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, 
 def _all(
     experiment: WrittenExperiment, layers: tuple[_Overrides, ...]
 ) -> Iterator[tuple[WrittenRun, WrittenExperiment, tuple[_Overrides, ...]]]:
-    """Yield every run with its experiment and the layers of overrides that apply to it, the innermost first.
+    """Yield every run with its experiment and the overrides that apply to it, the innermost first.
 
-    Raises UsageError for an override of an included experiment that no run has used.
+    Raises UsageError for an override of an inclusion that no run has used.
     """
     for inclusion in experiment.inclusions:
         own = _Overrides(inclusion.overrides, inclusion.experiment.name)

@@ -310,10 +310,9 @@ def _written(
 
 
 def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
-    """Convert options by long name to words by field of this command; names that the command lacks are ignored.
+    """Convert options by long name to words by field, ignoring names that this command lacks.
 
-    Several options that set one field, such as shorthands, are combined. A shorthand that is explicitly off resets the
-    field to its default, unless another option sets it.
+    Shorthands of one field are combined; if all of them are explicitly off, the field gets its default.
     """
     keys, found = keys_of(kind), dict[str, Word]()
     for name, word in written.items():

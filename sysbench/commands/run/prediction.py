@@ -142,7 +142,7 @@ def _by(earlier: Durations) -> str:
 def begun(planned: Sequence[PlannedRun], earlier: Durations) -> Overall:
     """Return the progress of an experiment before its first run.
 
-    The time to start a run's worker is added to the first cell of the run.
+    The start of a run's worker is counted with the first cell of the run.
     """
     runs: dict[str, Mapping[str, Waiting]] = {}
     for each in planned:

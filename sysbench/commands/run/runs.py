@@ -56,7 +56,7 @@ def begun(
 ) -> int:
     """Run an experiment in a new directory, and return the exit code.
 
-    Raises OutputError if the directory cannot be created, and UsageError if a run cannot produce a requested result.
+    Raises OutputError if the directory cannot be created, and UsageError for results that a run cannot have.
     """
     make_directory(options.out)
     for each in planned:
@@ -189,9 +189,9 @@ def _say(text: str, options: ExperimentOptions) -> None:
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
-    """Print a sheet to stdout, preceded by an empty line unless it is the `first` output.
+    """Print a sheet to stdout, after an empty line unless it is the `first` one.
 
-    A sheet without tables is printed only in the formats for people: terminal and markdown.
+    A sheet without tables is printed only in the formats terminal and markdown.
     """
     if options.json_path == "-":
         return

@@ -47,8 +47,7 @@ class Elsewhere:
     def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:
         """Run these cells, each given with its position in the run, and yield their events.
 
-        Raises StoppedByUserError on an interrupt. After this error, and whenever the iteration is abandoned, `stop`
-        must be called.
+        Raises StoppedByUserError on an interrupt. Whenever the iteration is abandoned, `stop` must be called.
         """
         self._positions = {cell.key: position for position, cell in cells}
         groups = self._groups([cell for _, cell in cells])
@@ -114,9 +113,9 @@ class Elsewhere:
             yield CellFinished(at_s=time.time(), cell=key, outcome=outcome, detail=why)
 
     def _of_finished_cells(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield the events of a share's log that go into the log of the run: events of finished cells, and of no cell.
+        """Yield those events of a share that go into the run's log: of finished cells, and of no cell.
 
-        The start of each cell gets its position in the run and the host of the share.
+        Adds the position in the run and the host of the share to the start of each cell.
         """
         finished = {
             event.cell for event in events if isinstance(event, CellFinished) and event.outcome != "interrupted"

@@ -75,7 +75,7 @@ class Processes:
         self._jobs: list[_Process] = []
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares; their processes start when `Job.done` is called while a slot is free."""
+        """Submit shares; their processes start when `Job.done` finds a free slot."""
         for number, share in enumerate(shares):
             place = Path(self._directory.name) / str(number)
             place.mkdir()

@@ -35,7 +35,7 @@ class Launched:
 def among_others(environment: Mapping[str, str]) -> bool:
     """Whether variables of torchrun or of an srun step are set.
 
-    Checked first, because a call of `launched` is preceded by an expansion of all cells.
+    Checked before the cells are expanded, which takes time and is needed to call `launched`.
     """
     return "WORLD_SIZE" in environment or "SLURM_STEP_NUM_TASKS" in environment
 

@@ -118,7 +118,7 @@ def _listening(own: Launched) -> socket.socket:
 def _admit(
     taken: socket.socket, own: Launched, hello: Hello, connections: dict[int, Connection], hosts: dict[int, str]
 ) -> None:
-    """Accept a connection from a rank; ignore a client that is not a rank.
+    """Accept a rank; ignore a client that is not a rank.
 
     Raises UsageError for a rank that does not match this run, after sending it the reason.
     """
@@ -200,11 +200,7 @@ class RemoteWorker:
         return self._exited is None and not self._lost
 
     def receive(self) -> Event | None:
-        """Return the next event from the worker.
-
-        Raises WorkerGoneError if the worker has ended or its rank has disconnected, and GarbledError for an invalid
-        message.
-        """
+        """Return the next event; raises WorkerGoneError if the worker or its rank is gone, and GarbledError."""
         try:
             message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
         except (EOFError, OSError) as error:

@@ -96,10 +96,7 @@ class _Seat:
         self._devices: list[DeviceInfo] = []
 
     def attend(self) -> bool:
-        """Wait up to a second for a message from either side, and forward it.
-
-        Returns False once rank 0 dismisses this rank, otherwise True.
-        """
+        """Wait up to a second for a message from either side, and forward it; return False once dismissed."""
         worker = self._worker
         waiting = [self._connection.fileno()]
         if worker is not None:
@@ -166,7 +163,7 @@ class _Seat:
     def _command(self, worker: WorkerProcess, command: protocol.Command) -> None:
         """Forward a command from rank 0 to the worker.
 
-        For a measurement, the worker gets this rank's own copy of the cell and its own device, and writes no files.
+        A measurement uses this rank's own copy of the cell and its own device, and writes no files.
         """
         if isinstance(command, protocol.Measure):
             cell = self._cells.get(command.cell.key)
