@@ -77,7 +77,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Accept the options of `sysbench` itself; exit on other ranks if the command runs no workers."""
+    """Accept the options of `sysbench` itself; exit on ranks other than 0 if the command runs no workers."""
     if started_as_rank(os.environ) and context.invoked_subcommand not in runnable():
         raise typer.Exit
 

@@ -238,7 +238,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
-    """Return a record for each of these phases, over the steps that have it, and one for the whole `step`.
+    """Return a record for each of these phases, over the steps that contain the phase, and one for the whole `step`.
 
     Empty if no step was measured.
     """

@@ -508,7 +508,7 @@ def decode_all(lines: Sequence[bytes]) -> list[Event]:
 def _any_event(known: int) -> TypeAdapter[list[Any]]:
     """Return a decoder for lists of events and nulls.
 
-    It is rebuilt when `known`, the number of event classes, grows: importing a command adds classes.
+    The decoder is rebuilt when `known`, the number of event classes, grows: importing a command adds classes.
     """
     return TypeAdapter(list[Annotated[Union[*EVENTS.values(), None], Field(discriminator="event")]])  # type: ignore[arg-type, misc]
 

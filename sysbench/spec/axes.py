@@ -50,7 +50,7 @@ def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tu
 
 
 def axis(written: str) -> tuple[int, ...]:
-    """Parse an axis of whole numbers; raises ValueError for anything else."""
+    """Parse an axis of whole numbers; raises ValueError for any other text."""
     return _integers_of(written)
 
 

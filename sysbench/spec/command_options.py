@@ -158,7 +158,7 @@ def _shorthand(field: str, value: str) -> str:
 
 
 def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
-    """Return the given options of one spec; a shorthand adds a value to the axis that it belongs to.
+    """Return the given options of one spec; a shorthand adds its value to the axis of its field.
 
     Raises UsageError if an option has consumed the next option as its value: `--json --plan`.
     """

@@ -246,7 +246,9 @@ def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
 
 
 def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
-    """Return the record of a log; None if the log does not exist or cannot be read, which resuming it will report."""
+    """Return the record of a log; None without a log, or if it cannot be read, which an attempt to resume it will
+    report.
+    """
     try:
         return saved.record(log, kind) if log is not None else None
     except LogError:

@@ -200,7 +200,10 @@ class RemoteWorker:
         return self._exited is None and not self._lost
 
     def receive(self) -> Event | None:
-        """Return the next event; raises WorkerGoneError if the worker or its rank is gone, and GarbledError."""
+        """Return the next event.
+
+        Raises WorkerGoneError if the worker or its rank is gone, and GarbledError for an invalid message.
+        """
         try:
             message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
         except (EOFError, OSError) as error:
