@@ -115,7 +115,7 @@ def _moved(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
 def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
     """Return the fused kernel of a group of operators.
 
-    It is row-wise if a row-wise kernel of the group moves at least a quarter as many bytes as the largest one.
+    The kernel is row-wise if a row-wise one of the group moves at least a quarter as many bytes as the largest one.
     """
     kernels = [kernel for flow in flows for kernel in flow.kernels]
     largest = max(kernels, key=lambda kernel: kernel.bytes)

@@ -107,7 +107,7 @@ class Call:
     def host(self) -> tuple[HostWork, ...]:
         """Return the host work of issuing the operator.
 
-        An operator on a list of host tensors (an optimizer's step counters) takes one Python number per tensor.
+        An operator on a list of host tensors (an optimizer's step counters) counts as one `scalar` per tensor.
         """
         if not self.is_on_device and self.name.startswith("_foreach_"):
             return tuple("scalar" for _ in self.lists[0])

@@ -102,18 +102,21 @@ class Tracer:
         if found is None:
             call = Call(func, args, options, result)
             found = self._known[question] = call.host, call.kernels
-            self._asked.append(asked)  # its identity stands for the question as long as it lives
+            self._asked.append(asked)  # `id(asked)` is a valid key only while `asked` is alive
         return found
 
     def _flowed(
         self, place: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]
     ) -> bool:
-        """Note which storages the kernels use, if the step is compiled; return whether fusion writes them later."""
+        """Note which storages an operator's kernels use, for the fusion of a compiled step.
+
+        Return whether the kernels are to be written only after fusion.
+        """
         if self._flows is None:
             return False
         if kernels:
             stage = _stage(place)
-            self._writer.begin(stage)  # phases keep their order
+            self._writer.begin(stage)  # keeps the phases in order
             reads, writes = (
                 {number: touched(each) for each in tensors if (number := place.device.number_of(each)) is not None}
                 for tensors in (read, written)
@@ -133,7 +136,7 @@ class Tracer:
         return [(flow.kernels, flow.module, *flow.reads.values(), *flow.writes.values()) for flow in flows]
 
     def repeat(self, place: Recorder, times: int) -> None:
-        """Write the latest micro-batch another `times` times."""
+        """Write the latest micro-batch `times` more times."""
         if place.step == self._step:
             for turn in range(place.turn + 1, place.turn + 1 + times):
                 for stage, like in zip(_micro_batch(turn), _micro_batch(place.turn), strict=True):
@@ -172,7 +175,7 @@ class _TracedDevice(SimulatedDevice):
         return self._tracer.repeats(self._place)
 
     def repeat(self, times: int) -> None:
-        """Trace the latest micro-batch another `times` times."""
+        """Trace the latest micro-batch `times` more times."""
         self._tracer.repeat(self._place, times)
 
 

@@ -87,7 +87,7 @@ class Origins:
         self._paths.append(f"{inside}.{name}" if inside else OUTSIDE)
 
     def forget_forward(self) -> None:
-        """Discard the origins of forward operators, once no backward operator needs them any more."""
+        """Discard the origins of forward operators, which no backward operator needs any more."""
         self._forward.clear()
 
     def here(self) -> Origin:

@@ -78,12 +78,12 @@ def sharding_on(device: ObservedDevice) -> Iterator[None]:
 
 
 class RealShards(Wrappers):
-    """Handler for a real device: torch runs operators on wrapper tensors, and only the local operators are observed."""
+    """Handler for a real device: torch runs operators on wrapper tensors, and those on local tensors are observed."""
 
     def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
-        """Run the operator on `device`, except for wrapper tensors and torch's fake tensors.
+        """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active.
 
-        Tensor parallelism computes the shapes of results with fake tensors, which allocate nothing.
+        Tensor parallelism computes the shapes of results in the fake mode, which allocates nothing.
         """
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)

@@ -163,8 +163,7 @@ class Recording:
     def with_lean_build(self) -> Self:
         """Return a copy of this recording without the temporary allocations of the build.
 
-        A model that is sharded over ranks can be built on `meta`, without memory, and never exists as a whole on any
-        rank.
+        A sharded model can be built on `meta`, without memory, so that it never exists as a whole on any rank.
         """
         end = self.spans[0].end
         released = {~event for event in self.events[:end] if event < 0}
@@ -490,7 +489,7 @@ class _StepRecorder(Recorder):
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
         self._repeated_losses: dict[int, list[int]] = {}
-        """By the loss of a micro-batch: losses of the micro-batches recorded in its place without a run, latest first."""
+        """By the loss of a micro-batch: losses of its repetitions that were recorded without a run, latest first."""
 
     def heeds(self, func: Operator) -> bool:
         """Return whether the operator may need scratch memory, communicates, or has FLOPs to count."""
@@ -509,7 +508,7 @@ class _StepRecorder(Recorder):
             self._flops[self.step, self.phase] += flops(func, arguments, options, result)
 
     def freed(self, number: int) -> None:
-        """Record a free. If the storage is a loss, first free the losses of the micro-batches that were not run.
+        """Record a free. Before a loss, free those of the micro-batches that were recorded without a run.
 
         A step frees its losses from the last one to the first.
         """

@@ -64,8 +64,8 @@ class Replay:
 
         frames  stacks to show in a snapshot, one for each recorded stack; None if no snapshot is needed
         like    a replay of the same recording on another GPU, from which to continue
-        until   number of first events that both replays serve alike, without releasing memory; this replay starts at
-                the beginning of the span that contains the next event, from the state of `like`
+        until   number of leading events that both replays serve identically, without releasing memory; this replay
+                starts at the beginning of the span that contains the next event, from the state of `like`
         """
         self.allocator = CachingAllocator(
             gpu.memory_bytes,

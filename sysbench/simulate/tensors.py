@@ -220,7 +220,7 @@ class SimulatedDevice(ObservedDevice):
         return True
 
     def repeat(self, times: int) -> None:
-        """Update the state as if the latest micro-batch had run another `times` times."""
+        """Update the state as if the latest micro-batch had run `times` more times."""
 
     def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
         by_name: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {
@@ -283,7 +283,7 @@ class SimulatedDevice(ObservedDevice):
             )[0]
             for index in range(length)
         ]
-        self.asked = None  # as for a single element
+        self.asked = None  # the key of the last element does not identify this call
         return results
 
     def _change(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
@@ -462,7 +462,7 @@ class KnownValues:
         return None if values is None or values.untyped_storage()._cdata in self._lost else values
 
     def follow(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Compute the values of `result`, which an operator has just returned, if its arguments have known values."""
+        """Compute the values of an operator's `result` if the values of all simulated arguments are known."""
         given = list(_simulated([*args, *kwargs.values()]))
         if not given and next(_simulated([result]), None) is None:
             return

@@ -49,7 +49,7 @@ def without_compiler() -> Iterator[None]:
         marked: list[Any] = []
 
         def disable(function: Callable[..., Any], recursive: bool = True, **_: object) -> Callable[..., Any]:
-            marked.append(function)  # `torch._compile` leaves what this returns on the function
+            marked.append(function)  # `torch._compile` stores the return value on the function
             return function
 
         stand_in: Any = ModuleType(_COMPILER)

@@ -423,7 +423,7 @@ def _of_steps(cell: CalibrateCell, path: Path) -> Iterator[Event]:
     for each in timed:
         step = ModelCell(**{name: getattr(each.cell, name) for name in fields} | {"device": "cuda"})
         of, _ = trace(step, gpu)
-        known_phases = {phase.name for phase in of.phases}  # not all do anything: zero_grad only lets go of gradients
+        known_phases = {phase.name for phase in of.phases}  # a trace has no idle phases: zero_grad only drops gradients
         phases_s = {name: phase.wall.median_s for name, phase in each.phases.items() if phase.wall}
         steps.append(TimedStep(of, {name: each_s for name, each_s in phases_s.items() if name in known_phases}))
     shown = fitted(steps, GpuRates.of(known), host_of(known))

@@ -24,7 +24,7 @@ _DEFAULT_SETTINGS = AllocatorSettings()
 
 
 class SimulatedOutOfMemoryError(RuntimeError):
-    """The simulated device cannot serve a request, even after all cached memory was released.
+    """Raised if the simulated device cannot serve a request, even after all cached memory was released.
 
     requested_bytes  size of the request
     tried_bytes      size of the segment that the device refused, as in PyTorch's message
@@ -359,7 +359,7 @@ def _whole_segments(pool: BlockPool) -> list[Block]:
 
 
 def _split(block: Block, size: int) -> Block:
-    """Split a block of `size` bytes off the front of a free block that is in no pool; return it (alloc_found_block)."""
+    """Split `size` bytes off the front of a free block that is in no pool; return the front (alloc_found_block)."""
     front = Block(block.pool, block.stream, block.address, size, block.virtual_segment)
     before = block.previous
     block.address += size
