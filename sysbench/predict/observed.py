@@ -267,7 +267,7 @@ def _launches(trace: Trace) -> Iterator[Observation]:
 def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
     """Yield the host's time per operator and per view, for the threads of forward and for those of autograd.
 
-    The time is that from the start of one innermost operator to the next, without launch calls.
+    Each time runs from the start of one innermost operator to the start of the next, without launch calls.
     """
     operators, launches = trace.operators, trace.launches
     nesting = Nesting.of(operators.thread, operators.start_ns, operators.duration_ns)

@@ -313,7 +313,7 @@ def _unscale(call: Call) -> Kernels:
 def _fused_adam(call: Call) -> Kernels:
     """Return the kernels of fused Adam, which moves 28 bytes per fp32 parameter.
 
-    They read parameters, gradients and two moments, and write all of these but the gradients.
+    The kernels read parameters, gradients and two moments, and write all but the gradients.
     """
     return _multi_tensor("optimizer", call, passes=7, lists=4)
 

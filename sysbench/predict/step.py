@@ -140,7 +140,7 @@ class StepPrediction:
 
     @property
     def less_certain(self) -> bool:
-        """Return whether the step is compiled, so that its kernels are an estimate of what torch.compile fuses."""
+        """Return whether the step is compiled: the fusion of its kernels is then only an estimate."""
         return self.trace.compiled
 
     @property

@@ -184,7 +184,7 @@ class TraceWriter:
     def operator(
         self, stage: Stage, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""
     ) -> None:
-        """Add an operator that launches these kernels; without a name, it is named after its host work."""
+        """Add an operator that launches these kernels; the name defaults to the kind of host work."""
         host, launches, launched, operators, modules = self.begin(stage)
         positions = [self.kernels.setdefault(kernel, len(self.kernels)) for kernel in kernels]
         host.append(HOST_WORK.index(work))

@@ -165,17 +165,14 @@ class _TracedDevice(SimulatedDevice):
         self._place, self._tracer = observer, tracer
 
     def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Run the operator, and add its launches to the trace."""
         result = super().run(func, args, kwargs)
         self._tracer.launched(self._place, func, args, kwargs, result)
         return result
 
     def repeats(self) -> bool:
-        """Return whether the latest two micro-batches launched the same kernels."""
         return self._tracer.repeats(self._place)
 
     def repeat(self, times: int) -> None:
-        """Trace the latest micro-batch `times` more times."""
         self._tracer.repeat(self._place, times)
 
 

@@ -80,7 +80,7 @@ class Issued:
 class Walked:
     """Total times of phases in seconds, each (draws,).
 
-    total_s   until the host knows that the device has finished
+    total_s   until the host has synchronized with the device
     host_s    until the host has issued everything
     device_s  run time of the kernels, including gaps between queued ones
     """
@@ -125,7 +125,7 @@ def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = 
 def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> Walked:
     """Return the total times of phases on several streams.
 
-    A kernel begins when its stream is free and all launches that it waits for have ended. The device time is that of a
+    A kernel begins when its stream is free and all launches that it waits for have ended. The device time assumes a
     host that issues everything at once.
     """
     host_s, total_s, device_s = (np.zeros(len(gap_s)) for _ in range(3))

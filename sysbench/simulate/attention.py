@@ -268,8 +268,8 @@ def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
 class _FlashAttention(torch.autograd.Function):
     """Simulated kernels of flash-attn 2.
 
-    They save the padded inputs, the output, each row's logsumexp and the state of the random generator for backward.
-    Splitting long keys over idle multiprocessors is not modelled. Sources: FlashAttnFunc in
+    The kernels save the padded inputs, the output, each row's logsumexp and the state of the random generator for
+    backward. Splitting long keys over idle multiprocessors is not modelled. Sources: FlashAttnFunc in
     flash_attn/flash_attn_interface.py; mha_fwd and mha_bwd in flash_api.cpp.
     """
 

@@ -1,7 +1,7 @@
 """Scratch memory of CUDA kernels: memory that a kernel allocates besides its results, and frees before it returns.
 
 Scratch memory is not visible without a GPU, but contributes to peaks. Sizes that depend on values or on the number of
-multiprocessors are set to their upper bound. Small ones are omitted: partial sums of reductions over several blocks,
+multiprocessors are set to their upper bound. Small sizes are omitted: partial sums of reductions over several blocks,
 and flash attention's split keys. Sources are in PyTorch 2.11 to 2.13, below aten/src/ATen/native.
 """
 

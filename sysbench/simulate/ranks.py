@@ -78,7 +78,7 @@ def sharding_on(device: ObservedDevice) -> Iterator[None]:
 
 
 class RealShards(Wrappers):
-    """Handler for a real device: torch runs operators on wrapper tensors, and those on local tensors are observed."""
+    """Handler for a real device: leaves wrapper tensors to torch, and observes the operators on their local tensors."""
 
     def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
         """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active.

@@ -1,7 +1,7 @@
 """Recording of a cell on a device: all allocations and frees in order, and the category of each allocation.
 
-A recording contains only requests to the allocator. It is therefore independent of memory capacity, and valid for every
-GPU with the same kernels.
+A recording contains only requests to the allocator, so it is independent of memory capacity, and valid for every GPU
+with the same kernels.
 """
 
 from __future__ import annotations
@@ -508,7 +508,7 @@ class _StepRecorder(Recorder):
             self._flops[self.step, self.phase] += flops(func, arguments, options, result)
 
     def freed(self, number: int) -> None:
-        """Record a free. Before a loss, free those of the micro-batches that were recorded without a run.
+        """Record a free. If a loss stands for micro-batches that were not run, free their losses first.
 
         A step frees its losses from the last one to the first.
         """
@@ -547,7 +547,6 @@ class _StepRecorder(Recorder):
         return True
 
     def _micro_batch(self, first: int, end: int) -> _MicroBatch:
-        """Return the allocator requests of the events from `first` to `end`."""
         events = self._events[first:end]
         numbers = [event for event in events if event >= 0]
         return _MicroBatch(
@@ -618,7 +617,7 @@ class _StepRecorder(Recorder):
                 self._found[number] = self._found[number]._replace(module=module)
 
     def _assign_rest(self, category: Category, spans: Iterable[Span]) -> None:
-        """Assign a category to those live allocations of these spans that have none yet."""
+        """Assign a category to all live allocations of the spans that have no category yet."""
         left: dict[int, None] = {}
         for span in spans:
             for event in self._events[span.first : span.end]:

@@ -42,9 +42,9 @@ def find_largest(
 ) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
     """Find the largest value of `axis` with which `cell` fits on `gpu`; yields each tried value and its simulation.
 
-    Starting from the cell's own value, the search doubles the value until it does not fit. The search then narrows the
-    interval, alternately by interpolation and by bisection. It takes at most 2 · log2(`at_most`) simulations. Raises
-    the same errors as `simulate`.
+    Starting from the cell's own value, the search doubles the value until the cell does not fit. The search then
+    narrows the interval, alternately by interpolation and by bisection, with at most 2 · log2(`at_most`) simulations in
+    total. Raises the same errors as `simulate`.
     """
     tried: dict[int, SimulatedMemory] = {}
     fits, fails = 0, at_most + 1
