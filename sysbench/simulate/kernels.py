@@ -1,8 +1,9 @@
 """Scratch memory of CUDA kernels: memory that a kernel allocates besides its results, and frees before it returns.
 
 Scratch memory is not visible without a GPU, but contributes to peaks. Sizes that depend on values or on the number of
-multiprocessors are set to their upper bound. Small sizes are omitted: partial sums of reductions over several blocks,
-and flash attention's split keys. Sources are in PyTorch 2.11 to 2.13, below aten/src/ATen/native.
+multiprocessors are set to their upper bound. Small buffers are omitted: those for partial sums of reductions over
+several blocks, and those for flash attention with split keys. Sources are in PyTorch 2.11 to 2.13, below
+aten/src/ATen/native.
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ _ROWS_PER_THREAD = 10
 def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any) -> Scratch:
     """Return the scratch memory of an embedding's backward pass.
 
-    Many indices are sorted, and the gradient rows of equal indices are summed in parts. The number of distinct indices
-    depends on values, so its upper bound is used. The memory of cub's sort is an estimate. Sources: cuda/Embedding.cu,
-    EmbeddingBackwardKernel.cu.
+    If there are many indices, they are sorted, and the gradient rows of equal indices are summed in parts. The number
+    of distinct indices depends on values, so its upper bound is used. The memory of cub's sort is an estimate. Sources:
+    cuda/Embedding.cu, EmbeddingBackwardKernel.cu.
     """
     groups = [[] if gradient.is_contiguous() else [_bytes(gradient)]]
     count, width = indices.numel(), gradient.shape[-1]

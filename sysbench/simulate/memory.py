@@ -43,7 +43,7 @@ class PhasePeak:
 
 @dataclass(frozen=True)
 class SimilarAllocations:
-    """Allocations with the same size, category, phase and stack that are live at the peak."""
+    """Group of allocations with the same size, category, phase and stack that are live at the peak."""
 
     count: int
     size_bytes: int

@@ -63,7 +63,7 @@ class SimulatedTensor(Tensor):
         return f"SimulatedTensor({list(self.shape)}, dtype={self.dtype})"
 
     def tolist(self) -> Any:
-        """Return the values as a list. Raises UnavailableError if they are unknown."""
+        """Return the values as a list. Raises UnavailableError if user code reads unknown values."""
         return self.cpu().tolist()
 
     @classmethod

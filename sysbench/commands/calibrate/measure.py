@@ -150,7 +150,7 @@ REPEATS = 7
 def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     """Time the fixed costs of a kernel: on the device, between two kernels, and for the host.
 
-    The device's costs are measured on CUDA only. On a CPU, only work on Python numbers is timed.
+    The device's costs are measured on CUDA only. On a CPU, only the rate `scalar` is measured.
     """
     one = torch.zeros(1, device=bench.device)
     steps = [torch.zeros(()) for _ in range(KERNELS)]

@@ -27,7 +27,7 @@ class SimulatedOutOfMemoryError(RuntimeError):
     """Raised if the simulated device cannot serve a request, even after all cached memory was released.
 
     requested_bytes  size of the request
-    tried_bytes      size of the segment that the device refused, as in PyTorch's message
+    tried_bytes      size of the segment that the request needs, as in PyTorch's message
     capacity_bytes   total memory of the device
     free_bytes       free memory of the device
     allowed_bytes    memory that the allocator may use; None if there is no memory fraction
