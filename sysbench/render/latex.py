@@ -1,4 +1,4 @@
-"""Sheets as LaTeX with booktabs."""
+"""Tables and remarks as LaTeX, in the style of booktabs."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ _LETTERS: Final = frozenset(
 
 
 def latex(sheet: Sheet) -> str:
-    """Return each table as a `table` with booktabs rules and a caption of the common axes; remarks as a list.
+    r"""Format a sheet as LaTeX: a `table` environment for each table, with the common axes in its caption, and a list.
 
-    Needs `\\usepackage{booktabs}` and nothing else.
+    The list contains the remarks. The only package required is `\usepackage{booktabs}`.
     """
     blocks = [
         "% needs \\usepackage{booktabs}",
@@ -89,9 +89,9 @@ def latex(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text so that it contains no command, on one line; unsupported characters become their code points.
+    """Put a text on one line and escape it, so that it contains no LaTeX commands.
 
-    Control characters and direction marks are removed.
+    Unsupported characters become their code points; control characters and direction marks are removed.
     """
     line = " ".join(text.split())
     # Repeated hyphens and commas are separated, so that they do not form a dash or a quotation mark.
@@ -124,7 +124,10 @@ def _table(table: Table, subject: Sequence[str]) -> str:
 
 
 def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart: bool = False) -> Iterator[str]:
-    """Yield the LaTeX lines of a table's headings and rows; units follow the names, or are on a separate line."""
+    """Yield the lines of a `tabular` environment with the headings and these rows.
+
+    With `units_apart`, units have a line of their own; otherwise they follow the names of the columns.
+    """
     yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}"
     yield r"\toprule"
     yield from _headings(columns, units_apart)
@@ -137,7 +140,9 @@ def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart:
 
 
 def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:
-    """Yield the headings of groups, with a rule under each, if there are any; then names and units of all columns."""
+    """Yield the line of group headings, if there are groups, with rules below them; then names and units of all
+    columns.
+    """
     if any(each.column.group for each in columns):
         spans = groups(columns)
         yield _row([rf"\multicolumn{{{len(members)}}}{{c}}{{{escaped(group)}}}" for group, members in spans])
