@@ -50,8 +50,8 @@ def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] 
 
     A name is a column's key, its title, or the heading of its group. With the prefix `+`, a name adds to the columns
     named without a prefix or, if there are none, to the default columns. Axis columns are always kept. Tables without
-    any of the columns named without a prefix are omitted. A column that is `possible` but in none of these tables only
-    gets a note. Raises UsageError for any other name that no table has.
+    any of the columns named without a prefix are omitted. The sheet gets a note for each named column that is
+    `possible` but in none of the tables. Raises UsageError for any other unknown name.
     """
     if not names:
         return sheet

@@ -1,4 +1,4 @@
-"""Tables for programs, as CSV and JSON: base units, full precision, and the unit in the name of every column."""
+"""Tables for programs, as CSV and JSON: base units, full precision, and units in the column names."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
     """Return the column headings of all tables, and their rows as dicts keyed by heading.
 
     The axes come first, including those with the same value in all rows. If the tables have different names, a column
-    `table` precedes the axes. A number with a deviation or an interval takes one column for each of these parts. A
-    word in place of a number (`oom`) goes into the separate column `outcome`, so that columns of numbers stay numeric.
+    `table` precedes the axes. A number with a deviation or an interval has a column for each part. A word in place of
+    a number (`oom`) goes into the separate column `outcome`, so that columns of numbers stay numeric.
     """
     several = len({table.name for table in tables}) > 1
     leading: list[str] = ["table"] if several else []

@@ -79,9 +79,9 @@ class Each:
     """Columns that are repeated for each value of a placeholder: a phase, an arm of a comparison, a context length.
 
     `values` are the values, or a function that returns the values for a part. `ahead` lists the values that are
-    possible before the run: a sequence, or the name of an axis that has these values. By default, it is the fixed
-    `values`, otherwise the axis with the placeholder's name. `said` formats a value for titles and groups; keys contain
-    the unformatted value.
+    possible before the run: a sequence, or the name of an axis that has these values. `ahead` defaults to `values` if
+    they are fixed, otherwise to the axis with the placeholder's name. `said` formats a value for titles and groups;
+    keys contain the unformatted value.
     """
 
     place: str
@@ -100,7 +100,7 @@ class Each:
 class Fill:
     """A placeholder in titles and groups with one value per table.
 
-    `ahead` lists its possible values, and `now(part)` returns the value for a part.
+    `ahead` lists the possible values, and `now(part)` returns the value for a part.
     """
 
     ahead: Sequence[str]
@@ -137,9 +137,7 @@ def along(
     axes: Callable[[Any], Sequence[str]] = varying_or_size,
     cells_of: Callable[[Any], Iterable[Any]] = lambda row: (row,),
 ) -> Leading:
-    """Return leading columns for the axes that `axes(part)` names; all cells of a row must have the same values of
-    them.
-    """
+    """Return leading columns for the axes in `axes(part)`, on which all cells of a row must agree."""
 
     def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
         named = axes(part)
@@ -171,9 +169,9 @@ class _Bound:
 class DeclaredTable:
     """A table whose structure is known without data.
 
-    `instead` returns the outcome (`oom`) of a row without numbers; it is shown in the most important column, and the
-    other cells of the row are empty. A table without rows is omitted, unless `empty` is set. `name_of` returns separate
-    names for the tables of different parts (`grid-forward`). The tables in `below` follow this one.
+    `instead` returns the outcome (`oom`) of a row without numbers. The outcome is shown in the most important column,
+    and the other cells of the row are empty. A table without rows is omitted, unless `empty` is set. `name_of` returns
+    separate names for the tables of different parts (`grid-forward`). The tables in `below` follow this one.
     """
 
     name: str
@@ -378,7 +376,7 @@ def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]
 
 
 def _values(spec: RunSpec | None) -> dict[str, list[str]]:
-    """Return the possible values of every placeholder: axes and their values in the spec, and the phases of the steps."""
+    """Return the possible values of every placeholder: values of the axes in the spec, and phases of the steps."""
     values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
     cells: Sequence[Any] = list(spec.cells()) if spec is not None else []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Findings, which are sentences about cells of a run, and the formatting of numbers in sentences."""
+"""Findings (sentences about the cells of a run), and the formatting of numbers in sentences."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset(
 def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
     """Return the cautions that exclude a cell from findings.
 
-    Fewer cautions do so in a finding that compares the cell only with itself (`alone`).
+    `alone` is for findings that compare the cell only with itself; fewer cautions exclude it from these.
     """
     against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
     return frozenset(caution.code for caution in cell.cautions) & against
@@ -93,7 +93,7 @@ def together_named(
 ) -> str:
     """Name cells grouped by context length: `small and large at ctx 128 and 256, xl at ctx 128`.
 
-    A name consists of the axes in which the cells in `among`, by default `cells`, differ, except the axes in `but`.
+    Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `but`.
     """
     everything = cells if among is None else among
     differing = axes.varying(axes.axes_of(everything))
@@ -129,8 +129,9 @@ def with_interval(found: Ratio) -> str:
 
 
 def overlapping(one: Ratio, other: Ratio) -> bool:
-    """Whether the intervals of two ratios overlap, so that noise may explain the difference; true if one has no
-    interval.
+    """Whether the intervals of two ratios overlap, so that noise may explain the difference between the ratios.
+
+    True if an interval is unknown.
     """
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return True
@@ -148,13 +149,13 @@ def loosely(found: Ratio, name: str) -> str:
 
 
 def multiple(found: Pooled) -> str:
-    """Format a pooled ratio: `2.03 ± 0.02 ×`. The number of decimals follows from the reach, which is rounded up."""
+    """Format a pooled ratio and its reach: `2.03 ± 0.02 ×`. The reach determines the decimals, and is rounded up."""
     decimals = min(3, max(1, math.ceil(-math.log10(found.reach)))) if found.reach > 0 else 3
     return f"{found.value:.{decimals}f} ± {_up(found.reach, decimals):.{decimals}f} ×"
 
 
 def percentage(found: Pooled) -> str:
-    """Format a pooled share: `7.3 ± 0.2 %`."""
+    """Format a pooled share and its reach: `7.3 ± 0.2 %`."""
     reach = found.reach * 100
     decimals = min(2, max(0, math.ceil(-math.log10(reach)))) if reach > 0 else 1
     return f"{found.value * 100:.{decimals}f} ± {_up(reach, decimals):.{decimals}f} %"
@@ -189,9 +190,7 @@ def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell
 
 
 def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
-    """Yield a sentence that names the cells excluded from `of` (findings) and the cautions responsible; none if all
-    count.
-    """
+    """Yield a sentence that names the cells excluded from `of`, with the cautions; nothing if no cell is excluded."""
     by_code: dict[CautionCode, list[AnyCell]] = {}
     for cell in cells:
         for code in sorted(doubts(cell)):

@@ -76,9 +76,9 @@ _LETTERS: Final = frozenset(
 
 
 def latex(sheet: Sheet) -> str:
-    r"""Format a sheet as LaTeX: a `table` environment for each table, with the common axes in its caption, and a list.
+    r"""Format a sheet as LaTeX: a `table` environment for each table, and a list of the remarks.
 
-    The list contains the remarks. The only package required is `\usepackage{booktabs}`.
+    Every caption contains the subject of the sheet. The only package required is `\usepackage{booktabs}`.
     """
     blocks = [
         "% needs \\usepackage{booktabs}",
@@ -140,9 +140,7 @@ def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart:
 
 
 def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:
-    """Yield the line of group headings, if there are groups, with rules below them; then names and units of all
-    columns.
-    """
+    """Yield the line of group headings with rules below them, if there are groups; then column names and units."""
     if any(each.column.group for each in columns):
         spans = groups(columns)
         yield _row([rf"\multicolumn{{{len(members)}}}{{c}}{{{escaped(group)}}}" for group, members in spans])

@@ -60,7 +60,7 @@ def _scale(table: Table, unit: Unit) -> Scale:
 
 
 def _suitable(unit: Unit, scale: Scale, family: Sequence[Measure]) -> Scale:
-    """Return the table's scale, or a scale for `family` alone if its numbers would be unreadable in the table's scale."""
+    """Return the table's scale, or a separate scale for `family` if its numbers would be unreadable otherwise."""
     values = [measure.value for measure in family]
     typical = statistics.median_low(map(abs, values)) if values else 0.0
     suits = not typical or _READABLE[0] <= typical / scale.factor < _READABLE[1]

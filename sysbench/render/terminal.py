@@ -275,12 +275,12 @@ def _stack(found: Fit) -> RenderableType:
 
 
 def _named(column: ShownColumn, cell: Cell, text: str) -> str:
-    """Return the text of a cell, preceded by the column's title if the cell is an integer, which is unclear without it."""
+    """Return the text of a cell; an integer is preceded by the title of its column."""
     return f"{column.column.title} {text}" if isinstance(cell, int) else text
 
 
 def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn, ...]:
-    """Replace characters that the encoding lacks, which may change the widths of columns."""
+    """Replace characters that the encoding lacks; this may change the widths of columns."""
 
     def fitted(text: str) -> str:
         return theme.fitted(text, encoding)

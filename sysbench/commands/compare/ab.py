@@ -305,10 +305,13 @@ _CLEARED = "\r\x1b[2K"
 
 
 class RoundLines:
-    """Progress output by lines. If the stream fails (closed pipe, full disk), only the progress output ends."""
+    """Progress output, one line per round.
+
+    If the stream fails (closed pipe, full disk), the progress output ends, but the measurement continues.
+    """
 
     def __init__(self, console: Console, rounds: int, titles: Mapping[str, str], *, live: bool) -> None:
-        """Set the titles of cells by key; `live` allows a line that is overwritten to show the current cell."""
+        """Write to `console`; `titles` maps keys of cells to titles, and `live` permits a line that is overwritten."""
         self._file, self._encoding = console.file, console.encoding
         self._width = console.width
         self._rounds = rounds

@@ -1,4 +1,4 @@
-"""Comparison of two traces or two memory snapshots: differences without verdicts, because each side is a single sample."""
+"""Comparison of two traces or two memory snapshots: differences without verdicts, as each side is one sample."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Amounts:
         return Table(self.table, self.title, columns, tuple(rows), len(self.columns), notes)
 
     def _row(self, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:
-        """Return a row. An amount that one side lacks is 0 if the amounts are complete, and unknown otherwise."""
+        """Return the row for `key`. An amount missing on one side is 0 if the amounts are complete, else unknown."""
         if self.counted:
             a, b = a or 0.0, b or 0.0
         known = a is not None and b is not None

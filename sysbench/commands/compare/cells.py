@@ -298,7 +298,7 @@ def times_of(cell: CellRecord) -> dict[str, Samples]:
 
 
 def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
-    """Return the predicted times of a cell by quantity, the whole step first; empty for a measured cell."""
+    """Return the predicted times of a cell by quantity, the whole step first; empty if there are none."""
     if not isinstance(cell, TimeCellRecord | ProfileCellRecord | AttentionCellRecord) or cell.prediction is None:
         return {}
     prediction = cell.prediction
@@ -370,7 +370,7 @@ _SPEAK_FOR_THEMSELVES = ("device", "size", "implementation", "precision", "mode"
 
 
 def sets_apart(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """Return the axes in which these cells differ, in the order of labels; lacking an axis counts as a difference."""
+    """Return the axes in which these cells differ, in the order of labels; a missing axis counts as a value."""
     return tuple(
         axis for axis in dict.fromkeys(ORDER) if len({text(cell[axis]) if axis in cell else "" for cell in cells}) > 1
     )

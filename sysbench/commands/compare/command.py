@@ -100,7 +100,7 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
 
 
 def side_of(name: str, files: Mapping[int, Path]) -> Side:
-    """Load the runs of one side; `files` are their files by number. Raises LogError."""
+    """Load the runs of one side; `files` maps run numbers to files. Raises LogError."""
     from sysbench.commands.compare.cells import side
     from sysbench.log import runs
 
@@ -151,7 +151,7 @@ def show(found: Comparison, options: CompareOptions) -> None:
 
 
 def _summarize(found: Comparison, names: Sequence[str]) -> None:
-    """Append the comparison to the summary of the current GitHub job; raises UsageError outside a job, and OutputError."""
+    """Append the comparison to GitHub's job summary; raises UsageError outside a job, OutputError if writing fails."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.log.storage import cannot_write
     from sysbench.render import theme

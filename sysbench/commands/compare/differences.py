@@ -16,7 +16,7 @@ Record = RunRecord[Any]
 
 
 class Difference(Frozen):
-    """A setting or property with different values on the two sides; a side with several runs may have several values."""
+    """A setting or property that differs between the sides; a side with several runs may have several values."""
 
     part: Literal["spec", "environment"]
     name: str

@@ -305,9 +305,7 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
 
 
 def _mean(mean: GeometricMean) -> str:
-    """Describe a geometric mean: `time: step of 2 cells, B is 1.18× as fast as A in the geometric mean: 1 FASTER, 1
-    SAME`.
-    """
+    """Describe a mean: `time: step of 2 cells, B is 1.18× as fast as A in the geometric mean: 1 FASTER, 1 SAME`."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in mean.verdicts.items())
     cells = f"{mean.cells} cell{'' if mean.cells == 1 else 's'}"
     average = " in the geometric mean" if mean.cells > 1 else ""

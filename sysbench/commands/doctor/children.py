@@ -1,6 +1,7 @@
 """Child processes that answer one question each, within a time limit and without affecting each other.
 
-Some of them ask the programs that options need for their versions, to see whether they are installed and run.
+Some child processes are programs that options need. They are asked for their version, which shows whether they are
+installed and work.
 """
 
 from __future__ import annotations

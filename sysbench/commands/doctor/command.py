@@ -123,7 +123,7 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
 
 
 def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
-    """Return the record with the measured overhead of sysbench, and show it; without a device, return it unchanged."""
+    """Measure and show the overhead of sysbench, and return the record with it; unchanged without a device."""
     if not record.torch.devices:
         return record
     from sysbench.commands.doctor import screen, self_cost

@@ -1,4 +1,4 @@
-"""Survey of all GPUs by NVIDIA's driver: `python -m sysbench.commands.doctor.gpu_survey` prints it as a line of JSON.
+"""Survey of all GPUs through NVIDIA's driver: `python -m sysbench.commands.doctor.gpu_survey` prints one line of JSON.
 
 `sysbench doctor` runs this in a separate process because a driver may hang or crash. The line has the known fields of
 `commands.doctor.record.NvmlSection`. GPUs are numbered by the driver, not by CUDA; UUIDs identify them.
@@ -91,7 +91,7 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
 
 
 def _try(facts: Facts, field: str, question: Callable[[], Any]) -> Any:
-    """Store the answer to a question in `field` and return it; if the question fails, store the reason and return None."""
+    """Store the answer to a question in `field` and return it; on failure, store the reason and return None."""
     try:
         facts[field] = question()
     except Exception as error:  # noqa: BLE001  Drivers lack functions, refuse and fail; other fields still count.

@@ -25,9 +25,7 @@ class Questions:
         """Reasons by field."""
 
     def ask(self, field: str, question: Callable[[], Answer]) -> Answer | None:
-        """Return the result of `question`; if it fails or takes too long, store the reason in `unknown` and return
-        None.
-        """
+        """Return the result of `question`; on failure or timeout, store the reason in `unknown` and return None."""
         answers: list[Answer] = []
         failures: list[str] = []
 

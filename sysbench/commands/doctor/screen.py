@@ -40,12 +40,12 @@ def heading(host: HostSection) -> RenderableType:
 
 
 def machine(host: HostSection) -> RenderableType:
-    """Return the part about the machine without its GPUs."""
+    """Render the facts about the machine without its GPUs."""
     return _Part("machine", [*_system(host), *_cores(host), *_memory(host), *_surroundings(host), *_reasons(host)])
 
 
 def gpus(nvml: NvmlSection) -> RenderableType:
-    """Return the part about NVIDIA's driver and its GPUs."""
+    """Render the facts about NVIDIA's driver and its GPUs."""
     driver = f"{nvml.driver}, supports CUDA up to {nvml.cuda}" if nvml.driver and nvml.cuda else nvml.driver
     facts: list[Fact] = [("driver", driver or "none (no libnvidia-ml.so.1)")] if not nvml.unknown or driver else []
     for state in nvml.gpus:
@@ -54,7 +54,7 @@ def gpus(nvml: NvmlSection) -> RenderableType:
 
 
 def tools(found: ToolsSection, allocator: AllocatorSection) -> RenderableType:
-    """Return the part about the programs that some options need, and about the allocator's settings."""
+    """Render the programs that some options need, and the allocator's settings."""
     facts = [
         *_tool("nsys", found.nsys),
         *_tool("C", found.c_compiler),
@@ -67,7 +67,7 @@ def tools(found: ToolsSection, allocator: AllocatorSection) -> RenderableType:
 
 
 def _clusters(found: ToolsSection) -> str:
-    """Return the programs that can start processes on several machines; sysbench needs none of them."""
+    """List the programs that can start processes on several machines; sysbench needs none of them."""
     there = {"torchrun": found.torchrun, "SLURM": found.sbatch, "Ray": found.ray, "submitit": found.submitit}
     lacking = [name for name, version in there.items() if version is None]
     missing = f"no {', '.join(lacking)}" if lacking else None
@@ -75,7 +75,7 @@ def _clusters(found: ToolsSection) -> str:
 
 
 def torch(found: TorchSection) -> RenderableType:
-    """Return the part about torch."""
+    """Render the facts about torch."""
     facts: list[Fact] = []
     if found.version:
         built = (
@@ -104,12 +104,12 @@ def torch(found: TorchSection) -> RenderableType:
 
 
 def prospects(found: Sequence[Prospect]) -> RenderableType:
-    """Return the part about commands and options: whether each works, why or why not, and a remedy."""
+    """Render whether each command and option works, why or why not, and the remedy."""
     return _Prospects(tuple(found))
 
 
 def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
-    """Yield each piece of advice, with its remedy on a line below."""
+    """Yield each piece of advice as a line, and its remedy as a line below."""
     if found:
         yield Text("")
     for each in found:
@@ -119,7 +119,7 @@ def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
 
 
 def self_cost(found: SelfCost) -> RenderableType:
-    """Return the part about the overhead of sysbench."""
+    """Render the overhead of sysbench."""
     facts = [(arm.part, _cost(arm)) for arm in found.arms]
     facts += [(part, f"not measured: {why}") for part, why in found.not_measured.items()]
     took = units.duration(found.took_s)

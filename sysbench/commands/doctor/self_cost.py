@@ -141,9 +141,7 @@ def measure(
 
 
 def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], None]) -> dict[str, list[float]]:
-    """Measure every arm once per round, and return the results by arm. Each round reverses the order of the previous
-    one.
-    """
+    """Measure every arm once per round, and return the times by arm; each round reverses the order of the arms."""
     measured: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for number in range(rounds):

@@ -89,7 +89,7 @@ class MeasuredAndModelled:
 
 
 def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndModelled]:
-    """Yield one pair for every step whose peak was both measured and simulated, for the same GPU and in the same mode."""
+    """Yield one pair for every step whose peak was both measured and simulated for the same GPU and mode."""
     by_step: dict[Hashable, MemoryCellRecord] = {}
     for cell in known(cells):
         if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
@@ -117,9 +117,7 @@ def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[Measured
 
 
 def clocks(runs: Runs) -> Iterator[Finding]:
-    """Yield, for forward and backward, a finding that compares timed phases with the kernels of these phases in a
-    profile.
-    """
+    """Yield findings that compare timed forward and backward phases with their kernels in a profile."""
     timed, profiled = _cells(runs, "time"), _cells(runs, "profile")
     for phase in ("forward", "backward"):
         found = sorted(clock_and_kernels(timed, profiled, phase), key=lambda each: each.covered)

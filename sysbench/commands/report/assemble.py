@@ -1,7 +1,7 @@
 """Assembly of a report from records; its tables, findings and figures are computed elsewhere.
 
-The report also contains the figures that a run itself has drawn, from data that its record does not keep, such as every
-allocation over time.
+The report also contains figures that a run itself has drawn from data missing in its record, such as every allocation
+over time.
 """
 
 from __future__ import annotations
@@ -267,9 +267,7 @@ def _of_artefact(artefact: Artefact, names: _Names) -> Section:
 
 
 def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a title for each run: the experiment's title for it, or its command and what distinguishes it from other
-    runs.
-    """
+    """Return a title for each run: its title in the experiment, or its command with distinguishing properties."""
     said = []
     for run, subject in zip(runs, subjects, strict=True):
         others = [

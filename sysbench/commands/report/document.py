@@ -127,9 +127,7 @@ class Document:
     """Definitions of the terms in this document."""
 
     def doubts(self, run: str) -> list[tuple[int, str, str]]:
-        """Return the cautions about a run: each with its number in the document, its message for this run, and its
-        remedy.
-        """
+        """Return the cautions about a run, each with its number, its message for this run, and its remedy."""
         return [
             (number, caution.of_run.get(run, caution.message), caution.remedy)
             for number, caution in enumerate(self.cautions, 1)

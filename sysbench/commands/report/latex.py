@@ -39,9 +39,7 @@ def text(document: Document, folder: str) -> str:
 
 
 def _table(table: Table, mark: str) -> Iterator[str]:
-    """Yield a table in pieces that fit on a page; columns are hidden, the least important first, until it fits the
-    width.
-    """
+    """Yield a table in pieces that fit on a page; if it is too wide, the least important columns are hidden."""
     found = fit(table, CHARACTERS)
     hidden = () if found.stacked else found.hidden
     columns = shown(table) if found.stacked else found.columns

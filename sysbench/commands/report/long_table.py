@@ -74,7 +74,7 @@ def _word(cell: Cell) -> str:
 
 
 def _origin(section: Section, table: Table, cells: tuple[Cell, ...]) -> str:
-    """Return whether a row was measured, simulated or predicted; rows of a mixed section have a column that tells it."""
+    """Return the origin of a row's numbers; in a mixed section, one of the row's columns contains it."""
     if section.origin != "mixed":
         return section.origin
     for column, cell in zip(table.columns, cells, strict=True):

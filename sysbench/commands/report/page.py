@@ -1,7 +1,7 @@
 """Reports as a self-contained HTML page, which can be sent, printed, and read on a phone.
 
 The page is readable without JavaScript, which only adds sorting, copying and enlarging. Names, messages and paths from
-records are escaped. Figures are inline SVG files of matplotlib with selectable text. Because several figures share the
+records are escaped. Figures are SVG drawn by matplotlib, with text kept as text. Because several figures share the
 page, the ids in them (clips, markers) are made unique.
 """
 
@@ -139,8 +139,9 @@ _LINE_END: Final = re.compile(r"[\r\n\t]+")
 
 
 class ShownCell(NamedTuple):
-    """Content of a table cell; `tail` is the uncertainty of its number, `tail_width` the length of the column's longest
-    tail.
+    """Content of a table cell; `tail` is the uncertainty of its number.
+
+    `tail_width` is the length of the longest tail in the column.
     """
 
     text: str
@@ -195,7 +196,7 @@ def _cell(cell: Cell, text: str, tail_width: int, right: bool, again: bool) -> S
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Split a number such as `21.4 ± 0.2` from its uncertainty."""
+    """Split a text such as `21.4 ± 0.2` into the number and its uncertainty."""
     for mark in (" ± ", " ("):
         number, found, rest = text.partition(mark)
         if found and number:

@@ -42,10 +42,11 @@ class _Found:
 
 
 def sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
-    """Read every named source once. Runs are in the order of their experiment, other runs follow by command and time.
+    """Read every named source once.
 
-    Traces, memory snapshots and files written by `--from FILE --json` keep their order. Raises LogError for a name
-    without a run, and for a file that cannot be read.
+    Runs are in the order of their experiment; other runs follow, sorted by command and time. Traces, memory snapshots
+    and files written by `--from FILE --json` keep their order. Raises LogError for a name without a run, and for a file
+    that cannot be read.
     """
     read = {name: artefacts.read(Path(name)) for name in names}
     named_paths = (path.resolve() for name in names if read[name] is None for path in runs.find(name, directory))
@@ -81,7 +82,7 @@ def _read(path: Path, experiments: dict[Path, Manifest]) -> _Found:
 
 
 def _once(found: Iterable[_Found]) -> list[_Found]:
-    """Keep only one file of each run, for example of its log and its record: the file with the most results."""
+    """Keep one file per run, the file with the most results: a run may have both a log and a record."""
     best: dict[str, _Found] = {}
     for each in found:
         identity = _identity(each.record)

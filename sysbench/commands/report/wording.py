@@ -38,7 +38,7 @@ MARKS: Final[Mapping[Origin, str]] = {
 
 
 def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
-    """Select findings for the summary: the first of every section, then the second of each, up to HEADLINES findings."""
+    """Select findings for the summary: the first of every section, then the second of each, up to HEADLINES."""
     found = [section.findings for section in sections]
     taken = [0] * len(sections)
     left = max(HEADLINES, len(sections))
@@ -176,7 +176,7 @@ def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
 
 
 def reserved(finding: Finding) -> GatheredCaution:
-    """Convert a finding that says which cells have no findings to a caution."""
+    """Convert a finding about cells that are excluded from findings to a caution."""
     return GatheredCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.rests_on))
 
 

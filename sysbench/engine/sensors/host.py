@@ -40,7 +40,7 @@ def host_info() -> HostInfo:
 
 
 def cpu_name(root: Path) -> str:
-    """Return the model of the processor, from /proc/cpuinfo below `root`, sysctl on macOS, or Python's platform module."""
+    """Return the processor's model, from /proc/cpuinfo below `root`, sysctl on macOS, or Python's platform module."""
     if sys.platform == "darwin":
         stated = (_output(["sysctl", "-n", "machdep.cpu.brand_string"], dict(os.environ)) or "").strip()
     else:

@@ -40,8 +40,9 @@ def directories(filesystem: FileSystem, controller: str, root: Path = Path("/"))
 
 
 def _own_group(filesystem: FileSystem, controller: str, memberships: list[str]) -> PurePosixPath | None:
-    """Return the path of this process's cgroup, from lines such as `4:memory:/user.slice` or `0::/user.slice` (version
-    2).
+    """Return the path of this process's cgroup, from lines of /proc/self/cgroup.
+
+    Such a line is `4:memory:/user.slice` in version 1, and `0::/user.slice` in version 2.
     """
     for line in memberships:
         hierarchy, controllers, path = (line.split(":", 2) + [""] * 3)[:3]
@@ -51,9 +52,7 @@ def _own_group(filesystem: FileSystem, controller: str, memberships: list[str]) 
 
 
 def _mount(filesystem: FileSystem, controller: str, mounts: list[str]) -> tuple[PurePosixPath, PurePosixPath] | None:
-    """Return the mounted part of the cgroup hierarchy and its mount point, from lines of /proc/self/mountinfo
-    (proc(5)).
-    """
+    """Return the mounted part of the cgroup hierarchy and its mount point, from lines of mountinfo; see proc(5)."""
     for line in mounts:
         where, _, what = line.partition(" - ")
         if not what.startswith(filesystem + " "):

@@ -194,7 +194,7 @@ class SystemSampler:
             return None
 
     def _list_when_due(self) -> None:
-        """List the worker's processes if a listing is due, and compute the load of all others since the last listing."""
+        """List the worker's processes if due, and compute the load of all others since the last listing."""
         now_s = time.monotonic()
         if now_s < self._next_listing_s:
             return

@@ -30,7 +30,7 @@ class WorkerTree:
         return frozenset(member.pid for member in self._members)
 
     def list_members(self) -> None:
-        """Update the list of members: processes start and end."""
+        """Update the list of members, since processes start and end."""
         alive = [root for root in self._roots if root.is_running()]
         self._members = [member for root in alive for member in (root, *_descendants(root))]
 
@@ -54,7 +54,7 @@ class ForeignLoad:
         self._before: tuple[float, float, float] | None = None
 
     def restart(self) -> None:
-        """Discard the previous reading, because the tree is replaced by another."""
+        """Discard the previous reading, which is of no use once the tree has been replaced."""
         self._before = None
 
     def share(self, tree: WorkerTree) -> float | None:

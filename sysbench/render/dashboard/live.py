@@ -63,7 +63,7 @@ class Pace:
     _cost_s: float = 0.0
 
     def due(self, share: float, *, torn: bool = False) -> bool:
-        """Whether to draw now, if drawing may use this share of a core.
+        """Whether a drawing is due, given the share of a core that drawing may use.
 
         A picture that a resize has `torn` is redrawn without regard to the share.
         """

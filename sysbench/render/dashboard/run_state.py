@@ -112,7 +112,7 @@ class RunState(Generic[AnyCell]):
         return self.now is not None and self.now.device is not None and self.now.device.type != "cpu"
 
     def put(self, key: str, cell: AnyCell) -> Self:
-        """Return a copy in which `cell` is the state of the cell with this key, if that cell is current or has ended."""
+        """Return a copy with this new state of a cell, which is the current cell or has ended."""
         ended = self.ended
         if cell.outcome is not None:
             ended = {**{other: each for other, each in ended.items() if other != key}, key: cell.digest()}
@@ -132,7 +132,7 @@ Handler = Callable[[Any, Any], Any]
 
 
 def in_cell(change: Callable[[Any, Any], Any]) -> Handler:
-    """Return a handler that applies `change` to the state of an event's cell; events of unknown cells change nothing."""
+    """Return a handler that applies `change` to the cell of an event; events of unknown cells change nothing."""
 
     def handle(state: RunState[Any], event: Any) -> RunState[Any]:
         cell = state.now if event.cell == state.current else state.planned.get(event.cell)
