@@ -39,8 +39,6 @@ class Name:
 
 @dataclass(frozen=True)
 class _Filled:
-    """A column and its cells, one per row."""
-
     column: Column
     cells: tuple[Cell, ...]
 
@@ -106,9 +104,9 @@ def _chosen(tables: Iterable[Table], plain: Sequence[str], added: Sequence[str])
 
 
 def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
-    """Return the table with its axes, the columns in `base`, and the columns named in `added`.
+    """Return the table with its axes, `base`, and the added columns.
 
-    Added columns are never hidden for lack of width, and replace less detailed columns (`Offer.instead_of`).
+    Added columns are never hidden for lack of width, and replace less detailed ones (`Offer.instead_of`).
     """
     there = {_identity(each.column) for each in base}
     more = [each for each in _named(table, added) if _identity(each.column) not in there]
@@ -146,7 +144,7 @@ def _name(column: Column) -> Name:
 
 
 def is_any(name: str, known: Iterable[Name]) -> bool:
-    """Whether this is the name of one of the columns; unlike `is_known`, axes do not count."""
+    """Whether this is the name of one of the columns; axes do not count."""
     wanted = _slug(name)
     return bool(wanted) and any(wanted in each.spellings for each in known)
 

@@ -70,7 +70,7 @@ def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
 
 def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
-    """Return the column headings of one table, and its rows as dicts keyed by heading."""
+    """Return headings and rows of one table, as `tidy` does."""
     constants, values = zip(*table.constants, strict=True) if table.constants else ((), ())
     columns = (*table.columns[: table.axes], *constants, *table.columns[table.axes :])
     filled = [(*row[: table.axes], *values, *row[table.axes :]) for row in table.rows]
@@ -91,7 +91,7 @@ def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
 
 def _parts(cells: Sequence[Cell]) -> list[str]:
-    """Return the parts of a Measure that need a column: the value, and any other part that some cell has."""
+    """Return the parts of a Measure that need a column: the value, and all others that some cell has."""
     measures = [cell for cell in cells if isinstance(cell, Measure)]
     return ["value", *(part for part in list(_PARTS)[1:] if any(getattr(each, part) is not None for each in measures))]
 
@@ -134,7 +134,7 @@ class _RemarkRecord(Frozen):
 
 
 class SheetRecord(Frozen):
-    """JSON form of tables that belong to no record. Rows are as in CSV: units in the keys, base units, not rounded."""
+    """JSON form of tables without a record. Rows are as in CSV: units in the keys, base units, not rounded."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["tables"] = "tables"
@@ -161,7 +161,6 @@ class SheetRecord(Frozen):
 
 
 def _cell(row: Mapping[str, Value], column: _ColumnRecord) -> Cell:
-    """Return a column's cell from a row of CSV values."""
     if column.unit is None:
         value = row.get(column.key)
         return "" if value is None else str(value)

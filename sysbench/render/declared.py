@@ -79,9 +79,8 @@ class Each:
     """Columns that are repeated for each value of a placeholder: a phase, an arm of a comparison, a context length.
 
     `values` are the values, or a function that returns the values for a part. `ahead` lists the values that are
-    possible before the run: a sequence, or the name of an axis that has these values. `ahead` defaults to `values` if
-    they are fixed, otherwise to the axis with the placeholder's name. `said` formats a value for titles and groups;
-    keys contain the unformatted value.
+    possible before the run, or names the axis that has them. `ahead` defaults to `values` if these are fixed, otherwise
+    to the axis with the placeholder's name. `said` formats a value for titles and groups; keys contain it unformatted.
     """
 
     place: str
@@ -109,10 +108,9 @@ class Fill:
 
 @dataclass(frozen=True)
 class Leading:
-    """The columns that identify a row: `columns(part)` returns them, `values(part)(row)` returns their cells for a row.
+    """The columns that identify a row: `columns(part)`, with the cells `values(part)(row)`.
 
-    `cells_of(row)` returns the cells of the run that a row describes. An axis on which all these cells agree becomes a
-    constant of the table.
+    `cells_of(row)` returns the cells of the run that a row describes; axes on which they all agree become constants.
     """
 
     columns: Callable[[Any], Sequence[Column]]
@@ -120,7 +118,7 @@ class Leading:
     cells_of: Callable[[Any], Iterable[Any]] | None = None
 
     def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
-        """Yield each axis that has a single value in the cells of all rows and is not in `there`, with this value."""
+        """Yield every axis with a single value in all rows that is not in `there`, with this value."""
         specs = [cell.axes for row in rows for cell in self.cells_of(row)] if self.cells_of else []
         for axis in cells.known(specs):
             value = specs[0].get(axis)
@@ -157,7 +155,7 @@ def leading(*fields: Field) -> Leading:
 
 @dataclass(frozen=True)
 class _Bound:
-    """A field with a value for each of its placeholders: `keys` for column keys, `words` for titles and groups."""
+    """A field with values of its placeholders: `keys` for column keys, `words` for titles and groups."""
 
     field: Field
     values: tuple[Any, ...]
@@ -169,9 +167,9 @@ class _Bound:
 class DeclaredTable:
     """A table whose structure is known without data.
 
-    `instead` returns the outcome (`oom`) of a row without numbers. The outcome is shown in the most important column,
-    and the other cells of the row are empty. A table without rows is omitted, unless `empty` is set. `name_of` returns
-    separate names for the tables of different parts (`grid-forward`). The tables in `below` follow this one.
+    `instead` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and the
+    other columns are empty. A table without rows is omitted, unless `empty` is set. `name_of` names the tables of
+    different parts (`grid-forward`). The tables in `below` follow this one.
     """
 
     name: str
@@ -195,7 +193,7 @@ class DeclaredTable:
         return [*found, *(table for each in self.below for table in each(record))]
 
     def names(self, axis_values: AxisValues) -> Iterator[Name]:
-        """Yield the names of all columns except the leading ones, given the values of each axis in a future run."""
+        """Yield the names of all columns except the leading ones, given the values of each axis."""
         values = {**axis_values, **{word: fill.ahead for word, fill in self.words.items()}}
         for bound in _bound(self.columns, lambda each: each.possible(values)):
             texts = (bound.field.key, bound.field.title or bound.field.key, bound.field.group)
@@ -307,7 +305,6 @@ def _column(bound: _Bound, words: Mapping[str, Any], importance: int, note: str)
 
 
 def _cell(declared: Field, value: Any) -> Cell:
-    """Convert a bare number to a Measure if the column has a unit."""
     numeric = declared.unit is not None and isinstance(value, int | float)
     return Measure(value) if numeric else value
 
@@ -376,7 +373,7 @@ def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]
 
 
 def _values(spec: RunSpec | None) -> dict[str, list[str]]:
-    """Return the possible values of every placeholder: values of the axes in the spec, and phases of the steps."""
+    """Return the possible values of every placeholder: axis values in the spec, and phases of the steps."""
     values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
     cells: Sequence[Any] = list(spec.cells()) if spec is not None else []
     for cell in cells:

@@ -58,7 +58,7 @@ INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset(
 def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
     """Return the cautions that exclude a cell from findings.
 
-    `alone` is for findings that compare the cell only with itself; fewer cautions exclude it from these.
+    Fewer cautions do so if the cell is compared only with itself (`alone`).
     """
     against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
     return frozenset(caution.code for caution in cell.cautions) & against
@@ -149,20 +149,20 @@ def loosely(found: Ratio, name: str) -> str:
 
 
 def multiple(found: Pooled) -> str:
-    """Format a pooled ratio and its reach: `2.03 ± 0.02 ×`. The reach determines the decimals, and is rounded up."""
+    """Format a pooled ratio: `2.03 ± 0.02 ×`. The reach (after ±) determines the decimals, and is rounded up."""
     decimals = min(3, max(1, math.ceil(-math.log10(found.reach)))) if found.reach > 0 else 3
     return f"{found.value:.{decimals}f} ± {_up(found.reach, decimals):.{decimals}f} ×"
 
 
 def percentage(found: Pooled) -> str:
-    """Format a pooled share and its reach: `7.3 ± 0.2 %`."""
+    """Format a pooled share: `7.3 ± 0.2 %`."""
     reach = found.reach * 100
     decimals = min(2, max(0, math.ceil(-math.log10(reach)))) if reach > 0 else 1
     return f"{found.value * 100:.{decimals}f} ± {_up(reach, decimals):.{decimals}f} %"
 
 
 def exponent(law: PowerLaw, symbol: str) -> str:
-    """Format the exponent of a power law in `symbol`: `N^1.97 ± 0.03`."""
+    """Format the exponent of a power law: `N^1.97 ± 0.03`."""
     return f"{symbol}^{law.exponent:.2f} ± {law.half_width:.2f}"
 
 
@@ -190,7 +190,7 @@ def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell
 
 
 def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
-    """Yield a sentence that names the cells excluded from `of`, with the cautions; nothing if no cell is excluded."""
+    """Yield a sentence that names the cells excluded from `of`, and the cautions; nothing if all cells count."""
     by_code: dict[CautionCode, list[AnyCell]] = {}
     for cell in cells:
         for code in sorted(doubts(cell)):

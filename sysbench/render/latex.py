@@ -1,4 +1,4 @@
-"""Tables and remarks as LaTeX, in the style of booktabs."""
+"""Tables and remarks as LaTeX with booktabs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _LETTERS: Final = frozenset(
 def latex(sheet: Sheet) -> str:
     r"""Format a sheet as LaTeX: a `table` environment for each table, and a list of the remarks.
 
-    Every caption contains the subject of the sheet. The only package required is `\usepackage{booktabs}`.
+    Requires only `\usepackage{booktabs}`.
     """
     blocks = [
         "% needs \\usepackage{booktabs}",
@@ -89,9 +89,9 @@ def latex(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Put a text on one line and escape it, so that it contains no LaTeX commands.
+    """Escape a text for LaTeX, on one line. Unsupported characters become their code points.
 
-    Unsupported characters become their code points; control characters and direction marks are removed.
+    Control characters and direction marks are removed.
     """
     line = " ".join(text.split())
     # Repeated hyphens and commas are separated, so that they do not form a dash or a quotation mark.
@@ -124,10 +124,7 @@ def _table(table: Table, subject: Sequence[str]) -> str:
 
 
 def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart: bool = False) -> Iterator[str]:
-    """Yield the lines of a `tabular` environment with the headings and these rows.
-
-    With `units_apart`, units have a line of their own; otherwise they follow the names of the columns.
-    """
+    """Yield the lines of a `tabular` environment; `units_apart` puts units on a line below the column names."""
     yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}"
     yield r"\toprule"
     yield from _headings(columns, units_apart)

@@ -25,12 +25,12 @@ def markdown(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Put a text on one line and escape it, so that it contains no markup."""
+    """Escape a text for Markdown, on one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def paragraph(text: str) -> str:
-    """Escape a text at the start of a line, where it must not begin a list or underline a heading."""
+    """Escape a text that starts a line, so that it does not begin a list."""
     return _BEGINNING.sub(r"\1\\\2", escaped(text))
 
 

@@ -109,7 +109,7 @@ def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviat
 
 
 def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
-    """Format a number with a unit of its own, which also applies to its deviation or its interval."""
+    """Format a number with a unit of its own, shared by its deviation or interval."""
     if not isinstance(cell, Measure) or unit is None:
         return _plain(cell)
     if cell.text is not None:
@@ -133,7 +133,7 @@ def groups(columns: Sequence[ShownColumn]) -> list[tuple[str, list[int]]]:
 
 
 def repeated_axes(cells: Sequence[Cell], above: Sequence[Cell]) -> int:
-    """Return how many leading cells equal those of the row above; they can be dimmed."""
+    """Return how many leading cells repeat the row above; they can be dimmed."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(cells, above, strict=False)))
 
 

@@ -52,7 +52,7 @@ def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selecti
 
 
 def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
-    """Return the tables called `names`, in this order, without those for which the record has no data."""
+    """Return the tables called `names`, without those for which the record has no data."""
     command = measuring(record.kind)
     if command.fillable:
         return list(command.part("fillable")(record, names, selection or Selection()))
@@ -86,11 +86,9 @@ def show(
 ) -> None:
     """Print a record with the tables called `tables`; by default the usual tables of its command.
 
-    `columns` selects columns of these tables; by default, each table selects its own.
-
-    The default for CSV is the long table of all cells and phases. If several tables are selected for CSV, a column
-    `table` contains the name of each row's table. Raises UsageError for a table or a column that does not exist, or for
-    which this record has no data.
+    `columns` selects columns of these tables. The default for CSV is the long table of all cells and phases; with
+    several tables, the column `table` names each row's table. Raises UsageError for a table or a column that does not
+    exist, or for which this record has no data.
     """
     names = tuple(tables)
     if form == "csv":
@@ -100,7 +98,7 @@ def show(
 
 
 class _Output(Console):
-    """A console that raises BrokenPipeError for a closed pipe, which `results` handles; Rich would end the process.
+    """A console that raises BrokenPipeError for a closed pipe, where Rich would end the process.
 
     Output to a file or to another program has unlimited width, unless COLUMNS sets one.
     """

@@ -1,7 +1,6 @@
 """Figures as files: a common style, reproducible bytes, and the layout of figures with many panels.
 
-Panels are arranged in rows under one title. All sizes are in inches, so text has the same size in every figure,
-however many panels it has. Figures are as wide as a page of text.
+All sizes are in inches, so text has the same size in every figure. Figures are as wide as a page of text.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ _STYLE: Final[Any] = {
 
 
 def write(path: Path, draw: Callable[[], Figure]) -> None:
-    """Save the figure that `draw` creates, in the format that the suffix of `path` names: png, svg or pdf.
+    """Save a figure in the format of the path's suffix: png, svg or pdf.
 
-    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
+    Raises UsageError for other suffixes, and OutputError if the file cannot be written.
     """
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
@@ -60,7 +59,7 @@ def write(path: Path, draw: Callable[[], Figure]) -> None:
 
 
 def content(draw: Callable[[], Figure], suffix: str) -> bytes:
-    """Return the figure that `draw` creates as the bytes of a file; `suffix` is png, svg or pdf."""
+    """Return a figure as the bytes of a png, svg or pdf file."""
     # matplotlib takes half a second to import, which only figures need.
     import matplotlib as mpl
 
@@ -132,7 +131,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Frame:
-    """Layout of the panels of a figure."""
+    """Layout of a figure's panels."""
 
     columns: int
     height_in: float
@@ -233,7 +232,7 @@ class Box:
 
 
 def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 0.3, behind: bool = False) -> None:
-    """Draw many rectangles as one collection, which is an order of magnitude faster than `Axes.bar`."""
+    """Draw many rectangles as one collection, which is an order of magnitude faster than drawing bars."""
     from matplotlib.collections import PolyCollection
 
     if not boxes:
@@ -364,10 +363,9 @@ def draw_stacked(
     headroom: float,
     x: str,
 ) -> None:
-    """Draw a panel of stacked bars; if there are several series (`names`), their bars stand side by side.
+    """Draw a panel of stacked bars; bars of several series (`names`) stand side by side.
 
-    `colours` maps parts to colours, from bottom to top. The vertical axis ends at `top` · `headroom`; `x` is the label
-    of the horizontal axis.
+    The vertical axis ends at `top` · `headroom`; `x` is the label of the horizontal axis.
     """
     scale = units.shared_scale(unit, [float(top) or 1.0])
     width = 0.8 / len(names)
@@ -417,7 +415,7 @@ Point = tuple[float, float, float | None, float | None]
 
 
 def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float, zorder: float) -> None:
-    """Draw the intervals of the points that have one; `cap` is the length of the caps in points."""
+    """Draw the intervals of the points that have one."""
     bars = [(x, y, low, high) for x, y, low, high in points if low is not None and high is not None]
     if bars:
         axes.errorbar(

@@ -78,11 +78,10 @@ Cell = Measure | Word | str | int | None
 class Column:
     """Definition of a column.
 
-    `key` is the column's name for programs, `title` its heading, and `group` a heading above adjacent columns. `unit`
-    is the base unit of its Measures. `note` is an explanation below the table. If a table is too wide, columns with the
-    highest `importance` value are hidden first, and those with the value 0 never. With `wide_range`, every number is
-    shown with a unit of its own, because the numbers span orders of magnitude. Texts of an `elastic` column are
-    shortened in the middle if they do not fit.
+    `key` is the name for programs, `title` the heading, `group` a heading above adjacent columns, and `unit` the base
+    unit of the Measures. `note` is an explanation below the table. If a table is too wide, columns with the highest
+    `importance` value are hidden first, and those with 0 never. `wide_range` shows every number with a unit of its own,
+    for numbers that span orders of magnitude. `elastic` texts are shortened in the middle if they do not fit.
     """
 
     key: str

@@ -1,8 +1,7 @@
 """Sheets and tables as Rich renderables, with as many columns as fit on the terminal.
 
-Tables are laid out here because `rich.table` would measure every cell again, although `fit` has already determined the
-widths. This takes several times as long as the rest of drawing the dashboard, on a core that the measured process may
-need.
+`rich.table` is not used, because it would measure every cell again after `fit` has determined the widths. Measuring
+takes several times as long as the rest of drawing the dashboard, on a core that the measured process may need.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ def _across(widths: Sequence[int]) -> int:
 
 
 def _groups(columns: Sequence[ShownColumn], widths: Sequence[int]) -> Line:
-    """Return the line of group headings, each centred over its columns."""
     line: Line = []
     for group, members in groups(columns):
         width = _across([widths[position] for position in members])
@@ -104,7 +102,6 @@ def _style(cell: Cell) -> str:
 
 
 def _right(column: ShownColumn, cells: Sequence[Cell]) -> bool:
-    """Whether a column is right-aligned: it contains Measures, or only integers."""
     return column.column.numeric or all(isinstance(cell, int) for cell in cells)
 
 
@@ -155,7 +152,7 @@ class Fit:
 def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
     """Hide columns, the least important first, then deviations, until the table is at most `width` wide.
 
-    Before any column is hidden, elastic columns shrink to ELASTIC_WIDTH; at the end they use the remaining space.
+    Elastic columns first shrink to ELASTIC_WIDTH, and use the remaining space in the end.
     """
     kept = table
     while True:
@@ -180,7 +177,7 @@ def width_of(columns: Sequence[ShownColumn]) -> int:
 
 
 def grid(found: Fit, indent: int = 0) -> RenderableType:
-    """Return a fitted table without title and notes; its rows become lists if its columns do not fit side by side."""
+    """Return a fitted table without title and notes; rows become lists if the columns do not fit."""
     return _Indented(_stack(found), " " * indent) if found.stacked else Grid(found.table, found.columns, indent)
 
 
@@ -240,9 +237,9 @@ def _remark(remark: Remark, write: _Writer) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class _Indented:
-    """Indented content; `mark` precedes its first line, and the other lines are indented by the width of `mark`.
+    """Content indented by `mark` on the first line, and by spaces on the others.
 
-    Lines have no padding on the right, which would be copied into files and clipboards.
+    There is no padding on the right, which would be copied into files and clipboards.
     """
 
     content: RenderableType

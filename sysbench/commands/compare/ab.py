@@ -305,10 +305,7 @@ _CLEARED = "\r\x1b[2K"
 
 
 class RoundLines:
-    """Progress output, one line per round.
-
-    If the stream fails (closed pipe, full disk), the progress output ends, but the measurement continues.
-    """
+    """Progress output, one line per round. A failing stream (closed pipe, full disk) ends only the output."""
 
     def __init__(self, console: Console, rounds: int, titles: Mapping[str, str], *, live: bool) -> None:
         """Write to `console`; `titles` maps keys of cells to titles, and `live` permits a line that is overwritten."""
@@ -322,7 +319,7 @@ class RoundLines:
         self._ratios: list[float] = []
 
     def show(self, number: int, arm: str, event: Event) -> None:
-        """Show the current cell, if lines can be overwritten, and the device once it is known."""
+        """Show the current cell, if `live`, and the device once it is known."""
         turn = f"round {number} of {self._rounds}, {arm}"
         match event:
             case RunStarted():

@@ -83,11 +83,11 @@ def refuse_unknown(across: Iterable[str]) -> None:
 def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> Matching:
     """Match the cells of two sides, all of one command, by their axes.
 
-    Cells match if they agree on all axes, with two exceptions. An EFFORT axis is ignored if the two sides have no value
-    of it in common. An axis with a single value on each side may differ: it is then the subject of the comparison.
+    Cells match if they agree on all axes, with two exceptions. An EFFORT axis is ignored if the sides have no value of
+    it in common. An axis with a single value on each side may differ: it is then the subject of the comparison.
 
-    Raises UsageError if there are several such axes, or if the sides have no value of an UNEQUAL axis in common; naming
-    the axes in `across` permits both. Raises NothingInCommonError if no cells match.
+    Raises UsageError for several such axes, or for an UNEQUAL axis without common values, unless they are in `across`.
+    Raises NothingInCommonError if no cells match.
     """
     names = list(dict.fromkeys(name for cell in (*a, *b) for name in cell))
     held = {name: (set(values(a, name)), set(values(b, name))) for name in names}
@@ -249,9 +249,9 @@ def side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
 
 
 def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
-    """Return the axes that are compared: `size` replaces the model's dimensions, `device` is the name of the hardware.
+    """Return the axes to compare: `size` replaces the model's dimensions, `device` is the name of the hardware.
 
-    The device of every simulated cell is `simulation`, because it does not matter which device carries it out.
+    For simulated cells, `device` is `simulation`: the device that runs a simulation does not matter.
     """
     flat = {name: value for name, value in axes.items() if name not in ("kind", "model")}
     if isinstance(model := axes.get("model"), Mapping):

@@ -184,8 +184,8 @@ class Rules:
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     """Compare two sides cell by cell.
 
-    Raises UsageError if the sides are not comparable, and LogError if a side is empty, if the sides have no command in
-    common, or if times are invalid.
+    Raises UsageError if the sides are not comparable, and LogError for an empty side, for sides without a common
+    command, and for invalid times.
     """
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
@@ -302,8 +302,7 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
 def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) -> tuple[Judged, float, float] | None:
     """Return the verdict and the medians of A and B; None if runs are paired and no round contains both.
 
-    The verdict is based on rounds if runs are paired, on runs if there are enough, or else on the steps of the last run
-    of each side.
+    The verdict is over rounds if runs are paired, over runs if there are enough, or else over steps of the last runs.
     """
     if rules.paired:
         both = [run for run in a if run in b]
@@ -379,8 +378,8 @@ LOST = ("oom", "crashed", "timeout", "invalid")
 def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord:
     """Apply the gate to all times and peaks that verdicts use.
 
-    A time fails if its whole interval lies above 1 + `share`. An exact memory peak fails if it grew by more than
-    `share`. A cell fails if A measured it and B could not. The gate ignores phases and sampled memory.
+    A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than `share`, and
+    a cell if A measured it and B could not. The gate ignores phases and sampled memory.
     """
     failed, undecided, passed = [], [], 0
     names = labels([(cell.kind, cell.axes) for cell in found.cells])

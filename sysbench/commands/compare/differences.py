@@ -109,8 +109,7 @@ _SURROUNDINGS: Mapping[str, Callable[[Record], str | None]] = {
 def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
     """Raise UsageError if the two sides were measured on different machines.
 
-    A machine is identified by its processor, its number of cores and its host name; host names of containers are random
-    and do not count.
+    A machine is identified by processor, number of cores and host name; random host names of containers are ignored.
     """
     if MACHINE in across:
         return

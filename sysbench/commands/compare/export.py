@@ -78,7 +78,7 @@ def _pytorch(found: Comparison) -> str:
 
 
 def _junit(found: Comparison) -> str:
-    """Format the cells as JUnit tests. Undecided cells are failures if the gate is strict, otherwise skipped."""
+    """Format cells as JUnit tests. Undecided cells are failures if the gate is strict, otherwise skipped."""
     gate = found.gate
     failed, undecided = (gate.failed, gate.undecided) if gate else ([], [])
     suite = ElementTree.Element("testsuite", name=f"sysbench compare {found.a.name} {found.b.name}")

@@ -57,9 +57,9 @@ def refuse_unknown(names: Iterable[str]) -> None:
 
 
 def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
-    """Return the tables called `names`; by default all except `cells`.
+    """Return the tables called `names`; by default all except `cells`, with only changed memory.
 
-    By default, memory is restricted to peaks that changed, and phases are included only if there are few cells.
+    The default includes phases only if there are few cells.
     """
     chosen = tuple(names)
     if not chosen:
@@ -175,7 +175,7 @@ def _interval(time: PredictedTime) -> Measure:
 
 
 def memory_table(found: Comparison, *, changed: bool = False) -> Tables:
-    """Return the memory of both sides, in one table per command; `changed` omits equal and sampled values."""
+    """Return the memory of both sides; `changed` omits equal and sampled values."""
     tables = []
     for kind in _kinds(found):
         cells = [cell for cell in found.cells if cell.kind == kind]
@@ -324,7 +324,7 @@ def in_one_line(found: Comparison) -> str:
 
 
 def _without_numbers(found: Comparison) -> Iterator[Remark]:
-    """Yield a note for each command with cells that succeeded on both sides but have nothing to compare."""
+    """Yield a note for each command whose successful cells have nothing to compare."""
     for kind in _kinds(found):
         empty = [
             cell

@@ -117,7 +117,7 @@ def _processor(facts: Facts) -> Iterator[Advice]:
 
 
 def _fewer_threads(threads: int | None, cores: int, load: float) -> str:
-    """Return a suggestion to use fewer threads while other processes run; empty if torch uses one thread.
+    """Return a suggestion to use fewer threads; empty for one thread.
 
     All threads of a step wait for the thread that shares its core with another process.
     """

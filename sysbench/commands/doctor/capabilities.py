@@ -82,7 +82,7 @@ def prospects(facts: Facts) -> list[Prospect]:
 
 
 def cuda_refusal(facts: Facts) -> tuple[str, str | None] | None:
-    """Return the reason why no CUDA device can be used, and a remedy; None if one can be used."""
+    """Return why no CUDA device can be used, and a remedy; None if one can be used."""
     torch, gpu = facts.torch, facts.gpu
     if gpu is not None:
         return _unfit(facts, gpu)
@@ -203,7 +203,7 @@ def _cuda(facts: Facts) -> Iterator[Prospect]:
 
 
 def _unfit(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
-    """Return the reason why a CUDA device that torch sees cannot be used, and a remedy; None if it can be used."""
+    """Return why a CUDA device that torch sees cannot be used, and a remedy; None if it can be used."""
     torch, state = facts.torch, facts.state
     if facts.allocator.problem:
         return f"torch will refuse {facts.allocator.variable}: {facts.allocator.problem}", "correct or unset it"
@@ -377,5 +377,5 @@ def _number(version: str) -> tuple[int, int]:
 
 
 def _bare(uuid: str | None) -> str | None:
-    """Return a UUID in lower case, without the prefix `GPU-` or `MIG-`, which only the driver adds."""
+    """Return a UUID without its prefix, which only the driver adds."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower() if uuid else None

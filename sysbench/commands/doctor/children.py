@@ -1,7 +1,6 @@
 """Child processes that answer one question each, within a time limit and without affecting each other.
 
-Some child processes are programs that options need. They are asked for their version, which shows whether they are
-installed and work.
+Includes checks of the programs that some options need: whether they are installed, and whether they run.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ def python_headers() -> str | None:
 
 
 def installed(distribution: str) -> str | None:
-    """Return the version of an installed distribution, without importing it; None if it is not installed."""
+    """Return the version of a distribution, without importing it; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -184,8 +183,7 @@ def whole_version(text: str) -> str | None:
 def _first(names: Sequence[str | None], path: str | None) -> str | None:
     """Return the path of the first program that is installed.
 
-    The first name is the user's choice (CC, CXX). If it is set, it is returned even if there is no such program, so
-    that the report shows the failure.
+    The first name is the user's choice (CC, CXX): it is returned even if it does not exist, so that its failure shows.
     """
     for name in names:
         if not name:

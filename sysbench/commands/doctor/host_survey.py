@@ -79,9 +79,9 @@ def quota_cores(root: Path) -> float | None:
 
 
 def container(root: Path, environment: Mapping[str, str]) -> str | None:
-    """Return the kind of container that this process runs in, `unnamed` if it is unknown; None outside containers.
+    """Return the kind of container that this process runs in; None outside containers.
 
-    Containers are recognised by environment variables, marker files, and the cgroups of process 1.
+    Containers are recognised by environment variables, marker files and cgroups.
     """
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"

@@ -34,7 +34,7 @@ _STYLES: dict[Works, str] = {"yes": theme.GOOD, "partly": theme.WARNING, "no": t
 
 
 def heading(host: HostSection) -> RenderableType:
-    """Return the heading: `sysbench 0.1.0 · bench`, where bench is the host name."""
+    """Return the heading: `sysbench 0.1.0 · hostname`."""
     name = host.system.hostname if host.system else ""
     return _Line(" · ".join(filter(None, (f"sysbench {__version__}", name))), theme.TITLE)
 
@@ -109,7 +109,7 @@ def prospects(found: Sequence[Prospect]) -> RenderableType:
 
 
 def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
-    """Yield each piece of advice as a line, and its remedy as a line below."""
+    """Yield each piece of advice, with its remedy on a line below."""
     if found:
         yield Text("")
     for each in found:
@@ -292,7 +292,7 @@ class _Part:
 
 
 class _Prospects:
-    """A table of commands and options, whether they work, and the reason with the remedy below it."""
+    """A table of commands and options: whether they work, why, and the remedy."""
 
     def __init__(self, found: tuple[Prospect, ...]) -> None:
         self._found = found

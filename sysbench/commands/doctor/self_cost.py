@@ -1,8 +1,8 @@
 """Measurement of how much each part of sysbench slows down a step.
 
 A round runs every arm once, each in a fresh worker, and the next round runs them in the opposite order (A B C C B A …),
-so that drift affects all arms equally. In each round, the median step time with a part is divided by the median without
-it. The result is the median of this ratio over the rounds, and its interval.
+so that drift affects all arms equally. Each round yields the ratio of the median step times with and without a part.
+The result is the median of these ratios over the rounds, and its interval.
 """
 
 from __future__ import annotations
@@ -105,10 +105,9 @@ def measure(
     spec: TimeSpec = SPEC,
     launcher: Launcher | None = None,
 ) -> SelfCost:
-    """Measure the overhead of every part on `device`.
+    """Measure the overhead of every part; `tell` receives the number of finished measurements and their total.
 
-    `tell` receives the number of finished measurements and their total. If a step cannot be measured, the record has
-    the reason. Raises KeyboardInterrupt if the user interrupts a run.
+    If a step cannot be measured, the record says why. Raises KeyboardInterrupt.
     """
     began_s = time.monotonic()
     (cell,) = (placed := spec.model_copy(update={"device": (device.torch_name,)})).cells()
@@ -141,7 +140,7 @@ def measure(
 
 
 def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], None]) -> dict[str, list[float]]:
-    """Measure every arm once per round, and return the times by arm; each round reverses the order of the arms."""
+    """Measure every arm once per round, each round in the opposite order of the previous one."""
     measured: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for number in range(rounds):

@@ -143,13 +143,13 @@ def _clocks(found: Sequence[ClockAndKernels]) -> str:
 
 
 def simulations(runs: Runs) -> Iterator[Finding]:
-    """Yield a finding that compares measured peaks with peaks simulated for the same GPU."""
+    """Yield a finding that compares measured and simulated peaks for the same GPU."""
     if found := list(measured_and_simulated(_cells(runs, "memory"))):
         yield Finding(f"simulated vs. measured peaks: {_errors(found)}.", _basis_of(runs, found), "mixed")
 
 
 def predictions(runs: Runs) -> Iterator[Finding]:
-    """Yield a finding that compares measured steps with steps predicted for the same device."""
+    """Yield a finding that compares measured and predicted steps for the same device."""
     if found := list(measured_and_predicted(_cells(runs, "time"))):
         held = sum(each.inside for each in found)
         inside = ("outside", "inside")[held] if len(found) == 1 else f"{held} of them inside"

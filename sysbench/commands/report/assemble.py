@@ -282,7 +282,7 @@ def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]
 
 
 def _with_unique_names(tables: Sequence[Table]) -> Iterator[Table]:
-    """Yield the tables, with a number in names that occur several times: names identify files and rows of the CSV."""
+    """Yield the tables, numbering names that occur several times."""
     for table, name in zip(tables, numbered([table.name for table in tables]), strict=True):
         yield replace(table, name=name.replace(" ", "-"))
 
@@ -305,7 +305,6 @@ def _ended(run: ReportedRun[Any]) -> str:
 
 
 def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
-    """Return all findings of a run."""
     said = measuring(run.record.kind).part("findings")(run.record)
     return tuple(
         Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.reservation)

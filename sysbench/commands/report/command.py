@@ -1,4 +1,4 @@
-"""Command line of `sysbench report`: reads runs, assembles a document, and writes files or prints it."""
+"""Command line of `sysbench report`."""
 
 from __future__ import annotations
 

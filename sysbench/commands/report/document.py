@@ -176,7 +176,7 @@ _MODELLED: Final[frozenset[Origin]] = frozenset({"simulated", "predicted"})
 
 
 def label(cell: CellRecord, differing: Sequence[str]) -> str:
-    """Label a cell by its experiment, if it is a cell of `sysbench accum`, or else by the axes in `differing`."""
+    """Label a cell of `sysbench accum` by its experiment, any other cell by the axes in `differing`."""
     if "experiment" in cell.axes:
         return " ".join(str(word) for word in (cell.axes["experiment"], cell.axes.get("size")) if word)
     return axes.label(cell.axes, differing)

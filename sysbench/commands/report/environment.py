@@ -19,7 +19,7 @@ Identity = tuple[str, str, int, int]
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine on which runs of a report took place."""
+    """A machine on which runs took place."""
 
     name: str
     """Name, unique in the report."""
@@ -99,7 +99,7 @@ _DEVICES = DeclaredTable(
 
 
 def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine]) -> Table:
-    """Return the table of software, with one row for each set of versions and a column for the runs that used it."""
+    """Return the table of software, with one row for each set of versions."""
     by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for run in runs:
         by_software.setdefault(tuple(_programs(run, known[identity(run)].name)), []).append(run.name)
@@ -114,7 +114,7 @@ def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine
 
 
 def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, str]]:
-    """Yield key, title and version of everything that a run lists in the table of software."""
+    """Yield key, title and version for each column of the software table."""
     record = run.record
     environment, torch = record.environment, record.environment.torch
     commit = environment.host.commit or ""
@@ -136,7 +136,6 @@ def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, s
 
 
 def _simulated(runs: Iterable[ReportedRun[Any]]) -> Iterable[tuple[SimulatedGpuRecord, list[str]]]:
-    """Return each simulated GPU with the names of the runs that simulated it."""
     found: dict[SimulatedGpuRecord, list[str]] = {}
     for run in runs:
         for gpu in dict.fromkeys(gpu for cell in run.record.cells if (gpu := getattr(cell, "gpu", None)) is not None):

@@ -19,7 +19,7 @@ from sysbench.log.records import RunRecord
 
 @dataclass(frozen=True)
 class Sources:
-    """Runs, traces and memory snapshots of a report, and the experiment that the runs belong to."""
+    """Runs, traces and snapshots of a report, and their experiment."""
 
     runs: tuple[ReportedRun[Any], ...]
     artefacts: tuple[Artefact, ...]
@@ -32,7 +32,7 @@ class Sources:
 
 @dataclass
 class _Found:
-    """A run that was read, and its place in the experiment that it belongs to."""
+    """A run that was read, and its place in an experiment."""
 
     path: Path
     record: RunRecord[Any]

@@ -63,8 +63,8 @@ def in_container(root: Path, environment: Mapping[str, str]) -> bool:
 def commit_of(package: Path) -> str | None:
     """Return the commit of the git checkout that contains `package`, with `-dirty` if tracked files have changed.
 
-    Return None if there is no checkout, git does not answer, or the checkout does not track `package`, because it
-    belongs to another project (with a virtual environment inside it, for example).
+    None if there is no checkout, git does not answer, or the checkout belongs to another project and does not track
+    `package` (a virtual environment inside it, for example).
     """
     if not any(_exists(parent / ".git") for parent in package.resolve().parents):
         return None

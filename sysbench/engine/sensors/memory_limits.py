@@ -40,10 +40,7 @@ def directories(filesystem: FileSystem, controller: str, root: Path = Path("/"))
 
 
 def _own_group(filesystem: FileSystem, controller: str, memberships: list[str]) -> PurePosixPath | None:
-    """Return the path of this process's cgroup, from lines of /proc/self/cgroup.
-
-    Such a line is `4:memory:/user.slice` in version 1, and `0::/user.slice` in version 2.
-    """
+    """Return this process's cgroup, from lines such as `4:memory:/user.slice` (version 1) or `0::/user.slice`."""
     for line in memberships:
         hierarchy, controllers, path = (line.split(":", 2) + [""] * 3)[:3]
         if (controller in controllers.split(",")) if filesystem == "cgroup" else hierarchy == "0":

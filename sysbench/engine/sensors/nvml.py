@@ -176,9 +176,9 @@ class Gpu:
         return Memory(int(answer.total), int(answer.free), int(answer.used)) if answer is not None else None
 
     def compute_pids(self) -> frozenset[int] | None:
-        """Return the ids of the processes that compute on this GPU, as numbered by the driver; None if unknown.
+        """Return the driver's ids of the processes that compute on this GPU; None if unknown.
 
-        This takes milliseconds, and holds a lock of the driver.
+        This takes milliseconds, and a lock of the driver.
         """
         answer = self._ask("processes")
         return frozenset(int(process.pid) for process in answer) if answer is not None else None
@@ -195,7 +195,7 @@ class Gpu:
     def _ask(self, field: str) -> Any:
         """Return the answer of the first NVML call that works; None if none does.
 
-        Later queries use only the call that worked: the alternatives may differ in meaning.
+        The working call is kept, because the alternatives may differ in meaning.
         """
         if field not in self._open:
             return None

@@ -54,14 +54,14 @@ class ForeignLoad:
         self._before: tuple[float, float, float] | None = None
 
     def restart(self) -> None:
-        """Discard the previous reading, which is of no use once the tree has been replaced."""
+        """Discard the previous reading, for use with another tree."""
         self._before = None
 
     def share(self, tree: WorkerTree) -> float | None:
         """Return the share of all cores (0 to 1) that other processes used since the previous call; None if unknown.
 
-        The share is unknown at the first call. Call this right after listing the members of the tree: processes that
-        started since the last listing are then included, and ended processes are included in the time of their parent.
+        Call this right after listing the members of the tree: processes that started since the last listing are then
+        included, and the time of ended processes is part of their parent's time. The first call returns None.
         """
         busy_s, total_s = _machine_s()
         tree_s = tree.cpu_s()
@@ -94,10 +94,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _machine_s() -> tuple[float, float]:
-    """Return the busy time and the total time of all cores so far.
-
-    Time that the hypervisor gives to other machines ("steal") counts as busy.
-    """
+    """Return busy and total time of all cores so far; time that a hypervisor takes ("steal") counts as busy."""
     times = psutil.cpu_times()._asdict()
     # Linux includes guests' time in user and nice; waiting for a disk does not occupy a core.
     total_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
@@ -107,8 +104,8 @@ def _machine_s() -> tuple[float, float]:
 def _descendants(root: psutil.Process) -> Iterator[psutil.Process]:
     """Yield all descendants of `root`.
 
-    Linux lists the children of each thread (CONFIG_PROC_CHILDREN), which takes 20 µs for a small process. Without these
-    lists, psutil must read the parent of every process on the machine, 30 µs each.
+    Linux lists the children of each thread (CONFIG_PROC_CHILDREN), which takes 20 µs for a small process. Otherwise,
+    psutil must read the parent of every process, 30 µs each.
     """
     if not Path(f"/proc/{root.pid}/task/{root.pid}/children").exists():
         yield from _ask(lambda process: process.children(recursive=True), root) or ()

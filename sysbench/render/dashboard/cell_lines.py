@@ -20,10 +20,10 @@ State = TypeVar("State")
 
 
 class Lines(Unattended, Generic[State]):
-    """Base class of progress output that writes lines for some events.
+    """Base class of progress output by lines.
 
-    If the stream breaks (a closed pipe, a full disk), the progress output ends, but the run continues. `earlier` are
-    the events in the log of a resumed run; `overall` is the progress of the experiment that the run belongs to.
+    If the stream breaks (closed pipe, full disk), the output ends, but the run continues. `earlier` are the events in
+    the log of a resumed run; `overall` is the progress of its experiment.
     """
 
     blank: State
@@ -39,7 +39,7 @@ class Lines(Unattended, Generic[State]):
         self.state = reduce(type(self).advance, earlier, self.blank)
 
     def said(self, event: Event, before: State) -> Iterator[str]:
-        """Yield the progress lines for an event; `before` is the state before this event."""
+        """Yield the progress lines for an event; `before` is the state before it."""
         raise NotImplementedError
 
     def show(self, event: Event) -> None:

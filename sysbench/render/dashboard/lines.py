@@ -75,7 +75,7 @@ def _segments(text: Text, console: Console) -> Iterable[Segment]:
 
 
 def beside(left: Lines, right: Lines, left_width: int, gap: int) -> Lines:
-    """Put two blocks of lines side by side, with `gap` spaces between them."""
+    """Put two blocks of lines side by side."""
     count = max(len(left), len(right))
     padded = [Segment.adjust_line_length(line, left_width + gap) for line in (*left, *[[]] * (count - len(left)))]
     return [[*line, *other] for line, other in zip(padded, (*right, *[[]] * (count - len(right))), strict=True)]
@@ -100,7 +100,7 @@ def fitted(line: Text, encoding: str) -> Text:
 
 
 def coarse(value_s: float) -> float:
-    """Round a remaining time of 20 s or more to 10 s, so that the display does not change with every step."""
+    """Round a remaining time, so that the display does not change with every step."""
     return value_s if value_s < 20 else round(value_s / 10) * 10
 
 
@@ -120,8 +120,8 @@ KEPT = 3
 def remembered(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Cache the results of the last few calls of a pure function.
 
-    Numbers and strings are compared by equality, all other arguments by identity. States of a run are never modified in
-    place, and comparing identities is cheap, unlike hashing or comparing long tuples.
+    Numbers and strings are compared by equality, other arguments by identity: states are never modified in place, and
+    comparing identities is cheap, unlike hashing or comparing long tuples.
     """
     last: list[tuple[tuple[Any, ...], Result]] = []
 

@@ -1,9 +1,9 @@
 """The dashboard: drawn from events in the parent process, rarely enough not to affect the measurement.
 
 Drawing competes with the worker for the machine's cores. Therefore the CPU time of every drawing is measured, and the
-next one waits until this time is at most a fixed share of the time elapsed: 0.5 % while steps are timed on the CPU, 1 %
-while they are timed on another device, 5 % while nothing is timed. There are at most 4 drawings per second, and no
-drawing thread: drawing happens only when an event arrives.
+next drawing waits until this time is at most a fixed share of the time elapsed: 0.5 % while steps are timed on the CPU,
+1 % while they are timed on another device, 5 % while nothing is timed. There are at most 4 drawings per second. There
+is no drawing thread: drawing happens only when an event arrives.
 
 The dashboard uses the terminal's alternate screen: a resize leaves no torn frames, neither on the screen nor in the
 scrollback buffer, and the terminal's content is restored at the end.
@@ -65,7 +65,7 @@ class Pace:
     def due(self, share: float, *, torn: bool = False) -> bool:
         """Whether a drawing is due, given the share of a core that drawing may use.
 
-        A picture that a resize has `torn` is redrawn without regard to the share.
+        The share does not apply to a picture that a resize has `torn`.
         """
         wait_s = 0.0 if torn else self._cost_s / share
         return self.clock.monotonic() - self._drawn_s >= max(INTERVAL_S, wait_s)
@@ -107,7 +107,7 @@ class Dashboard:
     """Live display of a run on a terminal.
 
     Output to stderr is held back until the display ends. `earlier` are the events in the log of a resumed run;
-    `overall` is the progress of the experiment that the run belongs to.
+    `overall` is the progress of its experiment.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Progress displays of a run, and `waiting`, which shows what the program is waiting for outside of runs."""
+"""Progress displays of a run, and `waiting`, which shows what the program is waiting for outside a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Unattended:
 
 
 class Silent(Unattended):
-    """A progress display that shows nothing, and only passes events to `told`."""
+    """A progress display that only passes events to `told`."""
 
     def __init__(self, told: Callable[[Event], object] | None = None) -> None:
         self._told = told

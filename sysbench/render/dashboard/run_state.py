@@ -142,9 +142,9 @@ def in_cell(change: Callable[[Any, Any], Any]) -> Handler:
 
 
 def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[type, Handler]) -> dict[type, Handler]:
-    """Return the handler for each class of event; `state` and `cell` are the classes of the states.
+    """Return the handler of each class of event; `state` and `cell` are the classes of the states.
 
-    `others` are added to the common handlers, or replace them.
+    `others` are added, or replace common handlers.
     """
 
     def started(_: RunState[Any], event: RunStarted) -> RunState[Any]:
