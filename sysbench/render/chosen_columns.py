@@ -106,7 +106,7 @@ def _chosen(tables: Iterable[Table], plain: Sequence[str], added: Sequence[str])
 def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
     """Return the table with its axes, `base`, and the added columns.
 
-    Added columns are never hidden for lack of width, and replace less detailed ones (`Offer.instead_of`).
+    Added columns are never hidden for lack of width, and replace less detailed columns (`Offer.instead_of`).
     """
     there = {_identity(each.column) for each in base}
     more = [each for each in _named(table, added) if _identity(each.column) not in there]

@@ -86,7 +86,7 @@ def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
 
 
 def _together(said: Sequence[tuple[CellRecord, str]], everything: Sequence[CellRecord]) -> str:
-    """Combine similar remarks about several cells into one sentence; numbers in it are those of the first cell."""
+    """Combine similar remarks about several cells into one sentence, with the numbers of the first cell."""
     cells = [cell for cell, _ in said]
     text = said[0][1]
     if any(other != text for _, other in said):

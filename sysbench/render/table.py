@@ -127,7 +127,7 @@ class Table:
 
 
 def notes(table: Table) -> tuple[str, ...]:
-    """Return all notes below a table: those of its columns, then those on the table as a whole."""
+    """Return all notes below a table: first the notes on its columns, then the notes on the table."""
     return tuple(dict.fromkeys([*(column.note for column in table.columns if column.note), *table.notes]))
 
 

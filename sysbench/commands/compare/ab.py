@@ -166,7 +166,7 @@ def _found(names: tuple[str, str], logs: Logs, options: CompareOptions) -> Compa
 
 
 def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs: Logs) -> Comparison | None:
-    """Show, save and return the comparison of the rounds that both arms finished; None if there is no such round."""
+    """Show, save and return the comparison of the rounds that both arms finished; None if there are none."""
     both = [number for number in logs["A"] if number in logs["B"]]
     if not both:
         if logs["A"] or logs["B"]:

@@ -189,7 +189,7 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class SideCell:
-    """A cell with its records from all runs of a side; its axes are those that `flattened` returns."""
+    """A cell with its records from all runs of a side; `axes` is a result of `flattened`."""
 
     kind: Kind
     axes: Axes
@@ -273,7 +273,7 @@ def _size(label: str, model: Mapping[str, Any]) -> str:
 
 
 def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
-    """Return the name of a cell's device; if the cell never started, that of the planned device, or None if unknown."""
+    """Return the name of a cell's device, or of the planned device if the cell never started; None if unknown."""
     asked = str(cell.axes.get("device"))
     found = cell.device or next(
         (each for each in record.environment.devices if asked in ("auto", each.type, each.torch_name)), None

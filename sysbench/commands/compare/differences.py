@@ -25,7 +25,7 @@ class Difference(Frozen):
 
 
 def differences(a: Side, b: Side) -> list[Difference]:
-    """Return all differences, those of the specs first."""
+    """Return all differences: first in the specs, then in the environments."""
     return [*_of_specs(a, b), *_of_environments(a, b)]
 
 

@@ -1,7 +1,7 @@
 """The record of `sysbench doctor`: what this machine has, what works on it or why not, and the overhead of sysbench.
 
-A field is None in two cases: its value is unknown, and `unknown` of its section has the reason; or there is nothing to
-report, such as no limit, no container, no such program.
+A field is None if its value is unknown (`unknown` of its section has the reason), or if the thing does not exist: no
+limit, no container, no program.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ Doubt = tuple[ReportedRun[Any], CellRecord, Caution]
 
 
 def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
-    """Group cautions by code and remedy, those about the most cells first."""
+    """Group cautions by code and remedy, starting with the cautions about the most cells."""
     grouped: dict[tuple[str, str], list[Doubt]] = {}
     for run in runs:
         for cell in run.record.cells:

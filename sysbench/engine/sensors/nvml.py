@@ -256,7 +256,7 @@ def present_gpus() -> list[tuple[str, int]]:
 
 
 def _library_is_there() -> bool:
-    """Whether the NVML library can be loaded; assumed on Windows, where only pynvml knows its location."""
+    """Whether the NVML library can be loaded; always true on Windows, where only pynvml knows its location."""
     if sys.platform == "win32":
         return True
     try:
