@@ -68,4 +68,5 @@ def unknown(value: str, noun: str, choices: Iterable[str]) -> str:
     listed = list(choices)
     hint = nearest(value, listed)
     question = f" Did you mean {hint}?" if hint else ""
-    return f"{value or '(nothing)'} is not {noun}.{question} ({', '.join(listed) or 'there are none'})"
+    allowed = f".{question} ({', '.join(listed)})" if listed else "; there are none"
+    return f"{value or '(nothing)'} is not {noun}{allowed}"

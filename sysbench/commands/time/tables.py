@@ -228,8 +228,9 @@ RANKS = DeclaredTable(
 
 
 def _peak_sources(record: TimeRecord) -> str:
-    sources = dict.fromkeys(cell.rates.peak_source for cell in record.cells if cell.rates and cell.rates.peak_source)
-    return f"peak: {'; '.join(sources)}" if sources else "peak: unknown for this device"
+    rated = [cell.rates for cell in record.cells if cell.rates]
+    sources = dict.fromkeys(rates.peak_source for rates in rated if rates.peak_source)
+    return f"peak: {'; '.join(sources) or 'unknown for this device'}" if rated else ""
 
 
 def _ceilings(record: TimeRecord) -> str:
@@ -237,7 +238,8 @@ def _ceilings(record: TimeRecord) -> str:
     for each in record.ceilings:
         place = f"{each.device} with {axes.phrase('threads', each.threads)}" if each.threads else each.device
         reached.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}")
-    return f"matmul: a large matrix product reached {', '.join(reached)}" if record.ceilings else ""
+    shown = record.ceilings and any(cell.rates for cell in record.cells)
+    return f"matmul: a large matrix product reached {', '.join(reached)}" if shown else ""
 
 
 def _phase_notes(record: TimeRecord) -> Iterator[str]:
