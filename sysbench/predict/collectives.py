@@ -71,7 +71,7 @@ _GROUPS = (2, 4, 8)
 _LIKE: Mapping[str, str] = {
     "a100-40gb": "a100", "a100-80gb": "a100", "h100": "h100", "h200": "h200", "b200": "b200", "l40s": "l40s",
 }  # fmt: skip
-"""By slug of a GPU: the measured GPU with the same links. Both A100 SXM have the same NVLink."""
+"""By slug of a GPU: the measured GPU with the same links. Both A100 SXM variants have the same NVLink."""
 
 NETWORK_SHARE = 0.9
 """Fraction of a network's nominal rate that a large collective reaches: an assumption, not measured."""
@@ -86,7 +86,7 @@ NETWORK_SPREAD = 0.3
 """Standard deviation of the log time of a collective across nodes."""
 
 _GBIT_PER_S: Mapping[Interconnect, float] = {"eth-100": 100.0, "ib-200": 200.0, "ib-400": 400.0, "ib-800": 800.0}
-"""Nominal rate of each GPU's network adapter."""
+"""By network: nominal rate of each GPU's adapter."""
 
 
 def refuse_unknown_links(hardware: Hardware) -> None:
@@ -120,6 +120,6 @@ def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | Non
 
 
 def _links(gpu: str, collective: str, ranks: int) -> Links:
-    """Return the parameters for this many ranks of a node, from the smallest measured group that is large enough."""
+    """Return the parameters for `ranks` GPUs on a node, from the smallest measured group that is large enough."""
     measured = _MEASURED[gpu]["all_gather" if collective == "broadcast" else collective]
     return Links(*measured[next(i for i, group in enumerate(_GROUPS) if ranks <= group)])

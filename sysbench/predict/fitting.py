@@ -17,7 +17,7 @@ from sysbench.predict.trace import Trace
 from sysbench.spec.hardware import Rate
 
 PHASE_SPREAD: Final = 0.08
-"""Standard deviation of the logarithm of a phase's time that no rate explains (cf. `rates.UNEXPLAINED_SPREAD`)."""
+"""Standard deviation of the logarithm of phase times at known rates (cf. `rates.UNEXPLAINED_SPREAD`)."""
 SEEN_SHARE: Final = 0.7
 """A rate counts as seen if the fit reduces its spread to at most this fraction."""
 _LEAST_PRIOR: Final = 0.15

@@ -2,10 +2,10 @@
 
 The rules follow Inductor's scheduler (torch/_inductor/scheduler.py). Operators are fused if one reads the output of the
 other or both read the same data, unless a matrix product or fused attention lies between them. A fused kernel reads
-each of its inputs once, and writes only outputs that are needed elsewhere. Activations that forward would save only for
-fused kernels of backward are recomputed there, as in the min-cut partitioner (torch/_functorch/partitioners.py).
-Inductor's actual kernels depend on shapes, versions and its own measurements. The result is therefore an estimate, and
-is marked as less certain.
+each of its inputs once, and writes only outputs that are needed elsewhere. Activations that only fused kernels of
+backward need are recomputed in backward, as by the min-cut partitioner (torch/_functorch/partitioners.py). Inductor's
+actual kernels depend on shapes, versions and its own measurements. The result is therefore an estimate, and is marked
+as less certain.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Place = tuple[Stage, int | None]
 
 
 def fused(stages: Mapping[Stage, Sequence[Flow]]) -> Iterator[tuple[Stage, str, tuple[Kernel, ...]]]:
-    """Yield (stage, module, kernels) for each launch of the compiled phases after fusion, in order.
+    """Yield (stage, module, kernels) for each unfused operator and each fused group of the compiled phases, in order.
 
     `stages` are all stages of one step.
     """
@@ -115,7 +115,8 @@ def _moved(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
 def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
     """Return the fused kernel of a group of operators.
 
-    The kernel is row-wise if a row-wise one of the group moves at least a quarter as many bytes as the largest one.
+    The kernel is row-wise if the group has a row-wise kernel that moves at least a quarter as many bytes as the group's
+    largest kernel.
     """
     kernels = [kernel for flow in flows for kernel in flow.kernels]
     largest = max(kernels, key=lambda kernel: kernel.bytes)
@@ -129,8 +130,8 @@ def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
 def _groups(flows: Sequence[Flow]) -> list[int | None]:
     """Return the number of each operator's fusion group in a phase; None for operators that are not fused.
 
-    Operators that share a storage belong to the same group if their inputs depend on chains of equally many library
-    calls.
+    Operators that share a storage belong to the same group if the longest chains of library calls that their inputs
+    depend on are equally long.
     """
     parents: list[int] = []
     level_of: dict[int, int] = {}

@@ -36,8 +36,8 @@ class TileModel:
     l2_share        share of the L2 that holds operands; operands of twice that size come from memory only
     l2_write_share  share of the L2 that holds the result
     l2_speed        bandwidth of the L2, relative to memory
-    efficiency      share of `clock` that a tile reaches, by areas as in `_AREAS`: (TN layouts, all other layouts)
-    alone, pair     efficiency of a multiprocessor with only one tile, or only two, too few to hide latency well
+    efficiency      share of `clock` that a tile of each area in `_AREAS` reaches: (in TN layout, in all other layouts)
+    alone, pair     efficiency of a multiprocessor with one tile or with two tiles, which are too few to hide latency
     extra_k         cost of filling and draining the pipeline, as additional inner length
     smoothing       0 if tiles run in whole waves, 1 if there are no waves
     split_s         seconds to add up the parts of a split inner dimension, in addition to the time for their bytes
@@ -129,7 +129,7 @@ _SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 _LEAST_SPLIT_K = 128
 
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
-"""Time of NT relative to TN layouts on tensor cores. SimuMax's median rates of NT: 0.951 (A100), 0.975 (B200) of TN."""
+"""Time in NT layout relative to TN on tensor cores. SimuMax's median ratio of the rates: 0.951 (A100), 0.975 (B200)."""
 
 _RATE_OF_PRODUCT: Mapping[str, GpuRate] = {
     "fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_half", "fp16": "matmul_half",
@@ -178,7 +178,7 @@ FLASH_SHARE_ON_HOPPER = 0.6
 """Share of the best rate that torch's flash attention reaches on Hopper. torch contains version 2, which does not use
 asynchronous copies: 370 of cuDNN's 600 TFLOP/s (Shah et al., "FlashAttention-3", 2024, figure 5)."""
 FULL_PRECISION_SHARE = 0.12
-"""Share of the half-precision rate for fp32 inputs: the memory-efficient kernel runs three products on tensor cores at
+"""Rate for fp32 inputs relative to half precision: the memory-efficient kernel runs three products on tensor cores at
 half the rate (CUTLASS, OpMultiplyAddFastF32)."""
 
 
@@ -212,9 +212,9 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
 
 
 def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
-    """Return a lower bound of the kernel's time: the longer of FLOPs at peak rate and bytes at full bandwidth.
+    """Return a lower bound on the kernel's time: the longer of FLOPs at peak rate and bytes at full bandwidth.
 
-    Peak and bandwidth come from the data sheet or, without one, from the measured rates. The bound of a collective is
+    Peak and bandwidth come from the data sheet or, without one, from the measured rates. The bound for a collective is
     0.
     """
     if kernel.kind == "collective":
@@ -231,7 +231,7 @@ def rate_of_product(kernel: Kernel, known: Collection[GpuRate]) -> GpuRate:
 
 
 def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:
-    """Return the model for matrix products of this dtype on this GPU generation; Ampere's for an unknown generation."""
+    """Return the model for matrix products of this dtype on this GPU generation (Ampere if it is unknown)."""
     capability = hardware.compute_capability or "8.0"
     major = capability.partition(".")[0]
     if kernel.dtype in ("fp32", "other"):
@@ -255,7 +255,7 @@ def _peak(kernel: Kernel, hardware: Hardware) -> float | None:
 
 
 def _halved(kernel: Kernel) -> float:
-    """Return the kernel's FLOPs; half of them for a causal mask, because hidden scores are not computed."""
+    """Return the kernel's FLOPs, halved if there is a causal mask, because masked scores are not computed."""
     return kernel.flops / 2 if kernel.layout.endswith("causal") else kernel.flops
 
 

@@ -37,7 +37,7 @@ LONGEST_GAP_S: Final = 20e-6
 LONGEST_PAUSE_S: Final = 200e-6
 """Maximum pause between operators; in a longer one, Python does other work or waits."""
 VIEW_SHARE: Final = 0.2
-"""Cost of a view relative to an operator, as in `commands.calibrate.host`."""
+"""Cost of a view relative to an operator, as in `commands.calibrate.measure`."""
 _CHUNKS: Final = 9
 _ROUNDS: Final = 8
 """Number of iterations that solve for a rate; three suffice if the rate limits most of the kernel."""
@@ -267,7 +267,7 @@ def _launches(trace: Trace) -> Iterator[Observation]:
 def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
     """Yield the host's time per operator and per view, for the threads of forward and for those of autograd.
 
-    Each time runs from the start of one innermost operator to the start of the next, without launch calls.
+    Each time runs from the start of one innermost operator to the start of the next, excluding launch calls.
     """
     operators, launches = trace.operators, trace.launches
     nesting = Nesting.of(operators.thread, operators.start_ns, operators.duration_ns)

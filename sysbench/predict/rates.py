@@ -51,7 +51,7 @@ CALIBRATED_HOST_SPREAD = 0.05
 """Spread of all rates of a calibrated host, between processes and between models."""
 
 UNEXPLAINED_SPREAD = 0.08
-"""Standard deviation of the logarithm of step times that no rate explains: clocks, temperature, library versions.
+"""Standard deviation of the logarithm of step times at known rates, due to clocks, temperature, library versions.
 With 0.05, the interval contained 80 % of the published runs used to choose constants (`python -m
 tests.bench.prediction`)."""
 
@@ -102,7 +102,10 @@ class HostRates:
 
     @classmethod
     def read(cls, path: Path) -> HostRates:
-        """Read a host from a TOML file with `title`, `spread` and one `[rates.NAME]` per rate; raises UsageError."""
+        """Read a host from a TOML file with `title`, `spread` and one `[rates.NAME]` per rate.
+
+        Raises UsageError if the file is missing or invalid.
+        """
         try:
             return _HostFile(**tomllib.loads(path.read_text(encoding="utf-8"))).host
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
@@ -156,7 +159,7 @@ COMPILED_SPREAD = 0.15
 
 
 def unexplained(count: int, seed: int = 0, *, compiled: bool = False) -> Draws:
-    """Return random factors on the time of a whole step, (count,), for what no rate explains; the first is 1."""
+    """Return random factors, (count,), for the variation of step times that no rate explains; the first is 1."""
     return np.exp((COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD) * normal(count, seed, "unexplained"))
 
 

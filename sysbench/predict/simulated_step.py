@@ -44,7 +44,7 @@ class SimulatedStep:
     """The predicted step of a cell on a GPU.
 
     slug    name of the GPU
-    host    file with the rates of the host; None for the host that belongs to the GPU
+    host    file with the rates of the host; None for the default of `host_for`
     placed  whether the trace records the module of every operator, which takes longer
     whole   whether the host waits for the device only at the end of the step; otherwise after each phase
     """

@@ -82,7 +82,7 @@ class PhasePrediction:
     device           seconds of all kernels in sequence, with gaps, as if all had been issued in advance
     limiting         the host, or the largest component of the device time
     device_limiting  the largest component of the device time
-    lower_bound_s    seconds at the data sheet's rates, without a host
+    lower_bound_s    seconds at the data sheet's rates, if the host took no time
     """
 
     name: str
@@ -179,7 +179,7 @@ def predict(
     """Predict the step of `trace` on a GPU and host, with an interval from `draws` random draws of their rates.
 
     The host waits for the device after every phase or, with `whole`, only at the end of the step. In both cases, phase
-    times assume a wait after each phase. The time of a phase that occurs several times is the sum.
+    times assume a wait after each phase. The time of a phase is the sum over its occurrences.
     """
     drawn, issued = gpu.drawn(draws, seed), _issued(trace, host, draws, seed)
     factor = unexplained(draws, seed, compiled=trace.compiled)

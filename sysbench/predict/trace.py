@@ -67,7 +67,7 @@ class Kernel(NamedTuple):
     elements: int = 0
     """Number of elements of the result; of the input for a reduction."""
     flops: int = 0
-    """FLOPs of matrix products, attention included; those hidden by a causal mask also count."""
+    """FLOPs of matrix products, including attention; masked scores also count."""
     dims: tuple[int, ...] = ()
     """gemm: (batch, m, n, k). attention: (batch, heads, queries, keys, d_head). reduce, softmax: (rows, width).
     collective: (ranks, nodes)."""
@@ -175,7 +175,7 @@ class TraceWriter:
     waits: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
 
     def begin(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
-        """Return the columns of a stage; a new stage follows all stages that were begun before."""
+        """Return the columns of a stage; a new stage is added after all earlier ones."""
         columns = self.stages.get(stage)
         if columns is None:
             columns = self.stages[stage] = [], [], [], [], []

@@ -1,6 +1,6 @@
 """Attention on a simulated GPU: which kernel is selected, and which tensors each kernel saves for backward.
 
-Without a GPU, torch would use the CPU's kernels, which save other tensors. Sources, PyTorch 2.11 to 2.13:
+Without a GPU, torch would use the CPU's kernels, which save different tensors. Sources, PyTorch 2.11 to 2.13:
 aten/src/ATen/native/transformers/attention.cpp (scaled_dot_product_attention), cuda/sdp_utils.cpp (the selection),
 cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor/kernel/flex (FlexAttention).
 """
@@ -208,7 +208,7 @@ def telling(launched: Launched) -> Iterator[None]:
 
 
 class CompiledFlexAttention(FlexAttention):
-    """FlexAttention that allocates the tensors of its compiled kernels; compiling the kernels would require a GPU."""
+    """FlexAttention that allocates the same tensors as its compiled kernels, but compiles nothing and needs no GPU."""
 
     def __init__(self, ctx: int) -> None:
         super().__init__(ctx)
@@ -216,7 +216,7 @@ class CompiledFlexAttention(FlexAttention):
 
 
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
-    """Simulate torch's compiled `flex_attention`. Raises UnavailableError for heads that are too narrow."""
+    """Simulate torch's compiled `flex_attention`. Raises UnavailableError if the heads are too narrow."""
     if q.shape[-1] < _FLEX_HEAD:
         raise UnavailableError(f"flex needs a head width of at least {_FLEX_HEAD}, not {q.shape[-1]}")
     attend: Callable[..., Any] = _FlexAttention.apply  # typed only in some versions of torch
@@ -269,7 +269,7 @@ class _FlashAttention(torch.autograd.Function):
     """Simulated kernels of flash-attn 2.
 
     The kernels save the padded inputs, the output, each row's logsumexp and the state of the random generator for
-    backward. Splitting long keys over idle multiprocessors is not modelled. Sources: FlashAttnFunc in
+    backward. Splitting long key sequences over idle multiprocessors is not modelled. Sources: FlashAttnFunc in
     flash_attn/flash_attn_interface.py; mha_fwd and mha_bwd in flash_api.cpp.
     """
 

@@ -35,7 +35,7 @@ def composites_on(gpu: Gpu) -> Composites:
 
 @contextmanager
 def composed_of(composites: Composites) -> Iterator[None]:
-    """Context manager that decomposes operators on simulated tensors by `composites`, and simulates FlexAttention.
+    """Context manager that applies `composites` to operators on simulated tensors, and simulates FlexAttention.
 
     On exit, all changes to torch's dispatcher and to the workload's attention implementations are undone.
     """
@@ -52,7 +52,10 @@ def composed_of(composites: Composites) -> Iterator[None]:
 
 
 def _converting(operator: Any) -> Callable[..., Tensor]:
-    """Return a softmax as in native/SoftMax.cpp: CUDA's kernel converts fp16 to fp32 itself, but no other dtype."""
+    """Return the softmax or log-softmax of CUDA, whose kernel itself converts fp16 to fp32, but no other dtype.
+
+    Source: native/SoftMax.cpp.
+    """
 
     def softmax(values: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         if values.dtype == torch.float16 and dtype == torch.float32:

@@ -20,12 +20,12 @@ verdict "fits" is not wrong by a few MiB; a measured value can be given instead.
 """
 
 UNKNOWN_CAPABILITY = (8, 0)
-"""Capability assumed if only the memory size of a GPU is known: Ampere, the oldest one that supports all kernels."""
+"""Capability assumed if only a GPU's memory size is known: Ampere, the oldest generation that supports all kernels."""
 
 NCCL_BYTES = {1: 0, 2: 342 * MIB}
 """Device memory of an NCCL communicator by its number of ranks, observed on NVLink; `MOST_NCCL_BYTES` for more ranks.
 
-The size follows the number of channels, and therefore version and network: NVIDIA/nccl#964 reports 544 MiB for two
+The size depends on the number of channels, and so on version and network: NVIDIA/nccl#964 reports 544 MiB for two
 A100s and 688 MiB for more. Beyond two nodes it no longer grows (NVIDIA/nccl#986)."""
 
 MOST_NCCL_BYTES = 392 * MIB
@@ -60,7 +60,7 @@ class Gpu:
         return self.context_bytes + self.other_bytes + self.nccl_bytes
 
     def among(self, strategy: Strategy | None, ranks: int) -> Gpu:
-        """Return this GPU as one of several ranks, with the memory of one NCCL communicator per group of ranks."""
+        """Return this GPU with the memory that NCCL uses on one of `ranks` ranks: a communicator per group of ranks."""
         groups = layout(strategy, ranks)
         return replace(self, nccl_bytes=sum(NCCL_BYTES.get(each, MOST_NCCL_BYTES) for each in groups))
 
@@ -72,7 +72,7 @@ class Gpu:
 
     @classmethod
     def like(cls, device: DeviceInfo, memory_bytes: int) -> Gpu:
-        """Create a GPU with the name and compute capability of `device`, and this much memory."""
+        """Create a GPU with `memory_bytes` of memory, and with the name and compute capability of `device`."""
         return cls(device.name, memory_bytes, _capability(device.compute_capability))
 
     def simulated(self, cell: str, settings: AllocatorSettings) -> GpuSimulated:

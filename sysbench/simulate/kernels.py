@@ -81,9 +81,9 @@ def _is_scattered(matrix: Tensor) -> bool:
 
 
 def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
-    """Return the buffers of _safe_softmax: the softmax, the mask of hidden scores, and the mask of fully hidden rows.
+    """Return the sizes of the softmax, the mask of masked-out scores, and the mask of fully masked rows.
 
-    The result is a copy of the softmax with zeros in fully hidden rows (transformers/attention.cpp).
+    The result is a copy of the softmax with zeros in fully masked rows (transformers/attention.cpp).
     """
     return [[_bytes(scores), scores.numel(), scores.numel() // max(1, scores.shape[-1])]]
 
@@ -134,7 +134,7 @@ def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
 
 
 def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
-    """Return the fp32 buffer in which efficient attention accumulates heads that are too wide for registers.
+    """Return the size of the fp32 buffer that accumulates the output if heads are too wide for registers.
 
     An fp32 output serves as its own accumulator. Source: transformers/cuda/attention.cu.
     """

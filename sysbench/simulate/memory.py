@@ -1,8 +1,8 @@
 """Simulated memory of a training step on a GPU: peaks, whether the step fits, and the largest allocations.
 
-A cell runs without data (`recording`), and a model of the caching allocator, with the GPU's memory, serves the cell's
-requests. Peaks are those of the last step, which is the measured one. A cell fits if no request fails in the build or
-in any step.
+A cell runs without data (`recording`), and a model of the caching allocator, limited to the GPU's memory, serves the
+cell's requests. Peaks are those of the last step, which is the measured one. A cell fits if no request fails during the
+build or any step.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Origins:
         """Create a tracker.
 
         until  code of the function at which stacks end, because all calls share the frames outside it
-        parts  whether the ranges that a module names within itself count as modules: `layers.3.attention.attend.scores`
+        parts  whether named ranges inside a module count as submodules: `layers.3.attention.attend.scores`
         """
         self.stacks: list[Stack] = [()]
         self._until = until

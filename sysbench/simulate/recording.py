@@ -81,7 +81,7 @@ _COMMUNICATING = ("c10d", "fsdp")
 """Namespaces of communication operators."""
 
 _SETTLING_S = 0.005
-"""Pause after each phase with several ranks: gloo's threads release tensors slightly after a collective ends."""
+"""Pause after each phase if there are several ranks: gloo's threads release tensors shortly after a collective ends."""
 
 Device = SimulatedDevice | RealDevice
 
@@ -90,10 +90,10 @@ Device = SimulatedDevice | RealDevice
 class Platform:
     """Properties of a device that determine a program's memory requests.
 
-    composites       decompositions of operators that depend on the device
+    composites       device-specific decompositions, by operator name
     autocast         autocast rules of operators
     scratch          scratch memory of kernels, by operator
-    workspace_bytes  permanent cuBLAS workspace, which a thread allocates at its first matrix product
+    workspace_bytes  size of the permanent cuBLAS workspace, which a thread allocates at its first matrix product
     """
 
     composites: Composites
@@ -321,8 +321,8 @@ def _carry_out(
 def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Phase, Callable[[], None]]]:
     """Yield (step number, phase, function that runs the phase) in order; the last step is the measured one.
 
-    Outputs of the previous step are released before the first phase of the next step is yielded. Peaks that are reset
-    at that point therefore exclude those outputs.
+    Outputs of the previous step are released before the first phase of the next step is yielded. If the caller resets
+    the peaks at that point, they exclude those outputs.
     """
     procedure = PROCEDURES[protocol]
     for number in range(procedure.earlier_steps + 1):
@@ -465,7 +465,7 @@ class Recorder:
 class _MicroBatch(NamedTuple):
     """Allocator requests of one micro-batch.
 
-    events    as in a recording, but numbered from the first allocation of the micro-batch
+    events    like `Recording.events`, but numbered from the first allocation of the micro-batch
     requests  (size, stream, origin, category) of each allocation
     """
 
@@ -489,7 +489,7 @@ class _StepRecorder(Recorder):
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
         self._repeated_losses: dict[int, list[int]] = {}
-        """By the loss of a micro-batch: losses of its repetitions that were recorded without a run, latest first."""
+        """By the loss of a micro-batch: losses of its repetitions, which were recorded but not run, latest first."""
 
     def heeds(self, func: Operator) -> bool:
         """Return whether the operator may need scratch memory, communicates, or has FLOPs to count."""
@@ -522,8 +522,8 @@ class _StepRecorder(Recorder):
         If a micro-batch did exactly the same as the previous one and left nothing but its loss, the next one starts
         from the same state and does the same. The first micro-batches of a run differ, because they create gradients,
         buckets and scales. The last micro-batch of a step always runs, because it may exchange gradients, and keeps its
-        output. Every micro-batch runs on a real device, which is to be measured, and with user code, which could count
-        its calls.
+        output. On a real device, which is to be measured, and with user code, which could count its calls, every
+        micro-batch runs.
         """
         ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]
         if times < 1 or len(ends) < 3 or self._is_own or not isinstance(self.device, SimulatedDevice):

@@ -25,7 +25,7 @@ class Largest:
     """The result of a search."""
 
     value: int
-    """Largest value that fits, or the fewest ranks; 0 if none does."""
+    """Largest value that fits, or the fewest ranks; 0 if nothing fits."""
     result: SimulatedMemory | None
     """Simulation of that value, with stacks and modules; None if nothing fits."""
     beyond: SimulatedMemory | None

@@ -375,7 +375,7 @@ def _is_ours(value: object) -> bool:
 
 
 def describe(values: Iterable[Any], question: list[object]) -> bool:
-    """Append everything that result shapes depend on to `question`; return whether a value is a simulated tensor."""
+    """Append to `question` everything that determines result shapes; return whether any value is a simulated tensor."""
     is_ours = False
     for value in values:
         kind = type(value)

@@ -1,4 +1,4 @@
-"""torch without its compiler and without symbolic shapes: importing both takes longer than simulating a step."""
+"""torch without its compiler and symbolic shapes, because importing them takes longer than simulating a step."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _OF_NUMBERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 def without_compiler() -> Iterator[None]:
     """Context manager that keeps torch from importing its compiler and sympy.
 
-    Optimizers and shape functions tell the compiler to skip them, and `torch._compile` imports the compiler for this.
-    Nothing is compiled here, so a stand-in that does nothing replaces the compiler. Shape functions compare sizes with
-    functions that also support symbols. Sizes are integers here, so another stand-in compares integers, and imports the
-    original for everything else. On exit, everything is restored.
+    Optimizers and shape functions are marked to be skipped by the compiler, and `torch._compile` imports the compiler
+    for this. Nothing is compiled here, so a stand-in that does nothing replaces the compiler. To compare sizes, shape
+    functions call helpers that also support symbols. Sizes are integers here, so another stand-in compares integers,
+    and imports the original for everything else. On exit, everything is restored.
     """
     with _without_algebra():
         if _COMPILER in sys.modules:

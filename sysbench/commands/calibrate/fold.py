@@ -113,7 +113,7 @@ def of_trace(path: Path) -> CalibrateRecord:
 
 
 PROFILED_SPREAD = 0.25
-"""Spread of host times in a trace: a profiler slows the host down by this much and more."""
+"""Spread of host times in a trace: a profiler slows the host down by this much or more."""
 
 _PART: Mapping[str, Part] = {
     **dict.fromkeys(GPU_RATES, "memory"),
@@ -132,7 +132,7 @@ def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecor
 
 
 def case_of(timed: WorkTimed) -> CaseRecord:
-    """Return the record of one piece of work, with the rate that it shows."""
+    """Return the record of one piece of work, with the rate computed from its times."""
     median_s = statistics.median(timed.samples_s)
     logs = [math.log(each) for each in timed.samples_s]
     return CaseRecord(

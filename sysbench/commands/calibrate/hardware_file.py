@@ -69,8 +69,8 @@ def calibrated(record: CalibrateRecord) -> Hardware:
 def host_toml(device: Hardware) -> str:
     """Format the host's rates as TOML, like the files of `profiles/hosts`.
 
-    Rates that were not measured come from a typical host. On a CPU, these are launching and waiting. Raises UsageError
-    if the host was not measured at all.
+    Rates that were not measured come from a typical host; on a CPU, these are `launch` and `synchronize`. Raises
+    UsageError if the host was not measured at all.
     """
     if "operator" not in device.rates:
         raise UsageError("--host: the host was not measured: add host to the parts")
@@ -90,7 +90,10 @@ def host_toml(device: Hardware) -> str:
 
 
 def write(device: Hardware, path: Path | None) -> Path:
-    """Write the device to `path`, by default in the user's directory; return the path. Raises OutputError."""
+    """Write the device to `path`, by default in the user's directory; return the path.
+
+    Raises OutputError if the file cannot be written.
+    """
     target = path or hardware.user_directory() / f"{device.slug}.toml"
     if path is None:
         storage.make_directory(target.parent)

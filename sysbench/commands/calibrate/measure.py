@@ -2,8 +2,8 @@
 
 Each cell is one part of a calibration. Matrix products and fused attention give FLOP/s by precision. Elementwise
 kernels, reductions, broadcasts and transposing copies give the speed of moving data. Kernels that do almost nothing
-give the fixed cost of a kernel. The host's time per operator is the time that twelve more layers of a narrow model add
-to a step: the device has almost nothing to do in a narrow model, and the fixed cost of a step cancels.
+give the fixed cost of a kernel. The host's time per operator is derived from the time that twelve more layers add to a
+step of a narrow model: such a model hardly uses the device, and the fixed cost of a step cancels out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BLOCK_S = {"cuda": 0.005, "mps": 0.01, "cpu": 0.01}
 """Approximate length of a sample: far longer than reading a clock or waiting for a device."""
 
 MOST_CALLS = 500
-"""Maximum number of calls in a sample: CUDA's queue holds 1,024 launches, and the device must not run out of them."""
+"""Maximum number of calls in a sample: beyond CUDA's queue of 1,024 launches, the device might wait for the host."""
 
 
 class Timed(NamedTuple):
@@ -75,7 +75,7 @@ class Bench:
     def seconds(self, call: Callable[[], object], share: float) -> list[float]:
         """Time a call until its samples settle or `share` of the budget is used up; return the last samples in seconds.
 
-        The samples are device time without launches on CUDA, and host time elsewhere.
+        On CUDA, a sample is device time without launches; elsewhere, it is host time.
         """
         clock = clock_for(self.device, without_launches=True)
         call()  # the first call loads libraries and chooses kernels

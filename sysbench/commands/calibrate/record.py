@@ -66,7 +66,7 @@ class WorkTimed(Event):
 
 
 class CaseRecord(Frozen):
-    """A timed piece of work, and the rate that it shows."""
+    """A timed piece of work, and the rate computed from its times."""
 
     rate: RateName
     case: str

@@ -39,7 +39,7 @@ class CalibrateCell(RunCell):
     kind: Literal["calibrate"] = "calibrate"
     part: Part
     precisions: tuple[Precision, ...]
-    """Precisions; empty for all that the device supports."""
+    """Precisions to measure; if empty, all that the device supports."""
     budget_s: Seconds
     """Total seconds for the measurements of the part, without setup."""
     seed: Seed

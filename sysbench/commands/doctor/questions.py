@@ -17,7 +17,7 @@ LIMIT_S = 2.0
 
 
 class Questions:
-    """Calls functions with a time limit, and collects the reasons of failures."""
+    """Calls functions with a time limit, and collects the reasons for failures."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s

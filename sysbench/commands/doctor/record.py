@@ -135,7 +135,7 @@ class Tool(Frozen):
     path: str | None
     version: str | None
     problem: str | None
-    """Why it cannot be used, if so."""
+    """Why the program cannot be used; None if it can."""
 
 
 class ToolsSection(Section):

@@ -42,7 +42,7 @@ SPEC = TimeSpec(
 """A launch-bound step of a few milliseconds, which is the most sensitive to disturbances."""
 
 LIMIT_S = 300.0
-"""Time limit for one arm that records the allocator's history."""
+"""Time limit for one measurement with or without the allocator's history."""
 
 EXPLANATIONS = {
     "dashboard": "drawn at 120 × 40 while steps are measured",
@@ -107,7 +107,7 @@ def measure(
 ) -> SelfCost:
     """Measure the overhead of every part; `tell` receives the number of finished measurements and their total.
 
-    If a step cannot be measured, the record says why. Raises KeyboardInterrupt.
+    If a step cannot be measured, the record contains the reason. Raises KeyboardInterrupt if the user interrupts.
     """
     began_s = time.monotonic()
     (cell,) = (placed := spec.model_copy(update={"device": (device.torch_name,)})).cells()

@@ -79,7 +79,7 @@ def _planned(
 
     Without `gpu_name`, plan for this machine. With `gpu_name`, a GPU that need not be present, each run becomes a
     prediction for this GPU, or with --plan a run on a machine with this GPU. Invalid options raise UsageError before a
-    worker is started to list the devices. A worker that no run uses ends with `ahead`.
+    worker is started to list the devices. If no run uses this worker, it ends when `ahead` is closed.
     """
     from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
     from sysbench.log.durations import Durations, measured_before

@@ -19,7 +19,7 @@ from sysbench.log.storage import cannot_write, make_directory, write_atomically
 
 @dataclass
 class ExperimentDirectory:
-    """The directory of an experiment, with its manifest; every change of the manifest is written to disk at once."""
+    """The directory of an experiment, with its manifest; changes of the manifest are immediately written to disk."""
 
     path: Path
     manifest: Manifest

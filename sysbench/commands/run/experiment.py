@@ -76,8 +76,8 @@ def plan(
     """Plan every run of the experiment for a machine with these `devices`; the first one is the default (`auto`).
 
     `overrides` are options by long name, "" for switches. An override applies to every run that has the option and does
-    not keep its own value. Raises UsageError for an override that no run uses, and for options that are invalid on
-    these or other devices.
+    not keep its own value. Raises UsageError for an override that no run uses, and for options that are invalid on any
+    type of device.
     """
     outermost = _Overrides({name: Word(text) for name, text in overrides.items()}, experiment.name)
     planned: list[PlannedRun] = []
@@ -116,9 +116,9 @@ def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, 
 def _all(
     experiment: WrittenExperiment, layers: tuple[_Overrides, ...]
 ) -> Iterator[tuple[WrittenRun, WrittenExperiment, tuple[_Overrides, ...]]]:
-    """Yield every run with its experiment and the overrides that apply to it, the innermost first.
+    """Yield every run with its experiment and the overrides that apply to the run, the innermost first.
 
-    Raises UsageError for an override of an inclusion that no run has used.
+    Raises UsageError if no run has used an override of an inclusion.
     """
     for inclusion in experiment.inclusions:
         own = _Overrides(inclusion.overrides, inclusion.experiment.name)
@@ -213,7 +213,7 @@ def _change(run: WrittenRun, name: str, word: Word) -> str:
 
 
 def _spec_and_options(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
-    """Build the spec and the run options of a run; raises UsageError with the line of the invalid word in the file."""
+    """Build the spec and the run options of a run; raises UsageError, naming the line of an invalid word."""
     try:
         return _checked(run, words)
     except OptionError as error:

@@ -87,7 +87,7 @@ class Instead(Frozen):
 
     words: Words = Field(default_factory=dict)
     skip: Text | None = None
-    """Reason why the run is skipped there, if it is."""
+    """Why the run is skipped on this type of device; None if it is not skipped."""
 
 
 class WrittenRun(Frozen):
@@ -141,7 +141,7 @@ def load(name: str) -> WrittenExperiment:
 
 
 def found(name: str, beside: Path = Path()) -> Path:
-    """Return the file of an experiment, for a path relative to `beside`; raises UsageError for an unknown name."""
+    """Return the file of an experiment; a path is relative to `beside`. Raises UsageError for an unknown name."""
     if name.isprintable() and (name.endswith(ENDING) or "/" in name):
         return beside / name
     if name in names():
@@ -195,7 +195,7 @@ def _parsed(path: Path) -> tuple[Place, dict[str, Any]]:
 
 
 def _made(model: type[_Model], place: Place, /, **values: Any) -> _Model:
-    """Create an instance of `model`; raises UsageError with the line of the first invalid value."""
+    """Create an instance of `model`; raises UsageError, naming the line of the first invalid value."""
     try:
         return model(**values)
     except ValidationError as error:
@@ -294,7 +294,7 @@ def _kept(kind: Kind, value: object, place: Place) -> Iterator[str]:
 
 
 def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[str]) -> Words:
-    """Return the options in a TOML table by field; `also` are the other keys that the table may contain."""
+    """Return the options in a TOML table by field; `also` lists other keys that the table may contain."""
     options = {key: value for key, value in entry.items() if key not in also}
     return by_field(kind, _written(options, place, keys_of(kind), f"an option of `{kind}`", also))
 

@@ -60,7 +60,7 @@ def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
 def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
     """Predict how long each cell would take to measure on `gpu`; return seconds by cell key.
 
-    Cells that cannot be predicted are left out. Errors of the predictions propagate.
+    Cells that cannot be predicted are left out. Exceptions raised while predicting propagate.
     """
     found: dict[str, float] = {}
     with waiting(f"predicting for {gpu.slug}", silent=silent) as progress, tempfile.TemporaryDirectory() as directory:
@@ -113,7 +113,7 @@ def cell_s(cell: RunCell, earlier: Durations) -> float | None:
 
 
 def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
-    """Return the expected duration of a run with the start of its worker; None if the duration of a cell is unknown."""
+    """Return the expected duration of a run and of starting its worker; None if the duration of a cell is unknown."""
     cells_s = [cell_s(cell, earlier) for cell in planned.spec.cells()]
     known_s = [each for each in cells_s if each is not None]
     return sum(known_s) + earlier.beginning_s(planned.entry.command) if len(known_s) == len(cells_s) else None

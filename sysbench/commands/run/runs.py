@@ -1,4 +1,4 @@
-"""Execution of experiments: each run by its own command, with all results in one directory that can be resumed."""
+"""Execution of experiments: their runs take place in sequence, in one directory from which they can be resumed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def begun(
 ) -> int:
     """Run an experiment in a new directory, and return the exit code.
 
-    Raises OutputError if the directory cannot be created, and UsageError for results that a run cannot have.
+    Raises OutputError if the directory cannot be created, and UsageError if a run cannot have a requested result.
     """
     make_directory(options.out)
     for each in planned:
@@ -246,9 +246,7 @@ def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
 
 
 def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
-    """Return the record of a log; None without a log, or if it cannot be read, which an attempt to resume it will
-    report.
-    """
+    """Return the record of a log; None if the log is missing or unreadable (resuming the run reports why)."""
     try:
         return saved.record(log, kind) if log is not None else None
     except LogError:

@@ -97,7 +97,7 @@ def _field(name: str) -> str:
 
 
 def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
-    """Return the annotation and default of an override's field; `also` are further flags."""
+    """Return the annotation and default of an override's field; `also` lists further flags."""
     key = keys_of(kinds[0])[name]
     own = option_of(key.info)
     mark = Option(flags=(f"--{name}", *also), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)

@@ -410,7 +410,7 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Row:
-    """Cells of one row by axis value; each phase is compared with the first value."""
+    """Cells of one row by axis value, and a comparison of each phase with the baseline cell."""
 
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
@@ -436,7 +436,7 @@ def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
 
 
 def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], Measure]) -> Field:
-    """Declare a column for the change from the first arm; it is most important for the last phase."""
+    """Declare a column for the change relative to the baseline; it is most important for the last phase."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
         key,
@@ -881,7 +881,7 @@ TABLES: dict[str, DeclaredTable] = {
 """All tables by name."""
 
 COMPARISONS: dict[str, str] = {"warmup": "warmup", "device": "devices", **{axis: axis for axis in axes.CHOICES}}
-"""Comparison table of each axis; by default the one of the first axis that varies is shown."""
+"""Comparison table of each axis; the default is the table for the first axis that varies."""
 
 SUMMARY_ROWS = 24
 """Largest number of summary rows shown next to a comparison, which repeats the same times."""

@@ -29,7 +29,7 @@ different times.
 """
 
 LARGEST_SHARE = 256
-"""Simulated cells in one share: starting a worker takes seconds, as long as a hundred cells of attention take."""
+"""Maximum number of simulated cells in a share. Starting a worker takes as long as a hundred cells of attention."""
 
 
 @dataclass
@@ -113,9 +113,9 @@ class Elsewhere:
             yield CellFinished(at_s=time.time(), cell=key, outcome=outcome, detail=why)
 
     def _of_finished_cells(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield those events of a share that go into the run's log: of finished cells, and of no cell.
+        """Yield those events of a share that go into the run's log: of finished cells, and of no cell in particular.
 
-        Adds the position in the run and the host of the share to the start of each cell.
+        Each CellStarted event receives the cell's position in the run and the host of the share.
         """
         finished = {
             event.cell for event in events if isinstance(event, CellFinished) and event.outcome != "interrupted"

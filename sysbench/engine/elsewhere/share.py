@@ -29,13 +29,13 @@ class Share(BaseModel):
     spec: dict[str, Any]
     cells: tuple[dict[str, Any], ...]
     options: dict[str, Any]
-    """The options of the run that affect its worker."""
+    """The run's options that affect a worker."""
     digest: str
     """Hash of the source code that must run the share."""
     device: str
     """The device as requested."""
     gpus: int
-    """Number of GPUs that a cell needs, unless `auto` finds none."""
+    """Number of GPUs that a cell needs; with `auto`, Ray assigns none if no machine has enough."""
     simulated: bool
 
 

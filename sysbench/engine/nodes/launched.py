@@ -35,7 +35,8 @@ class Launched:
 def among_others(environment: Mapping[str, str]) -> bool:
     """Whether variables of torchrun or of an srun step are set.
 
-    Checked before the cells are expanded, which takes time and is needed to call `launched`.
+    This quick check comes first, because `launched` is only needed if a cell has several ranks, and finding out means
+    expanding all cells.
     """
     return "WORLD_SIZE" in environment or "SLURM_STEP_NUM_TASKS" in environment
 
@@ -43,9 +44,9 @@ def among_others(environment: Mapping[str, str]) -> bool:
 def launched(environment: Mapping[str, str]) -> Launched | None:
     """Return the rank of this process and the address of rank 0; None if the process was started alone.
 
-    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; an srun step sets variables of SLURM. The
+    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; an srun step sets SLURM_ variables. The
     engine listens on SYSBENCH_PORT, by default MASTER_PORT + 1, because torchrun's own rendezvous uses MASTER_PORT.
-    Raises UsageError for invalid variables.
+    Raises UsageError if a variable is invalid.
     """
     if "RANK" in environment:
         rank, ranks, local_rank = "RANK", "WORLD_SIZE", "LOCAL_RANK"

@@ -166,7 +166,7 @@ def _order(connection: Connection, order: Order) -> None:
 
 
 class RemoteWorker:
-    """A worker on another rank, which forwards messages; has the interface of `engine.process.WorkerProcess`."""
+    """A worker on another rank, reached through that rank; same interface as `engine.process.WorkerProcess`."""
 
     ranks = 1
     name = "the worker"

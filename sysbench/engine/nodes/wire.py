@@ -33,7 +33,7 @@ class Hello(Frozen):
     digest: str
     """Hash of sysbench's source."""
     spec: str
-    """Hash of the request."""
+    """Hash of the run's spec."""
 
 
 class Welcome(Frozen):

@@ -118,7 +118,7 @@ class CachingAllocator:
     def set_memory_fraction(self, fraction: float) -> None:
         """Limit the allocator to a fraction of the device's memory (`torch.cuda.set_per_process_memory_fraction`).
 
-        Garbage collection runs only with a fraction below 1. Raises ValueError outside [0, 1].
+        Garbage collection runs only with a fraction below 1. Raises ValueError if the fraction is outside [0, 1].
         """
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"a memory fraction must be in [0, 1], not {fraction}")
@@ -127,8 +127,8 @@ class CachingAllocator:
     def allocate(self, size_bytes: int, stream: int = 0, frames: Frames | None = None) -> Block:
         """Allocate a block of at least `size_bytes`, in use until it is passed to `free` (malloc).
 
-        Raises SimulatedOutOfMemoryError if the device has no memory left. Raises ValueError for a size below 1, because
-        PyTorch does not allocate empty storages.
+        Raises SimulatedOutOfMemoryError if the device has no memory left. Raises ValueError if `size_bytes` is less
+        than 1, because PyTorch does not allocate empty storages.
         """
         if size_bytes < 1:
             raise ValueError(f"a block must have at least 1 byte, not {size_bytes}")

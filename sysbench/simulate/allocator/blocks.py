@@ -129,7 +129,7 @@ class Block:
 class BlockPool:
     """The pool of small or of large blocks: free blocks of all streams, and unmapped blocks of expandable segments.
 
-    searches  number of searches for a block; counted only with garbage collection
+    searches  number of searches for a block; counted only if garbage collection is enabled
     """
 
     def __init__(self, is_small: bool) -> None:

@@ -57,7 +57,7 @@ class ExpandableMemory:
             pool.insert(block)
 
     def _lowest_room(self, pool: BlockPool, stream: int, size: int) -> Block:
-        """Return the lowest block at which `size` bytes of adjacent unused blocks begin, or that of a new segment."""
+        """Return the lowest block that begins `size` bytes of adjacent unused blocks, or the block of a new segment."""
         for _, unmapped in pool.unmapped_blocks(stream):
             before = unmapped.previous
             first = before if before is not None and not before.allocated else unmapped
@@ -116,7 +116,7 @@ class ExpandableMemory:
 
 
 def _reach(first: Block, enough: int) -> int:
-    """Return the total size of consecutive unused blocks from `first` on; stop counting at `enough` bytes."""
+    """Return the total size of consecutive unused blocks, beginning with `first`; stop counting at `enough` bytes."""
     covered = 0
     block: Block | None = first
     while block is not None and covered < enough and not block.allocated:

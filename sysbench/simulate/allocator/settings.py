@@ -40,9 +40,9 @@ class AllocatorSettings:
     """Options of the native backend that affect how much memory is reserved and kept.
 
     max_split_bytes               blocks of at least this size are neither split nor used for smaller requests
-    max_non_split_rounding_bytes  maximum excess of such a block over its request; `parse` defaults to a segment's size
-    roundup_power2_divisions      for each power of two from 1 MiB to 64 GiB (16 values): 0 or 1 rounds to 512 bytes,
-                                  n rounds to the next of n steps between two powers of two
+    max_non_split_rounding_bytes  maximum excess of such a block over its request; `parse` sets `large_segment_bytes`
+    roundup_power2_divisions      for each of 16 intervals between powers of two, from 1 MiB to 64 GiB: 0 or 1 rounds up
+                                  to a multiple of 512 bytes, n rounds up to the next of n equal steps in the interval
     garbage_collection_threshold  share of the allowed memory above which old cached segments are freed; 0 means never
     expandable_segments           whether each pool and stream has one segment that grows by pages
     large_segment_bytes           segment size for requests of 1 to 10 MiB, and page size of large expandable segments
@@ -91,8 +91,8 @@ class AllocatorSettings:
     def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
         """Return the settings in the `allocator_settings` of a memory snapshot.
 
-        The option text holds only the last call that set options. The separate fields also reflect earlier calls, and
-        take precedence.
+        The option text holds only the options of the last call that set any. The separate fields also reflect earlier
+        calls, and take precedence.
         """
         values = vars(cls.parse(str(recorded.get("PYTORCH_CUDA_ALLOC_CONF", "")))).copy()
         if "max_split_size" in recorded:
@@ -270,7 +270,7 @@ def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
 
 
 def _accept_flag(name: str, text: str, values: dict[str, Any]) -> None:
-    """Check a flag for pinned host memory, locks or graph capture, which does not affect simulated device memory."""
+    """Check a flag that does not affect simulated device memory: for pinned host memory, locks or graph capture."""
     _flag(name, text)
 
 
