@@ -160,7 +160,7 @@ class Run:
 
 
 def collect(events: Iterable[Event]) -> Run:
-    """Group the events of a log; raises LogError if the log does not start with a run."""
+    """Group the events of a log; raises LogError if the first event is not RunStarted."""
     remaining = iter(events)
     run = _begun(remaining)
     for event in remaining:
@@ -180,8 +180,8 @@ def fold_cells(
 ) -> tuple[Run, list[AnyCell]]:
     """Group the events of a log, and fold each cell of the run's spec as soon as the cell has finished.
 
-    Keeps only one cell's events in memory at a time: those of 10,000 cells would take most of a gigabyte. `fold_cell`
-    gets the run's events up to the end of the cell. Raises LogError if the log does not start with a run.
+    Keeps only one cell's events in memory at a time: the events of 10,000 cells would take most of a gigabyte.
+    `fold_cell` gets the run's events up to the end of the cell. Raises LogError if the first event is not RunStarted.
     """
     remaining = iter(events)
     run = _begun(remaining)
@@ -240,7 +240,7 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
 def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
     """Return a record for each of these phases, over the steps that contain the phase, and one for the whole `step`.
 
-    Empty if no step was measured.
+    The result is empty if no step was measured.
     """
     if not steps:
         return {}
@@ -309,7 +309,7 @@ def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
-    """Return the FLOPs of one step of all ranks; None if unknown.
+    """Return the FLOPs of one step, summed over all ranks; None if unknown.
 
     The FLOPs of the built-in model come from formulas, and those of a user's model from counting its operators. Work
     that several ranks do identically counts once.
@@ -321,7 +321,7 @@ def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
 
 
 def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
-    """Return the tokens in one step of all ranks; None if the inputs of a user's model are not token ids."""
+    """Return the tokens in one step, over all ranks; None if the inputs of a user's model are not token ids."""
     if cell.own is None:
         return cell.batches * cell.tokens
     own = seen.last(OwnModelBuilt)

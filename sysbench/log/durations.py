@@ -37,7 +37,7 @@ class Durations:
     def beginning_s(self, kind: Kind) -> float:
         """Return the median seconds from the start of a run of this command to its first cell.
 
-        If unknown, the median of all commands, or 0.
+        If no run of this command is known, return the median over all commands, or 0.
         """
         every = self.beginnings_s.get(kind) or [one for each in self.beginnings_s.values() for one in each]
         return statistics.median(every) if every else 0.0

@@ -168,7 +168,7 @@ class WorkerReady(Event):
 
 
 class CeilingMeasured(Event):
-    """Highest rate of several large matrix products on a device, in FLOP/s."""
+    """Highest rate among matrix products of several sizes on a device, in FLOP/s."""
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
     device: str
@@ -273,9 +273,9 @@ class OwnModelFacts(Frozen):
     loss: str | None
     """Source of the loss: `output.loss`, `cross entropy of the logits`; None in a mode without a loss."""
     tokens: Count | None
-    """Tokens in one step; None if the inputs are not token ids."""
+    """Tokens in one micro-batch of one rank; None if the inputs are not token ids."""
     flops: dict[str, Flops] | None
-    """FLOPs of one step by phase, counted by operator in a step without data; None if that was not possible."""
+    """FLOPs of one micro-batch by phase, counted by operator in a simulated step; None if that was not possible."""
     uncounted: str | None
     """Reason why the FLOPs were not counted."""
     files: list[CodeFile]
@@ -346,7 +346,7 @@ class MemoryMeasured(Event):
 
 
 class StepChecked(Event):
-    """Results of checks that the steps did real work; a field is None if the mode lacks its phase."""
+    """Results of checks that the steps did real work; a field is None if the mode lacks the phase that it checks."""
 
     event: Literal["step_checked"] = "step_checked"
     cell: str
@@ -497,7 +497,7 @@ def decode(line: bytes) -> Event:
 
 
 def decode_all(lines: Sequence[bytes]) -> list[Event]:
-    """Decode several lines at once, in two thirds of the time; raises ValueError if a line is not an event."""
+    """Decode several lines, in a third less time than one by one; raises ValueError if a line is not an event."""
     # Nulls between the lines reveal a line that is only a part of an event, or several events.
     found = _any_event(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
     events: list[Event] = found[::2]

@@ -1,4 +1,4 @@
-"""Names of the files that a run writes next to its record; with several cells, each cell has a label in the name."""
+"""Names of the files that a run writes next to its record; if there are several cells, each name includes a label."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from sysbench.spec.cell import RunCell
 def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
     """Return a label for each cell, by key, that is valid in file names: `ctx128-train`.
 
-    A label has the cell's values on all axes in which the cells differ and which the cell has. The label of a single
-    cell is empty.
+    A label lists the cell's values on the axes in which the cells differ. The label of a single cell is empty.
     """
     differing = [axis for axis in axes if len({str(getattr(cell, axis, None)) for cell in cells}) > 1]
     return {

@@ -57,7 +57,7 @@ class Log:
 
     @classmethod
     def create(cls, directory: Path, kind: str, name: str | None = None) -> Log:
-        """Create a new, empty log in `directory`, which is created if necessary; raises OutputError.
+        """Create a new, empty log in `directory`, which is created if necessary; raises OutputError if that fails.
 
         The file name is `name`, or the current time and `kind`. If the file exists, a number is added to the name.
         """
@@ -149,8 +149,8 @@ class Log:
 def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
     """Yield the events of a log, ignoring a partial last line; `only` limits the result to events of these classes.
 
-    Lines with other events are only checked to be JSON objects. Raises LogError for a file that cannot be read, is not
-    a log, has a newer schema, or is damaged.
+    Lines with other events are only checked to be JSON objects. Raises LogError if the file cannot be read, is not a
+    log, has a newer schema, or is damaged.
     """
     try:
         with path.open("rb") as file:

@@ -39,7 +39,7 @@ class PredictedPhase(PredictedTime):
     device_s: Seconds
     """Total time of the kernels."""
     limited_by: str
-    """`host`, or the largest share of the device's time: matmul, bandwidth, indexing, or latency."""
+    """`host`, or what takes the largest share of the device's time: matmul, bandwidth, indexing, or latency."""
     limited_share: Amount
     """Share of the phase's time that `limited_by` takes, from 0 to 1."""
     lower_bound_s: Seconds
@@ -69,7 +69,7 @@ class Grounds(Frozen):
     gpu: str
     """Title of the GPU."""
     withheld: str | None
-    """Reason why no times are given; None if they are."""
+    """Reason why no times are given; None if times are given."""
     phases: list[PredictedPhase]
     unknown_operators: dict[str, Count]
     """Number of launches of each operator that the time model does not know."""

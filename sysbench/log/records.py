@@ -102,7 +102,8 @@ class CellRecord(Frozen):
     def axes(self) -> dict[str, Any]:
         """The cell in JSON form, for code that accesses axes by name; code for one specific axis uses `cell`.
 
-        For a cell measured elsewhere, the hardware is added, so that equal cells on different GPUs remain distinct.
+        If the cell was measured elsewhere, the hardware is added, so that equal cells on different GPUs remain
+        distinct.
         """
         axes: dict[str, Any] = self.cell.model_dump(mode="json")
         if self.host is not None and self.device is not None and not self.cell.simulated:

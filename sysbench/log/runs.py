@@ -43,7 +43,7 @@ class _Entry:
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """Sort key: the date in the name, then the number of the run among those of the same second.
+        """Sort key: the date in the name, then the number that distinguishes runs started in the same second.
 
         Names without a date come first.
         """
@@ -77,8 +77,8 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
 
     `name` is the path of a log or record; the path of a directory, for every run in and below it; or the name of an
     earlier run in `directory`. A name is `latest`, `latest~1` for the run before the latest, or the unique beginning of
-    a file name. The prefix `time:` selects runs of that command. If a run has both a log and a record, the record is
-    used unless the log is newer. Raises LogError if no run matches, or if a name is ambiguous.
+    a file name. A prefix such as `time:` limits the search to runs of that command. If a run has both a log and a
+    record, the record is used unless the log is newer. Raises LogError if no run matches, or if a name is ambiguous.
     """
     if Path(name).exists():
         return _at(Path(name), None)
@@ -89,7 +89,7 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
-    """Return the directory of the experiment that matches `name`: a path, or a name in `directory` as for `find`.
+    """Return the directory of the experiment that matches `name`: a path, or a name in `directory` as in `find`.
 
     The name of an experiment, such as `quick`, selects its latest run. Raises LogError if no directory matches, or if a
     name is ambiguous.
@@ -129,8 +129,8 @@ def _experiments(directory: Path) -> list[_Entry]:
 def load(path: Path) -> RunRecord[Any]:
     """Read the record of a run of any command, or compute it from the log.
 
-    A log of a run that was killed is read up to its last complete line. Raises LogError for a file that cannot be read,
-    has a newer schema (naming the version that wrote it), or is not in sysbench's format.
+    A log of a run that was killed is read up to its last complete line. Raises LogError if the file cannot be read, has
+    a newer schema (naming the version that wrote it), or is not in sysbench's format.
     """
     if path.suffix != ".json":
         return _folded(path)
@@ -351,7 +351,7 @@ _ROUND = re.compile(r"round-(\d+)")
 
 
 def log_name(number: int) -> str:
-    """Return the file name, without its ending, of a round's log; both arms use the same name."""
+    """Return the name, without its ending, of the log for a round; both arms use the same name."""
     return f"round-{number:02d}"
 
 
@@ -373,7 +373,7 @@ def part_of(files: Iterable[Path]) -> Part | None:
 def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
     """Return the arms of the single comparison to which all these files belong.
 
-    Empty for other files, and for files of several comparisons.
+    The result is empty if there is no such comparison.
     """
     found: dict[Arm, dict[int, Path]] = {}
     directories = set()

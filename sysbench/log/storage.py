@@ -59,7 +59,8 @@ def refuse_unwritable(path: Path) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace `path` atomically: even after a crash, either the old file or the new one is on disk, complete.
 
-    A path that is not a regular file (`/dev/stdout`, a named pipe) is written to directly. Raises OutputError.
+    A path that is not a regular file (`/dev/stdout`, a named pipe) is written to directly. Raises OutputError if
+    writing fails.
     """
     try:
         if _is_stream(path):

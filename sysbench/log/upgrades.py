@@ -23,7 +23,7 @@ EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
 
 
 def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:
-    """Raise LogError for a schema that is newer than this version, or that no version has written."""
+    """Raise LogError if a schema is newer than this version supports, or if no version has written it."""
     if isinstance(schema, int) and not isinstance(schema, bool):
         if schema > SCHEMA_VERSION:
             raise newer(path, schema, writer)
