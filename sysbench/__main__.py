@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line and exit. Interrupting signals lead to exit code 130, even during imports."""
+    """Run the command line and exit. Interrupt signals lead to exit code 130, even during imports."""
     code: str | int | None = INTERRUPTED
     interrupted_by: str | None = "a signal"
     try:

@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 
 class Result(ABC):
-    """Base class of results, which consist of tables. A notebook displays the default tables of the command line."""
+    """Base class of results.
+
+    A result consists of tables. A notebook displays the tables that the command line shows by default.
+    """
 
     @property
     @abstractmethod
@@ -54,7 +57,7 @@ class Result(ABC):
     @property
     @abstractmethod
     def _long_table(self) -> str:
-        """Name of the default table."""
+        """Name of the table that `rows` returns by default."""
 
     @abstractmethod
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
@@ -68,8 +71,8 @@ class Result(ABC):
         """Return the rows of a table; by default, of the table that `--format csv` writes.
 
         The keys are the CSV headings, which include units (`median_s`, `allocated_peak_bytes`), and all rows have the
-        same keys. Numbers are in base units and not rounded; missing values are None. Raises SysbenchError for a table
-        that does not exist or that this result lacks.
+        same keys. Numbers are in base units and not rounded; missing values are None. Raises SysbenchError if the table
+        does not exist or this result lacks it.
         """
         from sysbench.render.csv import tidy
 
@@ -110,7 +113,7 @@ class Run(Result):
         return self.record.model_dump_json(indent=1)
 
     def save(self, path: str | Path) -> None:
-        """Write the record to a .json file, which `load` and the command line can read; raises SysbenchError."""
+        """Write the record to a .json file for `load` and the command line; raises SysbenchError on failure."""
         from sysbench.log.storage import write_atomically
 
         if Path(path).suffix != ".json":
@@ -128,7 +131,7 @@ class Run(Result):
 
 
 class Profile(Result):
-    """The `summary` of a trace that torch.profiler or nsys recorded of any program."""
+    """A trace of any program, recorded with torch.profiler or nsys; `summary` holds its contents."""
 
     def __init__(self, summary: ProfileSummary) -> None:
         self.summary = summary
@@ -257,7 +260,7 @@ def measure(
     step, from which throughput is computed. The record is written to `save`, or later with `Run.save`. `progress` is
     called between steps with every event.
 
-    Raises SysbenchError for invalid arguments. Exceptions of the step propagate; the steps before are saved.
+    Raises SysbenchError for invalid arguments. Exceptions raised by the step propagate; earlier steps are saved.
     """
     from sysbench.commands.loop.measure import measured
     from sysbench.commands.loop.spec import LoopSpec
@@ -320,7 +323,7 @@ def record(
 
 
 def read_trace(path: str | Path) -> Profile:
-    """Read and summarise a trace of torch.profiler (JSON) or nsys (SQLite); raises SysbenchError for other files."""
+    """Read and summarise a trace from torch.profiler (JSON) or nsys (SQLite); raises SysbenchError for other files."""
     from sysbench.trace import traces
 
     return Profile(traces.summary_of(traces.read(Path(path))))

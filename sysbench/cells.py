@@ -27,7 +27,7 @@ class Axis:
     unset: str = "none"
     """Phrase for a cell without a value."""
     left_out: object = None
-    """Value of cells that are stored without this axis."""
+    """Value that the axis has in cells stored without it."""
 
     def said(self, value: object) -> str:
         """Return the phrase for a value: `ctx 512`, `bf16`, `5 warm-ups`."""
@@ -164,7 +164,7 @@ def label(cell: Axes, axes: Sequence[str]) -> str:
 def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return phrases for the axes in which all cells agree.
 
-    The optimizer is included only if the mode trains; eager execution, the default, is omitted.
+    The optimizer is included only for training; eager execution, the default, is omitted.
     """
     if not cells:
         return ()

@@ -34,7 +34,7 @@ Examples:
 WRONG_PATH = {
     errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
 }  # fmt: skip
-"""Errors caused by an invalid path; all other errors are caused by the machine."""
+"""Errors of file operations caused by an invalid path; all others are caused by the machine."""
 
 
 def application(words: Sequence[str]) -> typer.Typer:

@@ -196,12 +196,18 @@ STORED: Final = "stored"
 
 
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
-    """Build a spec from its stored fields; raises ValueError or its subclass pydantic.ValidationError."""
+    """Build a spec from its stored fields.
+
+    Raises ValueError if `kind` is missing or unknown, and its subclass pydantic.ValidationError if a field is invalid.
+    """
     if "kind" not in fields:
         raise ValueError(f"it does not say which command wrote it (kind: {', '.join(kinds())})")
     return measuring(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 
 def cell_of(axes: Mapping[str, Any]) -> RunCell:
-    """Build a cell from its stored fields; raises ValueError or its subclass pydantic.ValidationError."""
+    """Build a cell from its stored fields.
+
+    Raises ValueError if `kind` is missing or unknown, and its subclass pydantic.ValidationError if a field is invalid.
+    """
     return measuring(str(axes.get("kind"))).cell_class.model_validate(axes)

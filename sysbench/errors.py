@@ -49,7 +49,7 @@ class NotTriedError(SysbenchError):
 
 
 class OverBudgetError(NotTriedError):
-    """A cell would take longer than allowed, judging by smaller cells or by its first call."""
+    """A cell would take longer than allowed, judging by earlier cells or by its own first call."""
 
 
 class BeyondMemoryError(NotTriedError):

@@ -74,7 +74,7 @@ def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
 
 
 def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
-    """Return the predicted peak memory of any cell, biased to the high side; None if there is no formula for the cell.
+    """Return the predicted peak memory of any cell in bytes, biased to the high side; None if the cell has no formula.
 
     `device` is the device that will run the cell, if known; it replaces `cell.device`, which may be `auto`.
     """
@@ -267,7 +267,7 @@ class _Sizes:
         return 2 * 8 * cell.grad_accum * cell.tokens + cell.ctx * self.shape.d_head * FULL_BYTES + mask
 
     def optimizer_temporaries(self, parameters: int) -> int:
-        """Return the bytes of AdamW's denominators: for all parameters at once, for one parameter at a time, or none.
+        """Return the bytes of AdamW's denominators: of all parameters at once, of one parameter at a time, or none.
 
         torch/optim/adam.py: `_multi_tensor_adam` has one list of square roots. `_single_tensor_adam` has a square root
         and its quotient, while the quotient of the previous parameter is still live.
@@ -368,7 +368,7 @@ class _Sizes:
     def _norm_saved(self, consumers: int) -> int:
         """Return the bytes that a norm saves for backward: the residual stream, its normalised form, and the output.
 
-        The output is shared in fp32, and copied for each consumer under autocast. Compiled code recomputes the
+        In fp32, all consumers share the output; under autocast, each has a copy. Compiled code recomputes the
         normalised form in backward, and casts the output once.
         """
         rows = self.stream // self.shape.d_model
@@ -383,10 +383,9 @@ class _Sizes:
     def _cached_copies(self, elements: int) -> int:
         """Return the bytes of weight copies that autocast keeps in a forward pass without a graph.
 
-        Eager code keeps one copy of each weight; compiled code casts weights on use. Source:
-        aten/src/ATen/autocast_mode.cpp, `cached_cast`. Its cache holds copies of leaf tensors only. On CUDA, autocast
-        casts the arguments of `einsum`, and weights are leaves. On a CPU, it casts the arguments of the product inside
-        `einsum`, which are views.
+        Autocast caches copies of leaf tensors only (aten/src/ATen/autocast_mode.cpp, `cached_cast`). On CUDA, it casts
+        the arguments of `einsum`: weights, which are leaves, so it keeps one copy of each. On a CPU, it casts the
+        arguments of the product inside `einsum`: views, so it keeps none. Compiled code casts weights on use.
         """
         return self._weight_copies(elements) if self._keeps_copies else 0
 

@@ -138,9 +138,9 @@ def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
 
 
 def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: Format) -> int:
-    """Return a lower bound on how many steps from `total` on add exactly `increment`.
+    """Return a lower bound on how many steps, starting at `total`, add exactly `increment`.
 
-    Counts the steps with an unrounded sum below the next power of two, where the spacing changes.
+    Counts the steps whose unrounded sum is below the next power of two, where the spacing changes.
     """
     exponent = max(_exponent(abs(total)), accumulator.least_exponent)
     room = _power_of_two(exponent + 1) - abs(total) - abs(addend)
@@ -149,7 +149,7 @@ def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: 
 
 @dataclass(frozen=True)
 class Stall:
-    """The point where a running sum stops growing: from step number `step` on, the sum stays at `total`."""
+    """The point where a running sum stops growing: after `step` additions, the sum stays at `total`."""
 
     step: int
     total: Fraction

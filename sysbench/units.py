@@ -88,7 +88,7 @@ def _scale(value: float, scales: tuple[Scale, ...]) -> Scale:
 
 
 def time_scale(value_s: float) -> Scale:
-    """Return the unit for a time and its deviation: seconds from 10 s on, otherwise milliseconds or smaller."""
+    """Return the unit for a time and its deviation: seconds for 10 s or more, otherwise milliseconds or smaller."""
     # Capped at 0.9 s, because _scale would choose seconds from 1 s on.
     return _TIME[0] if abs(value_s) >= 10 else _scale(min(abs(value_s), 0.9), _TIME)
 

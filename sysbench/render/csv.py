@@ -91,7 +91,7 @@ def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
 
 def _parts(cells: Sequence[Cell]) -> list[str]:
-    """Return the parts of a Measure that need a column: the value, and all others that some cell has."""
+    """Return the parts of a Measure that need a column: the value, and every other part that occurs in some cell."""
     measures = [cell for cell in cells if isinstance(cell, Measure)]
     return ["value", *(part for part in list(_PARTS)[1:] if any(getattr(each, part) is not None for each in measures))]
 

@@ -118,7 +118,7 @@ class Leading:
     cells_of: Callable[[Any], Iterable[Any]] | None = None
 
     def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
-        """Yield every axis with a single value in all rows that is not in `there`, with this value."""
+        """Yield each axis that has one value in all rows, with this value, except the axes in `there`."""
         specs = [cell.axes for row in rows for cell in self.cells_of(row)] if self.cells_of else []
         for axis in cells.known(specs):
             value = specs[0].get(axis)
@@ -155,7 +155,7 @@ def leading(*fields: Field) -> Leading:
 
 @dataclass(frozen=True)
 class _Bound:
-    """A field with values of its placeholders: `keys` for column keys, `words` for titles and groups."""
+    """A field with values for its placeholders: `keys` for column keys, `words` for titles and groups."""
 
     field: Field
     values: tuple[Any, ...]
@@ -325,7 +325,7 @@ def filled(
     what: str = "this run",
     why: str = "",
 ) -> list[Table]:
-    """Return the tables called `names`; raises UsageError for an unknown table and for one without rows."""
+    """Return the tables called `names`; raises UsageError if a table is unknown or has no rows."""
     shown: list[Table] = []
     for name in names:
         if name not in tables:

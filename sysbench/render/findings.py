@@ -190,7 +190,7 @@ def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell
 
 
 def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
-    """Yield a sentence that names the cells excluded from `of`, and the cautions; nothing if all cells count."""
+    """Yield a sentence that names the cells excluded from `of`, and their cautions; nothing if no cell is excluded."""
     by_code: dict[CautionCode, list[AnyCell]] = {}
     for cell in cells:
         for code in sorted(doubts(cell)):

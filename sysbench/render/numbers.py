@@ -1,4 +1,4 @@
-"""Formatting of a table's numbers: all columns of a unit share a scale (ms, GiB), columns of a group share decimals.
+"""Number formatting in tables: columns with the same unit share a scale (ms, GiB), columns of a group share decimals.
 
 Columns whose numbers are far larger or smaller than the others get a scale of their own.
 """
@@ -14,7 +14,7 @@ from sysbench.render.table import Cell, Column, Measure, Table, Word
 from sysbench.units import UNKNOWN, Scale, Unit, quantity, ratio_decimals, shared_decimals, shared_scale
 
 _READABLE = (0.005, 10_000)
-"""Range of numbers that suit a unit: shown as at least 0.01, and with at most four digits."""
+"""Range of readable numbers: shown as at least 0.01, and with at most four digits before the point."""
 
 
 @dataclass(frozen=True)

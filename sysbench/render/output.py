@@ -84,7 +84,7 @@ def show(
     selection: Selection | None = None,
     columns: Sequence[str] = (),
 ) -> None:
-    """Print a record with the tables called `tables`; by default the usual tables of its command.
+    """Print the named tables of a record; by default, the usual tables of its command.
 
     `columns` selects columns of these tables. The default for CSV is the long table of all cells and phases; with
     several tables, the column `table` names each row's table. Raises UsageError for a table or a column that does not

@@ -415,7 +415,7 @@ Point = tuple[float, float, float | None, float | None]
 
 
 def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float, zorder: float) -> None:
-    """Draw the intervals of the points that have one."""
+    """Draw an error bar for every point that has an interval."""
     bars = [(x, y, low, high) for x, y, low, high in points if low is not None and high is not None]
     if bars:
         axes.errorbar(
@@ -432,7 +432,7 @@ def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float
 
 
 def draw_crosses(axes: Axes, at: float, colours: Sequence[str], size: float, apart: float, zorder: float) -> None:
-    """Draw a cross for each line that ends at `at` for lack of memory, side by side near the upper edge."""
+    """Draw a cross near the upper edge for each line that ends at `at` for lack of memory, side by side."""
     for number, colour in enumerate(colours):
         axes.annotate(
             "×", (at, 0.93), ((number - (len(colours) - 1) / 2) * apart, 0), xycoords=("data", "axes fraction"),

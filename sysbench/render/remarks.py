@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[\d.,]+")
 
 
 def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = None) -> list[Remark]:
-    """Return a remark for each reason why cells (by default all) have no numbers."""
+    """Return a remark for each reason why some of the cells (default: all cells of the record) have no numbers."""
     grouped: dict[str, list[tuple[CellRecord, str]]] = {}
     for cell in record.cells if cells is None else cells:
         if cell.outcome != "ok":
@@ -77,7 +77,7 @@ def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
 
 
 def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
-    """Name cells by the axes in which the cells of the run differ; `every cell` if they are all."""
+    """Name cells by the axes in which the cells of the run differ; `every cell` if these are all cells of the run."""
     if len(cells) == len(everything) > 1:
         return "every cell"
     shown = cells if len(cells) <= NAMED else cells[: NAMED - 1]

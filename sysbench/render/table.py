@@ -62,7 +62,7 @@ def mean_of(times: Samples | None) -> Measure | None:
 
 @dataclass(frozen=True)
 class Word:
-    """A word in place of a number (`oom`, `unknown`); empty in an empty cell."""
+    """A word in place of a number (`oom`, `unknown`), or the empty text of an empty cell."""
 
     text: str
     tone: Tone = "plain"
@@ -136,7 +136,7 @@ RemarkKind = Literal["caution", "outcome", "finding", "note"]
 
 @dataclass(frozen=True)
 class Remark:
-    """A statement next to the tables, possibly with a remedy. A finding is made a complete sentence."""
+    """A statement next to the tables, possibly with a remedy. A finding gets a capital letter and a full stop."""
 
     kind: RemarkKind
     text: str

@@ -172,7 +172,7 @@ def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
 
 
 def width_of(columns: Sequence[ShownColumn]) -> int:
-    """Return the width of a table of these columns, including its indent."""
+    """Return the width of a table with these columns, including its indent."""
     return INDENT + sum(widths_of(columns)) + GAP * (len(columns) - 1)
 
 

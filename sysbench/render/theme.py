@@ -27,7 +27,7 @@ PHASE_STYLES = {
 SPARKS = "▁▂▃▄▅▆▇█"
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""All control characters except line ends, and direction marks."""
+"""Direction marks, and all control characters except line ends."""
 
 _FALLBACK = {
     "±": "+/-",

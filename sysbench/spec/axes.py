@@ -81,7 +81,7 @@ Sizes = Annotated[tuple[int, ...], BeforeValidator(integers(1))]
 """An axis of positive integers."""
 
 Counts = Annotated[tuple[int, ...], BeforeValidator(integers(0))]
-"""An axis of integers from 0."""
+"""An axis of non-negative integers."""
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(texts)]
 """Words separated by commas."""

@@ -75,7 +75,7 @@ class RunCell(BaseModel):
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """Whether the cell needs a new process, since memory peaks and workspaces of earlier cells would distort it."""
+        """Whether the cell needs a new process: peaks and workspaces of earlier cells would distort its results."""
         return False
 
     @property
@@ -132,9 +132,9 @@ class RunCell(BaseModel):
         return None
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return the reason why this type of device lacks the cell's combination of options, or None if it has it.
+        """Return why this type of device does not support the cell's combination of options; None if it does.
 
-        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep run.
+        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep still run.
         """
         return None
 

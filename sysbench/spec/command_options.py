@@ -73,7 +73,7 @@ def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[G
 
 
 def explained(error: Exception) -> str | None:
-    """Return the message of a Typer usage error in one line, with the nearest option; None for any other error."""
+    """Return a one-line message for a Typer usage error, suggesting the nearest option; None for any other error."""
     # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
     format_message: Any = getattr(error, "format_message", None)
     if not callable(format_message):

@@ -241,9 +241,9 @@ class GridCell(RunCell):
         return self.model.problem() or elsewhere or alone or threads_problem(self, device) or ranks_problem(self)
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return the reason why the device lacks this combination of attention and precision, or None if it has it.
+        """Return why the device does not support this combination of attention and precision; None if it does.
 
-        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep run.
+        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep still run.
         """
         device = "cuda" if self.simulated else device
         if self.attention in ("efficient", "cudnn") and device != "cuda":
@@ -533,7 +533,7 @@ class ModelSpec(RunSpec):
     def grid(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of every grid point.
 
-        On each device and number of ranks, the points of one model follow each other.
+        On a given device and number of ranks, all points of one model are adjacent.
         """
         for (
             device,
@@ -598,7 +598,7 @@ class ModelSpec(RunSpec):
             yield " ".join(named), own
 
     def _shapes(self) -> dict[str, ModelShape]:
-        """Return model shapes by label: each named size, with the user's dimensions in place of its own."""
+        """Return model shapes by label: each named size, with dimensions given by the user replacing its own."""
         given = {name: values for name in ("d_model", "d_ff", "layers", "heads") if (values := getattr(self, name))}
         labelled: dict[str, ModelShape] = {}
         for size, vocab in itertools.product(self.size, self.vocab):

@@ -63,7 +63,7 @@ def _arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
 
 
 def _scalars(written: str) -> tuple[Scalar, ...]:
-    """Parse the values of one argument: whole numbers in the axis grammar, or comma-separated words as for `scalar`."""
+    """Parse the values of one argument: an axis of whole numbers, or comma-separated words converted by `scalar`."""
     try:
         return axis(written)
     except ValueError:
@@ -147,7 +147,7 @@ class OwnModel(BaseModel):
     loss: str | None
     """A function `(output)` or `(output, inputs)` that computes the loss."""
     directory: str
-    """Directory from which its code is imported."""
+    """Directory from which the model's code is imported."""
 
     def __hash__(self) -> int:
         """Return the hash of the model's JSON form, because its dictionaries cannot be hashed."""
@@ -155,7 +155,7 @@ class OwnModel(BaseModel):
 
     @property
     def title(self) -> str:
-        """The model's name without its location: the class or factory, `GPT`, or the directory of a config."""
+        """The model's name without its location: the class or factory (`GPT`), or the directory of a config."""
         if self.target.startswith(HUGGING_FACE):
             path = Path(self.target.removeprefix(HUGGING_FACE))
             return (path.parent if path.suffix == ".json" and path.parent.name else path).name
@@ -188,9 +188,9 @@ class OwnModel(BaseModel):
 
 @lru_cache(maxsize=16)  # all cells of a run name the same few files
 def _unbound(name: str, where: str, path: Path, _modified_ns: int) -> str | None:
-    """Return one line if the file is not valid Python, or binds `name` nowhere. The file is parsed, but not run.
+    """Return a one-line message if the file is not valid Python, or binds `name` nowhere; otherwise None.
 
-    Returns None if only an import can tell, because the file binds names dynamically.
+    The file is parsed, not run. Also returns None if the file binds names dynamically, so that only an import can tell.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes, which the import reports

@@ -71,7 +71,7 @@ def points(
 ) -> Iterator[dict[str, Any]]:
     """Yield the fields of a cell for every valid combination of ranks, strategy, values of `KNOBS`, and micro-batches.
 
-    One rank has no strategy, a strategy has only its own knobs, and `no_sync` needs several micro-batches per step.
+    A single rank has no strategy, a strategy has only its own knobs, and `no_sync` needs several micro-batches.
     """
     for each in ranks:
         for strategy, grad_accum in itertools.product(strategies if each > 1 else (None,), accumulations):

@@ -149,7 +149,7 @@ class RunOptions(BaseModel):
 
     @property
     def selection(self) -> Selection:
-        """The part of the result to show: everything, unless a command has options for it."""
+        """The part of the result to show: everything, unless the command has options that select a part."""
         return Selection()
 
     @model_validator(mode="after")

@@ -47,7 +47,7 @@ USUAL = "time"
 
 
 def arms_of(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
-    """Parse both specs; raises UsageError with one line that names the arm and the problem."""
+    """Parse both specs; raises UsageError if one is invalid, naming the arm, or if their commands differ."""
     specs: dict[Arm, RunSpec] = {}
     for arm, text in zip(ARMS, texts, strict=True):
         try:
@@ -84,7 +84,10 @@ Logs = dict[Arm, dict[int, Path]]
 
 
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
-    """Measure both arms in alternating rounds, show the comparison, and return the exit code; raises SysbenchError."""
+    """Measure both arms in alternating rounds, show the comparison, and return the exit code.
+
+    Raises SysbenchError if the arms are invalid or cannot be compared, or if a measurement fails.
+    """
     specs = arms_of(texts)
     from sysbench.commands.compare import cells
     from sysbench.commands.compare.cells import flattened
@@ -242,7 +245,7 @@ def order(number: int) -> tuple[Arm, Arm]:
 
 
 def new_directory(out: Path) -> Path:
-    """Create a directory in `out`, named after the current time; raises OutputError."""
+    """Create a directory in `out`, named after the current time; raises OutputError on failure."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-compare"
     for number in count(1):

@@ -47,7 +47,7 @@ TREATMENTS: Mapping[str, str] = {
     "find": "search",
     "name": "name",
 }
-"""Axes in which two cells can differ, with their names in messages."""
+"""Axes whose effect a comparison can show, with their names in messages."""
 
 EFFORT = ("warmup", "steps", "until", "max_steps", "repeats", "active", "budget", "seed")
 """Axes of measurement effort: how often or how long something was measured."""

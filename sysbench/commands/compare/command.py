@@ -78,7 +78,10 @@ def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
 
 
 def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
-    """Load both sides, and return whether they are the two arms of one `--ab` comparison. Raises LogError."""
+    """Load both sides, and return whether they are the two arms of one `--ab` comparison.
+
+    Raises LogError if a run is missing or cannot be read.
+    """
     from sysbench.log import runs
 
     assert options.a is not None
@@ -100,7 +103,7 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
 
 
 def side_of(name: str, files: Mapping[int, Path]) -> Side:
-    """Load the runs of one side; `files` maps run numbers to files. Raises LogError."""
+    """Load the runs of one side; `files` maps run numbers to files. Raises LogError if a file cannot be read."""
     from sysbench.commands.compare.cells import side
     from sysbench.log import runs
 
@@ -108,7 +111,10 @@ def side_of(name: str, files: Mapping[int, Path]) -> Side:
 
 
 def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
-    """Compare two sides, and apply the gate if there is one; raises UsageError and LogError."""
+    """Compare two sides, and apply the gate if there is one.
+
+    Raises the same exceptions as `comparison.compare`, and UsageError if the gate has nothing to check.
+    """
     from sysbench.commands.compare import comparison
     from sysbench.commands.compare.comparison import gate
     from sysbench.commands.compare.tables import FEW

@@ -59,7 +59,7 @@ class TimeComparison(Frozen):
     high: float | None
     verdict: Verdict
     repeated: Unit
-    """Samples of the interval: steps of one process per side, runs, or rounds."""
+    """Kind of sample behind the interval: steps of one process per side, runs, or rounds."""
     count: int
 
 
@@ -111,7 +111,7 @@ class LeftOver(Frozen):
 
 
 class GeometricMean(Frozen):
-    """Geometric mean over cells of the ratio B / A of one time."""
+    """Geometric mean of the ratio B / A of one time (such as `step`) over several cells."""
 
     kind: Kind
     quantity: str
@@ -184,8 +184,8 @@ class Rules:
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     """Compare two sides cell by cell.
 
-    Raises UsageError if the sides are not comparable, and LogError for an empty side, for sides without a common
-    command, and for invalid times.
+    Raises UsageError if the sides are not comparable, and LogError if a side is empty, if the sides have no command in
+    common, or if times are invalid.
     """
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
@@ -300,9 +300,9 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
 
 
 def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) -> tuple[Judged, float, float] | None:
-    """Return the verdict and the medians of A and B; None if runs are paired and no round contains both.
+    """Return the verdict and the medians of A and B; None if runs are paired and no round contains both sides.
 
-    The verdict is over rounds if runs are paired, over runs if there are enough, or else over steps of the last runs.
+    The verdict compares rounds if runs are paired, runs if there are enough of them, or else steps of the last runs.
     """
     if rules.paired:
         both = [run for run in a if run in b]

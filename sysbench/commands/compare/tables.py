@@ -57,9 +57,9 @@ def refuse_unknown(names: Iterable[str]) -> None:
 
 
 def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
-    """Return the tables called `names`; by default all except `cells`, with only changed memory.
+    """Return the tables called `names`; by default, all except `cells`.
 
-    The default includes phases only if there are few cells.
+    The default includes phases only if there are few cells, and memory only where it changed.
     """
     chosen = tuple(names)
     if not chosen:

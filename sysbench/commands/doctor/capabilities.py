@@ -57,7 +57,7 @@ class Facts:
 
 
 def prospects(facts: Facts) -> list[Prospect]:
-    """Return which commands and machine-dependent options work, in the order of the help."""
+    """Return which commands and machine-dependent options work, in the order of the help screen."""
     device = facts.device
     last = [
         _nsys(facts),
@@ -111,9 +111,9 @@ def cuda_refusal(facts: Facts) -> tuple[str, str | None] | None:
 def runs_on(archs: Sequence[str], capability: str) -> bool:
     """Whether kernels compiled for `archs` (sm_80, sm_90a, compute_90) run on a GPU of this compute capability.
 
-    Code for sm_XY runs on the same major version with an equal or higher minor version; compute_XY is translated for
-    anything newer; an architecture with a letter suffix runs on that version only (CUDA C++ Programming Guide,
-    "Application compatibility").
+    Code for sm_XY runs on the same major version with an equal or higher minor version; code for compute_XY (PTX) is
+    compiled at load time for XY and anything newer; an architecture with a letter suffix runs on that version only
+    (CUDA C++ Programming Guide, "Application compatibility").
     """
     version = _number(capability)
     for arch in archs:

@@ -32,7 +32,7 @@ NVML_LIMIT_S = 20.0
 
 
 class Examination:
-    """Examination of this machine. Creating it starts all child processes; their answers are read later.
+    """Examination of this machine. The constructor starts all child processes; their answers are read later.
 
     Most modules are imported late, so that nothing delays the start of the slowest child.
     """

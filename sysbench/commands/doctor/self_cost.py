@@ -2,7 +2,7 @@
 
 A round runs every arm once, each in a fresh worker, and the next round runs them in the opposite order (A B C C B A …),
 so that drift affects all arms equally. Each round yields the ratio of the median step times with and without a part.
-The result is the median of these ratios over the rounds, and its interval.
+The result is the median of these ratios over the rounds, with a confidence interval.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def measure(
 
 
 def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], None]) -> dict[str, list[float]]:
-    """Measure every arm once per round, each round in the opposite order of the previous one."""
+    """Measure every arm once per round, in an order that is reversed from round to round."""
     measured: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for number in range(rounds):

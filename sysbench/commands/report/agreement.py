@@ -54,7 +54,7 @@ class ClockAndKernels:
 def clock_and_kernels(
     timed: Iterable[TimeCellRecord], profiled: Iterable[ProfileCellRecord], phase: str
 ) -> Iterator[ClockAndKernels]:
-    """Yield one pair for every step that was both timed and profiled on a device of the same name."""
+    """Yield one pair for every step that was both timed and profiled on devices with the same name."""
     by_step: dict[Hashable, ProfileCellRecord] = {}
     for cell in complete(profiled):
         if cell.device is not None and cell.summary is not None and cell.summary.source == "device":

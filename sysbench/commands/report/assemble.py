@@ -47,7 +47,7 @@ FEW_CELLS = 3
 """Largest number of cells for which tables with many rows per cell are shown."""
 
 TOP_KERNELS = 10
-"""Number of kernels, or operators, listed for each cell of a run with more cells."""
+"""Number of kernels, or operators, listed for each cell of a run with more than FEW_CELLS cells."""
 
 OF_AXES: Mapping[str, str] = {"warmup": "warmup"}
 """Tables that are shown only if a certain axis varies, with this axis."""

@@ -111,7 +111,7 @@ def _write(path: Path, files: Iterable[WrittenFile]) -> Iterable[Path]:
 
 
 def _files(document: Document, name: str) -> Iterable[WrittenFile]:
-    """Return the files of a report called `name`, in the format that the suffix of `name` stands for."""
+    """Return the files of a report called `name`, in the format given by the suffix of `name`."""
     from sysbench.commands.report import latex, long_table, markdown, page
     from sysbench.commands.report.wording import WrittenFile
 

@@ -41,7 +41,7 @@ class Finding:
     rests_on: tuple[Basis, ...]
     origin: Origin = "measured"
     reservation: bool = False
-    """Whether it explains why cells have no findings; it is then shown among the cautions."""
+    """Whether the finding explains why cells are excluded; it is then shown among the cautions."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", sentence(self.text))

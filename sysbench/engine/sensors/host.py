@@ -49,7 +49,7 @@ def cpu_name(root: Path) -> str:
 
 
 def in_container(root: Path, environment: Mapping[str, str]) -> bool:
-    """Whether there are signs of a container: marker files, environment variables, cgroups, or an overlay as root."""
+    """Whether there are signs of a container: marker files, environment variables, cgroups, or an overlay root."""
     if any(_exists(root / file) for file in _CONTAINER_FILES):
         return True
     if any(variable in environment for variable in _CONTAINER_VARIABLES):

@@ -102,7 +102,7 @@ class MemoryLimit:
 
 
 def memory_limits(physical_bytes: int, root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
-    """Return the memory limits of this process's cgroup and of the groups above it that are below `physical_bytes`.
+    """Return the memory limits that cgroups impose on this process, except limits of `physical_bytes` or more.
 
     /proc and the cgroup file systems are read below `root`. Empty without cgroups.
     """

@@ -178,7 +178,7 @@ class Gpu:
     def compute_pids(self) -> frozenset[int] | None:
         """Return the driver's ids of the processes that compute on this GPU; None if unknown.
 
-        This takes milliseconds, and a lock of the driver.
+        Slow: it takes milliseconds, and holds a lock of the driver.
         """
         answer = self._ask("processes")
         return frozenset(int(process.pid) for process in answer) if answer is not None else None
@@ -195,7 +195,7 @@ class Gpu:
     def _ask(self, field: str) -> Any:
         """Return the answer of the first NVML call that works; None if none does.
 
-        The working call is kept, because the alternatives may differ in meaning.
+        Later queries use the same call, because the alternatives may differ in meaning.
         """
         if field not in self._open:
             return None

@@ -41,7 +41,7 @@ class Sampler(Protocol):
         """Version of the NVIDIA driver; None without one."""
 
     def watch(self, *pids: int) -> None:
-        """Set the workers to read, including their descendants; replaces earlier workers."""
+        """Watch these processes and their descendants, instead of the earlier ones."""
 
     def use(self, device: DeviceInfo | None) -> None:
         """Set the device of the next cell; None for a cell without a device."""
@@ -88,7 +88,7 @@ class SystemSampler:
         return nvml.driver if nvml else None
 
     def watch(self, *pids: int) -> None:
-        """Set the workers to read, including their descendants; replaces earlier workers."""
+        """Watch these processes and their descendants, instead of the earlier ones."""
         self._tree = WorkerTree(*pids)
         self._load.restart()
         self._load_share = None

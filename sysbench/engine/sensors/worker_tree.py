@@ -54,7 +54,7 @@ class ForeignLoad:
         self._before: tuple[float, float, float] | None = None
 
     def restart(self) -> None:
-        """Discard the previous reading, for use with another tree."""
+        """Discard the previous reading, before use with another tree."""
         self._before = None
 
     def share(self, tree: WorkerTree) -> float | None:

@@ -39,7 +39,7 @@ class Lines(Unattended, Generic[State]):
         self.state = reduce(type(self).advance, earlier, self.blank)
 
     def said(self, event: Event, before: State) -> Iterator[str]:
-        """Yield the progress lines for an event; `before` is the state before it."""
+        """Yield the progress lines for an event; `before` is the state before the event."""
         raise NotImplementedError
 
     def show(self, event: Event) -> None:

@@ -114,7 +114,7 @@ Result = TypeVar("Result")
 
 
 KEPT = 3
-"""Number of cached results: a screen requests the same block at several sizes."""
+"""Number of cached results; several, because a screen requests the same block at several sizes."""
 
 
 def remembered(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
