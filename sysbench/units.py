@@ -200,9 +200,10 @@ def quantity(unit: Unit, value: float | None) -> str:
 
 
 def short(unit: Unit, value: float) -> str:
-    """Format a quantity with a number of at most four characters: `12.3 ms`."""
-    number, _, symbol = quantity(unit, value).partition(" ")
-    digits = number if len(number) <= 4 else number[:4].rstrip(".")
+    """Format a quantity with a number of at most four characters, unless it is 10,000 or more: `12.3 ms`."""
+    number, _, symbol = quantity(unit, value).replace(",", "").partition(" ")
+    before_the_point = len(number.partition(".")[0])
+    digits = number if len(number) <= 4 else f"{float(number):.{max(0, 3 - before_the_point)}f}"
     return f"{digits} {symbol}"
 
 
