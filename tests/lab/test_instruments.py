@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -335,3 +336,15 @@ def test_a_real_ceiling_is_a_rate_that_a_processor_can_have() -> None:
 def test_whether_the_cpu_multiplies_bf16_is_what_the_kernel_lists() -> None:
     listed = set(Path("/proc/cpuinfo").read_text().split())
     assert device_facts.cpu_bf16() is bool(listed & {"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak cannot be reset here")
+def test_memory_of_a_large_cell_is_no_memory_of_the_small_one_after_it() -> None:
+    allocator.release(CPU)
+    before_bytes = allocator.peaks(CPU).host_rss_bytes
+    # 1 MiB each: glibc keeps such blocks when they are freed, if it has kept a larger one before.
+    blocks = [torch.ones(2**18) for _ in range(600)]
+    assert allocator.peaks(CPU).host_rss_bytes - before_bytes > 500 * 2**20
+    del blocks
+    allocator.release(CPU)
+    assert allocator.peaks(CPU).host_rss_bytes - before_bytes < 100 * 2**20

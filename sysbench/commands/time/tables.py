@@ -215,7 +215,7 @@ RANKS = DeclaredTable(
             "host_rss_peak",
             "host memory",
             importance=6,
-            note="host memory: peak resident memory of the rank's process so far",
+            note="host memory: peak resident memory of the rank's process; except on Linux, since its start",
             get=lambda row: row[1].host_rss_peak_bytes,
         ),
     ),
