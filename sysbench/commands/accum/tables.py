@@ -99,7 +99,7 @@ def _four_sums(cell: AccumCellRecord) -> list[SumRecord]:
 
 def _sums_title(cell: AccumCellRecord) -> str:
     count, value = cell.cell.count or 0, cell.cell.value or 0.0
-    return f"s += x, {_spaced(count)} times {value:g}: exactly {count * value:.10g}"
+    return f"s += {value:g}, {_spaced(count)} times; the exact sum is {count * value:.10g}"
 
 
 SUMS = DeclaredTable(
@@ -117,8 +117,8 @@ SUMS = DeclaredTable(
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.sums),
     notes=lambda cell: (
-        f"x: {cell.cell.value:g} in its format; error of x: {_spaced(cell.cell.count or 0)} times its rounding; "
-        "adding: the rest",
+        f"x: {cell.cell.value:g}, rounded to its format; error of x: {_spaced(cell.cell.count or 0)} times the "
+        "rounding error; of adding: the rest",
     ),
 )
 """The four sums: fp32, a narrow format, and narrow numbers added in fp32, with and without conversion."""
@@ -167,12 +167,12 @@ def _orders(cell: AccumCellRecord) -> list[str]:
 
 def _formats_notes(cell: AccumCellRecord) -> Iterator[str]:
     orders = _orders(cell)
-    methods = ["Kahan: carries rounding errors forward"] if "kahan" in orders else []
-    methods += [f"blocked: sums of {cell.cell.block}, then of the sums"] if "blocked" in orders else []
+    methods = ["Kahan: compensated summation"] if "kahan" in orders else []
+    methods += [f"blocked: sums of {cell.cell.block} numbers each, which are then added"] if "blocked" in orders else []
     if methods:
         yield "; ".join(methods)
     rounded = any(each.source == "rounded" for each in cell.sums)
-    yield ("tf32, fp8: fp64, results rounded; " * rounded + "stalls at: step from which s stays constant")
+    yield ("tf32, fp8: computed in fp64 and rounded; " * rounded + "stalls at: step from which s stays constant")
 
 
 FORMATS = DeclaredTable(
@@ -251,7 +251,7 @@ AUTOCAST = DeclaredTable(
             lambda cell: cell.device.type.replace("cuda", "this cuda") if cell.device else "here",
         )
     },
-    notes=("modules: dtype of the output; CUDA, simulated: by its rules, without data; ≠: differs",),
+    notes=("modules: dtype of their output; CUDA, simulated: from CUDA's autocast rules, without data; ≠: differs",),
 )
 """Dtypes of parameters, module outputs, logits, loss and gradients, on this device and on CUDA."""
 
@@ -373,7 +373,7 @@ def _ways_notes(cell: AccumCellRecord, error: str) -> Iterator[str]:
     yield f"({m} × k) · (k × {m}), entries uniform in [0, 1); error: {error}"
     if "as it is" in accumulations:
         narrow = "; in bf16, in fp16: every partial sum rounded to that format" if "narrow" in accumulations else ""
-        yield f"as it is: the device's own sums{narrow}"
+        yield f"as it is: summed as the device does by default{narrow}"
     if "reduced" in accumulations:
         yield "reduced, not reduced: allow_…_reduced_precision_reduction on and off; in …: partial sums rounded to it"
     if _Way("tf32", "as it is", "rounded") in ways:

@@ -163,7 +163,7 @@ SUMMARY = DeclaredTable(
                 else None
             ),
             optional=True,
-            note="several ranks: bytes of the rank with the highest peak; spread: how far below it the lowest peak is",
+            note="several ranks: bytes of the rank with the highest peak; spread: difference to the lowest peak",
         ),
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
         _source_bytes("host_rss_peak", "worker, host memory", importance=3, get=lambda cell: cell.host_rss_peak_bytes),
@@ -564,11 +564,9 @@ def verdict(cell: MemoryCellRecord) -> str:
     found = cell.found
     largest = ""
     if found is not None and found.axis == "ranks":
-        few = f" The fewest ranks that fit are {found.value}: {len(found.tried)} numbers were tried."
+        few = f" The fewest ranks that fit are {found.value}; {len(found.tried)} numbers of ranks were tried."
         largest = (
-            few
-            if found.value
-            else f" No number of ranks below {2 * (found.beyond or 1)} fits; larger numbers were not tried."
+            few if found.value else f" Fewer than {2 * (found.beyond or 1)} ranks do not fit; more were not tried."
         )
     elif found is not None:
         largest = f" The largest {found.axis} that fits is {found.value}." if found.value else " No smaller value fits."
@@ -581,11 +579,12 @@ def verdict(cell: MemoryCellRecord) -> str:
         return f"{cell.detail or 'does not fit'}.{largest}"
     counted = ""
     if cell.gpu is not None:
-        nccl = f", NCCL's buffers {units.size(cell.gpu.nccl_bytes)}" if cell.gpu.nccl_bytes else ""
+        nccl = f", {units.size(cell.gpu.nccl_bytes)} of NCCL buffers" if cell.gpu.nccl_bytes else ""
         workspaces = units.size(cell.by_category.get("workspace", 0))
-        counted = f" (context {units.size(cell.gpu.context_bytes)}{nccl} and workspaces {workspaces} counted)"
+        context = f"{units.size(cell.gpu.context_bytes)} for the CUDA context"
+        counted = f" This counts {context}{nccl} and {workspaces} of workspaces."
     spare = f", with {units.size(reached.margin_bytes)} to spare" if reached.margin_bytes is not None else ""
-    return f"fits{spare}{counted}.{largest}"
+    return f"fits{spare}.{counted}{largest}"
 
 
 def _notes(record: MemoryRecord) -> Iterator[Remark]:
@@ -603,7 +602,7 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         (cell,) = record.cells
         wide, batch, ctx = shape.d_model, _value(cell, "batch"), _value(cell, "ctx")
         product = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
-        yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes or 0)}: {product}")
+        yield Remark("note", f"the residual stream takes {units.size(cell.residual_bytes or 0)}: {product}")
         if cell.cell.mode in NEW_GRADIENTS and cell.cell.strategy in (None, "ddp"):
             weights = 4 * (cell.model.parameters or 0)
             state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""

@@ -32,7 +32,7 @@ def sheets(document: Document) -> Iterator[Sheet]:
 
 
 def _finding(finding: Finding, of: str = "") -> Remark:
-    """Return a finding with its origin, unless it was measured: `2.7b: the peak is 3.0 GiB (simulated).`"""
+    """Return a finding with its origin, unless it was measured: `Simulated: 2.7b: the peak is 3.0 GiB.`"""
     mark = MARKS[finding.origin]
-    text = f"{finding.text.removesuffix('.')} ({mark})." if mark else finding.text
-    return Remark("finding", f"{of}: {text}" if of else text)
+    text = f"{mark.capitalize()}: {finding.text}" if mark else finding.text
+    return Remark("finding", f"{of}{'' if of.endswith('?') else ':'} {text}" if of else text)

@@ -113,8 +113,8 @@ def _mfu_note(record: TimeRecord) -> str:
     }
     named = "; ".join(f"{units.flop_rate(rate)} in {precision}, {source}" for precision, rate, source in peaks)
     return (
-        "MFU: FLOPs of a step over (its mean time × peak); of a forward pass B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], "
-        "of backward twice that, causality not subtracted, recomputation not counted; "
+        "MFU: FLOPs of a step divided by (mean step time × peak); B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV] FLOPs for "
+        "forward and twice that for backward, without a discount for causality and without recomputation; "
         f"peak: {named or 'unknown for this device'}"
     )
 
@@ -125,8 +125,8 @@ def _energy_note(record: TimeRecord) -> str:
     if not counted:
         return "energy: no energy counter was read; NVIDIA's driver has one for Volta and later"
     what = (
-        "energy: of the whole GPU, including idle power and other processes, by NVML's counter during the measured "
-        f"steps; the counter is updated every {0.02:g} to {UPDATE_S:g} s"
+        "energy: read from NVML's counter during the measured steps, for the whole GPU, including idle power and "
+        f"other processes; the counter is updated every {0.02:g} to {UPDATE_S:g} s"
     )
     shares = [each.uncertainty_share for each in counted if each.uncertainty_share is not None]
     known = f", so the uncertainty is ± {units.share(max(shares))}" if shares else ""
