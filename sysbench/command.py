@@ -196,7 +196,7 @@ STORED: Final = "stored"
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
     """Build a spec from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
     if "kind" not in fields:
-        raise ValueError(f"it does not say which command wrote it (kind: {', '.join(kinds())})")
+        raise ValueError(f"it does not name the command that wrote it (kind: {', '.join(kinds())})")
     return measuring(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 

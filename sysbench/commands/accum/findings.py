@@ -105,7 +105,7 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
         which = listed([*differing[:4], *more])
         alone = len(differing) == 1
         rest = f"On this {here}, the dtype{'' if alone else 's'} of {which} differ{'s' * alone}."
-    return f"On CUDA under {precision}: {', '.join(said)}. {rest}"
+    return f"Under {precision} autocast on CUDA, the dtypes are: {', '.join(said)}. {rest}"
 
 
 def place(each: DtypeRecord) -> str:
@@ -141,11 +141,13 @@ def _breaks(each: NormRecord) -> str:
     above = each.wrong_from
     squares = above is not None and each.variance_overflows_from is not None and above >= each.variance_overflows_from
     if above is None:
-        said = f"{each.dtype} works up to the largest tested scale"
+        said = f"Layer norm in {each.dtype} works up to the largest tested scale"
     else:
-        said = f"{each.dtype} fails from scale {power(above)} on" + (", where the squares overflow" if squares else "")
+        said = f"Layer norm in {each.dtype} fails from scale {power(above)} on" + (
+            ", where the squares overflow" if squares else ""
+        )
     if each.variance_vanishes_to is not None:
-        said += f"; at scales up to {power(each.variance_vanishes_to)} the variance underflows to 0"
+        said += f"; at scales up to {power(each.variance_vanishes_to)}, the variance underflows to 0"
     return said + "."
 
 

@@ -117,8 +117,7 @@ SUMS = DeclaredTable(
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.sums),
     notes=lambda cell: (
-        f"x: {cell.cell.value:g}, rounded to its format; error of x: {_spaced(cell.cell.count or 0)} times the "
-        "rounding error; of adding: the rest",
+        f"error of x: {_spaced(cell.cell.count or 0)} times its rounding error; error of adding: the rest",
     ),
 )
 """The four sums: fp32, a narrow format, and narrow numbers added in fp32, with and without conversion."""
@@ -168,11 +167,11 @@ def _orders(cell: AccumCellRecord) -> list[str]:
 def _formats_notes(cell: AccumCellRecord) -> Iterator[str]:
     orders = _orders(cell)
     methods = ["Kahan: compensated summation"] if "kahan" in orders else []
-    methods += [f"blocked: sums of {cell.cell.block} numbers each, which are then added"] if "blocked" in orders else []
+    methods += [f"blocked: sums of blocks of {cell.cell.block}, then their sum"] if "blocked" in orders else []
     if methods:
         yield "; ".join(methods)
     rounded = any(each.source == "rounded" for each in cell.sums)
-    yield ("tf32, fp8: computed in fp64 and rounded; " * rounded + "stalls at: step from which s stays constant")
+    yield ("tf32, fp8: rounded from fp64; " * rounded + "stalls at: step from which s stays constant")
 
 
 FORMATS = DeclaredTable(

@@ -289,7 +289,8 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
     exact = [memory for cell in found.cells for memory in cell.memory if memory.exact and memory.a_bytes]
     changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
     if exact and not changes:
-        yield Remark("finding", f"memory: all {len(exact)} peaks are identical to the byte")
+        peaks = "the peak is" if len(exact) == 1 else f"all {len(exact)} peaks are"
+        yield Remark("finding", f"memory: {peaks} identical to the byte")
     elif changes:
         span = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
         yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {span}")

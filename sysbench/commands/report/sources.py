@@ -128,7 +128,7 @@ def _absent(experiments: dict[Path, Manifest], found: Sequence[_Found]) -> Itera
         for entry in experiment.runs if there else ():
             if entry.name in there:
                 continue
-            why = "not there"
+            why = "missing"
             if entry.failure:
                 why = f"failed: {entry.failure}"
             elif entry.here == "left out":

@@ -894,7 +894,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
     """
     if chosen := tuple(names):
-        return filled(TABLES, record, chosen, why=": it compares values of an axis that has only one here")
+        return filled(TABLES, record, chosen, why=": it compares the values of an axis, and this run has only one")
     if predicted.is_predicted(record):
         return predicted.usual(record)
     differing = axes.varying(axes.axes_of(record.cells))

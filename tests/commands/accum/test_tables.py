@@ -110,7 +110,7 @@ def test_norm_that_never_breaks_is_not_said_to() -> None:
         scales=[1.0],
         relative_errors=[0.01],
     )
-    assert finding(made("norm", norms=[holds])) == "bf16 works up to the largest tested scale."
+    assert finding(made("norm", norms=[holds])) == "Layer norm in bf16 works up to the largest tested scale."
 
 
 def test_layers_that_differ_are_all_named() -> None:
