@@ -287,8 +287,8 @@ NORM = DeclaredTable(
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.norms),
     notes=lambda cell: (
-        f"scales of {cell.cell.width} inputs with mean and std 1, in powers of two; eps {cell.cell.eps:g}",
-        "inside: format of mean, variance and rsqrt, each operation rounded; rsqrt: of the variance without eps",
+        f"scale: of {cell.cell.width} inputs with mean and std 1, in powers of two; eps {cell.cell.eps:g}",
+        "inside: format of mean, variance and rsqrt, rounded after each operation; rsqrt: of the variance without eps",
         f"output wrong: ‖y − y64‖ / ‖y64‖ is at least {WRONG_SHARE}; error at 1: this error at scale 1",
     ),
 )
@@ -465,7 +465,7 @@ def _long(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
 
 CELLS = DeclaredTable(
     "cells",
-    "everything",
+    "all results",
     (Field("number", unit="number", get=itemgetter(3)), Field("word", get=itemgetter(4))),
     rows=_long,
     leading=leading(

@@ -202,7 +202,7 @@ def _clock(cells: Cells) -> tuple[str, ...]:
     if not timed:
         return ()
     device = all(cell.device_events for cell in timed)
-    return ("times by device events" if device else "times by the host's clock, between two synchronizations",)
+    return ("measured with device events" if device else "measured with the host's clock between two synchronizations",)
 
 
 _MEDIAN = Field("{phase}_median", "median {phase}", "s", wide_range=True, offered=True, get=_median)
@@ -501,7 +501,7 @@ EXPONENTS = DeclaredTable(
             get=lambda each: f"d {each.cells[0].cell.dim}" if each.axis == "seq" else f"N {each.cells[0].cell.seq}",
         ),
     ),
-    notes=("least squares on logarithms, 95 % CI from the residuals; at least three sizes",),
+    notes=("fitted by least squares on logarithms to at least three sizes; 95 % CI from the residuals",),
 )
 """Growth of every implementation in N and in d: the exponent, its 95 % interval, and the fitted sizes."""
 

@@ -78,7 +78,7 @@ def differences_table(found: Comparison) -> Tables:
         return []
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
     rows = tuple((each.name, each.a, each.b) for each in found.differences)
-    return [Table("differences", "differs in", columns, rows, 1)]
+    return [Table("differences", "differences", columns, rows, 1)]
 
 
 def verdicts_table(found: Comparison) -> Tables:
@@ -110,7 +110,9 @@ def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
     title = kind if headline else f"{kind}: phases of a step"
     rounds = any(time.repeated == "rounds" for cell in found.cells for time in cell.times)
     what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
-    note = f"{what} with its 99 % interval: below 1, B is faster; SAME means within {_percent(found.margin)}"
+    note = (
+        f"{what} with its 99 % interval; below 1, B is faster; SAME: they differ by less than {_percent(found.margin)}"
+    )
     columns = (
         *_axis_columns(axes),
         Column("quantity", "time"),

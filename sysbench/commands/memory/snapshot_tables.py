@@ -103,7 +103,7 @@ class _Group(NamedTuple):
 
 LARGEST_ALLOCATIONS = DeclaredTable(
     "largest",
-    lambda timeline: _title("largest at the peak", timeline, "categories"),
+    lambda timeline: _title("largest allocations at the peak", timeline, "categories"),
     (
         Field("count", get=lambda row: f"{row.group.count} ×"),
         Field("size", "each", "bytes", "{source}", get=lambda row: row.group.size_bytes),

@@ -428,7 +428,7 @@ CELLS = DeclaredTable(
 
 LARGEST_ALLOCATIONS = DeclaredTable(
     "largest",
-    lambda one: _title(f"largest at the peak{one.which}", one),
+    lambda one: _title(f"largest allocations at the peak{one.which}", one),
     (
         Field("count", get=lambda group: f"{group.count} ×"),
         Field("size", "each", "bytes", "{source}", get=lambda group: group.size_bytes),
@@ -526,7 +526,7 @@ RESIDUAL = DeclaredTable(
         Field("ctx", get=lambda row: row[2]),
         Field("d_model", get=lambda row: row[3]),
     ),
-    notes=("batch × ctx × d_model × 4: the residual stream stays in fp32 under autocast. Computed, not measured",),
+    notes=("batch × ctx × d_model × 4: the residual stream stays in fp32 under autocast; computed, not measured",),
 )
 """Size of one residual stream, and its factors."""
 
@@ -542,7 +542,7 @@ STATE = DeclaredTable(
     ),
     rows=lambda record: {cell.cell.size: cell for cell in record.cells if cell.cell.own is None}.values(),
     leading=leading(Field("size", get=lambda cell: cell.cell.size)),
-    notes=("in fp32 for every precision; copies made by autocast count as activations. Computed, not measured",),
+    notes=("in fp32 for every precision; copies made by autocast count as activations; computed, not measured",),
 )
 """Weights, gradients and AdamW's state: 4, 4 and 8 bytes per parameter."""
 

@@ -134,9 +134,9 @@ def _energy_note(record: TimeRecord) -> str:
     if not withheld:
         return what + known
     needed = [each.steps_needed for each in withheld if each.steps_needed]
-    remedy = f": use --steps {max(needed)}" if needed else ""
+    remedy = f"; use --steps {max(needed)}" if needed else ""
     few = f"{len(withheld)} cell{'' if len(withheld) == 1 else 's'}"
-    return f"{what}{known}; withheld for {few}: {withheld[0].withheld} (needs {SHORTEST_S:g} s of readings){remedy}"
+    return f"{what}{known}; withheld for {few}: {withheld[0].withheld} ({SHORTEST_S:g} s is needed{remedy})"
 
 
 _on_request = partial(Field, offered=True)
@@ -248,7 +248,7 @@ def _phase_notes(record: TimeRecord) -> Iterator[str]:
     phases = [phase for cell in record.cells for phase in cell.phases.values()]
     by_device = any(phase.wall is None and phase.device is not None for phase in phases)
     if by_device:
-        yield "phases by device events, step by the host's clock (--sync step)"
+        yield "phases measured with device events, the step with the host's clock (--sync step)"
     if any(cell.cell.grad_accum > 1 for cell in record.cells):
         yield predicted.MICRO_BATCHES
 
@@ -476,7 +476,7 @@ def arms_table(axis: str) -> DeclaredTable:
     each_arm = Each("arm", _ARM_COLUMNS, values=lambda arms: arms.values, ahead=axis, said=said)
     return DeclaredTable(
         axis,
-        lambda arms: f"{said(arms.values[0])} against {', '.join(map(said, arms.values[1:]))}",
+        lambda arms: f"{said(arms.values[0])} vs. {', '.join(map(said, arms.values[1:]))}",
         (Each("phase", (each_arm,), values=lambda arms: arms.phases),),
         rows=_Arms.rows,
         leading=along(
