@@ -17,7 +17,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
 from sysbench.commands.memory.spec import extreme
-from sysbench.render.findings import Said, listed, named, namer, share_range, together_named
+from sysbench.render.findings import Said, counted, listed, named, namer, share_range, together_named
 from sysbench.render.table import sentence
 
 NOTABLE: Final = 0.01
@@ -101,7 +101,7 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             found = _pairs(cells, axis, base, other)
             for mode in dict.fromkeys(_mode(pair.base) for pair in found):
                 of_mode = [pair for pair in found if _mode(pair.base) == mode]
-                where = f"{mode}: " if several_modes else ""
+                where = f"in {mode}, " if several_modes else ""
                 yield Said(f"{where}{_difference(of_mode, axis)}", _cells_of(of_mode))
 
 
@@ -174,7 +174,7 @@ def _against_forward(pair: Pair) -> str:
 def _difference(found: Sequence[Pair], axis: str) -> str:
     """Compare two values of an axis over pairs of one mode, and state where the largest difference comes from.
 
-    `compared with fp32, bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128. …`
+    `bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, compared with fp32. …`
     """
     base, other = (axes.phrase(axis, cell.axes.get(axis)) for cell in (found[0].base, found[0].other))
     ordered = sorted(found, key=lambda pair: pair.share)
@@ -197,7 +197,8 @@ def _difference(found: Sequence[Pair], axis: str) -> str:
     same = [pair.base for pair in ordered if abs(pair.share) <= NOTABLE]
     rest = f" It makes no difference for {together_named(same, bases, ('mode',))}." if same else ""
     why = _reason(high if costs else low, autocast=axis == "precision" and costs, offset=saves, several=several)
-    return f"compared with {base}, {other} {' and '.join(ends)}.{why}{rest}"
+    both = ", compared with" if len(ends) > 1 else " compared with"
+    return f"{other} {' and '.join(ends)}{both} {base}.{why}{rest}"
 
 
 def _reason(pair: Pair, *, autocast: bool, offset: bool, several: bool) -> str:
@@ -424,11 +425,13 @@ def _searches(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     if searched:
         axis = searched[0][1].axis
         name = namer([cell for cell, _ in searched], (axis,))
-        words = [
-            f"{'' if found.beyond or axis == 'ranks' else 'at least '}{found.value}"
-            f"{f' ({name(cell)})' if len(searched) > 1 else ''}"
-            for cell, found in searched
-        ]
+        found_by: dict[str, list[str]] = {}
+        for cell, found in searched:
+            at_least = "" if found.beyond or axis == "ranks" else "at least "
+            found_by.setdefault(f"{at_least}{found.value}", []).append(name(cell))
+        words = [f"{value} ({', '.join(names)})" for value, names in found_by.items()]
+        if len(found_by) == 1:
+            words = [f"{next(iter(found_by))}{f' in {counted(len(searched))}' * (len(searched) > 1)}"]
         verb = "fits is" if axis != "ranks" else "fit are"
         yield Said(f"the {extreme(axis)} that {verb} {listed(words)}.", tuple(cell for cell, _ in searched))
 

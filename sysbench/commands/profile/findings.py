@@ -56,7 +56,7 @@ NAMES: Final[Mapping[KernelClass, str]] = {
     "optimizer": "the optimizer's kernels",
     "copy": "copies",
     "communication": "communication",
-    "other": "others",
+    "other": "other work",
 }
 
 _POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "profiler")

@@ -38,10 +38,10 @@ def test_of_the_third_report_a_training_step_is_held_against_forward() -> None:
 
 
 def test_of_the_third_report_mixed_precision_costs_memory_for_copies_of_the_weights() -> None:
-    assert about(third_report(), "forward: compared with fp32, bf16") == (
-        "forward: compared with fp32, bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) "
-        "for ctx 128. The increase comes from autocast's 16-bit copies of the weights (6.30 GiB, computed), partly "
-        "offset by smaller activations."
+    assert about(third_report(), "in forward, bf16") == (
+        "in forward, bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, "
+        "compared with fp32. The increase comes from autocast's 16-bit copies of the weights (6.30 GiB, computed), "
+        "partly offset by smaller activations."
     )
 
 
@@ -117,7 +117,7 @@ def test_other_savings_are_explained_by_category() -> None:
         for attention, size in (("naive", 60.0), ("sdpa", 20.0))
     ]
     assert about(cells, "saves") == (
-        "compared with naive attention, sdpa attention saves 40.0 GiB (67 %). Activations shrink by 40.0 GiB."
+        "sdpa attention saves 40.0 GiB (67 %) compared with naive attention. Activations shrink by 40.0 GiB."
     )
 
 
@@ -162,6 +162,22 @@ def test_what_a_search_found_is_said_and_stands_beside_nothing_else() -> None:
     cell = memory_cell(70 * GIB, simulate="h100", find="batch", ctx=512, fits=True, found=found)
     assert about([cell], "fits") == "the largest batch that fits is 5."
     assert withheld([cell], "reserves")
+
+
+def test_cells_with_the_same_result_of_a_search_share_it() -> None:
+    cells = [
+        memory_cell(
+            70 * GIB,
+            simulate="h100",
+            find="batch",
+            ctx=ctx,
+            fits=True,
+            found=LargestRecord(axis="batch", value=value, beyond=value + 1, tried=[value]),
+        )
+        for ctx, value in ((128, 7), (256, 5), (512, 5))
+    ]
+    assert about(cells, "largest batch") == "the largest batch that fits is 7 (ctx 128) and 5 (ctx 256, ctx 512)."
+    assert about(cells[1:], "largest batch") == "the largest batch that fits is 5 in both cells."
 
 
 def test_by_how_much_it_does_not_fit_is_said_where_it_is_known() -> None:
