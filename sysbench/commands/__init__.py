@@ -1,4 +1,4 @@
-"""One folder per command, all alike; the `COMMAND` in its `__init__` is its interface."""
+"""The commands, one package each; each package has the same structure and exposes `COMMAND` in its `__init__`."""
 
 PACKAGES = (
     "sysbench.commands.time",

@@ -1,6 +1,6 @@
-"""Traces, memory snapshots, and files written by `--from FILE --json`, which commands accept like finished runs.
+"""Input files that are not runs: traces, memory snapshots, and tables that sysbench wrote with `--json`.
 
-`report` gives each its own section, and `compare` compares two of a kind.
+`report` shows each file in its own section, and `compare` compares two files of the same kind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SNAPSHOTS = (".pickle", ".pickle.gz", ".pkl")
 
 @dataclass(frozen=True)
 class TraceArtefact:
-    """Summaries of one trace or several."""
+    """Summaries of one or more traces."""
 
     name: str
     summaries: tuple[ProfileSummary, ...]
@@ -59,9 +59,9 @@ Artefact = TraceArtefact | TablesArtefact
 
 
 def read(path: Path) -> Artefact | None:
-    """Read the trace, snapshot or tables in a file; None for a directory, a log, a record or a missing file.
+    """Return the trace, snapshot or tables in a file; None for a directory, a log, a record or a missing file.
 
-    Raises LogError for a file that cannot be read.
+    Raises LogError if the file cannot be read.
     """
     name = path.name.lower()
     if not path.is_file():
@@ -86,11 +86,11 @@ def read(path: Path) -> Artefact | None:
 _BEGINNING_BYTES = 4096
 
 _TRACE = re.compile(rb'\A\s*\[|"(traceEvents|schemaVersion|deviceProperties|distributedInfo)"')
-"""Beginning of a file in Chrome's trace format, as opposed to files that sysbench writes."""
+"""Matches the beginning of a file in Chrome's trace format, but not of files that sysbench writes."""
 
 
 def _written(path: Path, beginning: bytes) -> Artefact | None:
-    """Read a file that `profile --from`, `memory --from` or `--plan` wrote with `--json`; None for a record."""
+    """Return what `profile --from`, `memory --from` or `--plan` wrote with `--json`; None for a record."""
     from sysbench.commands.profile.record import TraceRecord
 
     with _refused(path):

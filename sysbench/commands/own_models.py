@@ -1,4 +1,4 @@
-"""Events about the user's models: what ran, and how many FLOPs a step has."""
+"""Events that report facts about the user's own models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _ANY_GPU = Gpu("any", 1 << 50)
 
 
 def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBuilt]:
-    """Yield the facts about a user's model: before its first step, and again after it if the loss was unknown until
-    then.
+    """Yield the facts about a user's model, including its FLOPs, which are counted in a simulated step.
 
-    FLOPs are counted in a step without data.
+    Called before and after the first step, because the loss may be unknown before that step.
     """
     if cell.own is None:
         return
@@ -32,13 +31,13 @@ def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBui
 
 
 def own_model_ran(cell: str, step: TrainingStep) -> Iterator[OwnModelBuilt]:
-    """Yield the facts about a user's model without counting FLOPs."""
+    """Yield the facts about a user's model, without FLOPs."""
     if step.work.own is not None:
         yield OwnModelBuilt(at_s=time.time(), cell=cell, **facts_of(step.work, None).model_dump())
 
 
 def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) -> Iterator[OwnModelBuilt]:
-    """Yield the facts that a recording has about a user's model; FLOPs of fused CPU kernels cannot be counted."""
+    """Yield the facts about a user's model in a recorded step, with FLOPs only if the step was simulated."""
     if (own := recording.own_model) is not None:
         flops = own.flops if simulated else None
         yield OwnModelBuilt(at_s=time.time(), cell=cell, **own.model_dump() | {"flops": flops})
@@ -46,7 +45,7 @@ def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) 
 
 @lru_cache(maxsize=1)
 def _counted(cell: ModelCell) -> tuple[OwnModelFacts | None, str | None]:
-    """Return the FLOPs of a step without data, or the reason why they are unknown."""
+    """Return the facts from a simulated step, or the reason why the step cannot be simulated."""
     try:
         return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False).own_model, None
     except Exception as error:  # noqa: BLE001  FLOPs are a bonus; what cannot run without data may run with it.

@@ -1,4 +1,4 @@
-"""The plan of a run: its cells, their cost, and whether they fit. Nothing is measured."""
+"""The plan of a run: cells, FLOPs, memory, and whether the cells fit. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sysbench.spec.model import ModelCell
 def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
     """Return a table with one row per cell: parameters, FLOPs, predicted memory, and whether it fits.
 
-    Each cell is compared with the GPU that it is simulated for, or otherwise with `device`; without either there is no
-    verdict.
+    The memory of each cell is compared with the GPU for which it is simulated, or else with `device`; without a GPU,
+    there is no verdict.
     """
     devices = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
     specs = [cell.model_dump() for cell in cells]
@@ -58,7 +58,7 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
         return [NOTHING] * (4 if device is None else 6)
     needed = formulas.predicted_bytes(planned)
     if device is not None and needed is not None:
-        # Autograd runs backward on a thread of its own, which has a handle of its own.
+        # Autograd runs backward on its own thread, whose cuBLAS handle has a second workspace.
         needed += Gpu.of(device).workspace_bytes * (1 if cell.mode == "inference" else 2)
     flops = formulas.phase_flops(shape, cell.ctx, cell.batch)
     row: list[Cell] = [
@@ -76,6 +76,6 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
 
 
 def sheet(cells: Sequence[RunCell], device: Hardware | None = None) -> Sheet:
-    """Return the plan of a run, with the common axes of its cells above it."""
+    """Return the plan of a run, with the axis values that all cells share above it."""
     specs = [cell.model_dump() for cell in cells]
     return Sheet((*axes.subject(specs), *axes.effort(specs)), (plan(cells, device),))

@@ -1,4 +1,4 @@
-"""Refuses predictions before a worker starts: for unknown GPUs, and for GPUs that can be measured here."""
+"""Checks before a prediction: the rates are known, the GPU is not in this machine, and the host file is valid."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def refuse_unpredictable(
     slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
 ) -> None:
-    """Raise UsageError for a GPU whose rates are unknown or belong to another GPU, for a GPU that is here, and for an
-    unknown host.
+    """Raise UsageError for an invalid host file, a GPU with unusable rates and, unless `force`, a GPU in this machine.
 
     `option` is the option that names the GPUs.
     """
@@ -35,7 +34,7 @@ def refuse_unpredictable(
 
 
 def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simulate") -> None:
-    """Raise UsageError for a GPU that is here, unless `force` is given."""
+    """Raise UsageError if this machine has one of these GPUs, unless `force` is given."""
     from sysbench.engine.sensors.nvml import present_gpus
     from sysbench.spec import hardware
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sysbench.render.dashboard.progress import Progress
     from sysbench.render.table import Sheet
 
-# Modules that are not needed to refuse a bad option are imported where they are used, so that mistakes are answered
+# Modules that are not needed to refuse a bad option are imported where they are used, so that mistakes are reported
 # at once.
 
 
@@ -42,7 +42,7 @@ class ShowOptions(Protocol):
 
     @property
     def json_path(self) -> str | None:
-        """File for JSON, or - for stdout."""
+        """File for JSON, or `-` for stdout; None if no JSON is requested."""
 
     @property
     def format(self) -> Format:
@@ -50,24 +50,24 @@ class ShowOptions(Protocol):
 
 
 class RecordOptions(ShowOptions, Protocol):
-    """What to show from a record."""
+    """Parts of a record to show."""
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Tables to show; the default ones if empty."""
+        """Tables to show; the default tables if empty."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns to show; the default ones if empty."""
+        """Columns to show; the default columns if empty."""
 
     @property
     def selection(self) -> Selection:
-        """The part of the result to show."""
+        """Which part of a profile to show, and in what order."""
 
 
 @dataclass(frozen=True)
 class Performed:
-    """Results of a run."""
+    """Record and files of a run."""
 
     record: RunRecord[Any]
     files: tuple[Path, ...] = ()
@@ -75,9 +75,9 @@ class Performed:
 
 
 def options_of(kind: Kind, given: Given) -> Any:
-    """Return a command's options, with names of earlier runs replaced by their files.
+    """Return the validated options of a command; names of earlier runs are replaced by their files.
 
-    Raises UsageError, and LogError for a name that matches no run of this command, or several.
+    Raises UsageError for invalid options, and LogError unless each name matches exactly one run of this command.
     """
     options = validated(measuring(kind).options_class, given)
     source, resume = getattr(options, "source", None), options.resume
@@ -94,7 +94,10 @@ def options_of(kind: Kind, given: Given) -> Any:
 
 
 def earlier(kind: Kind, path: Path, directory: Path) -> Path:
-    """Return the file of an earlier run if `path` is its name; raises LogError if it matches none, or several."""
+    """Return the file of the earlier run named `path`, or `path` itself if it is a path rather than a name.
+
+    Raises LogError unless the name matches exactly one run.
+    """
     if path.exists() or path.suffix or path.name != str(path):
         return path
     from sysbench.log import runs
@@ -107,9 +110,10 @@ def earlier(kind: Kind, path: Path, directory: Path) -> Path:
 
 
 def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
-    """Answer a command line: show a saved run or the plan, or run the cells and exit with the exit code.
+    """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code.
 
-    Raises what `options_of` and `carry_out` raise, and UsageError for tables and files that the run cannot have.
+    Raises the exceptions of `options_of` and `carry_out`, UsageError for an unknown table or file format, and
+    OutputError for a file that cannot be written.
     """
     command = measuring(kind)
     options = options_of(kind, options_given)
@@ -139,9 +143,9 @@ def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
 
 @contextmanager
 def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
-    """Yield the options for rank 0 of torchrun or srun, or for a process that was started alone.
+    """Yield the options if this process is rank 0 of torchrun or srun, or the only process.
 
-    The other ranks take part in the run here, if any cell has several ranks, and exit.
+    Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
     """
     from sysbench.engine.nodes.launched import among_others, launched
 
@@ -156,7 +160,7 @@ def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
     from sysbench.engine.nodes import links, seat
     from sysbench.engine.nodes.wire import Hello
 
-    measuring(spec.kind).part("record")  # whose events are told
+    measuring(spec.kind).part("record")  # importing the record registers the events that ranks send
     hello = Hello(
         rank=max(own.rank, 1),
         ranks=own.ranks,
@@ -175,7 +179,10 @@ def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
 
 
 def perform(spec: RunSpec, options: RunOptions) -> Performed:
-    """Run the cells and write the requested files; raises what `carry_out` raises, and an error for an invalid file."""
+    """Run the cells and write the requested files.
+
+    Raises the exceptions of `carry_out`, UsageError for an unknown file format, and OutputError for an unwritable file.
+    """
     _refuse_unwritable(spec.kind, options)
     record = carry_out(spec, options)
     command = measuring(spec.kind)
@@ -189,7 +196,7 @@ def _refuse_unwritable(kind: Kind, options: RunOptions) -> None:
 
 
 def refuse_wrong_figure(path: Path | None) -> None:
-    """Raise UsageError for a file of `--figure` without a supported image extension."""
+    """Raise UsageError if the file given to `--figure` has no supported image extension."""
     from sysbench.render.plots import FORMATS
 
     if path is not None and path.suffix.lower().removeprefix(".") not in FORMATS:
@@ -197,14 +204,14 @@ def refuse_wrong_figure(path: Path | None) -> None:
 
 
 def refuse_wrong_results(spec: RunSpec, options: RunOptions) -> None:
-    """Raise UsageError or OutputError for tables, columns and files that a run of this spec cannot have."""
+    """Raise UsageError for an unknown table, column or file format, and OutputError if a file cannot be written."""
     refuse_unknown_tables(spec.kind, options)
     refuse_unknown_columns(spec, options)
     _refuse_unwritable(spec.kind, options)
 
 
 def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
-    """Raise UsageError for the first table that this command does not have."""
+    """Raise UsageError if a requested table does not exist in this command."""
     tables = measuring(kind).part("tables") if options.tables else {}
     for name in options.tables:
         if name not in tables:
@@ -212,7 +219,7 @@ def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
 
 
 def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
-    """Raise UsageError for the first column that no table of this run can have."""
+    """Raise UsageError if a requested column does not exist in any table of this run."""
     if not options.columns:
         return
     from sysbench.render import declared
@@ -221,14 +228,14 @@ def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
 
 
 def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
-    """Raise UsageError for options next to `--from` that describe another run and would have no effect."""
+    """Raise UsageError if options of a new run are combined with `--from`, where they would have no effect."""
     if given:
         names = ", ".join(option_name(spec, field) for field in given)
         raise UsageError(f"--from shows a finished run; {names} would have no effect")
 
 
 def resumed(kind: Kind, path: Path | None) -> Given:
-    """Return the options of a log to resume; options given in addition must agree with them."""
+    """Return the spec fields in the log to resume; fields on the command line must agree with them."""
     if path is None:
         return {}
     from sysbench.commands import saved
@@ -237,7 +244,7 @@ def resumed(kind: Kind, path: Path | None) -> Given:
 
 
 def show_plan(spec: RunSpec, options: RunOptions) -> None:
-    """Show the cells of the spec; raises UsageError for a cell that cannot run anywhere."""
+    """Show the plan of a run; raises UsageError for a cell that cannot run anywhere."""
     from sysbench.engine.plan import refuse_impossible
 
     cells: list[RunCell] = list(spec.cells())
@@ -246,7 +253,7 @@ def show_plan(spec: RunSpec, options: RunOptions) -> None:
 
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
-    """Print a sheet without a record to stdout: as JSON with `--json -`, otherwise its tables."""
+    """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file."""
     from sysbench.log import storage
     from sysbench.render import output
     from sysbench.render.csv import sheet_json
@@ -261,12 +268,12 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
 
 
 def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
-    """Run the spec, save its record and show it; raises UsageError for columns that it cannot have."""
+    """Run the cells, then save and show the record; raises UsageError for columns that the run cannot have."""
     refuse_unknown_columns(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
     from sysbench.log import runs, storage
 
-    # The first two signals do not interrupt the saving, whether they arrive during the run or while it is saved.
+    # A first or second signal does not prevent saving, whether it arrives during the run or while the record is saved.
     with catch_interrupts():
         path = _measured(spec, options, provisions)
         record: RunRecord[Any] = runs.load(path)
@@ -274,7 +281,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
         content = record.model_dump_json(indent=1).encode() + b"\n"
         from concurrent.futures import ThreadPoolExecutor
 
-        # The record is written while the tables are drawn: a disk may be slow.
+        # Disks may be slow, so the record is written while the tables are drawn.
         writer = ThreadPoolExecutor(max_workers=1)
         written = writer.submit(storage.write_atomically, saved_to, content)
     with writer:
@@ -294,7 +301,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
 
 
 def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None) -> Path:
-    """Run the spec, showing its progress, and return its log."""
+    """Run the cells, show their progress, and return the log."""
     from sysbench.engine import session
 
     with session.run(spec, options, provisions=provisions) as running:
@@ -303,13 +310,18 @@ def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None)
         with collection_paused():
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
+            from sysbench import cells as axes
             from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
 
             measuring(spec.kind).part("record")
             events.build()
             records.build()
-        with _progress(spec.kind, options) as progress:
+        # An experiment has chosen, and has its own line above the dashboard.
+        unchosen = "" if options.overall else axes.by_default(spec)
+        if unchosen:
+            say(unchosen, options)
+        with _progress(spec.kind, options, unchosen) as progress:
             for event in chain(beginning, running):
                 progress.show(event)
         return running.log_path
@@ -326,7 +338,7 @@ def tracebacks(path: Path) -> Iterator[str]:
 
 
 def printed_by_models(record: RunRecord[Any]) -> Iterator[str]:
-    """Yield the output of the user's models, line by line and marked as theirs."""
+    """Yield the lines that the user's models printed, each after the name of its model."""
     models = (cell.own_model for cell in record.cells if cell.own_model)
     for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
         yield from (f"{name} printed: {line}" for line in text.splitlines())
@@ -342,7 +354,7 @@ class Saved:
 
 
 def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path, ...]:
-    """Report each file as soon as it is written, and return their paths."""
+    """Report each file as soon as it is written, and return the paths."""
     saved = []
     for file in files:
         say(f"saved  {file.path}{f'  ({file.remark})' if file.remark else ''}", options)
@@ -357,7 +369,7 @@ def say(text: str, options: RunOptions) -> None:
 
 
 def show(record: RunRecord[Any], options: RecordOptions) -> None:
-    """Print the result to stdout: the record itself with `--json -`, otherwise its tables."""
+    """Print a record to stdout: as JSON with `--json -`, otherwise as tables."""
     from sysbench.render import output
 
     with output.results() as console, collection_paused():
@@ -373,7 +385,7 @@ def show(record: RunRecord[Any], options: RecordOptions) -> None:
 
 
 def show_saved(record: RunRecord[Any], options: RecordOptions) -> None:
-    """Show the result of an earlier run, and write its record to the file of `--json`."""
+    """Show the record of an earlier run, and write it to the file of `--json`."""
     from sysbench.log import storage
 
     if options.json_path not in (None, "-"):
@@ -382,14 +394,15 @@ def show_saved(record: RunRecord[Any], options: RecordOptions) -> None:
 
 
 def exit_code(record: RunRecord[Any]) -> int:
-    """Return the exit code: 0 measured, 1 failed or nothing measured, 130 interrupted."""
+    """Return the exit code: 130 if interrupted, 1 if a cell failed or nothing was measured, otherwise 0."""
     outcomes = {cell.outcome for cell in record.cells}
     if record.status == "interrupted":
         return 130
     return 1 if outcomes & FAILURES or not outcomes & {"ok", "oom"} else 0
 
 
-def _progress(kind: Kind, options: RunOptions) -> Progress:
+def _progress(kind: Kind, options: RunOptions, above: str) -> Progress:
+    """Return the display of a run's progress, with a line `above` the dashboard if it is not empty."""
     from rich.console import Console
 
     from sysbench.log import journal as log
@@ -398,11 +411,11 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
 
     if options.quiet:
         return Silent(options.watch)
-    # What an earlier log shows is read while the worker imports torch.
+    # The log of an earlier run is read while the worker imports torch.
     earlier = log.read(options.resume) if options.resume else ()
     console = Console(stderr=True)
     command = measuring(kind)
     if options.no_live or not command.picture or not can_draw_on(console):
         lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
         return lines
-    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall)
+    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall, above=above)

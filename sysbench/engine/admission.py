@@ -1,4 +1,7 @@
-"""Decides whether a cell starts: it must exist on this device, fit, and be smaller than cells that did not fit."""
+"""Admission of cells: the device must support a cell, and its free memory must suffice.
+
+A cell that is at least as large as one that did not fit is skipped.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.run import RunOptions
 
 DOUBTFUL = (0.5, 1.5)
-"""A memory formula decides for cells that need less than half, or more than one and a half times, the free memory.
-Cells between these limits are simulated, because allocators round and fragment, and autocast keeps copies.
+"""Limits of the predicted memory as a share of the free memory. Outside them, the memory formula decides. Between them,
+cells are simulated, because the formula does not include the allocator's rounding and fragmentation, or the copies that
+autocast keeps.
 """
 
 
 class Admission:
-    """Decides whether each cell starts; remembers cells that did not fit, or do not fit according to a simulation."""
+    """Decides whether cells start; remembers cells that did not fit, in a run or in a simulation."""
 
     def __init__(self, options: RunOptions, free_bytes: Callable[[DeviceInfo], int | None]) -> None:
         self._options = options
@@ -38,9 +42,10 @@ class Admission:
             self._too_large.append((placed, "does not fit according to a simulation"))
 
     def doubtful(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
-        """Yield the cells for which only a simulation can decide whether they fit, each with the free memory in bytes.
+        """Yield the cells that must be simulated to decide whether they fit, each with the free memory in bytes.
 
-        A cell is skipped if, when its turn comes, one that is no larger is known not to fit.
+        Pass each simulation result to `remember_foreseen` before taking the next cell: if a cell does not fit, cells at
+        least as large are left out.
         """
         for placed in cells:
             if not self._can_be_simulated(placed) or self._larger_than_one_that_failed(placed) is not None:
@@ -53,12 +58,12 @@ class Admission:
                 yield placed, free_bytes
 
     def refusal(self, placed: PlacedCell) -> tuple[Outcome, str] | None:
-        """Return the outcome of a cell that should not be started, and the reason; None if it should be started."""
+        """Return the outcome and the reason if the cell should not be started; None if it should be started."""
         unavailable = placed.cell.unavailable(placed.device.type)
         if unavailable is not None:
             return "invalid", unavailable
         if placed.cell.simulated:
-            return None  # the simulation does not use the device's memory, and itself reports what does not fit
+            return None  # the simulation uses no device memory, and itself reports what does not fit
         why = self._larger_than_one_that_failed(placed) or self._does_not_fit(placed)
         return ("skipped", why) if why is not None else None
 
@@ -101,5 +106,5 @@ class Admission:
 
 
 def _kind(placed: PlacedCell) -> tuple[str, ...]:
-    """All properties in which two cells must agree for their sizes to be comparable."""
+    """Return all properties in which two cells must agree for their sizes to be comparable."""
     return (*placed.cell.likeness, placed.device.torch_name)

@@ -1,7 +1,7 @@
 """The conversation with a worker: a request, followed by events up to the answer.
 
-A run waits in one place only, here, and in one thread: for the worker's next message, its end, a Ctrl-C, or the time of
-the next reading.
+This is the only place where a run waits, in a single thread: for the worker's next message or its end, for a Ctrl-C, or
+until the next sensor reading is due.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ GOODBYE_S = 10.0
 """Longest time that a worker may take to end after a request to exit, or after closing its connection."""
 
 START_S = 120.0
-"""Minimum time that a worker has to import torch and report: from a cold network disk this takes a minute or two, and a
-short --timeout is meant for cells that hang.
+"""Minimum time limit for a worker to import torch and report, even if --timeout is shorter, which is for hanging cells.
+From a cold network disk, the import takes a minute or two.
 """
 
 REST_S = 0.1
-"""Steps that follow each other faster than this are received together: waking the parent for each of them would disturb
-the next step if the CPU is being measured.
+"""Steps shorter than this are received in batches at this interval: waking the parent for each step would disturb the
+next one if the CPU is being measured.
 """
 
 Answer = TypeVar("Answer", bound=Frozen)
@@ -40,7 +40,7 @@ class StoppedByUserError(Exception):
 
 
 class LostWorkerError(Exception):
-    """The worker cannot complete its request."""
+    """The worker cannot complete the request."""
 
     def __init__(self, outcome: Outcome, detail: str | None = None, patience_s: float = 0.0) -> None:
         super().__init__(detail)
@@ -52,7 +52,7 @@ class LostWorkerError(Exception):
 
 
 class Conversation:
-    """The engine's side of the conversation; it takes readings while it waits for the worker."""
+    """The engine's side of the conversation; it takes sensor readings while it waits for the worker."""
 
     def __init__(self, sampler: Sampler, interrupts: Interrupts, timeout_s: float) -> None:
         self._sampler = sampler
@@ -63,17 +63,17 @@ class Conversation:
         self._steps_are_fast = False
 
     def ask(self, worker: Worker, command: protocol.Command) -> None:
-        """Send a command; raises LostWorkerError."""
+        """Send a command; raises LostWorkerError if the worker is gone."""
         try:
             worker.send(command)
         except WorkerGoneError as error:
             raise _gone() from error
 
     def until(self, worker: Worker, *kinds: type[Answer], at_least_s: float = 0.0) -> Generator[Event, None, Answer]:
-        """Yield all events up to the first one of these kinds, which is also returned.
+        """Yield all events up to and including the first event of these kinds, and return that event.
 
-        The worker may be silent for as long as --timeout says, or for `at_least_s` if that is longer. Raises
-        LostWorkerError and StoppedByUserError.
+        Raises StoppedByUserError. Raises LostWorkerError if the worker ends, or is silent for longer than both
+        --timeout and `at_least_s`.
         """
         while True:
             event = yield from self._next_event(worker, max(self._timeout_s, at_least_s))
@@ -82,7 +82,7 @@ class Conversation:
                 return event
 
     def until_the_end(self, worker: Worker) -> Iterator[Event]:
-        """Yield the worker's remaining events; there should be few."""
+        """Yield the worker's remaining events, until it disconnects or sends nothing for `GOODBYE_S`."""
         while True:
             try:
                 event = yield from self._next_event(worker, GOODBYE_S)
@@ -91,9 +91,9 @@ class Conversation:
             yield event
 
     def until_gone(self, worker: Worker) -> None:
-        """Wait for the end of a worker that has sent its last event; raises StoppedByUserError.
+        """Wait up to --timeout for the end of a worker that has sent its last event; raises StoppedByUserError.
 
-        A profiler that wraps the worker may need time to write its report.
+        A profiler that wraps the worker may need this time to write its report.
         """
         deadline_s = time.monotonic() + self._timeout_s
         while worker.alive and time.monotonic() < deadline_s:
@@ -107,7 +107,7 @@ class Conversation:
             raise StoppedByUserError
 
     def _next_event(self, worker: Worker, timeout_s: float) -> Generator[Event, None, Event]:
-        """Return the worker's next event; yield the readings that are due until it arrives."""
+        """Return the worker's next event; until then, yield sensor readings when they are due."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             yield from self._readings_due()

@@ -1,4 +1,4 @@
-"""The devices on which cells can be measured, as workers see them."""
+"""The devices on which cells can be measured, as reported by a worker."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sysbench.spec.run import RunOptions
 
 
 def devices_here(launcher: Launcher | None = None) -> Sequence[DeviceInfo]:
-    """List every device, the default of `auto` first; this takes as long as torch takes to import.
+    """List the devices of this machine, the default of `auto` first; takes as long as importing torch.
 
     A worker is asked because only its answer is reliable: a GPU may be present without a driver, or with a torch that
-    was built for another device. It is set aside for the next run: call this within `launched_ahead`, which otherwise
-    ends it. Raises SysbenchError if no worker can be started, and KeyboardInterrupt.
+    was built for another device. The worker is set aside for the next run; call this within `launched_ahead`, which
+    ends an unused worker. Raises SysbenchError if no worker can be started, and KeyboardInterrupt.
     """
     options = RunOptions()
     with closing(system_sampler()) as sampler, catch_interrupts() as interrupts:

@@ -11,7 +11,7 @@ import sysbench
 
 @cache
 def source_digest() -> str:
-    """SHA-256 over the names and contents of this package's Python files."""
+    """Return the SHA-256 of the names and contents of this package's Python files."""
     root = Path(sysbench.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

@@ -1,7 +1,7 @@
 """Handling of Ctrl-C and similar signals, from the start of the program to its end.
 
-The first signal ends a run cleanly, and aborts everything else. The second has no effect, so that it does not
-interrupt saving. From the third on, KeyboardInterrupt is raised wherever the program is.
+The first signal ends a run cleanly, and aborts everything else. The second has no effect, so that it does not interrupt
+saving. Every signal from the third on raises KeyboardInterrupt, whatever the program is doing.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a run cleanly."""
 
 INSISTENT = 3
-"""Number of the signal from which on everything is interrupted."""
+"""Number of the first signal that always raises KeyboardInterrupt, counted from 1."""
 
 
 class GivenUpError(KeyboardInterrupt):
-    """The user has asked to stop the current activity.
+    """The KeyboardInterrupt that a stopping signal raises.
 
-    This is a subclass because a KeyboardInterrupt itself makes Python exit by SIGINT even after it has been caught,
-    if it passed through code that was compiled from a string, as the methods of dataclasses are.
+    A subclass is necessary because of code that was compiled from a string, such as the methods of dataclasses. If a
+    plain KeyboardInterrupt passes through such code, Python exits by SIGINT even if the exception is caught.
     """
 
 
 class Interrupts:
-    """Whether the user wants to stop the run; becomes readable, in the sense of select, when that is the case."""
+    """Counts the signals that ask to stop the run; `fileno` becomes readable when a signal arrives."""
 
     def __init__(self) -> None:
         self._received, self.descriptor = os.pipe()
@@ -38,9 +38,9 @@ class Interrupts:
         os.set_blocking(self.descriptor, False)
         self._asked = 0
         self.awaited = 0
-        """How many nested blocks check `requested` themselves: the first signal raises nothing within them."""
+        """Number of nested `catch_interrupts` contexts, in which the first signal raises nothing."""
         self.gave_up: str | None = None
-        """The signal that raised KeyboardInterrupt."""
+        """Name of the signal that raised KeyboardInterrupt."""
 
     @property
     def requested(self) -> bool:
@@ -48,15 +48,15 @@ class Interrupts:
         return self._asked > 0
 
     def fileno(self) -> int:
-        """File descriptor to wait for."""
+        """Return the descriptor that becomes readable when a signal arrives."""
         return self._received
 
     def sleep(self, duration_s: float) -> None:
-        """Sleep for this long, or until a signal arrives."""
+        """Sleep for `duration_s`, or until a signal arrives."""
         select.select([self._received], [], [], duration_s)
 
     def drain(self) -> None:
-        """Discard handled wake-ups; other signals (such as SIGWINCH) also wake."""
+        """Discard pending wake-ups, including those by other signals, such as SIGWINCH."""
         try:
             while os.read(self._received, 64):
                 pass
@@ -64,7 +64,7 @@ class Interrupts:
             return
 
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal; the first raises KeyboardInterrupt unless `requested` is being checked, the third always."""
+        """Handle a signal; raises KeyboardInterrupt from the third signal on, and on the first unless `awaited`."""
         self._asked += 1
         if self._asked >= INSISTENT or (self._asked == 1 and not self.awaited):
             self.gave_up = signal.Signals(number).name
@@ -77,15 +77,15 @@ class Interrupts:
 
 
 _caught: list[Interrupts] = []
-"""The current signal handler; nested blocks share it."""
+"""The current signal handler, if any; nested contexts share it."""
 
 
 @contextmanager
 def taken_over() -> Iterator[Interrupts]:
     """Handle the stopping signals in this context, and restore the previous handlers afterwards.
 
-    An ignored signal (nohup, a background job) stays ignored. Outside the main thread Python cannot handle signals, and
-    this context does nothing.
+    An ignored signal (nohup, a background job) stays ignored. Outside the main thread, where Python cannot handle
+    signals, this context does nothing.
     """
     if _caught and threading.current_thread() is threading.main_thread():
         yield _caught[0]
@@ -117,13 +117,19 @@ def taken_over() -> Iterator[Interrupts]:
 
 @contextmanager
 def catch_interrupts() -> Iterator[Interrupts]:
-    """Check `requested` in this context; the first signal then does not raise an exception."""
+    """Handle signals in this context without an exception on the first one; the caller checks `requested` instead."""
     with taken_over() as interrupts:
         interrupts.awaited += 1
         try:
             yield interrupts
         finally:
             interrupts.awaited -= 1
+
+
+def request_stop() -> None:
+    """Stop the current run, as a signal does: the user has stopped it elsewhere."""
+    for interrupts in _caught:
+        interrupts.request(signal.SIGINT, None)
 
 
 def given_up() -> bool:

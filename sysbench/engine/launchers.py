@@ -1,4 +1,4 @@
-"""How worker processes are started: with this Python and this sysbench, directly or wrapped by another program."""
+"""Command lines and environments of worker processes, started directly or wrapped by another program."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from sysbench.meeting import CAPTURE_RANGE
 
 
 def command(module: str) -> list[str]:
-    """Without `-P`, Python would import a `sysbench` or `torch.py` from the current directory instead."""
+    """Return the command line that runs a module of this sysbench with this Python.
+
+    Without `-P`, Python would prefer a `sysbench` or `torch.py` in the current directory.
+    """
     return [sys.executable, "-P", "-m", module]
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, extended so that a checkout that is not installed can be imported."""
+    """Return this process's environment, extended so that a checkout that is not installed can be imported."""
     root = Path(sysbench.__file__).parent.parent
     if root.name in ("site-packages", "dist-packages"):
         return dict(os.environ)
@@ -29,12 +32,13 @@ def environment() -> dict[str, str]:
 class Launcher(Protocol):
     """Determines the command line and the environment of a worker.
 
-    The process must become, or start, one worker that inherits this environment, and it must end when the worker ends.
+    The launched process must be the worker, or start one worker that inherits its environment, and must end when the
+    worker ends.
     """
 
     @property
     def wraps(self) -> bool:
-        """Whether another program wraps the worker; it may need the worker to exit cleanly."""
+        """Whether another program, such as a profiler, wraps the worker; the worker then exits cleanly."""
         ...
 
     def command(self) -> list[str]:
@@ -42,12 +46,12 @@ class Launcher(Protocol):
         ...
 
     def environment(self) -> dict[str, str]:
-        """Return the whole environment; the engine adds the address at which it listens."""
+        """Return the complete environment; the engine adds the address at which it listens."""
         ...
 
 
 class PlainLauncher:
-    """`python -m sysbench.worker` with this Python and this sysbench.
+    """Starts `python -m sysbench.worker` with the Python and the sysbench of this process.
 
     `prefix` precedes the command, for example `("nsys", "profile", "-t", "cuda,nvtx")`.
     """
@@ -61,19 +65,19 @@ class PlainLauncher:
         return bool(self._prefix)
 
     def command(self) -> list[str]:
-        """The prefix, followed by the worker's command."""
+        """Return the prefix, followed by the worker's command line."""
         return [*self._prefix, *command("sysbench.worker")]
 
     def environment(self) -> dict[str, str]:
-        """This process's environment, extended so that a checkout that is not installed can be imported."""
+        """Return this process's environment, extended so that a checkout that is not installed can be imported."""
         return environment()
 
 
 class NsysLauncher(PlainLauncher):
-    """A worker under `nsys profile`, which records inside one range and writes its report when the worker ends."""
+    """Starts a worker under `nsys profile`, which records one NVTX range and writes its report when the worker ends."""
 
     def __init__(self, report: Path) -> None:
-        """`report` ends in .nsys-rep; raises UsageError if Nsight Systems is not installed."""
+        """Write to `report`, which ends in .nsys-rep; raises UsageError if Nsight Systems is not installed."""
         super().__init__(
             (
                 nsys.program(),
@@ -90,5 +94,5 @@ class NsysLauncher(PlainLauncher):
         )
 
     def environment(self) -> dict[str, str]:
-        """Make nsys find the capture range by its text, even if that text is not a registered string."""
+        """Return the environment, with a setting for nsys to accept an unregistered name of the capture range."""
         return {**super().environment(), "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}

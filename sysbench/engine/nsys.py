@@ -1,4 +1,4 @@
-"""Nsight Systems on this machine: its location, and its report."""
+"""Nsight Systems on this machine: the path of nsys, and the conversion of unfinished reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IMPORTER = Path("host-linux-x64") / "QdstrmImporter"
 
 
 def program() -> str:
-    """Return the path of nsys; raises UsageError that says where to get it."""
+    """Return the path of nsys; raises UsageError, with instructions for installing nsys, if it is not found."""
     found = shutil.which("nsys")
     if found is None:
         raise UsageError(f"--with nsys: nsys not found on PATH. To get it, {INSTALL}")
@@ -27,9 +27,10 @@ def program() -> str:
 
 
 def complete(report: Path) -> None:
-    """Convert the raw stream to a report (.nsys-rep) if `nsys profile` left only the stream.
+    """Convert the raw stream to `report` (.nsys-rep) if `nsys profile` left only the stream.
 
-    It leaves only the stream with Debian's package, whose nsys does not find its importer. Raises SysbenchError.
+    This happens with Debian's package, whose nsys does not find its importer. Raises SysbenchError if the conversion
+    fails.
     """
     stream = report.with_suffix(".qdstrm")
     if report.is_file() or not stream.is_file():
@@ -56,7 +57,7 @@ def complete(report: Path) -> None:
 
 
 def _importers(nsys: Path) -> Iterator[Path]:
-    """Possible paths of the importer: beside the directory of nsys, which may be behind a chain of links."""
+    """Yield possible paths of the importer: beside the directory of nsys, and of each target of its symbolic links."""
     while True:
         yield nsys.parent.parent / _IMPORTER
         if not nsys.is_symlink():

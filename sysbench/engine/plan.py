@@ -1,4 +1,4 @@
-"""The cells that a run has to measure, and the device of each."""
+"""The cells that a run has to measure, and the device of each cell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sysbench.spec.model import DeviceType
 
 @dataclass(frozen=True)
 class PlacedCell:
-    """A cell, its position in the whole run, and the device it is measured on."""
+    """A cell, its position in the whole run, and its device."""
 
     index: int
     cell: RunCell
@@ -22,12 +22,12 @@ class PlacedCell:
 
     @property
     def predicted_bytes(self) -> int | None:
-        """Predicted peak memory on that device; None if memory is not a constraint."""
+        """Predicted peak memory on the device in bytes; None if memory is not a constraint."""
         return formulas.predicted_bytes(self.cell, self.device.torch_name)
 
 
 def refuse_impossible(cells: Sequence[RunCell]) -> None:
-    """Raise UsageError for the first cell that cannot run on any device, or not on the kind of device that it names."""
+    """Raise UsageError for the first cell that cannot run on any device, or on the type of device that it names."""
     kinds: dict[str, DeviceType] = {"cpu": "cpu", "mps": "mps", "cuda": "cuda"}
     for cell in cells:
         _refuse(cell, kinds.get(cell.device.partition(":")[0]))
@@ -36,7 +36,7 @@ def refuse_impossible(cells: Sequence[RunCell]) -> None:
 def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started: int | None = None) -> list[PlacedCell]:
     """Assign a device to every cell; raises UsageError if the device does not exist, or the cell cannot run on it.
 
-    `started` is the number of ranks that torchrun or srun has started, each with its own device.
+    `started` is the number of ranks that torchrun or srun has started, each with its own device; None without them.
     """
     placed = [PlacedCell(index, cell, resolve(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
@@ -49,7 +49,10 @@ def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started: int 
 
 
 def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """Return the device named `auto`, `cuda`, `cuda:1`, `mps` or `cpu`; raises UsageError that lists the devices."""
+    """Return the device named `auto`, `cuda`, `cuda:1`, `mps` or `cpu`.
+
+    Raises UsageError, listing the devices, if there is no such device.
+    """
     if name == "auto" and devices:
         return devices[0]
     for device in devices:
@@ -60,14 +63,14 @@ def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
 
 
 def device_of(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """Return the device of a rank: consecutive GPUs from the first one on, or the shared CPU."""
+    """Return the device of a rank: the GPU `rank` places after the first one, or the CPU, which all ranks share."""
     if first.type != "cuda" or rank == 0:
         return first
     return next(each for each in devices if each.type == "cuda" and each.index == first.index + rank)
 
 
 def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) -> None:
-    """Raise UsageError if there is no GPU for every rank; CPU ranks can share its cores in any number."""
+    """Raise UsageError if there is no GPU for every rank; any number of ranks can share the CPU."""
     first, ranks = placed.device, placed.cell.workers
     if ranks == 1 or first.type == "cpu":
         return

@@ -40,10 +40,10 @@ DEATH_S = 10.0
 """Longest wait for the end of a killed process: one that hangs in a driver may never end, but the run must."""
 
 TAIL_BYTES = 4096
-"""Amount of a worker's output that is kept."""
+"""Number of bytes that are kept from the end of a worker's output."""
 
 _LONGEST_DIRECTORY = 80
-"""Longest path of a socket: 104 characters on macOS, 108 on Linux."""
+"""Longest temporary directory for a socket, whose path is limited to 104 characters on macOS and 108 on Linux."""
 
 
 class WorkerGoneError(Exception):
@@ -55,18 +55,18 @@ class GarbledError(Exception):
 
 
 _ahead: list[WorkerProcess] = []
-"""The worker that was launched ahead, or set aside, and is not in use."""
+"""Workers that were launched ahead or set aside, and are not in use yet."""
 
 
 @contextmanager
 def launched_ahead(launcher: Launcher) -> Iterator[None]:
-    """Launch a worker early, for the first call of `launched` with this launcher's command line.
+    """Launch a worker early, for the first call of `launched` in this context with the same command line.
 
-    It imports torch while this process determines what to measure. If it is not used, it ends with this context. A
-    failure to launch raises nothing here, because the call that needs a worker will report it.
+    The worker imports torch while this process determines what to measure. An unused worker ends with the context. A
+    failure to launch raises nothing here, because the call that needs a worker will report the failure.
     """
     try:
-        # A signal must not interrupt this: a process that is not in the list yet would be forgotten.
+        # A signal must not interrupt this: a process that is not in the list yet would never be ended.
         with suppress(SysbenchError), catch_interrupts() as interrupts:
             _ahead.append(WorkerProcess(launcher))
         if interrupts.requested:
@@ -77,15 +77,21 @@ def launched_ahead(launcher: Launcher) -> Iterator[None]:
             _ahead.pop().close(patience_s=0)
 
 
-def launched(launcher: Launcher) -> WorkerProcess:
-    """Return the worker that was launched ahead with this launcher, or a new one; raises SysbenchError."""
+def launched(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
+    """Return the worker that was launched ahead with this launcher, or a new one; raises SysbenchError.
+
+    A worker that has simulated is returned only to a run that `simulates`, and ends otherwise.
+    """
     if _ahead and _ahead[0].command == launcher.command():
-        return _ahead.pop()
+        worker = _ahead.pop()
+        if simulates or not worker.has_simulated:
+            return worker
+        worker.close(patience_s=0)
     return WorkerProcess(launcher)
 
 
 def set_aside(worker: WorkerProcess) -> None:
-    """Keep a worker that has measured nothing for the next call of `launched`; `launched_ahead` ends it otherwise."""
+    """Keep a worker for the next call of `launched`; `launched_ahead` ends it if there is no such call."""
     _ahead.append(worker)
 
 
@@ -93,11 +99,13 @@ class WorkerProcess:
     """A worker process in its own session, so that Ctrl-C in the terminal does not reach it."""
 
     def __init__(self, launcher: Launcher) -> None:
-        """Launch the worker; raises SysbenchError if that fails. It connects later, or never."""
+        """Launch the worker, which connects later; raises SysbenchError if the launch fails."""
         self.command = launcher.command()
         """Command line of the launched process."""
         self.ready: WorkerReady | None = None
         """The worker's report of its devices and of torch, once it is ready."""
+        self.has_simulated = False
+        """Whether it has simulated, and should measure nothing afterwards."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
@@ -110,7 +118,7 @@ class WorkerProcess:
                 raise SysbenchError(f"cannot make temporary files for a worker: {reason(error)}") from error
             self._process = self._launch(launcher.environment(), address)
             self.sentinel = _sentinel(self._process.pid, resources)
-            """Descriptor that is readable when the process has ended; None on systems that have none."""
+            """Descriptor that is readable when the process has ended; None on systems without such a descriptor."""
             self._resources = resources.pop_all()
         self.source = self._listener.fileno()
         """Descriptor that is readable when there is something to receive."""
@@ -147,12 +155,12 @@ class WorkerProcess:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process id of the launched process."""
+        """Ids of the launched processes: only `pid`."""
         return (self.pid,)
 
     @property
     def torch(self) -> str | None:
-        """Its version of torch, once it is ready."""
+        """The worker's version of torch; None until the worker is ready."""
         return self.ready.torch.torch if self.ready is not None else None
 
     @property
@@ -166,9 +174,10 @@ class WorkerProcess:
         return not self._ended(0)
 
     def wait(self, also: int, timeout_s: float) -> bool:
-        """Wait for something to receive; return True if there is.
+        """Wait until there is something to receive, and return whether there is.
 
-        Returns False if the process has ended, the descriptor `also` is readable, or the time is up (or nearly up).
+        Returns False if the process has ended, the descriptor `also` is readable, or the time is up (`POLL_S` at most
+        without a sentinel).
         """
         self._poll.register(also, select.POLLIN)
         patience_s = timeout_s if self.sentinel is not None else min(timeout_s, POLL_S)
@@ -201,7 +210,7 @@ class WorkerProcess:
         return event
 
     def send(self, command: protocol.Command) -> None:
-        """Send a command; raises WorkerGoneError."""
+        """Send a command; raises WorkerGoneError if the worker is not connected."""
         from sysbench.engine import protocol
 
         if self._connection is None:
@@ -212,7 +221,7 @@ class WorkerProcess:
             raise WorkerGoneError from error
 
     def end(self, patience_s: float) -> WorkerExited:
-        """Wait for the end of the process, kill it after `patience_s`, and return how it ended."""
+        """Wait up to `patience_s` for the end of the process, kill it if necessary, and return how it ended."""
         from sysbench.log.events import WorkerExited
 
         code, tail = self.close(patience_s)
@@ -225,7 +234,7 @@ class WorkerProcess:
         )
 
     def close(self, patience_s: float) -> tuple[int | None, str | None]:
-        """Like `end`, but returns the exit code (negative for a signal) and the end of the output."""
+        """End the process like `end`, but return the exit code (negative for a signal) and the tail of the output."""
         if not self._ended(patience_s):
             self._signal(signal.SIGTERM)
             self._ended(TERMINATION_S)
@@ -242,7 +251,7 @@ class WorkerProcess:
         return code, tail.decode(errors="replace").strip() or None
 
     def _accept(self) -> None:
-        """Accept the worker's connection; reject any other client, which does not have the key."""
+        """Accept the worker's connection; reject clients without the key."""
         from multiprocessing import AuthenticationError
         from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 

@@ -1,7 +1,7 @@
-"""Commands from the engine to a worker, and the rendezvous address.
+"""Commands from the engine to a worker.
 
-Commands are sent in one direction and events (`sysbench.log.events`) in the other, each as a JSON message over a
-local socket.
+Commands are sent in one direction and events (`sysbench.log.events`) in the other, each as a JSON message over a local
+socket.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ MESSAGE_LIMIT_BYTES = 16 * 1024**2
 
 
 class AboutCell(Frozen):
-    """A request about one cell, with the package of its command, where the worker finds the cell's class."""
+    """A request about one cell.
+
+    `package` is the package of the cell's command, where the worker finds the cell's class.
+    """
 
     package: str = ""
     cell: SerializeAsAny[RunCell]
@@ -38,7 +41,7 @@ class AboutCell(Frozen):
 
 
 class Rank(Frozen):
-    """The worker's rank, and where the cell's ranks rendezvous."""
+    """The worker's rank, and the rendezvous of the cell's ranks."""
 
     number: Count
     store: str
@@ -48,7 +51,7 @@ class Rank(Frozen):
 
 
 class Measure(AboutCell):
-    """Run one cell; answered by events, the last of which is its CellFinished."""
+    """A request to run one cell; answered by events, the last of which is CellFinished."""
 
     command: Literal["measure"] = "measure"
     device: DeviceInfo
@@ -59,7 +62,7 @@ class Measure(AboutCell):
 
 
 class MeasureCeiling(Frozen):
-    """Measure the matmul ceiling; answered by CeilingMeasured or CeilingFailed."""
+    """A request to measure the matmul ceiling; answered by CeilingMeasured or CeilingFailed."""
 
     command: Literal["measure_ceiling"] = "measure_ceiling"
     device: DeviceInfo
@@ -68,9 +71,10 @@ class MeasureCeiling(Frozen):
 
 
 class Foresee(AboutCell):
-    """Simulate whether a cell will fit in the free memory of its device; answered by MemoryForeseen.
+    """A request to simulate whether a cell will fit in the free memory of its device; answered by MemoryForeseen.
 
-    The simulation allocates nothing on the device. A worker that has simulated should measure nothing afterwards.
+    The simulation allocates nothing on the device. A worker that has run a simulation should measure nothing
+    afterwards.
     """
 
     command: Literal["foresee"] = "foresee"
@@ -79,7 +83,7 @@ class Foresee(AboutCell):
 
 
 class Exit(Frozen):
-    """End the worker; answered by the end of the process."""
+    """A request to end the worker; answered by the end of the process."""
 
     command: Literal["exit"] = "exit"
     orderly: bool

@@ -1,4 +1,4 @@
-"""Special provisions for single cells of a run: artifacts and launchers."""
+"""Special provisions for single cells of a run: paths for large results, and launchers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sysbench.engine.plan import PlacedCell
 from sysbench.log.events import Event
 
 Reader = Callable[[PlacedCell, Path], Iterator[Event]]
-"""Yields events with the content of an artifact; raises SysbenchError if it is unusable, and its cell then fails."""
+"""Yields events with the content of an artifact; raises SysbenchError if the artifact is unusable: the cell then fails.
+"""
 
 
 def _as_it_is(placed: PlacedCell, artifact: Path) -> Iterator[Event]:
@@ -20,13 +21,13 @@ def _as_it_is(placed: PlacedCell, artifact: Path) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class Provisions:
-    """Provisions for single cells, by cell key."""
+    """Paths for large results and special launchers, by cell key."""
 
     artifacts: Mapping[str, Path] = field(default_factory=dict)
-    """Path to which the worker writes results that are too large for events; several ranks write beside it
-    (`path_of_rank`).
+    """Path to which the worker writes results that are too large for events; ranks other than 0
+    write beside this path (`path_of_rank`).
     """
     launchers: Mapping[str, Launcher] = field(default_factory=dict)
-    """Launcher of the cell's worker, if it differs from the default launcher."""
+    """Launcher of the cell's worker, if not the default launcher."""
     read: Reader = _as_it_is
     """Reads each artifact as soon as it is complete; with a wrapping launcher, that is after the worker has ended."""

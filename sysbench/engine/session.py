@@ -42,7 +42,7 @@ def run(
     provisions: Provisions | None = None,
     cells: Sequence[RunCell] | None = None,
 ) -> Session:
-    """Prepare a run and check everything that needs no worker; iterate over the result to run it.
+    """Prepare a run, with all checks that need no worker; iterate over the returned session to carry it out.
 
     The run measures all cells of the spec, or only `cells`.
 
@@ -70,11 +70,12 @@ def run(
 
 
 class Session:
-    """A run: an iterator of events, each of which is in the log before it is yielded.
+    """A run, as an iterator of events; each event is written to the log before it is yielded.
 
-    The first is RunStarted or RunResumed, the last RunFinished. As a context manager it ends the worker and completes
-    the log, however the block is left. From the first event to the last, the session handles the signals that stop a
-    program: the first ends the run cleanly, the second changes nothing, and the third raises KeyboardInterrupt.
+    The first event is RunStarted or RunResumed, the last is RunFinished. As a context manager, the session ends the
+    worker and completes the log, however the block is left. From the first event to the last, the session handles the
+    signals that stop a program: the first ends the run cleanly, the second changes nothing, and the third raises
+    KeyboardInterrupt.
 
     Iterating raises UsageError if the machine does not match the request (no such device; a log from another machine),
     in which case the log remains empty; SysbenchError if no worker can be started; and OutputError if the log can no
@@ -144,7 +145,7 @@ class Session:
                     crew = Elsewhere(pool_of(self._options), interrupts, self._spec, self._options)
                     events = crew.run(wanted)
                 elif wanted:
-                    crew = self._supervisor(interrupts)
+                    crew = self._supervisor(interrupts, all(cell.simulated for _, cell in wanted))
                     events = crew.run(self._place)
                 else:
                     events = iter(())
@@ -160,7 +161,8 @@ class Session:
                 _stop(crew)
                 raise OutputError(f"{error}. The run was stopped; the log has all earlier events") from error
             except SysbenchError as error:
-                status, failure = "failed", error
+                # A rank that its user has stopped may be missed first.
+                status, failure = ("interrupted", None) if interrupts.requested else ("failed", error)
             except BaseException as error:
                 # Abandoned in the middle: by the caller, by a third Ctrl-C, or because of a bug.
                 given_up = isinstance(error, GeneratorExit | KeyboardInterrupt)
@@ -178,7 +180,7 @@ class Session:
             self._open_cell = None
         return event
 
-    def _supervisor(self, interrupts: Interrupts) -> Supervisor:
+    def _supervisor(self, interrupts: Interrupts, simulates: bool) -> Supervisor:
         return Supervisor(
             self._launcher,
             self._sampler,
@@ -188,10 +190,11 @@ class Session:
             self._provisions,
             ceilings=self._options.ceilings,
             links=self._options.links,
+            simulates_in_sequence=simulates and self._options.overall is not None,
         )
 
     def _finish(self, crew: Supervisor | Elsewhere | None, status: RunStatus) -> list[Event]:
-        """End the worker and complete the log; return its last events only after that."""
+        """End the worker, complete the log, and return the last events, which are already in the log."""
         last_words: list[Event] = [*_stop(crew)]
         if self._open_cell is not None:
             last_words.append(CellFinished(at_s=time.time(), cell=self._open_cell, outcome="interrupted"))
@@ -218,7 +221,7 @@ def _stop(crew: Supervisor | Elsewhere | None) -> Sequence[Event]:
 
 
 def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions: Provisions | None) -> None:
-    """Raise UsageError for cells that cannot run elsewhere, or in parallel."""
+    """Raise UsageError for cells that cannot run in parallel, on several nodes or elsewhere as requested."""
     if options.parallel and not all(cell.simulated for cell in cells):
         raise UsageError(
             f"--parallel {options.parallel} is for simulated cells (--simulate GPU): cells measured in parallel on "
@@ -250,7 +253,10 @@ def _beginning(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
 
 
 def _continued(path: Path, spec: RunSpec) -> tuple[Log, EarlierRun]:
-    """Open a log to continue it, and read its content; it is locked before reading, and changed only if it matches."""
+    """Reopen a log to continue it; return the log and the earlier run.
+
+    The log is locked before it is read, and changed only if spec and code match.
+    """
     log = Log.reopen(path)
     try:
         earlier = recall(path)

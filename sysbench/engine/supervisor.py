@@ -1,4 +1,4 @@
-"""Measures the cells of a run one after the other, in a worker that is replaced whenever its state may be affected."""
+"""Measures the cells of a run one after the other, in a worker that is replaced if a cell may have affected it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker can be reused."""
 
 Placement = Callable[[WorkerReady], Sequence[PlacedCell]]
-"""Function from the first worker's report to the cells to measure; raises UsageError."""
+"""Returns the cells to measure, given the first worker's report; raises UsageError."""
 
 
 class Supervisor:
-    """Provides a worker for every cell, sends it one request at a time, and acts on the outcome."""
+    """Provides a worker for every cell, sends the worker one request at a time, and acts on the outcome."""
 
     def __init__(
         self,
@@ -60,8 +60,15 @@ class Supervisor:
         *,
         ceilings: bool = True,
         links: Links | None = None,
+        simulates_in_sequence: bool = False,
     ) -> None:
+        """With `simulates_in_sequence`, share one worker with the runs before and after, which must only simulate too.
+
+        A measured run always starts with a new worker. In the worker of a run with a larger context, its first step
+        took 40 % less time and its peak of host memory was 1.9 times as high.
+        """
         self._links = links
+        self._shares_worker = simulates_in_sequence
         self._provisions = provisions or Provisions()
         self._launcher = launcher
         self._launched_by = launcher
@@ -79,7 +86,7 @@ class Supervisor:
         """Measure every cell that `placement` returns.
 
         Raises UsageError if the cells cannot be placed, SysbenchError if no worker can be started, and
-        StoppedByUserError. After an error, and whenever the iteration is abandoned, `stop` must be called.
+        StoppedByUserError. Call `stop` after an error, and whenever the iteration is abandoned.
         """
         _, ready = yield from self._start_worker(self._launcher)
         cells = placement(ready)
@@ -94,7 +101,7 @@ class Supervisor:
         yield from self._say_goodbye()
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """Ask a worker for the devices, and set it aside for the first run; raises as `run`."""
+        """Return the devices that a worker reports, and set the worker aside for the first run; raises like `run`."""
         for event in self._start_worker(self._launcher):
             worker = self._worker
             if isinstance(event, WorkerReady) and isinstance(worker, WorkerProcess):
@@ -104,11 +111,11 @@ class Supervisor:
         raise AssertionError("a worker becomes ready, or that raises")
 
     def stop(self) -> list[WorkerExited]:
-        """End the worker, if there is one, at once."""
+        """End the worker at once, if there is one, and return how it ended."""
         return [self._dismiss(self._worker)] if self._worker is not None else []
 
     def _attend(self, placed: PlacedCell) -> Iterator[Event]:
-        """Measure one admitted cell, after the measurements it requires; replace the worker if necessary."""
+        """Measure an admitted cell, after the measurements it requires, and replace the worker if necessary."""
         if self._wants_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
         first = placed.cell.timed_first
@@ -173,11 +180,12 @@ class Supervisor:
             exited = self._dismiss(worker, lost.patience_s)
             finished = _finished(placed.cell, lost.outcome, lost.detail or _epitaph(exited))
             yield exited
+            self._conversation.heed_interrupts()  # the user may have stopped the lost rank
         yield finished
         return finished
 
     def _read(self, placed: PlacedCell, artifact: Path, finished: CellFinished) -> Generator[Event, None, CellFinished]:
-        """Read the cell's artifact once it is complete; if that fails, the cell fails."""
+        """Read the cell's artifact once the artifact is complete; the cell fails if reading fails."""
         said = None
         if self._launched_by.wraps:
             for event in self._say_goodbye():
@@ -191,7 +199,7 @@ class Supervisor:
         return finished
 
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
-        """Measure the matmul ceiling of this device, precision and threads once; if it fails, cells still run."""
+        """Measure the matmul ceiling once for the cell's device, precision and threads; cells run even if it fails."""
         device, threads = placed.device, placed.cell.threads
         if (device.torch_name, precision, threads) in self._ceilings:
             return
@@ -209,10 +217,9 @@ class Supervisor:
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
     def _ensure_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, Worker]:
-        """Return a worker of this launcher for this many ranks: the current one if it matches and is alive, or a new
-        one.
+        """Return a worker of `launcher` for `ranks` ranks: the current one if it is alive and matches, else a new one.
 
-        A single worker becomes rank 0 of a team.
+        If several ranks are needed, a current single worker becomes rank 0 of the team.
         """
         worker = self._worker
         if worker is not None and (
@@ -227,7 +234,7 @@ class Supervisor:
     def _start_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, tuple[Worker, WorkerReady]]:
         self._conversation.heed_interrupts()
         self._launched_by = launcher
-        self._worker = worker = self._worker or launched(launcher)
+        self._worker = worker = self._worker or launched(launcher, simulates=self._shares_worker)
         if ranks > 1 and isinstance(worker, WorkerProcess):
             self._worker = worker = Team(worker, launcher, ranks, self._timeout_s, self._links)
         self._sampler.watch(*worker.pids)
@@ -251,6 +258,11 @@ class Supervisor:
     def _say_goodbye(self) -> Iterator[Event]:
         worker = self._worker
         if worker is None:
+            return
+        if self._shares_worker and isinstance(worker, WorkerProcess):
+            worker.has_simulated, self._worker = True, None
+            self._sampler.watch()
+            set_aside(worker)
             return
         # Everything is measured: neither a worker that takes too long nor a Ctrl-C now makes the run incomplete.
         with suppress(LostWorkerError, StoppedByUserError):

@@ -22,29 +22,31 @@ if TYPE_CHECKING:
     from sysbench.engine.nodes.links import Links, RemoteWorker
 
 LAST_WORDS_S = 1.0
-"""How long to listen to the other ranks after one has failed: the first to report may be a victim of another."""
+"""Time to wait for reports of the other ranks after one has failed: the first to report may have failed because of
+another."""
 
 PATIENCE_SHARE = 0.7
-"""Share of --timeout that a collective operation waits for ranks that do not join it. It ends before the engine gives
-up on all ranks: the waiting ranks report it, which identifies the others.
+"""Timeout of collective operations, as a share of --timeout. Because it is shorter than the engine's own, the waiting
+ranks report it first, which identifies the ranks that did not join.
 """
 
 
 _BY_OTHERS: Mapping[Outcome, int] = {"oom": 0, "timeout": 2}
-"""Likelihood that an outcome is the consequence of another rank's failure: running out of memory never is."""
+"""Sort key of outcomes, from cause to consequence, default 1. Running out of memory is never the consequence of another
+rank's failure; a timeout usually is."""
 
 
 class Team:
     """One worker for each rank of a cell, each with its own connection.
 
-    Commands to a team go to every rank. Events of rank 0 arrive like those of a single worker, and those of the
-    other ranks as `OfRank`; a cell is finished when every rank has finished it, or when a rank has failed.
+    Commands to a team go to every rank. Events of rank 0 arrive like events of a single worker, events of the other
+    ranks as `OfRank`. A cell is finished when every rank has finished it, or when one rank has failed.
     """
 
     def __init__(
         self, first: WorkerProcess, launcher: Launcher, ranks: int, timeout_s: float, links: Links | None = None
     ) -> None:
-        """Launch workers beside `first`, which is rank 0; raises SysbenchError if one cannot be launched.
+        """Launch workers for all ranks except rank 0, which is `first`; raises SysbenchError if one cannot be launched.
 
         With `links`, the other ranks were started by torchrun or srun, and run their workers themselves.
         """
@@ -86,7 +88,7 @@ class Team:
 
     @property
     def name(self) -> str:
-        """The ranks that have made the least progress, for messages."""
+        """The ranks that have sent the fewest events, for messages."""
         least = min(self._heard)
         return _listed([rank for rank, heard in enumerate(self._heard) if heard == least])
 
@@ -110,8 +112,9 @@ class Team:
         return bool(speaking)
 
     def receive(self) -> Event | None:
-        """Return the event of the rank that has one; None if it is not one of the team.
+        """Receive one event; return the team's event that results from it, or None.
 
+        WorkerReady is returned once all ranks are ready, and CellFinished once all have finished or one has failed.
         Raises WorkerGoneError and GarbledError, like `WorkerProcess.receive`.
         """
         rank = self._speaker
@@ -136,8 +139,8 @@ class Team:
     def send(self, command: protocol.Command) -> None:
         """Send a command to every rank; raises WorkerGoneError.
 
-        Each rank measures on the next device, and writes its artifact beside that of rank 0. The ranks of one
-        machine rendezvous through a file, which, unlike a port, no other process can take.
+        Each rank gets a device of its own, and writes its artifact beside that of rank 0. The ranks of one machine
+        rendezvous through a file, which, unlike a port, no other process can take.
         """
         self._finished = {}
         self._heard = [0] * self.ranks
@@ -158,9 +161,9 @@ class Team:
                 worker.send(command)
 
     def end(self, patience_s: float) -> WorkerExited:
-        """End all processes; return how the lost rank ended, or else rank 0.
+        """End all processes; return how the rank that disconnected or died ended, or else how rank 0 ended.
 
-        Only that rank is waited for: the others may in turn wait for it.
+        Only this rank is waited for, because the others may in turn be waiting for it.
         """
         gone = self._gone
         if gone is None:
@@ -170,7 +173,7 @@ class Team:
         return exited.model_copy(update={"rank": gone})
 
     def _compare_torch(self, rank: int) -> None:
-        """Raise SysbenchError if a rank has a different torch from rank 0: the two may be incompatible."""
+        """Raise SysbenchError if the rank's version of torch differs from rank 0's: the two may be incompatible."""
         first, here = self._workers[0].torch, self._workers[rank].torch
         if first is not None and here != first:
             raise SysbenchError(
@@ -193,7 +196,7 @@ class Team:
         return event
 
     def _listen_to_the_others(self) -> None:
-        """Receive the events of the ranks that have not finished; raises WorkerGoneError if one has died."""
+        """Receive from the unfinished ranks for up to `LAST_WORDS_S`; raises WorkerGoneError if one has died."""
         deadline_s = time.monotonic() + LAST_WORDS_S
         while len(self._finished) < self.ranks and (left_s := deadline_s - time.monotonic()) > 0:
             if self.wait(None, left_s):
@@ -203,7 +206,7 @@ class Team:
                 raise WorkerGoneError
 
     def _verdict(self) -> CellFinished:
-        """Return how the cell has ended: as on rank 0, or as on the rank that failed first."""
+        """Return how the cell has ended: as on rank 0, or as on the failed rank that most likely caused the failure."""
         failed = {rank: event for rank, event in self._finished.items() if event.outcome != "ok"}
         silent = [rank for rank in range(self.ranks) if rank not in self._finished]
         if not failed:
@@ -222,9 +225,9 @@ class Team:
 
 
 Worker: TypeAlias = WorkerProcess | Team
-"""Workers that measure a cell."""
+"""The worker of a cell, or the team of workers if the cell has several ranks."""
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """Name ranks: `rank 1`, `ranks 0, 2`."""
+    """Return ranks in words: `rank 1`, `ranks 0, 2`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

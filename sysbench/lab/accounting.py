@@ -1,6 +1,6 @@
-"""Memory accounting by tensor storage: a storage is followed from the operator that creates it until it is freed.
+"""Memory accounting by tensor storage, from the operator that creates a storage until the storage is freed.
 
-A storage is what an allocator hands out; tensors that are views of one another share one storage. Memory that a kernel
+A storage is the unit of allocation; tensors that are views of one another share one storage. Memory that a kernel
 allocates and frees before it returns is not visible here.
 """
 
@@ -25,7 +25,7 @@ def rounded(size_bytes: int) -> int:
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among these values, those in lists and tuples included."""
+    """Yield the tensors among these values, including tensors in nested lists and tuples."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -34,7 +34,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 class DispatchMode(TorchDispatchMode):
-    """A mode that sees every operator, without making torch import its compiler, which takes seconds."""
+    """A dispatch mode that does not make torch import its compiler, which would take seconds."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -50,14 +50,14 @@ class _Watched(weakref.ref[torch.UntypedStorage]):
     __slots__ = ("address", "number")
     address: int
     number: int | None
-    """None while the storage has no bytes, because it was resized."""
+    """None while the storage is resized to zero bytes."""
 
 
 class StorageWatch:
-    """Numbers storages in the order in which they are first seen, and reports when each one is freed.
+    """Reports when a storage is first seen, and when it is freed.
 
-    `on_allocation` receives the size of a new storage in bytes and returns the number that identifies it from then on.
-    `on_free` receives that number once nothing refers to the storage any more. Storages of zero bytes are ignored,
+    `on_allocation` receives the size of a new storage in bytes and returns a number that identifies the storage.
+    `on_free` receives this number once nothing refers to the storage any more. Storages of zero bytes are ignored,
     because they need no allocation.
     """
 
@@ -82,7 +82,7 @@ class StorageWatch:
 
     @contextmanager
     def following_resizes(self) -> Iterator[None]:
-        """Also report storages that are resized, which no operator does; FSDP2 frees gathered parameters like this."""
+        """Also report storages that are resized in this context, as FSDP2 does to free gathered parameters."""
         resize = torch.UntypedStorage.resize_
 
         def resize_and_tell(storage: torch.UntypedStorage, size_bytes: int) -> Any:
@@ -106,12 +106,12 @@ class StorageWatch:
         watched.number = self._on_allocation(size_bytes) if size_bytes else None
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """Return the number of the tensor's storage, or None if it has not been seen or has no bytes."""
+        """Return the number of the tensor's storage, or None if the storage is not watched or has no bytes."""
         watched = self._watched.get(tensor.untyped_storage()._cdata)
         return None if watched is None else watched.number
 
     def forget_all(self) -> None:
-        """Stop watching all storages; those freed later are not reported."""
+        """Stop watching all storages, so that nothing is reported when they are freed."""
         self._watched.clear()
 
     def _gone(self, watched: weakref.ref[torch.UntypedStorage]) -> None:

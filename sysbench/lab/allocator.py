@@ -1,6 +1,6 @@
-"""Memory as the measured process sees it: peaks, freeing, out-of-memory errors, and the allocation history.
+"""Memory of this process: peaks, freeing, out-of-memory errors, and the allocation history.
 
-The history is that of CUDA's caching allocator; each allocation is annotated with its purpose.
+The history comes from CUDA's caching allocator, and has a category for each allocation, such as gradients.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Peaks:
     reserved_bytes: int | None
     """Peak of the memory that the allocator has reserved from the device."""
     host_rss_bytes: int
-    """Peak resident set size of this process since it started; this one cannot be reset."""
+    """Peak resident set size of this process since it started; this peak cannot be reset."""
 
 
 def reset_peaks(device: torch.device) -> None:
-    """Reset the peak counters, so that the next peaks start from the memory that is live now."""
+    """Reset the peak counters to the memory that is live now; only CUDA has such counters."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
@@ -58,7 +58,7 @@ def peaks(device: torch.device) -> Peaks:
 
 
 def release(device: torch.device) -> None:
-    """Free all unreferenced memory: first by Python's garbage collector, then in the allocator's cache."""
+    """Run Python's garbage collector, then return the allocator's cached memory to the device."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -82,14 +82,15 @@ def _host_rss_peak_bytes() -> int:
 
 
 WORKSPACE_BYTES = (8_519_680, 32 * 1024 * 1024)
-"""Size of the cuBLAS workspace: the default, and on Hopper and later (getChosenWorkspaceSize, CublasHandlePool.cpp)."""
+"""Sizes of the cuBLAS workspace: by default, and on Hopper and later (getChosenWorkspaceSize, CublasHandlePool.cpp)."""
 
 _BOUNDARY_S = 0.0005
-"""Pause at phase boundaries, so that no allocation has the same time in microseconds as a boundary."""
+"""Pause before and after a phase boundary: no allocation may have the timestamp of the boundary, in whole microseconds.
+"""
 
 
 class _Step(Protocol):
-    """The parts of a training step that are needed to assign categories."""
+    """The attributes of a training step that are needed to assign categories."""
 
     model: Any
 
@@ -99,24 +100,24 @@ class _Step(Protocol):
 
 @dataclass
 class _Boundary:
-    """The end of a phase, with the known addresses at that point."""
+    """The end of a phase, with the categories of the addresses known at that point."""
 
     time_us: int
     named: dict[int, str]
     """Category by address."""
     rest_since_us: int
     rest: str | None
-    """Category of all other blocks that were allocated during the phase and are still live."""
+    """Category of all other live blocks that were allocated since `rest_since_us`; None leaves them uncategorized."""
 
 
 @dataclass
 class History:
     """Records the allocations on one device while `recording` is active.
 
-    Categories follow the same rule as in `sysbench.simulate.recording`: parameters, inputs and gradients are
-    identified by their addresses at the end of a phase, and communication buffers by their addresses at the
-    collective. All other blocks left by forward are activations, and all other blocks left by the optimizer are
-    optimizer state.
+    Categories follow the same rules as in `sysbench.simulate.recording`. Parameters and gradients are identified by
+    their addresses at the end of a phase, and communication buffers by their addresses at the collective. All other
+    blocks are inputs if they exist before the first step, activations if they remain after forward, and optimizer state
+    if they remain after the optimizer.
     """
 
     device: torch.device
@@ -127,7 +128,7 @@ class History:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record with Python stacks only: C++ stacks take a hundred times as long to write."""
+        """Record allocations with Python stacks only: C++ stacks take a hundred times as long to write."""
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python", device=self.device)
         try:
             with _Collectives(self._communicated) if dist.is_initialized() else nullcontext():
@@ -136,13 +137,13 @@ class History:
             torch.cuda.memory._record_memory_history(enabled=None, device=self.device)
 
     def built(self, step: _Step) -> None:
-        """Record which tensors exist before the first step."""
+        """Categorize the blocks that exist before the first step as parameters or inputs."""
         named = dict.fromkeys(_addresses(step.model.parameters()), "parameters")
         self._end(named, 0, "inputs")
 
     @contextmanager
     def phase(self, number: int, name: str, step: _Step) -> Iterator[None]:
-        """Record when a phase begins and ends, and which tensors it leaves behind."""
+        """Record start and end of a phase of step `number`, and categorize the blocks that remain at its end."""
         began_us = _now_us()
         if number != self._step:
             self._step, self._step_since_us = number, began_us
@@ -161,7 +162,7 @@ class History:
 
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
-        """Annotate allocations with the module that is being called."""
+        """Annotate allocations in this context with the path of the module that is running."""
         if not hasattr(torch.cuda.memory, "_set_memory_metadata"):
             yield  # older torch: modules remain unknown
             return
@@ -186,11 +187,11 @@ class History:
             torch.cuda.memory._set_memory_metadata("")
 
     def _communicated(self, tensors: Iterable[Tensor]) -> None:
-        """Record which tensors a collective has read or written."""
+        """Record the addresses of tensors that a collective has read or written."""
         self._end(dict.fromkeys(_addresses(tensors), "communication"), 0, None)
 
     def snapshot(self, device_name: str, protocol: str, cell: dict[str, Any]) -> dict[str, Any]:
-        """Return the recording in the form of `torch.cuda.memory._snapshot()`, with categories and phases added."""
+        """Return the recording in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
         label(content, self.device.index or 0, self._boundaries)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
@@ -216,7 +217,7 @@ class History:
 
 
 class _Collectives(DispatchMode):
-    """Report the tensors of every collective operation, and those between its buffers and FSDP2's parameters."""
+    """Reports the tensors of every collective, and of FSDP2's copies to and from communication buffers."""
 
     def __init__(self, report: Callable[[Iterable[Tensor]], None]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Causal self-attention in several implementations: written out, and with the kernels that torch provides.
+"""Causal self-attention: written out in basic operations, or with the kernels that torch provides.
 
-All implementations map queries, keys and values of shape (batch, heads, ctx, d_head) to outputs of that shape:
+All implementations map queries, keys and values of shape (batch, heads, ctx, d_head) to outputs of the same shape:
 softmax(q·kᵀ / √d_head + mask)·v, where the mask hides every later position.
 """
 
@@ -25,7 +25,7 @@ from sysbench.spec.model import Attention
 
 
 class NaiveAttention(nn.Module):
-    """Attention with every intermediate in memory: scores, masked scores, exponentials and weights, each ctx × ctx."""
+    """Attention with every intermediate in memory, each ctx × ctx: scores, masked scores, exponentials and weights."""
 
     future: Tensor
 
@@ -35,7 +35,7 @@ class NaiveAttention(nn.Module):
         self.register_buffer("future", later, persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; under autocast the matrix products use the autocast type and the softmax uses fp32."""
+        """Compute attention; under autocast, the matrix products use the autocast dtype and the softmax uses fp32."""
         ctx, d_head = q.shape[-2:]
         with named("scores"):
             scores = einsum(q, k, "batch heads query d, batch heads key d -> batch heads query key")
@@ -49,7 +49,7 @@ class NaiveAttention(nn.Module):
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Softmax over the last dimension, operation by operation, in fp32."""
+    """Return the softmax over the last dimension, computed in fp32 from basic operations."""
     # The maximum only guards against overflow. It cancels out, so no gradient needs to pass through it.
     maximum = scores.detach().amax(dim=-1, keepdim=True)
     exponentials = (scores.float() - maximum).exp()
@@ -57,20 +57,20 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 class FusedAttention(nn.Module):
-    """`scaled_dot_product_attention`, with a given backend or the one that torch chooses."""
+    """`scaled_dot_product_attention` with a given backend, or with the backend that torch chooses."""
 
     def __init__(self, backend: SDPBackend | None = None) -> None:
         super().__init__()
         self.backend = backend
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; raises RuntimeError when the backend does not support these inputs."""
+        """Compute attention; raises RuntimeError if the backend does not support these inputs."""
         with nullcontext() if self.backend is None else sdpa_kernel(self.backend):
             return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class FlexAttention(nn.Module):
-    """`flex_attention` with a block mask. On CUDA it is compiled, since only then is it a fused kernel."""
+    """`flex_attention` with a causal block mask, compiled on CUDA, where compilation fuses the kernel."""
 
     def __init__(self, ctx: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class FlexAttention(nn.Module):
         self._attend = torch.compile(attend) if device.type == "cuda" else attend
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend; raises NotImplementedError on a CPU if gradients are required."""
+        """Compute attention; raises NotImplementedError on a CPU if gradients are required."""
         output: Tensor = self._attend(q, k, v, block_mask=self.block_mask)
         return output
 
@@ -99,7 +99,7 @@ BACKENDS: Mapping[Attention, SDPBackend] = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
-"""Implementations that are a kernel of `scaled_dot_product_attention`."""
+"""Backends of the implementations that are a kernel of `scaled_dot_product_attention`."""
 
 KINDS: dict[Attention, Callable[[int], nn.Module]] = {
     "naive": NaiveAttention,
@@ -110,20 +110,20 @@ KINDS: dict[Attention, Callable[[int], nn.Module]] = {
     "math": lambda ctx: FusedAttention(BACKENDS["math"]),
     "flex": FlexAttention,
 }
-"""Builds each implementation for a context length, on the default device."""
+"""Constructor of each implementation, which takes the context length and uses the default device."""
 
 
 REFUSALS = ("No available kernel", "No viable backend", "does not support")
-"""Parts of torch's messages when a kernel does not support its inputs: aten's attention.cpp and sdp_utils,
-flex_attention.py."""
+"""Phrases in torch's error messages for inputs that a kernel does not support (ATen's attention.cpp and sdp_utils,
+flex_attention.py)."""
 
 
 def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
     """Return the operator that computes `attention`, for example `aten::_scaled_dot_product_flash_attention`.
 
-    The function runs `attention` on the inputs to find out, including backward if they require gradients, so that
-    everything an implementation compiles on its first call is compiled now. Raises UnavailableError with torch's
-    reasons if no kernel supports the inputs.
+    To determine the operator, this function calls `attention` on the inputs. If the inputs require gradients, it also
+    runs backward, so that everything an implementation compiles on its first call is compiled now. Raises
+    UnavailableError with torch's reasons if no kernel supports the inputs.
     """
     with refusals():
         output = attention(q, k, v)
@@ -139,9 +139,9 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
 
 @contextmanager
 def refusals(prefix: str = "") -> Iterator[None]:
-    """Raise UnavailableError, with torch's reasons after `prefix`, if no kernel supports the inputs of a call.
+    """Convert torch's error that no kernel supports the inputs to UnavailableError in this context.
 
-    The reasons include those that torch gives as warnings.
+    The message is `prefix`, followed by torch's reasons, including reasons that torch gives as warnings.
     """
     with warnings.catch_warnings(record=True) as reasons:
         warnings.simplefilter("always")
@@ -157,7 +157,7 @@ def refusals(prefix: str = "") -> Iterator[None]:
 
 
 class OperatorLog(DispatchMode):
-    """While active, records the names of the ATen operators that run, in order."""
+    """A dispatch mode that records the names of the operators that run, in order."""
 
     def __init__(self) -> None:
         super().__init__()

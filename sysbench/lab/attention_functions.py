@@ -1,6 +1,6 @@
 """Attention as a function of q, k and v, in the implementations that `sysbench attention` compares.
 
-All of them map tensors of shape (batch, seq, dim), or with heads (batch, heads, seq, dim), to an output of that shape:
+All implementations map tensors of shape (batch, seq, dim) or (batch, heads, seq, dim) to an output of the same shape:
 softmax(q·kᵀ / √dim + mask)·v, where a causal mask hides every later position.
 
 `AttentionCall` runs forward and backward on one input, for measurement and for simulation.
@@ -53,7 +53,7 @@ def function_for(cell: AttentionCell, device: torch.device) -> Attention:
 
 
 def naive(*, causal: bool) -> Attention:
-    """Attention with every intermediate in memory; exponentials and weights are kept for backward."""
+    """Return attention that stores every intermediate in memory; exponentials and weights are kept for backward."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -81,7 +81,7 @@ def _fused(backend: SDPBackend, *, causal: bool) -> Attention:
 
 
 def _with_heads(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Call a kernel that requires four dimensions; inputs without heads get a dimension of size one."""
+    """Call a kernel that requires (batch, heads, seq, dim); inputs without heads are passed as one head."""
     if q.dim() == 4:
         return function(q, k, v)
     return function(*(tensor.unsqueeze(1) for tensor in (q, k, v))).squeeze(1)
@@ -96,7 +96,7 @@ def _flex(cell: AttentionCell, device: torch.device) -> Attention:
 
 
 def flex(cell: AttentionCell, device: torch.device, kernel: Any) -> Attention:
-    """FlexAttention with the given `kernel`, and a block mask if the cell is causal."""
+    """Return FlexAttention with the given `kernel`, and a block mask if the cell is causal."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     def not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def _flash_attn(cell: AttentionCell, device: torch.device) -> Attention:
 
 
 def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
-    """Attention by the `kernel` of the flash-attn library, which takes (batch, seq, heads, dim)."""
+    """Return attention by flash-attn's `kernel`, which takes inputs of shape (batch, seq, heads, dim)."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _with_heads(
@@ -128,7 +128,7 @@ def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
 
 
 def _own(name: str) -> Attention:
-    """Import the user's own function from a module that is importable in the directory where sysbench was started."""
+    """Import the user's function `module:function`; modules in the current directory can be imported."""
     module_name, _, function_name = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -148,7 +148,10 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 
 
 def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
-    """Create q, k and v, standard normal leaves with gradients: (batch, seq, dim) or (batch, heads, seq, dim)."""
+    """Create q, k and v: standard normal leaf tensors that require gradients.
+
+    The shape is (batch, seq, dim), or (batch, heads, seq, dim) if the cell has heads.
+    """
     shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
     generator = torch.Generator(device=device).manual_seed(cell.seed)
     dtype = compute_dtype(cell.precision)
@@ -160,19 +163,19 @@ def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
 
 
 def gradient_for(q: Tensor) -> Tensor:
-    """Create the gradient of the output from which backward starts."""
+    """Create a random gradient of the output, from which backward starts."""
     return torch.randn(q.shape, dtype=torch.float32, device=q.device).to(q.dtype)
 
 
 class AttentionCall:
-    """Repeated attention calls on one input; the output and the graph for backward are kept."""
+    """Attention on one input, called repeatedly; forward keeps its output and graph for backward."""
 
     def __init__(self, function: Attention, inputs: Inputs, gradient: Tensor) -> None:
         self.function, self.inputs, self.gradient = function, inputs, gradient
         self.output: Tensor | None = None
 
     def forget(self) -> None:
-        """Release output, graph and gradients."""
+        """Release the output, the autograd graph and the gradients."""
         self.output = None
         for tensor in self.inputs:
             tensor.grad = None

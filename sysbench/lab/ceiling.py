@@ -1,4 +1,4 @@
-"""Ceilings of this machine: the highest rates of a matrix product, and of an all-reduce between ranks."""
+"""Ceilings of this machine: the highest measured rates of a matrix product, and of an all-reduce between ranks."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def measure(
     budget_s: float = BUDGET_S,
     clock: Clock | None = None,
 ) -> CeilingMeasured:
-    """Measure the best rate of (n, n) × (n, n), over sizes that double until products have taken `budget_s` seconds.
+    """Measure the best rate of (n, n) × (n, n) products, doubling n until the products have taken `budget_s` seconds.
 
-    A ceiling is the attainable rate, not the usual one: the fastest product counts, after one warm-up of each size.
-    A warm-up counts towards the budget with the time of the fastest product only, because the very first one also
-    loads the library. The format is set explicitly, as it is for cells. `threads` is the number of CPU threads; None
-    leaves it to torch.
+    A ceiling is the attainable rate, not the typical one: the fastest product counts, after one warm-up of each size. A
+    warm-up counts towards the budget with the time of the fastest product only, because the very first one also loads
+    the library. The precision of fp32 products is set explicitly, as for cells. `threads` is the number of CPU threads;
+    None leaves the number to torch.
     """
     target = torch_device(device)
     stopwatch = clock or clock_for(target)
@@ -64,7 +64,7 @@ def measure(
 
 
 def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock: Clock, budget_s: float) -> list[float]:
-    """Return the durations in seconds of products of one size: at least one, and up to `REPEATS` within `budget_s`."""
+    """Return the times in seconds of products of one size: at least one, and up to `REPEATS` within `budget_s`."""
     left, right = torch.rand((2, size, size), device=device).sub_(0.5).to(dtype)
     product = torch.empty_like(left)
 
@@ -79,11 +79,12 @@ def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock:
 
 
 def fastest_all_reduce(device: torch.device, budget_s: float = REDUCING_S) -> tuple[int, float]:
-    """Return the message size in bytes and the bandwidth in bytes/s of the fastest all-reduce of all ranks.
+    """Return the message size (bytes) and the bandwidth (bytes/s) of the fastest all-reduce over all ranks.
 
-    Messages double in size until they have taken `budget_s` seconds; each size is reduced a few times after a
-    warm-up. The bandwidth is busBW as nccl-tests defines it: message / time × 2(n-1)/n for n ranks. Every rank of
-    the group must call this; a time is that of the slowest rank, so that all agree on the next size.
+    The message size doubles until the all-reduces have taken `budget_s` seconds; each size is reduced three times after
+    a warm-up. The bandwidth is busBW as nccl-tests defines it: message size / time × 2(n − 1)/n for n ranks. Every rank
+    of the group must call this function. Each time is that of the slowest rank, so that all ranks choose the same next
+    size.
     """
     clock, ranks = clock_for(device), dist.get_world_size()
     best, size_bytes, left_s, next_s = (0, 0.0), SMALLEST_MESSAGE_BYTES, budget_s, 0.0

@@ -1,4 +1,4 @@
-"""Timing of the phases of a step, by the host's clock between synchronizations and by the device's own clock."""
+"""Timing of the phases of a step, with the host's clock between synchronizations and with the device's own clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Time of one step, by phase and as a whole."""
+    """Times of one step: of each phase, and of the whole step."""
 
     phases: dict[str, PhaseSample]
     step: PhaseSample
@@ -37,11 +37,11 @@ class Clock(Protocol):
     """Runs the phases of a step and measures their time."""
 
     def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
-        """Run `phases` in order, once; the times of a phase that occurs several times are added up.
+        """Run `phases` once, in order; the times of a phase that occurs several times are added up.
 
-        With sync `phase`, the device is idle when a phase begins and when it ends, and the step is the sum of its
-        phases. With sync `step`, only the step begins and ends with an idle device: phases follow each other as in
-        training, and have device times only.
+        With sync `phase`, the device is idle when a phase begins and ends, and the time of the step is the sum of its
+        phases. With sync `step`, the device is idle only when the step begins and ends; phases follow each other as in
+        training, and have only device times.
         """
         ...
 
@@ -50,11 +50,11 @@ class Marks(Protocol):
     """Numbered marks on a device's own timeline."""
 
     def place(self, number: int) -> None:
-        """Put mark `number` after all work launched so far."""
+        """Place mark `number` after all work launched so far."""
         ...
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Return the seconds between two marks, once the device has passed both; None if the device has no clock."""
+        """Return the seconds between two marks that the device has passed; None if the device has no clock."""
         ...
 
 
@@ -65,12 +65,12 @@ class NoMarks:
         """Do nothing."""
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Return None: unknown."""
+        """Return None: the time is unknown."""
         return None
 
 
 class CudaMarks:
-    """CUDA events, created once and reused for every step."""
+    """CUDA events as marks, created once and reused for every step."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)
@@ -83,14 +83,14 @@ class CudaMarks:
         self._events[number].record(self._stream)
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Time by `cudaEventElapsedTime`, with a resolution of 0.5 µs; idle gaps in between are included."""
+        """Return the seconds by `cudaEventElapsedTime` (resolution 0.5 µs), including idle gaps in between."""
         elapsed_ms: float = self._events[first].elapsed_time(self._events[last])
         return elapsed_ms / 1e3
 
 
 @dataclass(frozen=True)
 class SynchronizedClock:
-    """Reads the host's clock between two synchronizations, and the device's marks inside them.
+    """Measures with the host's clock between two synchronizations, and with the device's marks placed in between.
 
     `launches_ahead` means that a call returns before the device has finished its work; the host's launch time is then
     reported separately.
@@ -101,8 +101,8 @@ class SynchronizedClock:
     launches_ahead: bool
     now_ns: Callable[[], int] = time.perf_counter_ns
     occupy: Call | None = None
-    """Occupies the device while the host launches the timed calls, so that device time includes no waiting for the
-    host. The host's time is meaningless in that case, and is not reported."""
+    """Keeps the device busy while the host launches the timed calls, so that device time includes no waiting for the
+    host. Host time is then meaningless, and is not reported."""
 
     def measure(self, phases: Iterable[tuple[str, Call]], sync: Sync) -> StepTimes:
         """Measure the phases; see `Clock.measure`."""
@@ -119,9 +119,9 @@ class SynchronizedClock:
         return StepTimes({name: sum_of(each) for name, each in occurrences.items()}, step)
 
     def _window(self, calls: Sequence[Call]) -> tuple[PhaseSample, list[float | None]]:
-        """Run the calls in one timed window; return its sample, and the device's time for each call.
+        """Run the calls in one timed window; return the times of the window, and the device time of each call.
 
-        The marks lie between the host's readings, so device time cannot exceed wall time.
+        The marks are placed between the two readings of the host's clock, so device time cannot exceed wall time.
         """
         self.synchronize()
         if self.occupy is not None:
@@ -150,8 +150,8 @@ OCCUPIED_CYCLES = 2_000_000
 def clock_for(device: torch.device, *, without_launches: bool = False) -> SynchronizedClock:
     """Return a clock that is reliable on `device`.
 
-    With `without_launches`, CUDA's events start when the device starts, not when the host begins to launch. The result
-    is the time of the kernels alone, as in `triton.testing.do_bench`; this matters where kernels are shorter than their
+    With `without_launches`, a CUDA device is kept busy until the host has launched the timed calls. The result is the
+    time of the kernels alone, as in `triton.testing.do_bench`. This matters if kernels take less time than their
     launch.
 
     MPS also has events, but they can hang or return negative times; host times between synchronizations are reliable.
@@ -165,7 +165,7 @@ def clock_for(device: torch.device, *, without_launches: bool = False) -> Synchr
 
 
 def sum_of(samples: Iterable[PhaseSample]) -> PhaseSample:
-    """Add up phases; each time of the sum is unknown if it is unknown in any phase."""
+    """Add up the times of phases; a sum is None if the time of any phase is None."""
     listed = list(samples)
     return PhaseSample(
         wall_s=_total(sample.wall_s for sample in listed),

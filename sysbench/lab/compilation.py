@@ -1,4 +1,4 @@
-"""Observes torch.compile: what it did for a cell, the events that report it, and a compiler without earlier state."""
+"""State and counters of torch.compile, and the events about building and compiling a cell."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ class Compilation:
     graphs: int
     graph_breaks: int
     fell_back: bool
-    """At least one frame runs eagerly because Dynamo gave up on it, for example at the recompile limit."""
+    """Whether a frame runs eagerly because Dynamo could not compile it, for example at the recompile limit."""
     detail: str | None
-    """The reason, in Dynamo's words."""
+    """Dynamo's reasons for graph breaks and eager frames, and what Inductor replaced by fused attention."""
 
 
 @contextmanager
 def fresh_compiler() -> Iterator[None]:
-    """Compile everything anew inside this context, and discard all compiled code afterwards.
+    """Discard all compiled code before and after this context.
 
-    Without this, shapes of earlier cells count towards the recompile limit, beyond which Dynamo silently runs eagerly.
+    Otherwise, the shapes of earlier cells would count towards the recompile limit, beyond which Dynamo silently runs
+    eagerly.
     """
     _reset()
     try:
@@ -40,7 +41,7 @@ def fresh_compiler() -> Iterator[None]:
 
 
 def compilation() -> Compilation:
-    """Return what has been compiled inside `fresh_compiler` since `count_from_zero`."""
+    """Return Dynamo's counters since `count_from_zero`."""
     from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
 
     frames, breaks = counters["frames"], counters["graph_break"]
@@ -69,12 +70,12 @@ def _reset() -> None:
 
 
 def entered(cell: str, stage: Stage) -> StageEntered:
-    """Return the event that the cell with this key enters a stage."""
+    """Return the StageEntered event of the cell with key `cell`."""
     return StageEntered(at_s=time.time(), cell=cell, stage=stage)
 
 
 def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
-    """Return the event that the model and its training step are built."""
+    """Return the ModelBuilt event of the cell with key `cell`; building the step took `build_s` seconds."""
     parameters = sum(each.numel() for each in step.model.parameters())
     head = step.work.model.lm_head.weight.numel() if isinstance(step.work.model, Transformer) else 0
     return ModelBuilt(
@@ -87,7 +88,7 @@ def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
 
 
 def compiled(cell: str, compile_s: float) -> Compiled:
-    """Return the event about what has been compiled since `count_from_zero`, in a step that took `compile_s`."""
+    """Return the Compiled event of a cell, with counters since `count_from_zero`; the step took `compile_s` seconds."""
     made = compilation()
     return Compiled(
         at_s=time.time(),

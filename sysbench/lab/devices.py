@@ -1,6 +1,7 @@
-"""The devices that torch sees, as plain fields of a `DeviceInfo`.
+"""The devices that torch can use, and the torch of this process.
 
-This is separate from the model, whose import takes a third of a second: too slow for `sysbench doctor`.
+This module is separate from the model, because importing the model takes a third of a second, too long for `sysbench
+doctor`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sysbench.log.events import DeviceInfo, TorchInfo
 
 
 def available() -> list[dict[str, Any]]:
-    """List every device that can run cells, in the order in which `auto` prefers them: cuda, mps, cpu."""
+    """List the usable devices as fields of `DeviceInfo`, in the order in which `auto` prefers them: cuda, mps, cpu."""
     return [
         *_cuda_devices(),
         *_mps_devices(),
@@ -73,17 +74,17 @@ def _cpu_name() -> str:
 
 
 def available_devices() -> list[DeviceInfo]:
-    """List every device that can run cells, in the order in which `auto` prefers them: cuda, mps, cpu."""
+    """List the usable devices in the order in which `auto` prefers them: cuda, mps, cpu."""
     return [DeviceInfo(**facts) for facts in available()]
 
 
 def torch_device(device: DeviceInfo) -> torch.device:
-    """Convert to a `torch.device`."""
+    """Convert a DeviceInfo to a `torch.device`."""
     return torch.device(device.torch_name)
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all launched work; on a CPU, calls return only when finished."""
+    """Wait until the device has finished all launched work; does nothing on a CPU, where calls are synchronous."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -92,7 +93,7 @@ def synchronize(device: torch.device) -> None:
 
 @contextmanager
 def computing_on(threads: int | None) -> Iterator[None]:
-    """Compute with this number of CPU threads inside this context; None leaves it to torch."""
+    """Use `threads` CPU threads inside this context; None keeps torch's number."""
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield
@@ -105,7 +106,7 @@ def computing_on(threads: int | None) -> Iterator[None]:
 
 
 def torch_info(import_s: float | None) -> TorchInfo:
-    """Describe the torch of this process; `import_s` is the time its import took, None if unknown."""
+    """Return versions and settings of torch; `import_s` is the time of its import in seconds, None if unknown."""
     cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
     return TorchInfo(
         torch=torch.__version__,

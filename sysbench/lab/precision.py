@@ -1,4 +1,4 @@
-"""Precisions in torch, and arithmetic in formats that a device supports only as input formats."""
+"""Precisions in torch, and arithmetic in formats that a device supports only as input formats of matrix products."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from sysbench.commands.accum.record import ArithmeticSource
 
 AUTOCAST_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Precisions that use autocast over fp32 parameters; the others compute in the type of the parameters."""
+"""Precisions that use autocast over fp32 parameters; the others compute in the dtype of the parameters."""
 
 
 def compute_dtype(precision: Precision) -> torch.dtype:
-    """The input type of matrix products: autocast's type, or fp32 (which tf32 shortens inside the product)."""
+    """Return the dtype of the inputs of matrix products: autocast's, or fp32 (which tf32 rounds inside the product)."""
     return AUTOCAST_DTYPES.get(precision, torch.float32)
 
 
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Set the precision of fp32 matrix products: TF32 for `tf32`, full fp32 for every other `precision`.
+    """Set the precision of fp32 matrix products in this context: TF32 for `tf32`, otherwise full fp32.
 
     `torch.set_float32_matmul_precision` is the one setting that cuBLAS, oneDNN, Inductor and FlexAttention all read;
     settings of single backends could contradict it. The previous setting is restored at the end.
@@ -45,7 +45,7 @@ TORCH_DTYPES: dict[FormatName, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
-"""Formats in which torch has arithmetic: every operation returns the exact result, rounded once."""
+"""Formats with arithmetic in torch: every operation returns the exact result, rounded once."""
 
 _TF32_DROPPED_BITS = 13
 """fp32 has 23 mantissa bits, TF32 has 10."""
@@ -55,9 +55,9 @@ _TF32_DROPPED_BITS = 13
 class Arithmetic:
     """Addition and subtraction of single numbers in one format, with the format's own representation of a number.
 
-    source    whether the device does the arithmetic, or fp64 with every result rounded. For these formats both are
-              equal: rounding to 53 bits and then to 11 or fewer equals rounding the exact result once
-              (Figueroa, "When is double rounding innocuous?", 1995: 53 ≥ 2 · 11 + 2).
+    source    "device" if the device computes, "rounded" if fp64 does and every result is rounded. The results are the
+              same: for formats with up to 11 bits, rounding to 53 bits and then to the format equals rounding the exact
+              result once (Figueroa, "When is double rounding innocuous?", 1995: 53 ≥ 2 · 11 + 2).
     number    converts a float to the nearest number of the format
     value     converts a number of the format to a float
     """
@@ -84,7 +84,7 @@ class Arithmetic:
 
 
 def round_to_tf32(values: Tensor) -> Tensor:
-    """Round fp32 to 10 mantissa bits, ties to even, as tensor cores do with their TF32 inputs."""
+    """Round fp32 values to 10 mantissa bits, ties to even, as tensor cores do with their TF32 inputs."""
     bits = values.view(torch.int32)
     odd = (bits >> _TF32_DROPPED_BITS) & 1
     rounded = bits + ((1 << (_TF32_DROPPED_BITS - 1)) - 1) + odd

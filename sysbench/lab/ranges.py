@@ -1,4 +1,4 @@
-"""Named ranges around parts of a step, for a profiler to record; they are absent while no profiler is on.
+"""Named ranges around the parts of a step, for profilers; without an active profiler, there are no ranges.
 
 A profile of sysbench's own workload has these ranges, and `sysbench.trace` identifies them by name:
 
@@ -23,7 +23,7 @@ A profile of sysbench's own workload has these ranges, and `sysbench.trace` iden
 A compiled model has only the ranges of the step and its phases. Ranges of modules would be compiled with the model, and
 the profiled step would differ from the timed one.
 
-This module also tracks the path of the module that is being called; one module may have several paths.
+`following` reports the path of the `nn.Module` that is being called; a shared module has several paths.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ WHOLE = ""
 
 @contextmanager
 def following(model: nn.Module, enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
-    """Call `enter` with the path of every module that is called, and `leave` when the module returns or raises.
+    """In this context, call `enter` with the path of each called module, and `leave` when the module returns or raises.
 
-    A module shared by several others has the path of the call: `layers.3.attention.attend` in the fourth layer.
+    The path of a module that several modules share depends on the caller: `layers.3.attention.attend` in the fourth
+    layer.
     """
     relative = _RelativePaths(model)
     called: list[tuple[nn.Module, str]] = []
@@ -57,7 +58,7 @@ def following(model: nn.Module, enter: Callable[[str], object], leave: Callable[
         called.pop()
         leave()
 
-    # Ahead of the module's own: FSDP2 gathers a module's parameters in one of them.
+    # Before the module's own hooks, because FSDP2 gathers the module's parameters in one of them.
     hooks = [module.register_forward_pre_hook(before, prepend=True) for module in model.modules()]
     hooks += [module.register_forward_hook(after, always_call=True) for module in model.modules()]
     try:
@@ -68,14 +69,14 @@ def following(model: nn.Module, enter: Callable[[str], object], leave: Callable[
 
 
 class _RelativePaths:
-    """Maps a module to its path relative to the module that calls it."""
+    """Determines the paths of called modules, and caches the name of each module relative to its caller."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._known: dict[tuple[int, int], str] = {}
 
     def path(self, caller: nn.Module, caller_path: str, module: nn.Module) -> str:
-        """Return the full path of `module`, called by `caller`, which is at `caller_path`."""
+        """Return the full path of `module` when `caller`, a module at `caller_path`, calls it."""
         key = id(caller), id(module)
         name = self._known.get(key)
         if name is None:
@@ -101,25 +102,23 @@ def _absent(name: str) -> Range:
 
 
 _range: Callable[[str], Range] = _absent
-"""The active source of ranges; it creates the range for a name."""
+"""Creates the range for a name; replaced while a profiler is active."""
 
 
 def named(name: str) -> Range:
     """Return a range for `with named("scores"): …`; outside `visible_to`, a shared context that does nothing.
 
-    Inside a module that is being followed, the range is prefixed with its path: `layers.3.attention.attend.scores`.
+    While calls of modules are recorded, the name is prefixed with the path of the current module:
+    `layers.3.attention.attend.scores`.
     """
     if torch.compiler.is_compiling():
-        return _ABSENT  # comes before the switch, which would otherwise become a guard of a compiled model
+        return _ABSENT  # checked first, because reading `_range` would make it a guard of the compiled model
     return _range(name)
 
 
 @contextmanager
 def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[None]:
-    """Make every `named` block and every call of a module of `model` a range that `profiler` records.
-
-    On exit, the previous state is restored.
-    """
+    """Make `named` blocks and calls of modules of `model` in this context visible to `profiler` as ranges."""
     global _range
     before = _range
     ranges = _ModuleRanges(_ranges_of(profiler))
@@ -136,7 +135,7 @@ def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[N
 
 @contextmanager
 def told(enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
-    """Call `enter` with the name of every `named` range that is entered in this context, and `leave` when it ends."""
+    """In this context, call `enter` with the name of each `named` range, and `leave` at the end of the range."""
     global _range
 
     @contextmanager

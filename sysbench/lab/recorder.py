@@ -1,4 +1,4 @@
-"""Profilers, as the worker uses them: recording while steps run, and writing the trace afterwards."""
+"""Profilers with a common interface: they record while steps run, and write the trace afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEXT_TO_NOTHING_BYTES: Final = 1 << 20
 
 
 class Recorder(Protocol):
-    """One profiler."""
+    """A profiler."""
 
     ranges: ranges.Profiler
     """The kind of range that this profiler records."""
@@ -51,7 +51,10 @@ class TorchRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record everything inside this context. CUPTI is set up before, and its buffers are read afterwards."""
+        """Record everything inside this context.
+
+        CUPTI is set up before the recording, and its buffers are read afterwards.
+        """
         self._profile.prepare_trace()
         self._profile.start_trace()
         try:
@@ -60,7 +63,10 @@ class TorchRecorder:
             self._profile.stop_trace()
 
     def write(self, path: Path) -> None:
-        """Write Kineto's JSON, compressed if the name ends in .gz. Raises OutputError after removing a partial file."""
+        """Write the trace as Kineto's JSON, compressed if the name ends in .gz.
+
+        Removes a partial file and raises OutputError if writing fails.
+        """
         try:
             self._write(path)
         except OSError as error:
@@ -79,7 +85,7 @@ class TorchRecorder:
                 shutil.copyfileobj(source, target, 1 << 20)
 
     def _export(self, path: Path) -> None:
-        """Write the JSON. Kineto does not raise when writing fails: it leaves a partial file under another name."""
+        """Write the JSON; raises OSError. Kineto does not raise, but leaves a partial file under another name."""
         self._profile.export_chrome_trace(str(path))
         if not path.is_file():
             full = shutil.disk_usage(path.parent).free < _NEXT_TO_NOTHING_BYTES
@@ -89,7 +95,7 @@ class TorchRecorder:
 
 
 class NsysRecorder:
-    """Nsight Systems, which already wraps this process and receives start and stop through a range."""
+    """Nsight Systems, which wraps this process and records while the NVTX range `CAPTURE_RANGE` is open."""
 
     ranges: ranges.Profiler = "nvtx"
 
@@ -99,8 +105,9 @@ class NsysRecorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record everything inside this context. Operators become ranges too, with numbers that link backward to
-        forward.
+        """Record everything inside this context.
+
+        On CUDA, operators also become ranges, with sequence numbers that link backward to forward.
         """
         import nvtx
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,26 +25,27 @@ if TYPE_CHECKING:
 
 
 class TrainingStep:
-    """One step of a cell, run repeatedly: a model, a batch, an optimizer, and the phases of the mode.
+    """The training step of a cell, run repeatedly: a model, a batch, an optimizer, and the phases of the mode.
 
     Autocast covers forward and loss; backward uses the dtypes chosen in forward, and the optimizer works on the fp32
-    parameters. Under fp16 the loss is scaled, as fp16 training requires: scaling the loss is part of `backward`;
-    unscaling the gradients, checking them for infinities (where for-loop and foreach wait for the device) and
-    updating the scale are part of `optimizer`. A step whose gradients overflow does not change the parameters.
+    parameters. Under fp16, the loss is scaled, as fp16 training requires. Scaling the loss is part of `backward`.
+    Unscaling the gradients, checking them for infinities (for which the for-loop and foreach optimizers wait for the
+    device) and updating the scale are part of `optimizer`. A step whose gradients overflow does not change the
+    parameters.
 
-    With `grad_accum`, forward, loss and backward run once for each micro-batch. Each loss is divided by the number
-    of micro-batches, so the accumulated gradients are those of the mean over all micro-batches.
+    With `grad_accum`, forward, loss and backward run once for each micro-batch. Each loss is divided by the number of
+    micro-batches, so the accumulated gradients are those of the mean over all micro-batches.
 
-    Outputs of the last micro-batch stay alive until `forget`, which is called between steps, outside any timed
-    window. Outputs of earlier micro-batches are released after their backward, as in a training loop that calls a
+    The output of the last micro-batch stays alive until `forget`, which is called between steps, outside any timed
+    window. The outputs of earlier micro-batches are released after their backward, as in a training loop that calls a
     function for each micro-batch.
     """
 
     def __init__(self, cell: ModelCell, device: torch.device, mesh: DeviceMesh | None = None) -> None:
-        """Build everything on `device`; raises UnavailableError if something is not available there, or does not fit.
+        """Build everything on `device`; raises UnavailableError for missing or incompatible parts.
 
-        With a `mesh` (`strategies.mesh_of`), the model is distributed over its ranks by the cell's strategy, and a
-        step is this rank's part of it; every rank must build the step and run it.
+        With a `mesh` (`strategies.mesh_of`), the model is distributed over the ranks of the mesh by the cell's
+        strategy, and this object is this rank's part of the step. Every rank must build the step and run it.
         """
         self.cell = cell
         self.work = workload_of(cell, device)
@@ -56,14 +58,14 @@ class TrainingStep:
         self._autocast = _autocast(cell, device)
         own = self.work.own
         self._theirs: Callable[[str], AbstractContextManager[None]] = _ours if own is None else own.printed.called
-        self._scaler = GradScaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
+        self._scaler = _Scaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
         self._optimizer = self.work.optimizer() if "optimizer" in cell.phases else None
         self._output: Any = None
         self._losses: list[Tensor] = []
 
     @property
     def phases(self) -> tuple[tuple[Phase, Callable[[], None]], ...]:
-        """The phases of the cell's mode in execution order; the phases of a micro-batch once for each."""
+        """The phases of the cell's mode in execution order; phases of a micro-batch occur once for each micro-batch."""
         found: list[tuple[Phase, Callable[[], None]]] = []
         for number in range(self.cell.grad_accum):
             implementations: dict[Phase, Callable[[], None]] = {
@@ -87,14 +89,14 @@ class TrainingStep:
 
     @property
     def output(self) -> Any:
-        """Output of the model, logits (batch, ctx, vocab) if built-in; None before a step and after `forget`."""
+        """Model output, logits (batch, ctx, vocab) if built-in; None before a step and after `forget`."""
         return self._output
 
     @property
     def loss(self) -> float | None:
         """Loss of the last step, averaged over its micro-batches; None in a mode without a loss.
 
-        Reading it waits for the device.
+        Reading the loss waits for the device.
         """
         return sum(each.item() for each in self._losses) if self._losses else None
 
@@ -105,22 +107,22 @@ class TrainingStep:
 
     @property
     def loss_scale(self) -> tuple[Tensor, ...]:
-        """Under fp16, the factor of the loss and how many steps ago it changed; empty before the first backward."""
+        """Under fp16, the loss scale and the number of steps since it last changed; empty before the first backward."""
         made = (self._scaler._scale, self._scaler._growth_tracker) if self._scaler.is_enabled() else ()
         return tuple(each for each in made if each is not None)
 
     @property
     def gradients_present(self) -> bool | None:
-        """Whether every parameter that is not frozen has a gradient; None in a mode without backward."""
+        """Whether every trainable parameter has a gradient; None in a mode without backward."""
         if "backward" not in self.cell.phases:
             return None
         return all(each.grad is not None for each in self.model.parameters() if each.requires_grad)
 
     @torch.no_grad()
     def fingerprint(self) -> Tensor | None:
-        """Return a few values of each parameter on the host, to detect changes; None without an optimizer.
+        """Return up to 64 values of each parameter on the host, to detect changes; None without an optimizer.
 
-        For a sharded parameter, they are from this rank's shard.
+        The values of a sharded parameter are from this rank's shard.
         """
         if self._optimizer is None:
             return None
@@ -129,7 +131,7 @@ class TrainingStep:
 
     def _zero_grad(self) -> None:
         with named("zero_grad"):
-            # As a training loop does: the optimizer has its parameters listed, a model has to walk through its modules.
+            # Through the optimizer, as in a training loop: it has a list of parameters, a model must walk its modules.
             (self._optimizer or self.model).zero_grad(set_to_none=True)
 
     def _forward(self, number: int) -> None:
@@ -158,7 +160,7 @@ class TrainingStep:
                 self._output, self._losses[-1] = None, self._losses[-1].detach()
 
     def _exchanging(self, number: int) -> AbstractContextManager[None]:
-        """Return the context of a micro-batch; ranks exchange gradients after its backward, or do not."""
+        """Return the context of a micro-batch; with `no_sync`, ranks exchange gradients only in the last one."""
         if self.cell.no_sync != "on" or not self._is_among_ranks:
             return nullcontext()
         return exchanging_gradients(self.model, self._is_last(number))
@@ -168,6 +170,27 @@ class TrainingStep:
             assert self._optimizer is not None
             self._scaler.step(self._optimizer)
             self._scaler.update()
+
+
+class _Scaler(GradScaler):
+    """A gradient scaler that unscales sharded and whole gradients separately.
+
+    torch's own unscales all gradients at once, and fails if only some are sharded, as in tensor parallelism.
+    """
+
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+    ) -> dict[torch.device, Tensor]:
+        kinds: dict[type, list[Tensor]] = {}
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            kinds.setdefault(type(parameter.grad), []).append(parameter)
+        found: dict[torch.device, Tensor] = {}
+        for alike in kinds.values():
+            one: Any = SimpleNamespace(param_groups=[{"params": alike}])
+            found = super()._unscale_grads_(one, inv_scale, found_inf, allow_fp16) or found
+            # The operator sets this to 1 at an infinity and never resets it, so the next kind continues with it.
+            found_inf = next(iter(found.values()), found_inf)
+        return found
 
 
 def workload_of(cell: ModelCell, device: torch.device) -> Workload:

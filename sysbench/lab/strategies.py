@@ -1,7 +1,7 @@
 """Distribution of a model over ranks: DDP, FSDP2, tensor parallelism, and HSDP.
 
-The implementations are torch's; this module only decides which of them applies to which module. It runs under any
-process group: gloo, NCCL, and the fake one of simulations.
+The implementations are torch's; the code here only decides which of them applies to which `nn.Module`. It works with
+any process group: gloo, NCCL, and the fake process group of simulations.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
     from sysbench.spec.model import GridCell
 
-# torch.distributed.tensor and fsdp take half a second to import, which runs of one rank do not have to wait for.
+# torch.distributed.tensor and fsdp are imported in functions: this takes half a second, and one rank needs neither.
 
 
 @contextmanager
 def process_group(rank: int, ranks: int, store: str, device: torch.device, timeout_s: float) -> Iterator[None]:
-    """Join the process group of a cell's ranks, which rendezvous through `store`: the URL of a file, or of a port that
-    rank 0 opens.
+    """Join the process group of a cell's ranks in this context.
 
-    GPU tensors go through NCCL, all others through gloo. A collective operation fails after `timeout_s`.
+    The ranks rendezvous through `store`: the URL of a file, or of a port that rank 0 opens. GPU tensors go through
+    NCCL, all others through gloo. A collective operation fails after `timeout_s`.
     """
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
@@ -42,20 +42,20 @@ def process_group(rank: int, ranks: int, store: str, device: torch.device, timeo
     patience = timedelta(seconds=timeout_s)
     where = urlsplit(store)
     if where.scheme == "tcp":
-        # torch's own handling of such URLs would use the store of torchrun, if that is what has started the ranks.
+        # For such a URL, torch itself would use torchrun's store if torchrun has started the ranks.
         there = dist.TCPStore(where.hostname or "", where.port or 0, ranks, rank == 0, patience)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=there, rank=rank, world_size=ranks, timeout=patience)
     else:
         dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks, timeout=patience)
     yield
-    # Not after an error: the other ranks would then fail too, and could report it first.
+    # Not after an error: the other ranks would then fail too, and could report their failure first.
     dist.destroy_process_group()
 
 
 def agreed(value: float = 0.0) -> float:
-    """Wait until every rank is here, and return the largest of their values; without a group, the value itself.
+    """Wait for all ranks, and return the largest of their values; without a process group, return `value`.
 
-    The value goes through the host. Call this only between timed windows.
+    The values are exchanged through the host. Call this only between timed windows.
     """
     if not dist.is_initialized():
         return value
@@ -65,7 +65,7 @@ def agreed(value: float = 0.0) -> float:
 
 
 def mesh_of(strategy: Strategy, ranks: int, device_type: str) -> DeviceMesh:
-    """Return the mesh of all ranks: (replicas, shards) for HSDP, otherwise in one dimension.
+    """Return the mesh of all ranks: two-dimensional (replicas, shards) for HSDP, otherwise one-dimensional.
 
     Requires a process group of `ranks` ranks. Call this outside of a fake tensor mode.
     """
@@ -79,8 +79,8 @@ def mesh_of(strategy: Strategy, ranks: int, device_type: str) -> DeviceMesh:
 def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module:
     """Distribute `model`, which is identical on every rank, over the ranks of `mesh` by the cell's strategy.
 
-    Returns the wrapped model. Call this before creating the optimizer: all strategies except DDP replace the
-    parameters by sharded ones. Raises UnavailableError for a model that cannot be distributed like this.
+    Returns the wrapped model. Call this before creating the optimizer: all strategies except DDP replace the parameters
+    by sharded ones. Raises UnavailableError for a model to which the strategy cannot be applied.
     """
     match cell.strategy:
         case "ddp":
@@ -101,7 +101,7 @@ def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module
 
 @contextmanager
 def exchanging_gradients(model: nn.Module, exchanged: bool) -> Iterator[None]:
-    """Let the ranks of a `distributed` model exchange gradients after a backward, or only keep their own.
+    """Switch the gradient exchange between the ranks of a `distributed` model on or off in this context.
 
     Run both forward and backward inside this context. Without an exchange, DDP leaves gradients as they are; FSDP2
     keeps them unsharded, and reduces their sums after the next backward that exchanges gradients.
@@ -116,14 +116,14 @@ def exchanging_gradients(model: nn.Module, exchanged: bool) -> Iterator[None]:
 
 
 def _shard(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> None:
-    """Shard each block (`blocks`) and then the rest, so that only one block at a time is unsharded.
+    """Shard each block (`blocks`) with FSDP2 and then the rest, so that only one block at a time is unsharded.
 
-    The output of a model that computes in bf16 becomes fp32 for the loss, as with autocast.
+    The output of a model that computes in bf16 is converted to fp32 for the loss, as with autocast.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     reshard = cell.reshard == "on" if isinstance(cell.reshard, str) else cell.reshard
-    # Named, as torch's default differs: up to 2.14 the type of computing, from 2.15 that of the optimizer.
+    # reduce_dtype is explicit because torch's default changed: up to 2.14 param_dtype, from 2.15 the optimizer's dtype.
     policy = MixedPrecisionPolicy(_dtype(cell.param_dtype), _dtype(cell.reduce_dtype or cell.param_dtype))
     members: list[Any] = list(blocks(model))
     for module in members:
@@ -143,9 +143,10 @@ def _dtype(name: ShardDtype | None) -> torch.dtype | None:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the repeated blocks of a model: members of a list of modules that have one class and parameters.
+    """Yield the repeated blocks of a model, such as its layers.
 
-    Lists inside such a block are part of it.
+    Blocks are the children of a ModuleList or Sequential that all have parameters and the same class. Lists inside a
+    block are not searched.
     """
     for child in model.children():
         members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
@@ -157,15 +158,16 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def own_batch(strategy: Strategy | None) -> int:
-    """Return the number of this rank's batches, from 0; tensor parallel ranks share it."""
+    """Return the index of this rank's data, from 0; all tensor-parallel ranks use index 0."""
     return dist.get_rank() if strategy not in (None, "tp") and dist.is_initialized() else 0
 
 
 def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     """Split every attention by heads and every feed-forward block by columns, and then rows, as in Megatron-LM.
 
-    Each block takes two all-reduces: one of its output in forward, one of its input's gradient in backward.
-    Embeddings, norms and the output projection are computed by every rank. Shoeybi et al., "Megatron-LM", 2019.
+    Each attention and each feed-forward block takes two all-reduces: one of its output in forward, one of the gradient
+    of its input in backward. Every rank computes embeddings, norms and the output projection in full. Shoeybi et al.,
+    "Megatron-LM", 2019.
     """
     if not isinstance(model, Transformer):
         parallelize = getattr(model, "parallelize", None)
@@ -191,10 +193,10 @@ def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _split(linear: nn.Module, mesh: DeviceMesh, dimension: int) -> None:
-    """Shard the weight (d_out, d_in) of a linear layer by output (0) or input (1).
+    """Shard the weight (d_out, d_in) of a linear layer along its output (`dimension` 0) or its input (1).
 
-    By output, the input is whole and the output is this rank's part; by input, the other way round. torch's own
-    `ColwiseParallel` and `RowwiseParallel` do this for `nn.Linear` only.
+    Along the output, the layer takes the whole input and returns this rank's part of the output; along the input, the
+    reverse. torch's `ColwiseParallel` and `RowwiseParallel` support only `nn.Linear`.
     """
     from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module, distribute_tensor
 

@@ -46,7 +46,7 @@ class Embedding(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """gain · x / √(mean(x²) + ε), computed in fp32 and returned in the type of x.
+    """gain · x / √(mean(x²) + ε), computed in fp32 and returned in the dtype of x.
 
     Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
@@ -65,8 +65,8 @@ class RMSNorm(nn.Module):
 class RotaryEmbedding(nn.Module):
     """Rotates each pair of neighbouring components by an angle proportional to the position.
 
-    Pair i of d_head/2 rotates by position · base^(−2i/d_head), so the product of a query and a key depends on their
-    distance, not on their positions. Su et al., "RoFormer", 2021. The angles are neither parameters nor part of the
+    Pair i of d_head/2 rotates by position · base^(−2i/d_head), so the product of a query and a key depends on the
+    distance of their positions only. Su et al., "RoFormer", 2021. The angles are neither parameters nor part of the
     state dict, so a longer context does not make the model larger.
     """
 
@@ -81,7 +81,7 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rotate each position by its own angles: (batch, heads, ctx, d_head) → same shape."""
+        """Rotate the vector at each position: (batch, heads, ctx, d_head) → same shape."""
         positions = x.shape[-2]
         cos, sin = self.cos[:positions], self.sin[:positions]
         even, odd = rearrange(x, "... (pair two) -> two ... pair", two=2)
@@ -129,7 +129,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward, each with a norm before it and added to the residual stream."""
+    """One layer: attention and feed-forward, both with a norm before and a residual connection around them."""
 
     def __init__(self, shape: ModelShape, rotary: nn.Module, attend: nn.Module) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model for contexts up to `ctx`, on torch's default device; weights are not yet initialised."""
+    """The whole model for contexts up to `ctx`, on torch's default device; the weights are uninitialized."""
 
     def __init__(self, shape: ModelShape, ctx: int, attention: Attention = "naive") -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class Transformer(nn.Module):
 
 
 def build(shape: ModelShape, ctx: int, attention: Attention, device: torch.device, seed: int) -> Transformer:
-    """Build a Transformer on `device`, with weights drawn with `seed`."""
+    """Build a Transformer on `device`, with random weights from `seed`."""
     with device:
         model = Transformer(shape, ctx, attention)
     draw_weights(model, torch.Generator(device).manual_seed(seed))
@@ -181,7 +181,7 @@ def build(shape: ModelShape, ctx: int, attention: Attention, device: torch.devic
 
 @torch.no_grad()
 def draw_weights(model: Transformer, generator: torch.Generator) -> None:
-    """Draw from normal distributions cut off at 3 deviations: σ² = 2/(d_in + d_out) for linears, 1 for embeddings."""
+    """Draw from normal distributions truncated at 3σ: σ² is 2/(d_in + d_out) in linear layers, 1 in embeddings."""
     for module in model.modules():
         if isinstance(module, Linear):
             _draw_truncated_normal(module.weight, math.sqrt(2 / sum(module.weight.shape)), generator)
@@ -190,7 +190,7 @@ def draw_weights(model: Transformer, generator: torch.Generator) -> None:
 
 
 def _draw_truncated_normal(weight: Tensor, deviation: float, generator: torch.Generator) -> None:
-    """Invert the cumulative distribution, in place: twelve times as fast on a CPU as `nn.init.trunc_normal_`."""
+    """Draw by inverting the distribution function: on a CPU, twelve times as fast as `nn.init.trunc_normal_`."""
     bound = math.erf(TRUNCATION_DEVIATIONS / math.sqrt(2))
     limit = TRUNCATION_DEVIATIONS * deviation
     weight.uniform_(-bound, bound, generator=generator).erfinv_().mul_(deviation * math.sqrt(2)).clamp_(-limit, limit)

@@ -1,4 +1,4 @@
-"""Findings: sentences with the cells they are based on, and the formatting of numbers in them."""
+"""Findings (sentences about the cells of a run), and the formatting of numbers in sentences."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ NAMED: Final = 3
 """Largest number of cells named in a sentence; the others are counted."""
 
 MOST_NAMED: Final = 6
-"""Largest number of kinds of cells that are all named with their contexts."""
+"""Largest number of cells that are all named; cells that differ only in context count once."""
 
 
 LOOSE: Final = 0.02
-"""A ratio with a wider interval is shown with its interval."""
+"""Half the width of an interval, as a share of the ratio, above which the interval is shown."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence, with the cells whose numbers it contains."""
+    """A sentence and the cells that it is about."""
 
     text: str
     cells: Sequence[CellRecord]
     reservation: bool = False
-    """Whether it explains why these cells have no findings."""
+    """Whether the sentence explains why these cells have no findings."""
 
 
 DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
@@ -57,7 +57,10 @@ INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset(
 
 
 def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
-    """Return the cautions that exclude a cell from findings: fewer if it is only compared with itself."""
+    """Return the cautions that exclude a cell from findings.
+
+    Fewer cautions do so if the cell is compared only with itself (`alone`).
+    """
     against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
     return frozenset(caution.code for caution in cell.cautions) & against
 
@@ -65,23 +68,23 @@ def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 Namer = Callable[[CellRecord], str]
-"""Returns the name of a cell among others."""
+"""Function that returns the name of a cell among others."""
 
 
 def namer(cells: Sequence[CellRecord], but: Iterable[str] = ()) -> Namer:
-    """Return a function that names cells by the axes in which they differ, except those that the sentence mentions."""
+    """Return a function that names a cell by the axes in which `cells` differ, except the axes in `but`."""
     left_out = frozenset(but)
     named = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in left_out]
     return lambda cell: axes.label(cell.axes, named)
 
 
 def listed(words: Sequence[str]) -> str:
-    """Join words: `a, b and c`."""
+    """Join words as in `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def named(cells: Sequence[CellRecord], name: Namer, most: int = NAMED) -> str:
-    """Join the first words and count the others: `small ctx 128, small ctx 256 and 4 more`."""
+    """Name cells, and count those after the first `most`: `small ctx 128, small ctx 256 and 4 more`."""
     words = list(dict.fromkeys(name(cell) for cell in cells))
     return listed([*words[:most], f"{len(words) - most} more"] if len(words) > most + 1 else words)
 
@@ -91,7 +94,7 @@ def together_named(
 ) -> str:
     """Name all cells, grouped by contexts: `small and large at ctx 128 and 256, and xl at ctx 128`.
 
-    Names distinguish the cells from all others in `among`, by default from each other.
+    Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `but`.
     """
     everything = cells if among is None else among
     differing = axes.varying(axes.axes_of(everything))
@@ -116,7 +119,7 @@ def together_named(
 
 
 def counted(count: int, noun: str = "cell") -> str:
-    """Count cells: `the only cell`, `both cells`, `all 12 cells`."""
+    """Return a count in words: `the only cell`, `both cells`, `all 12 cells`."""
     return f"the only {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
 
 
@@ -174,7 +177,10 @@ def ratio_range(low: float, high: float) -> str:
 
 
 def overlapping(one: Ratio, other: Ratio) -> bool:
-    """Whether noise may explain the difference of two ratios: their intervals overlap, or one has none."""
+    """Whether the intervals of two ratios overlap, so that noise may explain the difference between the ratios.
+
+    True if an interval is unknown.
+    """
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return True
     return one.low <= other.high and other.low <= one.high
@@ -196,7 +202,7 @@ def multiple(found: Pooled) -> str:
 
 
 def percentage(found: Pooled) -> str:
-    """Format a common share: `7.3 ± 0.2 %`."""
+    """Format a pooled share: `7.3 ± 0.2 %`."""
     reach = found.reach * 100
     decimals = min(2, max(0, math.ceil(-math.log10(reach)))) if reach > 0 else 1
     return f"{found.value * 100:.{decimals}f} ± {_up(reach, decimals):.{decimals}f} %"
@@ -235,7 +241,7 @@ def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell
 
 
 def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
-    """State which cells are excluded from all findings, and the cautions that exclude them."""
+    """Yield a sentence that names the cells excluded from `of`, and their cautions; nothing if no cell is excluded."""
     by_code: dict[CautionCode, list[AnyCell]] = {}
     for cell in cells:
         for code in sorted(doubts(cell)):

@@ -1,4 +1,4 @@
-"""Memory snapshots from any program: reading them, building timelines, and explaining memory by category."""
+"""Memory snapshots from any program: read them, build timelines, and divide memory into categories."""
 
 from typing import Literal, get_args
 

@@ -1,10 +1,14 @@
-"""Timelines from memory snapshots, with the category of every allocation, inferred if the snapshot does not record it.
+"""Timeline of a memory snapshot, with a category for each allocation. Categories that are not recorded are inferred.
 
-Three facts are known about every allocation: the stack that made it, the stack that released it, and its lifetime.
-Together they explain nearly all memory of a training step. What torch.optim allocates and keeps is optimizer state.
-What forward allocates and backward releases was saved for backward. What backward allocates and does not release is a
-gradient. What predates the trace and is never released is a parameter or optimizer state. Everything else remains
-unknown.
+Three facts are known about each allocation: the stack that made it, the stack that released it, and its lifetime.
+Together they explain nearly all memory of a training step:
+
+- Optimizer state: allocated by torch.optim, and kept.
+- Activations: allocated in forward and released in backward, because they were saved for backward.
+- Gradients: allocated in backward and not released there.
+- Parameters or optimizer state: allocated before the trace and never released.
+
+All other allocations remain unknown.
 """
 
 from __future__ import annotations
@@ -27,9 +31,10 @@ from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Time
 CUBLAS_WORKSPACE_BYTES = 8_519_680
 """Default workspace of cuBLAS per handle and stream (getChosenWorkspaceSize in ATen/cuda/CublasHandlePool.cpp)."""
 HOPPER_WORKSPACE_BYTES = 33_554_432
-"""Default size on Hopper. Parameters can have this size too, so it only counts if at most MOST_WORKSPACES have it."""
+"""Default workspace of cuBLAS on Hopper. Parameters can have the same size, so allocations of this size count as
+workspaces only if there are at most MOST_WORKSPACES."""
 MOST_WORKSPACES = 2
-"""Maximum number of workspaces: one for the thread of forward, and one for autograd's thread."""
+"""Maximum number of workspaces: one for the thread that runs forward, and one for autograd's thread."""
 
 _CODE: Final[Mapping[str, int]] = {name: code for code, name in enumerate(CATEGORIES)}
 _RECORDED_CODE: Final[Mapping[str, int]] = {
@@ -43,11 +48,11 @@ _RECORDED_CODE: Final[Mapping[str, int]] = {
     "temporary": _CODE["temporaries"],
     "autograd_detail": _CODE["temporaries"],
 }
-"""Codes of the names that snapshots record."""
+"""Category codes by the names that snapshots record."""
 
 
 class _Trait(IntFlag):
-    """Evidence that a frame gives about its stack."""
+    """Evidence in a stack frame about the purpose of an allocation."""
 
     OPTIMIZER = 1
     BACKWARD = 2
@@ -59,12 +64,13 @@ class _Trait(IntFlag):
 _OUTSIDE, _FORWARD, _BACKWARD, _OPTIMIZER = range(4)
 _PHASE_NAMES = {_FORWARD: "forward", _BACKWARD: "backward", _OPTIMIZER: "optimizer"}
 _SHORTEST_RUN = 3
-"""Number of allocations; a shorter stretch between two stretches of one phase does not interrupt that phase."""
+"""Minimum number of allocations that interrupt a phase. A shorter run between two runs of a phase belongs to this
+phase."""
 
 
 @dataclass(frozen=True, eq=False)
 class Origins:
-    """Category and module of each allocation, and the phases of the trace: recorded or inferred."""
+    """Category and module of each allocation, and the phases of the trace, whether recorded or inferred."""
 
     category: npt.NDArray[np.uint8]
     module: npt.NDArray[np.int32]
@@ -73,9 +79,9 @@ class Origins:
 
 
 def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
-    """Build the timeline of one device, by default the device with the most activity.
+    """Build the timeline of one device, by default of the device with the most activity.
 
-    Categories that the snapshot records are used unchanged. Otherwise they are inferred, and the timeline is marked as
+    Recorded categories are used unchanged. If there are none, categories are inferred, and the timeline is marked as
     inferred. Raises UsageError for a device that the snapshot does not contain.
     """
     trace, blocks, segments = snapshot.trace, snapshot.blocks, snapshot.segments
@@ -128,7 +134,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
 def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
     """Return a value for each allocation: from its trace entry, or from its block if it predates the trace.
 
-    An allocation that predates the trace and was released during it only has the value of the release.
+    For an allocation that predates the trace and was released during it, the value comes from the entry of the release.
     """
     row = np.where(lives.row == NONE, lives.freed_row, lives.row)
     from_block = np.append(of_blocks, of_blocks.dtype.type(0))[lives.block]
@@ -137,7 +143,7 @@ def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
 
 
 def _recorded(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
-    """Return recorded categories, modules and phases; None for a snapshot without categories."""
+    """Return the recorded categories, modules and phases; None for a snapshot without categories."""
     codes = np.array([*(_RECORDED_CODE.get(name, UNKNOWN) for name in snapshot.categories), UNKNOWN], np.uint8)
     named = _picked_or_none(lives, snapshot.trace.category, snapshot.blocks.category)
     category = codes[named]
@@ -149,13 +155,16 @@ def _recorded(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
 
 
 def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
-    """Return positions like `_picked`, but ignore releases: they do not show who made the allocation, or why."""
+    """Return positions like `_picked`, but NONE where only the release was recorded.
+
+    The stack of a release does not show which code allocated the memory, or why.
+    """
     from_block = np.append(of_blocks, NONE)[lives.block]
     return np.where(lives.row == NONE, from_block, np.append(of_trace, NONE)[lives.row])
 
 
 def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
-    """Return phases between a START and the next END of the same name; other ranges are ignored."""
+    """Yield a phase for each START and the next END of the same name; other annotations are ignored."""
     if lives.time_us is None:
         return
     # State 0 precedes the first event, and has no time.
@@ -184,10 +193,10 @@ def infer(
     freed_stack: npt.NDArray[np.int32],
     size_bytes: Column,
 ) -> Origins:
-    """Infer origins from stacks and lifetimes.
+    """Infer categories, modules and phases from stacks and lifetimes.
 
     `stack` and `freed_stack` are the stacks of allocation and release, as positions in `snapshot.stacks`, or NONE.
-    `size_bytes` is the requested size rounded up to whole blocks; the allocator may return more.
+    `size_bytes` is the requested size rounded up to the allocator's unit; the allocator may return a larger block.
     """
     stacks = snapshot.stacks
     of_frame = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
@@ -229,7 +238,10 @@ def _trait_of(frame: Frame) -> int:
 
 
 def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], tuple[tuple[str, ...], ...]]:
-    """Return the calls that lead to an allocation, outermost first, without library calls: `model.py:88 forward`."""
+    """Return the position of each allocation's call path, or NONE, and the distinct call paths.
+
+    A call path begins with the outermost call and omits libraries: `model.py:88 forward`.
+    """
     step: list[str | None] = []
     for frame in stacks.frames:
         filename = frame.filename.replace("\\", "/")
@@ -250,7 +262,7 @@ def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[
 
 
 def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
-    """Yield stretches of equal labels, as (label, first, end)."""
+    """Return the runs of equal labels as (label, first, end)."""
     if not len(label):
         return []
     starts = np.concatenate([[0], np.flatnonzero(np.diff(label)) + 1])
@@ -261,9 +273,9 @@ def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
 def _phases(
     trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_], born: npt.NDArray[np.int64], states: int
 ) -> tuple[Phase, ...]:
-    """Return the phases of the trace, inferred from the traits of its allocations in order."""
-    # On CUDA, autograd runs on its own threads without Python code. Its allocations have no Python stack, others have
-    # one.
+    """Infer the phases of the trace from the traits of its allocations, given in order of time."""
+    # On CUDA, autograd runs on its own threads without Python code. Only its allocations have
+    # no Python stack.
     stackless = ~has_stack & has_stack.any()
     smooth = np.select(
         [(trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0, (trait & _Trait.FORWARD) > 0, stackless],
@@ -298,7 +310,6 @@ def _categories(
     size_bytes: Column,
     phases: tuple[Phase, ...],
 ) -> npt.NDArray[np.uint8]:
-    """Return categories, inferred from the stacks and times of allocations and releases."""
     names = np.array([*(phase.name for phase in phases), ""])
     born_in = _phase_of(lives.born, phases)
     phase, end = names[born_in], np.array([*(phase.end for phase in phases), 0])[born_in]
@@ -351,7 +362,7 @@ def _categories(
 def _are_workspaces(
     lives: Lifetimes, size_bytes: Column, stays: npt.NDArray[np.bool_], phase: npt.NDArray[np.str_]
 ) -> npt.NDArray[np.bool_]:
-    """Return whether allocations are cuBLAS workspaces: they have its size and are never released."""
+    """Return whether each allocation is a cuBLAS workspace: it has the size of a workspace and is never released."""
     by_default = (size_bytes == CUBLAS_WORKSPACE_BYTES) & stays
     as_large = size_bytes == HOPPER_WORKSPACE_BYTES
     of_hopper = as_large & stays & ((lives.born == 0) | np.isin(phase, ("forward", "backward")))
@@ -367,7 +378,10 @@ def _of_older(
     stays: npt.NDArray[np.bool_],
     freed_in_backward: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.int64]:
-    """Return categories of allocations that predate the trace; unknown if they have no stack and are never released."""
+    """Return the categories of allocations that predate the trace.
+
+    Allocations without a stack that are never released remain unknown.
+    """
     kept_sizes = size_bytes[(lives.born == 0) & stays]
     return np.select(
         [
@@ -376,7 +390,7 @@ def _of_older(
             (made & _Trait.FORWARD) > 0,
             stays,
             freed_in_backward,
-            # It is released between steps, where zero_grad runs, and has the size of a parameter.
+            # A gradient is released between steps, where zero_grad runs, and has the size of a parameter.
             np.isin(size_bytes, kept_sizes) | (len(kept_sizes) == 0),
         ],
         [
@@ -393,7 +407,7 @@ def _of_older(
 
 
 def _between_phases(lives: Lifetimes, phases: tuple[Phase, ...], stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return categories of allocations outside all phases: batches and, if no backward follows, the loss."""
+    """Return the categories of allocations outside all phases: input batches and, if no backward follows, the loss."""
     if not phases:
         return np.full(len(lives.born), UNKNOWN)
     starts = np.array([phase.first for phase in phases if phase.name == "forward"] + [lives.states])
@@ -426,13 +440,13 @@ def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.ND
 
 
 def _residents(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt.NDArray[np.uint8]:
-    """Return categories of memory that is always live and has no stack, inferred from the number of equal sizes.
+    """Infer the categories of allocations without a stack that are live throughout, by counting equal sizes.
 
-    Each parameter has one gradient of the same size. For each size, the first residents in address order are
-    parameters, as many as there are gradients. The others are optimizer state (two for each parameter under Adam), and
-    so are residents twice as large as a gradient: fp32 for 16-bit gradients. If the trace makes no gradients, sizes
-    that all occur in multiples of three are parameters and Adam's state. Sizes in multiples of four also include
-    gradients that are never released.
+    Each parameter has a gradient of the same size. With n gradients of a size, the first n allocations of this size in
+    address order are parameters, and the others are optimizer state (two per parameter with Adam). Allocations of twice
+    the size of a gradient are optimizer state too: fp32 copies for 16-bit gradients. If the trace makes no gradients,
+    sizes that all occur in multiples of three are parameters and Adam's state. Multiples of four also include gradients
+    that are never released.
     """
     category = np.full(len(size_bytes), _CODE["parameters"], np.uint8)
     copies = 1 if len(gradients_bytes) else _copies(size_bytes, trains)
@@ -452,11 +466,14 @@ def _residents(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt
 
 
 LARGE_SHARE = 0.001
-"""A size with at least this share of all residents' bytes must occur in the same multiple as the other sizes."""
+"""Minimum share of the total bytes for a size to be checked for common multiples."""
 
 
 def _copies(size_bytes: Column, trains: bool) -> int:
-    """Return the number of residents per parameter: 3 or 4 if all sizes occur in such multiples, in training also 2."""
+    """Return the number of allocations per parameter (weight, gradient, optimizer state); 1 if unknown.
+
+    The number is 3 or 4 (in training also 2) if the counts of all large sizes are multiples of it.
+    """
     sizes, counts = np.unique(size_bytes, return_counts=True)
     counts = counts[sizes * counts >= LARGE_SHARE * size_bytes.sum()]
     # Try 3 first: zero_grad has released gradients since torch 2.0.

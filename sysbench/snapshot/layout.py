@@ -1,4 +1,4 @@
-"""A memory snapshot as columns, with positions in tables of distinct stacks and names."""
+"""A memory snapshot as columns, which hold positions in tables of distinct stacks and names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stacks:
-    """Distinct stacks, innermost frame first: stack `i` is `frame[start[i]:start[i + 1]]`, positions in `frames`."""
+    """Distinct stacks, innermost frame first.
+
+    Stack `i` is `frame[start[i]:start[i + 1]]`; these values are positions in `frames`.
+    """
 
     frames: tuple[Frame, ...]
     frame: Column
@@ -64,7 +67,7 @@ class Stacks:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Allocator events in order, one device after the other, as columns of equal length."""
+    """Allocator events as columns of equal length, in order of time, one device after another."""
 
     device: Column
     """int32"""
@@ -118,7 +121,7 @@ class Segments:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Blocks of all segments at the time of the snapshot, segment by segment."""
+    """Blocks of all segments at the time of the snapshot, in the order of the segments."""
 
     segment: Column
     """int64, positions in `Snapshot.segments`."""
@@ -173,7 +176,7 @@ class Snapshot:
 
     @property
     def has_allocator(self) -> bool:
-        """Return whether an allocator reserved memory and recorded times; otherwise individual tensors were tracked."""
+        """Return whether the snapshot is from a caching allocator. If not, single tensors were tracked."""
         return self.metadata.get("allocator", "cuda") is not None
 
     @property

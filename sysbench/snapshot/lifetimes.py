@@ -1,4 +1,4 @@
-"""Lifetimes of allocations in a trace: matching releases, and allocations that predate or outlive the trace."""
+"""Lifetimes of the allocations in a trace, including allocations that predate or outlive the trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ACTIVE = STATES.index("active_allocated")
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """Lifetimes of all allocations: columns of equal length, one row per allocation."""
+    """Lifetimes of all allocations on one device; columns have one row per allocation."""
 
     states: int
     born: npt.NDArray[np.int64]
@@ -41,7 +41,8 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
     """Return the lifetimes of all allocations on one device.
 
     An allocation is live until its release is requested, as in `torch.cuda.memory_allocated`. If the trace has no
-    requests, it is live until the release completes. A release or a block without an allocation predates the trace.
+    requests, an allocation is live until its release completes. If a release or a block has no allocation in the trace,
+    the allocation predates the trace.
     """
     trace = snapshot.trace
     rows = np.flatnonzero(trace.device == device)
@@ -87,7 +88,7 @@ def _pair(
     snapshot: Snapshot,
     states: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Match the events at each address, where allocations and releases alternate.
+    """Match each allocation with its release: at each address, allocations and releases alternate.
 
     Returns (born, died, row, freed_row) of every allocation in the trace.
     """
@@ -117,7 +118,7 @@ def _pair(
 def _match_blocks(
     snapshot: Snapshot, block: npt.NDArray[np.int64], row: npt.NDArray[np.int64], lives: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
-    """Return the block of each allocation that is live at the end, or NONE."""
+    """Return the block of each allocation that is live at the end; NONE for all others."""
     found = np.full(len(row), NONE, np.int64)
     if not len(block):
         return found
@@ -137,7 +138,7 @@ def _reserved(
     state: npt.NDArray[np.int64],
     states: int,
 ) -> Reserved:
-    """Compute reserved memory backwards from the end, because a trace in steady state lacks the beginning."""
+    """Compute reserved memory backwards from the end of the trace, because its beginning may not have been recorded."""
     segments, trace = snapshot.segments, snapshot.trace
     here = np.flatnonzero(segments.device == device)
     final = [

@@ -1,6 +1,6 @@
-"""Reader for untrusted pickles of plain data: at C speed, in bounded memory, and without executing anything in them.
+"""Fast reader for untrusted pickles of plain data, in bounded memory and without executing anything from the file.
 
-`pickle.Unpickler` never sees the file itself. It reads a filtered copy, produced one window at a time:
+`pickle.Unpickler` never reads the file itself. It reads a filtered copy, produced one window at a time:
 
 - Only opcodes of plain data pass: dict, list, tuple, str, int, float, bool, None and bytes. A file that names, builds
   or calls something is refused, and so are texts and memo slots larger than in any snapshot.
@@ -8,8 +8,8 @@
   `persistent_load`. The caller can then replace the list's content with something smaller while the rest is still
   unread. A file of 1 GB can thus be read although its objects never exist all at once.
 
-The filter is a regular expression. Opcodes are a prefix code, so a pattern of whole opcodes that matches from the first
-opcode on can only split the bytes at opcode boundaries. Opcodes: Lib/pickletools.py of CPython, protocols 2 to 5.
+The filter is a regular expression. Opcodes are a prefix code, so a pattern of whole opcodes that starts at the first
+opcode can split the bytes only at opcode boundaries. Opcodes: Lib/pickletools.py of CPython, protocols 2 to 5.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REMEMBERED_BYTES: Final = 64 << 20
 
 
 def _by_length(lengths: range) -> bytes:
-    """Return a pattern for arguments whose first byte is their length; it must list every length."""
+    """Return a pattern for arguments that begin with their length in one byte, with one alternative per length."""
     return b"(?:" + b"|".join(re.escape(bytes([n])) + b".{%d}" % n for n in lengths) + b")"
 
 
@@ -53,7 +53,8 @@ _RUN: Final = re.compile(rb"(?:" + _PASSING + rb")*+(?:\]\x94\((" + _REFERENCES 
 _INT32: Final = struct.Struct("<i")
 _OPCODES: Final = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 _FIXED_BYTES: Final = {"PROTO": 2, "FRAME": 9, "STOP": 1, "EMPTY_LIST": 1}
-"""Accepted opcodes that end a run, and their sizes. EMPTY_LIST is one if its references are not all in the window."""
+"""Accepted opcodes that end a run, and their sizes. EMPTY_LIST ends a run if its references are not all in the
+window."""
 _LENGTHS: Final = {
     "SHORT_BINUNICODE": struct.Struct("<B"),
     "BINUNICODE": struct.Struct("<I"),
@@ -71,25 +72,24 @@ _NAMED: Final = re.compile(rb"[ci][^\n]*\n[^\n]*\n|\x93")
 
 
 class UnreadableError(Exception):
-    """Reason why a file cannot be read. The message continues a sentence that begins with the file's name."""
+    """Raised if a file cannot be read. The message continues a sentence that begins with the file's name."""
 
 
 class ByteStream(Protocol):
-    """Source of a pickle: a file, possibly one that is decompressed on reading."""
+    """Source of a pickle: a file, which may be decompressed while it is read."""
 
     def read(self, size: int, /) -> bytes:
-        """Read up to `size` bytes; returns no bytes at the end."""
+        """Read up to `size` bytes; return an empty result at the end."""
 
 
 def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: int = DEFAULT_BUDGET_BYTES) -> object:
     """Return the object in a pickle.
 
-    `finish` receives every list that has items, after each batch of items, and may replace them with something smaller.
-    If it leaves one item in a list, later lists of the same objects also hold that item, and `finish` does not receive
-    them.
+    `finish` is called with every non-empty list after each batch of items, and may replace the items with something
+    smaller. If only one item is left, later lists with the same references get this item without another call.
 
-    Raises UnreadableError for anything other than a complete pickle of plain data, and if this process grows by more
-    than `budget_bytes`.
+    Raises UnreadableError for anything other than a complete pickle of plain data, and if the memory of this process
+    grows by more than `budget_bytes`.
     """
     screen = _Screen(stream, budget_bytes)
     collects = gc.isenabled()
@@ -115,7 +115,7 @@ def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: 
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads the filtered copy and passes completed lists and tuples on."""
+    """Unpickler of the filtered copy. It passes completed lists to `finish` and rejects nested tuples."""
 
     def __init__(self, screen: _Screen, finish: Callable[[list[Any]], None]) -> None:
         super().__init__(screen)
@@ -124,12 +124,12 @@ class _Unpickler(pickle.Unpickler):
         self._latest: list[Any] = []
 
     def find_class(self, module: str, name: str) -> object:
-        """Refuse every name."""
+        """Refuse every name by raising UnreadableError."""
         wish = f"{module}.{name}"[:80]
         raise UnreadableError(f"is refused: it refers to {wish!r}, but a snapshot contains only plain data")
 
     def persistent_load(self, shown: Any) -> object:
-        """Return the replacement of a list or tuple on the stack, or the item for a list's number."""
+        """Pass on a completed list, or check a tuple. For the number of a known list, return the list's only item."""
         if type(shown) is list:
             self._finish(shown)
             self._latest = shown
@@ -145,13 +145,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Screen:
-    """The filtered copy as a file. Every window is a frame, which the unpickler reads at once."""
+    """The filtered copy as a file object. Each window is a pickle frame, which the unpickler reads at once."""
 
     def __init__(self, stream: ByteStream, budget_bytes: int) -> None:
         self.offset = 0
         """Number of bytes read from the stream."""
         self.left: dict[int, object] = {}
-        """For each list of references that has one item left, that item, by the list's number."""
+        """The remaining item of each list of references that was reduced to one item, by the list's number."""
         self._numbers: dict[bytes, int] = {}
         """Numbers of lists of references, in order of first appearance."""
         self._numbered_bytes = 0
@@ -164,7 +164,7 @@ class _Screen:
         self._position = 0
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes: a part of a frame's head, or its whole body."""
+        """Return the next `size` bytes: a part of a frame's header, or the whole content of a frame."""
         if self._position == len(self._frame):
             if self._process.memory_info().rss - self._rss_bytes > self._budget_bytes:
                 limit = f"{self._budget_bytes >> 20} MiB of memory"
@@ -176,11 +176,11 @@ class _Screen:
         return self._frame[self._position - size : self._position]
 
     def readline(self) -> bytes:
-        """Return no bytes: the unpickler finds lines within frames without calling this."""
+        """Return no bytes. The unpickler finds lines within frames and does not need this method."""
         return b""
 
     def _screened(self) -> Iterator[bytes]:
-        """Yield windows of the copy, without the file's own frames."""
+        """Yield the windows of the filtered copy, without the file's own frames."""
         window = b""
         while chunk := self._stream.read(CHUNK_BYTES):
             if not self.offset and not chunk.startswith(b"\x80"):
@@ -210,11 +210,11 @@ class _Screen:
         raise UnreadableError(f"is truncated: it ends after {self.offset} bytes")
 
     def _shown(self, run: re.Match[bytes]) -> bytes:
-        """Return the opcodes of a run, followed by BINPERSID, so that the list or tuple they complete is passed on.
+        """Return the opcodes of a run. If they complete a list or tuple, append BINPERSID to pass it to the caller.
 
-        The number of a list of references follows the list, is passed on and dropped: `BININT number BINPERSID POP`. If
-        the same references occur again, their number replaces the list, and its remaining item is inserted: `EMPTY_LIST
-        MEMOIZE BININT number BINPERSID APPEND`.
+        A list of references gets a number, which is also passed and then dropped: `BININT number BINPERSID POP`. If the
+        same references occur again and the first list was reduced to one item, the copy has a list of only this item:
+        `EMPTY_LIST MEMOIZE BININT number BINPERSID APPEND`.
         """
         references, completing = run.groups()
         if references is None:
@@ -231,7 +231,7 @@ class _Screen:
         return run.string[run.start() : run.start(1) - 1] + numbered + b"a"
 
     def _size_bytes(self, head: bytes) -> int:
-        """Return the size of the opcode that ended a run; 0 if the window ends within it. Raises UnreadableError."""
+        """Return the size of the opcode after a run; 0 if the window ends within the opcode. Raises UnreadableError."""
         name = _OPCODES.get(head[:1], f"opcode 0x{head[:1].hex()}")
         if name == "PROTO" and head[1:2] > b"\x05":
             raise UnreadableError(f"is a pickle of an unknown protocol, {head[1]}")

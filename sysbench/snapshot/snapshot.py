@@ -1,15 +1,15 @@
 """Memory snapshots in the format of `torch.cuda.memory._dump_snapshot`: safe reading, and writing for viewers.
 
 A snapshot is returned as columns: one row per trace entry, per segment and per block, with a table of distinct stacks.
-Its dicts become columns while the file is still being read. Layouts since 2022 are supported: without
+The file's dicts become columns while the file is still being read. Layouts since 2022 are supported: without
 `allocator_settings`, without addresses of blocks, with `history` in place of `frames`, without traces, and a bare list
 of segments. Sources of the layout: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/Module.cpp and
 memory_snapshot.cpp, torch/utils/viz/MemoryViz.js.
 
-Snapshots by sysbench have additional keys, which viewers ignore. A trace entry or a block may have `category` and, in
-`user_metadata`, the path of its module. `external_annotations` mark phases by entries with `name`, `stage` (START or
-END), `time_us` and `device`. The key `sysbench` holds a dict of plain values, in which `source: simulated` marks a
-snapshot that was not measured.
+Snapshots by sysbench have additional keys, which viewers ignore. A trace entry or a block may have a `category` and, in
+`user_metadata`, the path of its module. `external_annotations` mark phases with entries that have `name`, `stage`
+(START or END), `time_us` and `device`. The key `sysbench` holds a dict of plain values, in which `source: simulated`
+marks a snapshot that was not measured.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
 
 
 def of(snapshot: Mapping[str, Any] | list[Any]) -> Snapshot:
-    """Convert a snapshot from Python objects to columns; raises LogError if it is not a snapshot."""
+    """Convert a snapshot from Python objects to columns; raises LogError if the objects are not a snapshot."""
     return _load(Path("the snapshot"), io.BytesIO(pickle.dumps(snapshot, protocol=4)), DEFAULT_BUDGET_BYTES)
 
 
 def write(path: Path, snapshot: Mapping[str, Any]) -> None:
-    """Write a snapshot that the public viewer can read: pickle protocol 4, with JSON types and tuples only.
+    """Write a snapshot for the public viewer: pickle protocol 4, with JSON types and tuples only.
 
     Raises OutputError if the file cannot be written, and ValueError if the snapshot holds other types.
     """
@@ -122,7 +122,7 @@ _PLAIN = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 
 
 def _refuse_rich_types(snapshot: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first value that the viewer could not read."""
+    """Raise ValueError if the snapshot holds a type that the viewer cannot read."""
     seen: set[int] = set()
     open_values: list[Any] = [dict(snapshot)]
     while open_values:
@@ -138,10 +138,10 @@ def _refuse_rich_types(snapshot: Mapping[str, Any]) -> None:
 
 
 def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """Add `unknown` to the snapshot's categories, unless it has no categories.
+    """Add the category `unknown` to a snapshot, unless the snapshot has no categories at all.
 
-    If it is missing, the public viewer tries to add it and fails because of a misspelt name (MemoryViz.js,
-    `snapshot.categores`). Any entry may hold the category; an entry with the action `snapshot` has no other meaning.
+    Without this category, the public viewer tries to add it and fails because of a misspelt name (MemoryViz.js,
+    `snapshot.categores`). The category is added with an entry of the action `snapshot`, which has no other effect.
     """
     traces = snapshot.get("device_traces", [])
     present = {entry.get("category") for trace in traces for entry in trace} - {None}
@@ -157,7 +157,7 @@ def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Names(dict[object, int]):
-    """Assigns positions to distinct texts in order of first appearance; NONE stands for a missing text."""
+    """Map from distinct texts to positions, in order of first appearance; NONE for a missing text."""
 
     def __init__(self) -> None:
         super().__init__({None: NONE, "": NONE})
@@ -172,7 +172,7 @@ class _Names(dict[object, int]):
 
 
 class _Codes(dict[object, int]):
-    """Codes of names; 0 for an unknown name."""
+    """Map from names to codes; 0 for an unknown name."""
 
     def __missing__(self, name: object) -> int:
         return 0
@@ -180,12 +180,12 @@ class _Codes(dict[object, int]):
 
 _ACTION_CODES: Final = _Codes(ACTION_CODE)
 _STATE_CODES: Final = _Codes({name: code for code, name in enumerate(STATES)})
-# The documentation's name for `active_pending_free` in the code.
+# The documentation uses this name for the state that the code calls `active_pending_free`.
 _STATE_CODES["active_awaiting_free"] = _STATE_CODES["active_pending_free"]
 
 
 class _Stack(int):
-    """Position of a stack in the table; replaces the stack's frames in a list."""
+    """Position of a stack in the table. Replaces the frames in a list of frames."""
 
 
 _FRAME: Final = object()
@@ -195,7 +195,7 @@ _FRAME: Final = object()
 class _StackTable:
     """Table of distinct frames and stacks.
 
-    A pickle may refer to any frame and any list of frames again, so both are replaced in place.
+    A pickle may refer to the same frame or list of frames again, so both are replaced in place.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class _StackTable:
         self._stacks: dict[bytes, _Stack] = {}
 
     def add(self, items: list[Any]) -> None:
-        """Add a list of frames to the table and replace its content; leave other lists unchanged."""
+        """Add a list of frames to the table and replace the list's content; leave any other list unchanged."""
         for record in items:
             if type(record) is dict and "filename" in record:
                 filename, line, name = record["filename"], record.get("line"), record.get("name")
@@ -221,7 +221,7 @@ class _StackTable:
         items[:] = [self._stacks.setdefault(key, _Stack(len(self._stacks)))]
 
     def position(self, frames: Any) -> int:
-        """Return the position of a stack, or NONE for no frames. Raises TypeError for anything else."""
+        """Return the position of a stack; NONE for an empty one. Raises TypeError if the frames are malformed."""
         if not frames:
             return NONE
         if type(frames) is list:
@@ -232,14 +232,13 @@ class _StackTable:
         raise TypeError("the frames are malformed")
 
     def columns(self) -> Stacks:
-        """Return the whole table."""
         frame = np.frombuffer(b"".join(self._stacks), dtype=np.uint32)
         lengths = np.array([len(key) // frame.itemsize for key in self._stacks], dtype=np.int64)
         return Stacks(frames=tuple(self._frames), frame=frame, start=_starts(lengths))
 
 
 class _Rows:
-    """Converts dicts of one kind to rows, in batches. This object replaces each converted dict in its list."""
+    """Converter from dicts of one kind to rows, in batches. This object replaces each converted dict in its list."""
 
     def __init__(self, kind: str, columns_of: Callable[[list[dict[object, Any]]], dict[str, Column]]) -> None:
         self.kind = kind
@@ -249,7 +248,7 @@ class _Rows:
         self._batches: list[dict[str, Column]] = []
 
     def add(self, records: list[dict[object, Any]]) -> None:
-        """Add rows and empty the dicts. Raises UnreadableError."""
+        """Add dicts as rows. The dicts are emptied when their batch is converted. Raises UnreadableError."""
         self.count += len(records)
         self._waiting += records
         if len(self._waiting) >= _BATCH_ROWS:
@@ -262,7 +261,7 @@ class _Rows:
         return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
 
     def pack(self) -> None:
-        """Convert the rows so far to columns. Raises UnreadableError."""
+        """Convert the rows collected so far to columns. Raises UnreadableError."""
         if self._batches and not self._waiting:
             return
         records, self._waiting = self._waiting, []
@@ -288,7 +287,7 @@ def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column
 
 
 class SnapshotCollector:
-    """Receives the lists of a snapshot while they are read, and keeps their content as columns."""
+    """Converter from the lists of a snapshot to columns, while the file is being read."""
 
     def __init__(self) -> None:
         self._stacks = _StackTable()
@@ -300,7 +299,7 @@ class SnapshotCollector:
         self._kinds = {"action": self._entries, "state": self._blocks, "total_size": self._segments}
 
     def finish(self, items: list[Any]) -> None:
-        """Convert the list to rows if it holds dicts of one kind, or to a stack if it holds frames."""
+        """Convert the list's latest items: dicts of one kind to rows, or frames to a stack."""
         fresh = list(takewhile(lambda item: type(item) is dict, reversed(items)))[::-1]
         if not fresh:
             return
@@ -308,7 +307,7 @@ class SnapshotCollector:
             if key in fresh[0] and all(key in record for record in fresh):
                 for other in self._kinds.values():
                     if other is not rows:
-                        # Packing numbers the names, and it follows the order of the file.
+                        # Packing assigns numbers to names, so rows are packed in the order of the file.
                         other.pack()
                 rows.add(fresh)
                 items[len(items) - len(fresh) :] = [rows] * len(fresh)
@@ -370,7 +369,7 @@ class SnapshotCollector:
         }
 
     def snapshot(self, root: object) -> Snapshot:
-        """Return the snapshot after checking its consistency. Raises UnreadableError if it is inconsistent."""
+        """Check the snapshot for consistency, and return it. Raises UnreadableError."""
         if isinstance(root, list) and root and root[0] is self._segments:
             root = {"segments": root}
         if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
@@ -404,7 +403,7 @@ class SnapshotCollector:
 
 
 def _with_addresses(blocks: Blocks, segments: Segments) -> Blocks:
-    """Compute missing addresses of blocks in old layouts, where blocks fill their segment without gaps."""
+    """Compute addresses of blocks that have none, as in old layouts, where blocks fill their segment without gaps."""
     start = _starts(blocks.size_bytes)
     offset = start[:-1] - start[segments.first_block[:-1]][blocks.segment]
     computed = segments.address[blocks.segment] + offset.astype(np.uint64)
@@ -430,7 +429,7 @@ def _annotations(entries: list[Any]) -> Iterable[Annotation]:
 
 
 def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
-    """Raise UnreadableError if anything that was converted to rows was in the wrong place."""
+    """Raise UnreadableError if `found` holds anything other than these rows, or if some of them are elsewhere."""
     misfit = next((item for item in found if item is not rows), None)
     if misfit is not None:
         raise UnreadableError(f"is not a memory snapshot: {_shown(misfit)} where a {rows.kind} was expected")
@@ -439,7 +438,6 @@ def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
 
 
 def _shown(value: object) -> str:
-    """Describe the type of a value in a few words."""
     if isinstance(value, dict):
         keys = ", ".join(str(key)[:30] for key in list(value)[:6])
         return f"a dict with {keys}{', …' if len(value) > 6 else ''}" if value else "an empty dict"

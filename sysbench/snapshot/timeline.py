@@ -1,9 +1,9 @@
-"""Live and reserved bytes over time: when each allocation was made, its category, and the composition of the peak.
+"""Live and reserved bytes over time: lifetime and category of each allocation, and the composition of the peak.
 
 Time is counted in states. State 0 precedes the first event. Every allocator event (an allocation, a release, memory
 reserved or returned) leads to the next state. An allocation is live in the states `born` to `died - 1`, so sums over
 allocations are exact in every state. Reserved memory consists of segments, which the allocator takes from the device
-and returns to it.
+and returns to the device.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Allocations:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of the timeline: the states `first` to `end - 1`.
+    """One occurrence of a phase: the states `first` to `end - 1`.
 
-    `first` is the state before the phase's own first event. The peak of the phase therefore equals the allocator's peak
-    if it is reset when the phase begins and read when it ends.
+    `first` is the state before the first event of the phase. The peak of the phase therefore equals the allocator's
+    peak counter, if the counter is reset when the phase begins and read when the phase ends.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Peak:
-    """A maximum, and the first state in which it is reached."""
+    """A maximum of the allocated bytes, and the first state that reaches it."""
 
     state: int
     allocated_bytes: int
@@ -76,7 +76,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Group:
-    """Allocations of one size, category and stack."""
+    """Allocations of equal size, category and stack."""
 
     count: int
     size_bytes: int
@@ -94,7 +94,7 @@ class Group:
 
 @dataclass
 class ModuleNode:
-    """A module in the tree, with the bytes of itself and all its submodules."""
+    """Node of a tree of modules, with the bytes of the module and all its submodules."""
 
     name: str
     total_bytes: int = 0
@@ -104,7 +104,7 @@ class ModuleNode:
     children: dict[str, ModuleNode] = field(default_factory=dict)
 
     def add(self, path: Sequence[str], category: str, size_bytes: int) -> None:
-        """Add bytes to the module at a path relative to this one, and to every module above it."""
+        """Add bytes to the module at a path relative to this node, and to every module above it."""
         node = self
         for part in ("", *path):
             node = node.children.setdefault(part, ModuleNode(part)) if part else node
@@ -122,7 +122,7 @@ class ModuleNode:
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """Reserved memory that is not in use, in one state."""
+    """Reserved memory that is not in use, in one state of a timeline."""
 
     reserved_bytes: int
     allocated_bytes: int
@@ -150,7 +150,7 @@ Ranges = list[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Reserved:
-    """Reserved bytes in every state, and their addresses."""
+    """Reserved bytes in every state, and the reserved address ranges."""
 
     bytes: Column
     """int64, one per state."""
@@ -160,7 +160,7 @@ class Reserved:
 
 @dataclass(frozen=True, eq=False)
 class SegmentHistory:
-    """Address ranges that are reserved at the end, and all earlier changes."""
+    """Address ranges that are reserved at the end of the trace, and all changes that led to them."""
 
     final: Ranges
     state: Column
@@ -175,7 +175,7 @@ class SegmentHistory:
     """Whether adjacent ranges count as one (expandable segments); otherwise an allocation never spans two."""
 
     def ranges_at(self, state: int) -> Ranges:
-        """Return the reserved ranges in a state, by undoing all later changes."""
+        """Return the address ranges that are reserved in a state, by undoing all later changes."""
         ranges = list(self.final)
         for change in range(len(self.state) - 1, -1, -1):
             if self.state[change] <= state:
@@ -186,7 +186,7 @@ class SegmentHistory:
         return _joined(ranges) if self.joins else sorted(ranges)
 
     def largest_gap(self, state: int, address: npt.NDArray[np.uint64], size_bytes: npt.NDArray[np.int64]) -> int:
-        """Return the largest reserved gap between the given allocations."""
+        """Return the size of the largest reserved gap between the given allocations, in bytes."""
         order = np.argsort(address)
         starts = address[order].astype(np.int64)
         ends = starts + size_bytes[order]
@@ -201,7 +201,7 @@ class SegmentHistory:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The memory of one device over time."""
+    """Memory of one device over time."""
 
     allocations: Allocations
     states: int
@@ -229,12 +229,12 @@ class Timeline:
 
     @cached_property
     def by_category(self) -> npt.NDArray[np.int64]:
-        """Return live bytes (category, state) in the order of CATEGORIES; columns sum to `allocated_bytes`."""
+        """Return live bytes (category, state) in the order of CATEGORIES. They sum to `allocated_bytes`."""
         category = self.allocations.category
         return np.stack([self._live(category == code) for code in range(len(CATEGORIES))])
 
     def _live(self, which: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Return the live bytes of some allocations in every state, as integers: long sums of float64 are not exact."""
+        """Return the live bytes of the selected allocations in every state, int64: long sums of float64 are inexact."""
         change = np.zeros(self.states + 1, np.int64)
         allocations = self.allocations
         np.add.at(change, allocations.born[which], allocations.size_bytes[which])
@@ -245,7 +245,7 @@ class Timeline:
 
     @property
     def peak(self) -> Peak:
-        """Return the largest number of allocated bytes, and when it is reached."""
+        """Return the largest number of allocated bytes, and the state in which it is reached."""
         return self._peak(0, self.states)
 
     def _peak(self, first: int, end: int) -> Peak:
@@ -253,7 +253,7 @@ class Timeline:
         return Peak(state, int(self.allocated_bytes[state]))
 
     def peaks_by_phase(self) -> dict[str, Peak]:
-        """Return the peak of each phase over all its occurrences, in order of first occurrence."""
+        """Return the highest peak of each phase over all its occurrences, in order of first occurrence."""
         peaks: dict[str, Peak] = {}
         for phase in self.phases:
             peak = self._peak(phase.first, phase.end)
@@ -268,7 +268,7 @@ class Timeline:
     # --- what is live
 
     def live_at(self, state: int) -> npt.NDArray[np.int64]:
-        """Return positions of the allocations that are live in a state, in order of allocation."""
+        """Return the positions of the allocations that are live in a state, in order of allocation."""
         allocations = self.allocations
         live = np.flatnonzero((allocations.born <= state) & (state < allocations.died))
         return live[np.argsort(allocations.born[live], kind="stable")]
@@ -278,14 +278,14 @@ class Timeline:
         return {name: int(size) for name, size in zip(CATEGORIES, self.by_category[:, state], strict=True) if size}
 
     def largest(self, count: int, state: int | None = None) -> npt.NDArray[np.int64]:
-        """Return positions of the largest allocations, largest first, among those live in `state` or among all."""
+        """Return the positions of the largest allocations (with `state`, of those live in it), largest first."""
         among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
         return among[np.argsort(-self.allocations.size_bytes[among], kind="stable")[:count]]
 
     def groups(self, state: int | None = None) -> list[Group]:
         """Group allocations of equal size, category and stack, largest total first: `32 × 256 MiB`.
 
-        Groups cover the allocations live in `state`, or all allocations.
+        With `state`, only the allocations live in this state are grouped.
         """
         among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
         allocations = self.allocations
@@ -304,7 +304,7 @@ class Timeline:
         return sorted(groups, key=lambda group: -group.total_bytes)
 
     def tree_at(self, state: int) -> ModuleNode:
-        """Return live bytes in a state as a tree of modules; the total of the root covers everything."""
+        """Return the live bytes in a state as a tree of modules. The root's total covers all allocations."""
         live = self.live_at(state)
         allocations = self.allocations
         keys = np.stack([allocations.module[live], allocations.category[live]], axis=1).astype(np.int64)
@@ -320,11 +320,11 @@ class Timeline:
 
     @property
     def reserved_peak_bytes(self) -> int | None:
-        """Return the peak of reserved memory."""
+        """Return the peak of reserved memory; None if unknown."""
         return int(self.reserved.bytes.max()) if self.reserved is not None else None
 
     def fragmentation_at(self, state: int) -> Fragmentation | None:
-        """Return the unused reserved memory in a state, and its largest free block."""
+        """Return the unused reserved memory in a state; None if reserved memory is unknown."""
         if self.reserved is None:
             return None
         live, history = self.live_at(state), self.reserved.history

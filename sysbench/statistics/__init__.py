@@ -1,9 +1,10 @@
 """Robust statistics of raw step times.
 
-All functions are pure and take samples in any unit, in the order in which they were taken. A summary condenses the
-samples; an interval says how precisely the median is known; detectors look for effects that make either misleading, and
-return None if they find none. Each detector raises a false alarm on at most one clean stream in a hundred, and ignores
-differences below 0.1 %. Input that is empty or not finite raises ValueError.
+All functions are pure. They take samples in any unit, in the order of measurement, and raise ValueError for input that
+is empty or not finite. `summarize` returns summary statistics, and `median_interval` a confidence interval of the
+median. The detectors (`outliers`, `drift`, `autocorrelation`, `two_modes`, `warmup_unfinished`) look for effects that
+make these results misleading, and return None if they find nothing. Each detector raises a false alarm on at most 1 %
+of clean streams, and ignores differences below 0.1 %.
 """
 
 from sysbench.statistics.modes import Modes, two_modes

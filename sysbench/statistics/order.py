@@ -1,4 +1,4 @@
-"""Effects of the order of samples: a slow start, a drift, autocorrelation."""
+"""Detectors of effects in the order of samples: a slow start, a drift, and autocorrelation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Drift:
     """A trend over the whole stream."""
 
     change_share: float
-    """(end − start) / start: 0.01 is 1 % slower at the end."""
+    """(end − start) / start: 0.01 means 1 % slower at the end."""
     start: float
     end: float
     """Levels of the fitted line at the first and at the last sample."""
@@ -38,7 +38,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class Autocorrelation:
-    """Consecutive samples are correlated, so the effective sample size is smaller than their number."""
+    """Correlation of consecutive samples, which reduces the effective sample size."""
 
     lag1: float
     """Rank correlation of consecutive samples."""
@@ -48,36 +48,40 @@ class Autocorrelation:
 
 @dataclass(frozen=True)
 class WarmupUnfinished:
-    """The first measured steps are still slower than the rest."""
+    """A slow start: the first measured steps are slower than the rest."""
 
     slow_steps: int
-    """Number of steps before the first one that is no slower than the slowest quarter of the later half."""
+    """Number of leading steps above the 75th percentile of the second half."""
     excess_share: float
-    """Mean of these steps minus the median of the later half, as a share of that median."""
+    """Mean of the slow steps minus the median of the second half, as a share of that median."""
 
 
 _DRIFT_LIMIT = 3.09
-"""Φ⁻¹(0.999): two-sided 0.2 % if the autocorrelation were known; by simulation the false-alarm rate stays below 1 %."""
+"""Φ⁻¹(0.999): a two-sided level of 0.2 % for a known autocorrelation; simulated false alarms stay below 1 %."""
 
 _NEARLY_ONE = 1 - 1e-9
-"""A rank correlation this high counts as perfect order."""
+"""Limit of rank correlations in both directions, because atanh(±1) is infinite."""
 
 _LONGEST_FITTED = 300
-"""Longer streams are reduced to the medians of this many blocks: all pairs of 300 samples are 44,850 slopes."""
+"""Longer streams are reduced to the medians of this number of blocks: 300 samples already have 44,850 pairwise slopes.
+"""
 
 
 def drift(samples: Stream) -> Drift | None:
-    """Whether the level changes steadily from the start of the stream to its end, and by how much.
+    """Return the drift if the level changes steadily from the start of the stream to its end; else None.
 
-    The size of the drift is by Theil and Sen: the median of the slopes between all pairs of samples, and the line
-    through the median residual. Its significance is decided on ranks, so that neither the distribution nor spikes
-    matter: Spearman's correlation with time, on Fisher's scale, with variance 1.06/(m − 3) (Fieller, Hartley and
-    Pearson, Tests for rank correlation coefficients, Biometrika 44, 1957). An autocorrelated stream produces trends by
-    chance, so m is its effective sample size, n(1 − φ)/(1 + φ), where φ is the lag-1 correlation of the ranks about
-    their trend, corrected for its bias −(2 + 4φ)/n (Marriott and Pope, Biometrika 41, 1954). The limit of 3.09 keeps
-    false alarms at 0.3 % for independent samples and at 0.7 % for φ = 0.5 and n ≥ 50 (simulated; below n = 50
-    autocorrelation is not distinguishable from drift). A drift of 1 % over 200 samples with 0.5 % noise is always
-    found, 2 % over 20 in three runs of four.
+    The size of the drift comes from the Theil–Sen line: its slope is the median slope over all pairs of samples, and
+    its intercept is the median residual.
+
+    Significance is decided on ranks, so that neither the distribution nor spikes matter. The test statistic is
+    Spearman's correlation with time on Fisher's scale, with variance 1.06/(m − 3) (Fieller, Hartley and Pearson, Tests
+    for rank correlation coefficients, Biometrika 44, 1957). An autocorrelated stream shows trends by chance, so m is
+    its effective sample size, n(1 − φ)/(1 + φ). Here φ is the lag-1 correlation of the detrended ranks, corrected for
+    its bias −(2 + 4φ)/n (Marriott and Pope, Biometrika 41, 1954).
+
+    The limit of 3.09 keeps false alarms at 0.3 % for independent samples and at 0.7 % for φ = 0.5 and n ≥ 50
+    (simulated). Below n = 50, autocorrelation cannot be distinguished from drift. With 0.5 % noise, a drift of 1 % over
+    200 samples is always found, and a drift of 2 % over 20 samples in three of four runs.
 
     Returns None for fewer than six samples or for a change below 0.1 %.
     """
@@ -91,18 +95,19 @@ def drift(samples: Stream) -> Drift | None:
 
 
 _AUTOCORRELATION_LIMIT = 2.65
-"""One-sided 0.4 %."""
+"""One-sided level of 0.4 %."""
 
 
 def autocorrelation(samples: Stream) -> Autocorrelation | None:
-    """Whether consecutive samples are correlated, and the effective sample size.
+    """Return the correlation of consecutive samples and the effective sample size; None if it is not significant.
 
-    Bartels' rank version of von Neumann's ratio (The rank version of von Neumann's ratio test for randomness, Journal
-    of the American Statistical Association 77, 1982): the squared differences of consecutive ranks over the squared
-    deviations from their mean is 2 for independent samples of any distribution, with variance 4(n − 2)(5n² − 2n − 9) /
-    (5n(n + 1)(n − 1)²), and 2(1 − ρ) for correlated ones. Only ρ > 0 is reported, because only it makes intervals too
-    narrow; the effective sample size is n(1 − ρ)/(1 + ρ), as for a first-order autoregression. A drift or a level shift
-    also makes neighbours alike: check `drift` and `two_modes` first.
+    The test is Bartels' rank version of von Neumann's ratio (The rank version of von Neumann's ratio test for
+    randomness, Journal of the American Statistical Association 77, 1982): the sum of squared differences of consecutive
+    ranks over the sum of squared deviations from the mean rank. The ratio is 2 on average for independent samples of
+    any distribution, with variance 4(n − 2)(5n² − 2n − 9) / (5n(n + 1)(n − 1)²), and 2(1 − ρ) for samples with lag-1
+    rank correlation ρ. Only ρ > 0 is reported, because only positive correlation makes intervals too narrow. The
+    effective sample size is n(1 − ρ)/(1 + ρ), as for a first-order autoregressive process. A drift or a level shift
+    also correlates consecutive samples: check `drift` and `two_modes` first.
 
     Returns None for fewer than six samples, and if all agree within 0.1 %.
     """
@@ -110,7 +115,7 @@ def autocorrelation(samples: Stream) -> Autocorrelation | None:
     count, ranks = len(checked), checked.ranks
     if count < FEWEST or checked.indistinguishable:
         return None
-    # In ranks about their mean, the squared differences of neighbours are those of both, less their products twice.
+    # For centred ranks, Σ (rᵢ − rᵢ₊₁)² = 2 Σ rᵢ² − r₁² − rₙ² − 2 Σ rᵢ rᵢ₊₁.
     squares = _product(ranks, ranks)
     ratio = 2 - (ranks[0] ** 2 + ranks[-1] ** 2 + 2 * _product(ranks, ranks[1:])) / squares
     variance = 4 * (count - 2) * (5 * count**2 - 2 * count - 9) / (5 * count * (count + 1) * (count - 1) ** 2)
@@ -121,26 +126,32 @@ def autocorrelation(samples: Stream) -> Autocorrelation | None:
 
 
 _RUN_IN_CHANCE = 0.0025
-"""Largest probability that a stationary stream begins with steps slower than all that follow, if there is no warm-up.
-"""
+"""Significance level of sign 3 in `warmup_unfinished` if there is no warm-up."""
 
 _RUN_IN_CHANCE_AFTER_WARMUP = 0.012
-"""This probability if the warm-up must confirm the slow start, which chance does in less than half of these cases."""
+"""Significance level of sign 3 after a warm-up, which must confirm the sign, and confirms less than half of the false
+alarms by chance."""
 
 
 def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | None:
-    """Whether the first measured steps are slower than the rest because the warm-up was too short.
+    """Return the slow start if the first measured steps are slow because the warm-up was too short; else None.
 
-    One of three signs in `samples` is enough. (1) The first sample is slower than all others and exceeds the median of
-    the m others by more than 3.0 + 112/m^1.5 robust deviations. (2) The median of the first three is above the 95th
-    percentile of the m others and exceeds their median by more than 2.0 + 95/m^1.5 robust deviations. (Both limits
-    follow the 99.7 % points in tens of thousands of lognormal streams of each length, σ = 0.05; the comparison of ranks
-    limits false alarms on skewed streams.) (3) The first k are each slower than everything after them, which happens by
-    chance in (n − k)!/n! of all streams: less than 0.25 %, or 1.2 % after a warm-up, so k is 3 or 2 for ten steps.
+    One of three signs in `samples` is enough:
 
-    If there was a `warmup`, it must confirm the sign: a start that is still settling was no faster just before, so the
-    median of the last three warm-up steps must exceed the later half by at least half as much as the slow steps do.
-    This distinguishes a slow start from a spike that happened to come first.
+    1. The first sample is slower than all others, and exceeds the median of the m others by more than 3.0 + 112/m^1.5
+       robust deviations.
+    2. The median of the first three samples is above the 95th percentile of the m others, and exceeds their median by
+       more than 2.0 + 95/m^1.5 robust deviations.
+    3. Each of the first k samples is slower than everything after it. By chance, this happens in (n − k)!/n! of all
+       streams. This probability must be below 0.25 %, or below 1.2 % after a warm-up: for ten steps, k is 3 or 2.
+
+    The limits in 1 and 2 follow the 99.7 % quantiles of simulated lognormal streams (σ = 0.05, tens of thousands for
+    each length). The conditions on ranks (slower than all others, above the 95th percentile) limit false alarms on
+    skewed streams.
+
+    If there is a `warmup`, it must confirm the sign: the median of its last three steps must exceed the median of the
+    second half of `samples` by at least half the excess of the slow steps. This distinguishes a slow start from a spike
+    that happened to come first.
 
     Returns None for fewer than six samples or for an excess below 0.1 %. Raises ValueError for no samples, and for a
     sample or a warm-up step that is not finite.
@@ -179,13 +190,13 @@ def _starts_slow(samples: Series, chance: float) -> bool:
 
 
 def _run_in(values: Values) -> int:
-    """Count the leading samples that are each slower than all that come after them."""
+    """Count the leading samples that are each slower than all later samples."""
     slowest_after = list(accumulate(values[:0:-1], max))[::-1]
     return next((number for number, slowest in enumerate(slowest_after) if values[number] <= slowest), len(values) - 1)
 
 
 def _head_score(samples: Series, head: int) -> float:
-    """Excess of the median of the first `head` samples over that of the rest, in robust deviations of the rest."""
+    """Return how far the median of the first `head` samples exceeds the median of the rest, in robust deviations."""
     excess = median(samples.values[:head]) - median(samples.values[head:])
     # The first samples help to determine the clock's tick, even if all others are equal.
     sigma = robust_sigma(samples.untied[head:])
@@ -196,15 +207,16 @@ def _head_score(samples: Series, head: int) -> float:
 
 @lru_cache(maxsize=64)
 def _times(count: int) -> tuple[Values, float]:
-    """The numbers of the samples about their mean, and the sum of their squares."""
+    """Return the indices of the samples minus their mean, and the sum of the squares of these differences."""
     time = [step - (count - 1) / 2 for step in range(count)]
     return time, _product(time, time)
 
 
 def _trend_score(ranks: Values) -> float:
-    """Distance of the ranks' correlation with time from zero, in standard deviations.
+    """Return the test statistic of `drift`: the correlation of the ranks with time, in standard deviations.
 
-    Autocorrelation only lowers it, and is left out where the score of independent samples is not significant.
+    Autocorrelation can only lower the score, so it is not estimated if the score for independent samples is not
+    significant.
     """
     count = len(ranks)
     time, of_time = _times(count)
@@ -224,19 +236,19 @@ def _trend_score(ranks: Values) -> float:
 
 
 def _memory_about_trend(residuals: Values) -> float:
-    """Lag-1 correlation of the residuals of a trend, corrected for its bias and never below 0."""
+    """Return the lag-1 correlation of the residuals of a trend, corrected for its bias and limited to 0–0.97."""
     count = len(residuals)
     observed = _product(residuals, residuals[1:]) / _product(residuals, residuals)
     return min(max((count * observed + 2) / (count - 4), 0.0), 0.97)
 
 
 def _product(one: Values, other: Values) -> float:
-    """The scalar product, as long as both last."""
+    """Return the scalar product, up to the end of the shorter sequence."""
     return float(sum(map(mul, one, other)))
 
 
 def _line(values: Values) -> tuple[float, float]:
-    """Levels of Theil and Sen's line at the first and at the last sample."""
+    """Return the levels of the Theil–Sen line at the first and at the last sample."""
     count = len(values)
     time, level = np.arange(count, dtype=np.float64), np.array(values)
     if count > _LONGEST_FITTED:

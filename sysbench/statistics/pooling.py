@@ -1,4 +1,4 @@
-"""Ratios of many cells together: whether they agree, and which of them are significant."""
+"""Joint evaluation of the ratios of many cells: whether they agree, and which of them differ significantly from 1."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sysbench.statistics.samples import Stream, series
 from sysbench.statistics.verdict import Ratio, rank_sum, ratio
 
 FALSE_CLAIM: Final = 0.01
-"""Largest probability that data without any effect show one, over all comparisons together."""
+"""Family-wise error rate: the largest probability of any false claim, over all comparisons together."""
 
 SMALLEST_EFFECT: Final = 0.01
-"""Smaller differences between two cells are not reported: clocks and temperatures differ that much between processes,
-which the samples of one process do not show."""
+"""Smaller differences between two cells are not reported: clocks and temperatures cause such differences between
+processes, which the samples of a single process do not show."""
 
 ALIKE: Final = 0.01
 """Ratios within this share of a common ratio count as equal to it."""
@@ -32,17 +32,19 @@ class Pooled:
     value: float
     """Geometric mean of the ratios."""
     reach: float
-    """If a ratio is farther than this share from the common value, the range is reported instead."""
+    """Largest distance of a ratio from `value`, or the uncertainty of `value` if that is larger."""
     count: int
 
 
 def pooled(ratios: Sequence[Ratio]) -> Pooled | None:
-    """Return the ratio that all cells agree on; None if they disagree, if one has no interval, or if there are none.
+    """Return the ratio on which all cells agree, or None.
 
-    They agree if the geometric mean of all lies within each one's interval, or within 1 % of it. The intervals are
-    widened, on the logarithmic scale, from 95 % for each to 95 % for all of them together (Bonferroni, for normal
-    deviates). The result includes the distance of the farthest ratio; if that is more than 5 %, the range says more
-    than the common value.
+    Cells agree if the geometric mean of all ratios lies within the interval of each ratio, or within 1 % of it. For
+    this check, the intervals are widened on the logarithmic scale from 95 % each to 95 % jointly (Bonferroni, for
+    normal deviates).
+
+    Returns None for no ratios, if the cells disagree, if a ratio has no interval, and if `reach` is more than 5 % of
+    the value: the range of the ratios then says more than the common value.
     """
     if not ratios or any(each.low is None or each.high is None or each.low <= 0 for each in ratios):
         return None
@@ -74,18 +76,22 @@ class Effect:
 
     ratio: Ratio
     direction: int
-    """1 if the first takes significantly longer, -1 if it takes less; 0 if the difference is not significant."""
+    """1 if the numerator is significantly larger, -1 if it is significantly smaller, 0 if neither."""
 
 
 def effect(numerator_samples: Stream, denominator_samples: Stream, family: int = 1) -> Effect:
-    """Return the ratio of two medians with a verdict that is valid among `family` such questions.
+    """Return the ratio of two medians, and whether it differs significantly from 1 in a family of `family` comparisons.
 
-    A difference is significant if four conditions hold: the 95 % interval of the ratio does not contain 1; the
-    difference in ranks occurs by chance in less than 1 % of all data sets with `family` such questions (Bonferroni);
-    the ratio is at least 1 % away from 1; and the means differ in the same direction, which they do not where a few
-    very long samples fall to the stream that usually takes less. For two streams of ten samples that differ by 3 %
-    with 1 % noise, a difference is found in 99 % alone and in 95 % among twenty (simulated); in data sets without any
-    effect, in less than 1 %.
+    The difference is significant if four conditions hold:
+
+    - The 95 % interval of the ratio does not contain 1.
+    - The p-value of the rank test is at most 1 % divided by `family` (Bonferroni).
+    - The ratio is at least 1 % away from 1.
+    - The ratio of the means lies on the same side of 1; a few very long samples in the faster stream may move it to
+      the other side.
+
+    A difference of 3 % between two streams of ten samples with 1 % noise is found in 99 % of cases alone, and in 95 %
+    among twenty comparisons. Fewer than 1 % of data sets without any effect show one (simulated).
 
     Raises ValueError as `ratio` does.
     """

@@ -1,7 +1,4 @@
-"""Growth as a power of a size: whether it is "linear", "quadratic" or no power law.
-
-Where two power laws cross, one implementation overtakes another.
-"""
+"""Fits of power laws, and crossovers: the sizes at which one implementation overtakes another."""
 
 from __future__ import annotations
 
@@ -21,24 +18,24 @@ from sysbench.statistics.verdict import Ratio
 Values: TypeAlias = NDArray[np.float64]
 
 FEWEST_SIZES = 3
-"""Two points always lie on a line, which therefore proves nothing."""
+"""Minimum number of sizes for a fit: two points always lie on a line."""
 
 MOST_SCATTER = 0.1
-"""Largest scatter of the values about the line, as a share of them; beyond it there is no single power law."""
+"""Largest scatter about the line, as a share of the values, that counts as a single power law."""
 
 WIDEST_HALF = 0.25
-"""Least precise exponent that distinguishes 1 from 1.5, and 1.5 from 2."""
+"""Largest half-width of the exponent's interval that still distinguishes 1 from 1.5, and 1.5 from 2."""
 
 _STANDS_OUT = 0.99
-"""The smallest size is left out if its distance from the line of the others has a probability of 1 % or less."""
+"""The smallest size is left out if it lies outside the prediction interval of the others with this confidence."""
 
 _NEGLIGIBLE = 0.02
-"""Smaller distances from the line, as a share of a value, never exclude a size."""
+"""A smaller distance from the line, as a share of the value, never excludes a size."""
 
 
 @dataclass(frozen=True)
 class Slope:
-    """The exponent between two neighbouring sizes."""
+    """The exponent between two consecutive sizes."""
 
     first: float
     last: float
@@ -47,7 +44,7 @@ class Slope:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """value ≈ coefficient · size^exponent, over `sizes`."""
+    """A power law, value ≈ coefficient · size^exponent, over `sizes`."""
 
     exponent: float
     low: float
@@ -55,11 +52,11 @@ class PowerLaw:
     """The ends of the exponent's 95 % interval."""
     coefficient: float
     scatter: float
-    """Standard deviation of the values about the power law, as a share of them."""
+    """Standard deviation of the values about the power law, relative to the values."""
     sizes: tuple[float, ...]
     """Sizes that follow the power law, ascending."""
     left_out: tuple[float, ...]
-    """Smaller sizes, at which a fixed cost dominates."""
+    """Smaller sizes that were excluded because a fixed cost dominates their values."""
 
     @property
     def half_width(self) -> float:
@@ -69,7 +66,7 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class NoPowerLaw:
-    """There is no single exponent: there are too few sizes, or it changes with the size."""
+    """The result if no single exponent fits: there are too few sizes, or the exponent changes with the size."""
 
     sizes: tuple[float, ...]
     slopes: tuple[Slope, ...]
@@ -77,27 +74,29 @@ class NoPowerLaw:
 
     @property
     def too_few(self) -> bool:
-        """Whether a power law may exist but there are too few sizes to show it."""
+        """Whether there are fewer than three sizes, too few to show a power law."""
         return len(self.sizes) < FEWEST_SIZES
 
 
 def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoPowerLaw:
     """Fit the exponent with which `values` grow over the largest sizes, with its 95 % interval.
 
-    Least squares on the logarithms of both, with Student's interval of the slope from the scatter about the line. This
-    scatter includes effects that single timings do not show, such as caches, partly filled tiles, and clocks. Fixed
-    costs (a launch, an allocation) lift the smallest sizes off any power law. Therefore the fit uses only the longest
-    run of sizes up to the largest that scatters by at most 10 % about its line, without those smallest ones that lie
-    outside the 99 % prediction interval of the others by more than 2 %. At least three sizes must remain, and determine
-    the exponent to within ± 0.25. The exponent applies to these sizes: if a fixed cost fades slowly, it is below the
-    asymptotic one.
+    The fit is a least-squares line through the logarithms of both. The interval of the slope is Student's, from the
+    scatter about the line, which includes effects that single timings do not show: caches, partly filled tiles, and
+    clock rates.
+
+    Fixed costs (a launch, an allocation) lift the smallest sizes off any power law. The fit therefore uses the longest
+    run of sizes up to the largest that scatters by at most 10 % about its line. It excludes the smallest of these sizes
+    if they lie outside the 99 % prediction interval of the others and more than 2 % off their line. At least three
+    sizes must remain, and determine the exponent to within ± 0.25; otherwise the result is NoPowerLaw. The exponent
+    applies only to the sizes used: if a fixed cost fades slowly, it is below the asymptotic one.
 
     Simulated coverage is 93–96 % for 4 to 8 sizes, each twice the last, that scatter by 0.1 to 5 % about a power law,
     and for 3 sizes that scatter by up to 1 %. If 3 sizes scatter by 5 %, no exponent is reported in three of four
-    cases, and 86 % of the reported intervals contain the true one.
+    cases, and 86 % of the reported intervals contain the true exponent.
 
-    Raises ValueError for sizes or values that are not positive and finite or do not match in number, and for repeated
-    sizes.
+    Raises ValueError for sizes or values that are not positive and finite, for duplicate sizes, and if the numbers of
+    sizes and values differ.
     """
     x, y = _logarithms(sizes, "size"), _logarithms(values, "value")
     if len(x) != len(y):
@@ -116,8 +115,6 @@ def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoP
 
 @dataclass(frozen=True)
 class _Line:
-    """A straight line by least squares."""
-
     slope: float
     at_mean: float
     mean: float
@@ -142,7 +139,7 @@ def _line(x: Values, y: Values) -> _Line:
 
 
 def _regime(x: Values, y: Values) -> int | None:
-    """Position of the first size that follows the power law; None if fewer than three do."""
+    """Return the index of the first size that follows the power law; None if fewer than three sizes do."""
     starts = range(len(x) - FEWEST_SIZES + 1)
     first = next((start for start in starts if _line(x[start:], y[start:]).deviation <= MOST_SCATTER), None)
     while first is not None and len(x) - first > FEWEST_SIZES and _stands_out(x, y, first):
@@ -151,7 +148,7 @@ def _regime(x: Values, y: Values) -> int | None:
 
 
 def _stands_out(x: Values, y: Values, first: int) -> bool:
-    """Whether the first of these points lies off the line through the others."""
+    """Whether the point at index `first` lies off the line through the points after it."""
     others = _line(x[first + 1 :], y[first + 1 :])
     distance = abs(float(y[first]) - others.at(float(x[first])))
     reach = math.sqrt(1 + 1 / others.count + (float(x[first]) - others.mean) ** 2 / others.spread)
@@ -186,33 +183,34 @@ def _logarithms(numbers: Sequence[float], what: str) -> Values:
 
 @dataclass(frozen=True)
 class Crossover:
-    """A ratio passes through 1 between two measured sizes."""
+    """A crossing of a ratio through 1 between two measured sizes."""
 
     at: float
-    """Estimated size of the crossover, by linear interpolation of the logarithms; only the bracket is measured."""
+    """Estimated size of the crossover, by linear interpolation of the logarithms; only `below` and
+    `above` are measured."""
     below: float
-    """Largest measured size at which the ratio is still significantly on the first side."""
+    """Largest measured size at which the ratio is still significantly on the first side of 1."""
     above: float
-    """Smallest measured size at which the ratio is significantly on the other side."""
+    """Smallest measured size at which the ratio is significantly on the other side of 1."""
     falls: bool
     """Whether the ratio falls from above 1 to below 1."""
 
 
 def direction(ratio: Ratio) -> int:
-    """Return 1 if the ratio is significantly above 1, -1 if below, 0 if its interval contains 1 or is missing."""
+    """Return 1 if the ratio is significantly above 1, -1 if significantly below, 0 if neither or without interval."""
     if ratio.low is None or ratio.high is None:
         return 0
     return 1 if ratio.low > 1 else -1 if ratio.high < 1 else 0
 
 
 def crossovers(sizes: Sequence[float], ratios: Sequence[Ratio]) -> list[Crossover]:
-    """Find every crossing of the ratio through 1, by ascending size.
+    """Return every crossing of the ratio through 1, in ascending order of size.
 
-    A crossing goes from a size at which the ratio is significantly on one side (its 95 % interval does not contain 1)
-    to a size at which it is significantly on the other; undecided sizes in between belong to the bracket. If the line
-    through the measured points crosses 1 more than once in a bracket, the result is the geometric mean of these places.
+    A crossing lies between two sizes at which the ratio is significantly on opposite sides of 1 (both 95 % intervals
+    exclude 1). Undecided sizes between the two are part of the bracket. If the line through the measured points crosses
+    1 more than once in the bracket, the reported size is the geometric mean of these crossings.
 
-    Raises ValueError for sizes that are not positive, do not ascend, or do not match the ratios in number.
+    Raises ValueError for sizes that are not positive or not ascending, and if the numbers of sizes and ratios differ.
     """
     if len(sizes) != len(ratios):
         raise ValueError(f"{len(sizes)} sizes and {len(ratios)} ratios: the numbers must be equal")

@@ -1,7 +1,7 @@
-"""A stream of samples, validated, with its ties, median, spread and outliers: the basis of every statistic here.
+"""Validated streams of samples, with median, ranks, spread and outliers: the basis of all other statistics.
 
-Streams are a few dozen samples long, and runs have thousands of them. The call of a numpy function takes as long as a
-pass over such a list in plain Python, which is therefore several times as fast.
+Most functions are plain Python, because a run has thousands of streams of only a few dozen samples. For so few samples,
+a pass in plain Python takes no longer than the call of a single numpy function.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from numpy.typing import NDArray
 Values: TypeAlias = list[float]
 
 FEWEST = 6
-"""Fewer samples support neither a 95 % interval of the median (1 − 2·0.5⁵ is 93.75 %) nor any verdict on their order.
-"""
+"""Fewer samples are not enough for a 95 % interval of the median (1 − 2·0.5⁵ is 93.75 %) or a test of their order."""
 
 NOTICEABLE = 0.001
 """Differences below 0.1 % are never reported, however significant, because no decision depends on them."""
 
 _SAME = 1e-8
-"""Samples closer than this share of the median are one clock reading; the rest is floating-point error."""
+"""Samples that differ by less than this share of the median are the same clock reading, up to floating-point error."""
 
 _COARSEST_TICK = 0.01
-"""A clock is assumed to resolve at least 1 % of what it measures; larger steps have another cause."""
+"""Largest tick of a clock, as a share of the median; larger differences between readings have another cause."""
 
 _MAD_TO_SIGMA = 1.4826
 """1 / Φ⁻¹(3/4): converts the median absolute deviation of normal samples to their standard deviation."""
@@ -39,7 +38,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Finite samples, at least one, with values that several statistics share, computed once."""
+    """At least one finite sample, with cached values that several statistics share."""
 
     values: Values
     ordered: Values
@@ -50,17 +49,17 @@ class Series:
 
     @property
     def median(self) -> float:
-        """Equal to numpy's median, at a fraction of its cost for ten values."""
+        """The median: equal to numpy's, at a fraction of the cost for ten values."""
         return middle(self.ordered)
 
     @cached_property
     def untied(self) -> Values:
         """Samples with ties spread evenly over the clock's tick.
 
-        A clock of finite resolution turns a smooth distribution into a few tall columns with gaps between them, which
-        look like modes, and which leave no spread for the detection of outliers. A reading stands for any value within
-        half a tick of it, so equal readings are spread evenly over that range; the tick is the smallest step that
-        occurs between readings. Samples without ties are returned unchanged.
+        A coarse clock turns a smooth distribution into a few repeated readings with gaps between them. The gaps look
+        like modes, and the ties can make the estimated spread zero. A reading stands for any value within half a tick
+        of it, so equal readings are spread evenly over this range. The tick is the smallest difference between distinct
+        readings, at most 1 % of the median. Samples without ties are returned unchanged.
         """
         ordered, scale = self.ordered, abs(self.median)
         same = _SAME * scale
@@ -91,12 +90,12 @@ class Series:
 
     @cached_property
     def sigma(self) -> float:
-        """Standard deviation, estimated so that outliers and ties do not affect it."""
+        """Standard deviation, in a robust estimate that outliers and ties do not affect."""
         return robust_sigma(self.untied)
 
     @property
     def indistinguishable(self) -> bool:
-        """Whether all samples agree to within the smallest difference that is reported."""
+        """Whether the samples differ by at most 0.1 % of the median."""
         return self.ordered[-1] - self.ordered[0] <= NOTICEABLE * abs(self.median)
 
 
@@ -107,7 +106,7 @@ the same samples create a Series.
 
 
 def series(samples: Stream) -> Series:
-    """Check the samples. Raises ValueError if there are none or one of them is not finite."""
+    """Validate samples and return them as a Series. Raises ValueError if there are none, or if one is not finite."""
     if isinstance(samples, Series):
         return samples
     try:
@@ -123,18 +122,18 @@ def series(samples: Stream) -> Series:
 
 
 def median(values: Values) -> float:
-    """The median of samples in any order."""
+    """Return the median of samples in any order."""
     return middle(sorted(values))
 
 
 def middle(ordered: Values) -> float:
-    """Median of samples in ascending order."""
+    """Return the median of samples in ascending order."""
     count = len(ordered)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 def percentile(ordered: Values, percent: float) -> float:
-    """Equal to numpy's percentile for samples in ascending order: linear interpolation (type 7), to the last bit."""
+    """Return a percentile of samples in ascending order: linear interpolation (type 7), bit-identical to numpy's."""
     place = (len(ordered) - 1) * (percent / 100)
     below = int(place)
     if below + 1 >= len(ordered):
@@ -144,12 +143,12 @@ def percentile(ordered: Values, percent: float) -> float:
 
 
 def robust_sigma(values: Values) -> float:
-    """Standard deviation estimated from the median absolute deviation; a minority of outliers does not affect it."""
+    """Estimate the standard deviation from the median absolute deviation, unaffected by a minority of outliers."""
     return _MAD_TO_SIGMA * median_absolute_deviation(values)
 
 
 def median_absolute_deviation(values: Values) -> float:
-    """The median distance from the median, unscaled."""
+    """Return the median distance from the median, unscaled."""
     center = median(values)
     return median([abs(value - center) for value in values])
 
@@ -165,14 +164,14 @@ class Outliers:
 
 
 def outliers(samples: Stream) -> Outliers | None:
-    """Find samples that lie farther from the median than the spread of the stream explains.
+    """Return the samples that are too far from the median for the spread of the stream; None if there are none.
 
     A sample is an outlier if its distance from the median is more than k(n) = 4.1 + 0.15·ln n + 130/n^1.5 robust
-    deviations (1.4826 times the median absolute deviation, with ties spread over the clock's tick) and at least 0.1 %
-    of the median. k(n) follows the 99.5 % points of the largest such distance in tens of thousands of lognormal streams
-    (σ = 0.05) of each length, so that fewer than one clean stream in a hundred raises an alarm: 8.6 for ten samples,
-    whose spread is poorly known, 6.0 for twenty, 4.9 for two hundred. The fence is symmetric and made for timings that
-    scatter evenly; samples in the tail of a long-tailed distribution are reported as outliers.
+    deviations (1.4826 times the median absolute deviation, with ties spread over the clock's tick) and more than 0.1 %
+    of the median. k(n) follows the 99.5 % quantiles of the largest distance in simulated lognormal streams (σ = 0.05,
+    tens of thousands for each length), so less than 1 % of clean streams raise an alarm. k is 8.6 for ten samples,
+    whose spread is poorly known, 6.0 for twenty, and 4.9 for two hundred. The limit is the same on both sides of the
+    median; in a long-tailed distribution, samples in the tail are reported as outliers.
 
     Returns None for fewer than six samples or without a positive median.
     """

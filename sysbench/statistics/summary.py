@@ -1,4 +1,4 @@
-"""A summary of a stream of samples, the confidence interval of its median, and a rule for when to stop measuring."""
+"""Summary of a stream of samples, the confidence interval of its median, and a stopping rule for measurements."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ class Summary:
     minimum: float
     maximum: float
     p5: float
-    """Percentiles interpolate linearly between order statistics, the k-th smallest of n standing at (k − 1) / (n − 1)
-    (Hyndman and Fan's type 7, numpy's default)."""
+    """Percentiles interpolate linearly between order statistics; the k-th smallest of n samples is the quantile
+    (k − 1) / (n − 1) (Hyndman and Fan's type 7, numpy's default)."""
     p25: float
     p75: float
     p95: float
     mad: float
     """Median absolute deviation from the median, unscaled."""
     ci95: tuple[float, float] | None
-    """95 % interval of the median, see `median_interval`; None below six samples."""
+    """95 % interval of the median, see `median_interval`; None for fewer than six samples."""
     lag1: float | None
-    """Correlation of each sample with the next; None below three samples or when all are equal."""
+    """Lag-1 correlation; None for fewer than three samples, or if all are equal."""
 
 
 def summarize(samples: Stream) -> Summary:
-    """Summarize the samples. Raises ValueError if there are none or one of them is not finite."""
+    """Return summary statistics. Raises ValueError if there are no samples, or if one is not finite."""
     checked = series(samples)
     values, ordered, count = checked.values, checked.ordered, len(checked)
-    # Each value less the first, so that the mean of equal samples is exactly their value. (`reduce` is `sum` without
-    # its preparations, which take longer than a sum of so few.)
+    # The first value is subtracted so that the mean of equal samples is exact. `np.add.reduce` avoids the overhead of
+    # `np.sum`, which exceeds the time of so short a sum.
     every = np.array(values)
     mean = values[0] + float(np.add.reduce(every - values[0])) / count
     deviations = every - mean
@@ -72,7 +72,7 @@ _LOOK_GROWTH = 1.5
 
 @dataclass(frozen=True)
 class TooFew:
-    """There are too few samples for an interval."""
+    """Too few samples for an interval: `count` samples instead of at least `needed`."""
 
     count: int
     needed: int
@@ -82,14 +82,15 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
     """Return the distribution-free confidence interval of the median.
 
     The d-th smallest and d-th largest of n independent samples enclose the median with probability P(d ≤ B ≤ n − d), B
-    binomial (n, ½). For small n no d comes near 95 %, so the ends lie between the two order statistics whose coverage
-    is just above and just below, interpolated as in Hettmansperger and Sheather (Confidence intervals based on
+    binomial (n, ½). For small n, no d has a coverage close to 95 %. Each end is therefore interpolated between the two
+    order statistics with coverage just above and just below (Hettmansperger and Sheather, Confidence intervals based on
     interpolated order statistics, Statistics & Probability Letters 4, 1986; Nyblom, ibid. 14, 1992). Simulated coverage
-    at 95 % lies in 94.2–95.3 % for every n ≥ 6 on normal, lognormal, Laplace, uniform and exponential samples.
+    at 95 % is 94.2–95.3 % for every n ≥ 6 on normal, lognormal, Laplace, uniform and exponential samples.
 
-    Returns None if there are too few samples: below six, even the smallest and the largest enclose the median in less
-    than 95 % of all runs. Autocorrelated samples carry less information than their number suggests: see
-    `autocorrelation`. Raises ValueError for no samples, for one that is not finite, or a confidence outside (0, 1).
+    Returns None if there are too few samples: below six, even the range from the smallest to the largest sample covers
+    the median in less than 95 % of cases. For autocorrelated samples, the interval is too narrow: see
+    `autocorrelation`. Raises ValueError for no samples, for a sample that is not finite, and for a confidence outside
+    (0, 1).
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}: it must lie between 0 and 1")
@@ -97,7 +98,7 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
 
 
 def interval_of(ordered: Values, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Like `median_interval`, for samples in ascending order."""
+    """Return `median_interval` for samples in ascending order."""
     position = _position(len(ordered), confidence)
     if position is None:
         return None
@@ -107,7 +108,7 @@ def interval_of(ordered: Values, confidence: float = 0.95) -> tuple[float, float
 
 
 def relative_width(samples: Stream) -> float | None:
-    """Width of the 95 % interval as a share of the median; None without an interval or a positive median."""
+    """Return the width of the 95 % interval as a share of the median; None without an interval or a positive median."""
     checked = series(samples)
     interval = interval_of(checked.ordered)
     if interval is None or checked.median <= 0:
@@ -116,14 +117,13 @@ def relative_width(samples: Stream) -> float | None:
 
 
 def settled(samples: Stream, share: float) -> bool:
-    """Whether measuring may stop now because the median is known to within `share` of its value (0.01 is 1 %).
+    """Whether measuring can stop: the 95 % interval of the median is no wider than `share` of the median (0.01 is 1 %).
 
-    Call this after every sample. Checking often and stopping at the first narrow interval selects streams whose spread
-    happens to look small, and the interval at the stop then covers the median in only 91 % of the runs (simulated,
-    checks from ten samples on). Checks are therefore rare, at 10, 15, 23, 35, 53, … samples, each half as many again as
-    the last, and the interval must be narrow at two checks in a row; between checks the answer is False. Simulated
-    coverage at the stop is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2
-    deviations.
+    Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, each number 1.5 times the
+    previous one; in between, the result is False. At two consecutive checks, the interval must be narrow enough. Checks
+    after every sample would select streams whose spread happens to look small: the interval at the stop would then
+    cover the median in only 91 % of runs (simulated, checks from ten samples on). With the rare checks, simulated
+    coverage is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2 standard deviations.
     """
     values = series(samples).values
     looks = [_FIRST_LOOK]
@@ -136,14 +136,14 @@ def settled(samples: Stream, share: float) -> bool:
 
 
 def too_few(samples: Stream) -> TooFew | None:
-    """Return TooFew if there are fewer than six samples, which a 95 % interval of the median needs; else None."""
+    """Return TooFew for fewer than six samples, the minimum for a 95 % interval of the median; else None."""
     count = len(series(samples))
     return TooFew(count, FEWEST) if count < FEWEST else None
 
 
 @lru_cache(maxsize=1024)
 def _position(count: int, confidence: float) -> tuple[int, float] | None:
-    """Depth d of the outer order statistic, counted from 1, and the fraction of the way to depth d + 1 (0–1)."""
+    """Return the depth d of the outer order statistic, from 1, and the fraction of the way to depth d + 1, or None."""
     ways, outside, covered = 1, 1, 1.0
     for depth in range(1, count // 2 + 1):
         # `outside` counts the subsets with fewer than `depth` members: exactly 2^count · P(B < depth).
@@ -156,13 +156,13 @@ def _position(count: int, confidence: float) -> tuple[int, float] | None:
 
 
 def _inward(count: int, depth: int, wider: float, narrower: float, confidence: float) -> float:
-    """Hettmansperger and Sheather's λ: exact for a Laplace population, and close for all others."""
+    """Return Hettmansperger and Sheather's λ: exact for a Laplace distribution, and close for all others."""
     excess = (wider - confidence) / (wider - narrower)
     return (count - depth) * excess / (depth + (count - 2 * depth) * excess)
 
 
 def enough(samples: Stream, steps: int, until: float | None, most: int) -> bool:
-    """Whether these samples suffice: `steps` of them, or with `until` as many as it takes to settle, up to `most`."""
+    """Whether there are enough samples: at least `steps`, and with `until` also either `settled` or at least `most`."""
     if len(samples) < steps:
         return False
     return until is None or len(samples) >= most or settled(samples, until)
@@ -174,9 +174,9 @@ _ENOUGH = 1e-13
 
 @lru_cache(maxsize=256)
 def t_quantile(probability: float, degrees: int) -> float:
-    """Return the two-sided quantile: t with P(|T| ≤ t) = `probability`, for `degrees` degrees of freedom.
+    """Return the two-sided quantile of Student's t: the t with P(|T| ≤ t) = `probability`.
 
-    Raises ValueError for a probability outside (0, 1), and for fewer degrees of freedom than one.
+    Raises ValueError for a probability outside (0, 1), and for fewer `degrees` of freedom than one.
     """
     if not 0 < probability < 1:
         raise ValueError(f"probability is {probability}: it must lie between 0 and 1")
@@ -192,7 +192,7 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 
 def _within(t: float, degrees: int) -> float:
-    """P(|T| ≤ t): finite sums (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4)."""
+    """Return P(|T| ≤ t) as a finite sum (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3–4)."""
     theta = math.atan2(t, math.sqrt(degrees))
     cosine, sine = math.cos(theta), math.sin(theta)
     if degrees % 2:

@@ -1,8 +1,7 @@
-"""Verdicts on speed: faster, slower, the same, or ambiguous.
+"""Verdicts on the speed of B relative to A: faster, slower, the same, or ambiguous.
 
-Ratios are B relative to A: a ratio of 0.9 means that B takes nine tenths of the time, and is FASTER.
-
-The evidence is the ratio of two streams, and a rank test of whether they come from one distribution.
+Ratios are B/A: with a ratio of 0.9, B takes nine tenths of the time that A takes, and is FASTER. The verdicts rest on
+the interval of a ratio. `rank_sum` tests whether two streams have the same distribution.
 """
 
 from __future__ import annotations
@@ -32,26 +31,27 @@ Unit = Literal["steps", "runs", "rounds"]
 """The unit of replication: the interval covers the variation between these units."""
 
 MARGIN = 0.01
-"""Default margin: ratios from 1/1.01 to 1.01 are the same."""
+"""Default margin: ratios from 1/1.01 to 1.01 count as the same."""
 
 CONFIDENCE = 0.995
-"""Nominal level of intervals that are called 99 %: trimmed means of a dozen rounds fall slightly short of their level.
-"""
+"""Nominal level of intervals that are reported as 99 %, because intervals of trimmed means over a dozen rounds cover
+slightly less than their nominal level."""
 
 TRIMMED = 0.2
-"""Share of the rounds trimmed at either end: on a shared machine, one disturbed round in ten must not decide."""
+"""Share of the rounds trimmed at either end: on a shared machine, one disturbed round in ten must not decide the
+verdict."""
 
 ROUNDS = 14
-"""Finds a difference of 3 % in 99 of 100 comparisons if both processes and steps vary by 1 %; twelve rounds find it in
-95, ten in 77 (simulated, see tests/statistics/test_verdict.py)."""
+"""Default number of rounds. Fourteen find a difference of 3 % in 99 of 100 comparisons if both processes and steps vary
+by 1 %; twelve find it in 95, ten in 77 (simulated, see tests/statistics/test_verdict.py)."""
 
 FEWEST_RUNS = 3
-"""Fewer runs do not show how much runs differ."""
+"""Fewer runs are not enough to estimate the variation between runs."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A ratio B/A, its interval, and the verdict. Without an interval the verdict is AMBIGUOUS."""
+    """A ratio B/A, its interval, and the verdict. Without an interval, the verdict is AMBIGUOUS."""
 
     ratio: float
     low: float | None
@@ -59,18 +59,18 @@ class Judged:
     verdict: Verdict
     repeated: Unit
     count: int
-    """Number of rounds; of steps or runs, the smaller number of the two sides."""
+    """Number of rounds, or the smaller of the two sides' numbers of steps or runs."""
 
 
 def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
-    """Compare the medians of the steps of one process per side.
+    """Compare the median step times of two processes, one for A and one for B.
 
-    The intervals of the two medians are combined as in `ratio`; if the steps of a process are autocorrelated, its
-    interval is widened by the square root of the ratio of samples to effective samples (`autocorrelation`). The
-    interval does NOT cover differences between processes (memory placement, a clock that had not settled, load from
-    other programs): only fresh processes on both sides, `rounds` or `runs`, show those.
+    The intervals of the two medians are combined as in `ratio`. If the steps of a process are autocorrelated, its
+    interval is widened by √(samples / effective samples), see `autocorrelation`. The interval does NOT cover
+    differences between processes (memory placement, a clock that had not settled, load from other programs). To cover
+    these, use `over_rounds` or `over_runs` with fresh processes.
 
-    Raises ValueError for no samples, for one that is not finite, and for one that is not positive.
+    Raises ValueError for no samples, and for a sample that is not finite or not positive.
     """
     first, second = _positive(a), _positive(b)
     median_a, median_b = first.median, second.median
@@ -84,15 +84,16 @@ def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
 
 
 def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
-    """Compare the arms by one median per round and arm, where the two of a round are measured back to back.
+    """Compare A and B by their medians in each round, in which both are measured back to back.
 
-    A disturbance affects both arms of a round, so only the ratio within each round counts: the interval is that of the
-    mean of its logarithms with a fifth trimmed from either end (Yuen, The two-sample trimmed t for unequal population
-    variances, Biometrika 61, 1974; Tukey and McLaughlin, Sankhyā A 25, 1963, for one sample). Processes are the unit:
-    each counts as one number, however many steps it has. Simulated false verdicts with fourteen rounds: 0.6 % for
-    normal noise, 0.5 % for t₃, 0.4 % if one process in twelve is slowed by 10 % on average.
+    A disturbance affects both sides of a round, so only the ratio within each round counts. The interval is that of the
+    mean logarithm of these ratios, with a fifth trimmed from either end (Yuen, The two-sample trimmed t for unequal
+    population variances, Biometrika 61, 1974; Tukey and McLaughlin, Sankhyā A 25, 1963, for one sample). Each process
+    counts as one number, however many steps it has. Simulated false verdicts with fourteen rounds: 0.6 % for normal
+    noise, 0.5 % for t₃, 0.4 % if one process in twelve is slowed by 10 % on average.
 
-    Raises ValueError if the numbers of medians differ, for no medians, and for one that is not positive and finite.
+    Raises ValueError if the numbers of medians differ, for no medians, and for a median that is not positive and
+    finite.
     """
     first, second = np.array(_positive(a).values), np.array(_positive(b).values)
     if len(first) != len(second):
@@ -110,13 +111,13 @@ def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) 
 
 
 def over_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
-    """Compare runs made at different times, by one median per run.
+    """Compare A and B by one median per run, for runs made at different times.
 
-    Welch's interval for the difference of the mean logarithms (The generalization of Student's problem when several
-    different population variances are involved, Biometrika 34, 1947). If all runs of one arm came before those of the
-    other, everything that changed in between counts as a difference; unlike `over_rounds`, this cannot detect it.
+    The interval is Welch's, for the difference of the mean logarithms (The generalization of Student's problem when
+    several different population variances are involved, Biometrika 34, 1947). If all runs of A came before all runs of
+    B, everything that changed in between counts as a difference; `over_rounds` avoids this.
 
-    Raises ValueError for no medians, and for one that is not positive and finite.
+    Raises ValueError for no medians, and for a median that is not positive and finite.
     """
     first, second = np.log(_positive(a).values), np.log(_positive(b).values)
     count = min(len(first), len(second))
@@ -136,7 +137,7 @@ def _judged(log_ratio: float, low: float, high: float, margin: float, repeated: 
 
 
 def verdict_of(log_low: float, log_high: float, margin: float) -> Verdict:
-    """Turn an interval of the logarithm of B/A into a verdict.
+    """Return the verdict for an interval of the logarithm of B/A.
 
     SAME is checked first: a significant difference smaller than the margin has no practical importance.
     """
@@ -174,15 +175,15 @@ class Ratio:
 
 
 def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
-    """Divide the median of one stream by the median of the other, with a 95 % interval.
+    """Return the ratio of the medians of two streams, with its 95 % interval.
 
-    The interval joins those of the two medians on the logarithmic scale by the method of variance estimates recovery
-    (Zou and Donner, Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008): the
-    distances from each estimate to the relevant end of its interval add in quadrature. It takes the medians' intervals
-    as they are, lopsided or not, and needs no resampling. It errs towards caution: simulated coverage is 95.1–97.5 %
-    for streams of 10 to 200 samples of equal and of unequal length and spread, highest for two streams of ten.
+    The interval combines the intervals of the two medians on the logarithmic scale by the method of variance estimates
+    recovery (Zou and Donner, Construction of confidence limits about effect measures, Statistics in Medicine 27, 2008):
+    the distances from each median to the relevant end of its interval add in quadrature. The method accepts asymmetric
+    intervals and needs no resampling. It is conservative: simulated coverage is 95.1–97.5 % for streams of 10 to 200
+    samples of equal and of unequal length and spread, highest for two streams of ten.
 
-    Raises ValueError for no samples, for one that is not finite, and for medians that are not positive.
+    Raises ValueError for no samples, for a sample that is not finite, and for a median that is not positive.
     """
     numerator, denominator = series(numerator_samples), series(denominator_samples)
     upper, lower = _positive_median(numerator), _positive_median(denominator)
@@ -205,7 +206,7 @@ def _positive_median(samples: Series) -> float:
 
 
 def log_distances(samples: Series, center: float, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Distances on a logarithmic scale from the median (`center`) to the lower and to the upper end of its interval."""
+    """Return the log-scale distances from the median (`center`) to the two ends of its interval, or None."""
     interval = median_interval(samples, confidence)
     if interval is None:
         return None
@@ -214,19 +215,19 @@ def log_distances(samples: Series, center: float, confidence: float = 0.95) -> t
 
 
 _MOST_EXACT = 40
-"""Up to this many samples per stream the distribution is exact; beyond it the normal approximation is close enough."""
+"""Largest number of samples per stream for the exact distribution; the normal approximation suffices for more."""
 
 
 def rank_sum(one: Stream, other: Stream) -> float:
-    """Return the two-sided p-value: the probability that streams of one distribution differ in their ranks this much.
+    """Return the two-sided p-value of the Mann–Whitney U test for equal distributions of the two streams.
 
-    Mann and Whitney's U (On a test of whether one of two random variables is stochastically larger than the other,
-    Annals of Mathematical Statistics 18, 1947): exact for up to 40 samples each, with ties sharing their ranks; above
-    that, by the normal distribution with continuity correction. An interval of the median of ten samples reaches at
-    most 99.8 %; the rank test of ten samples against ten reaches a probability of one in 92,378, so it can be applied
-    to many cells at once.
+    The p-value is exact for up to 40 samples in each stream, with ties sharing their ranks; above that, it comes from
+    the normal distribution with continuity correction (Mann and Whitney, On a test of whether one of two random
+    variables is stochastically larger than the other, Annals of Mathematical Statistics 18, 1947). The test suits
+    comparisons of many cells at once: for ten samples against ten, the p-value can be as low as 1/92,378, whereas the
+    interval of the median of ten samples has a confidence of at most 99.8 %.
 
-    Raises ValueError for no samples, and for one that is not finite.
+    Raises ValueError for no samples, and for a sample that is not finite.
     """
     first, second = series(one).values, series(other).values
     wins = _wins(first, second)
@@ -239,16 +240,16 @@ def rank_sum(one: Stream, other: Stream) -> float:
 
 
 def _wins(first: Values, second: Values) -> float:
-    """Number of pairs in which the first is larger; ties count as half."""
+    """Count the pairs in which the sample from `first` is larger; ties count as half."""
     ordered = sorted(second)
     return sum(bisect_left(ordered, value) + bisect_right(ordered, value) for value in first) / 2
 
 
 @lru_cache(maxsize=256)
 def _cumulated(first: int, second: int) -> NDArray[np.float64]:
-    """Cumulative distribution of U if every order of the samples is equally likely.
+    """Return the cumulative distribution of U if every order of the samples is equally likely.
 
-    It is the running sum of the coefficients of the Gaussian binomial.
+    The number of orders with each U is a coefficient of the Gaussian binomial.
     """
     counts = np.zeros(first * second + 1)
     counts[0] = 1.0

@@ -1,19 +1,19 @@
-"""Attribution of device work to the module, phase and step that launched it, slice by slice.
+"""Attribution of device work to the module, phase and step that launched it.
 
 A correlation number links device work to the call that launched it. The time of that call gives the enclosing operator
 and ranges on the launching thread. Work that runs long after its range has ended is therefore counted in the right
 range. In a trace without device work, the operators themselves are the work, each with its self time.
 
 Work launched by autograd's thread is also linked to the forward operator whose gradient it computes, and to the module
-in which that operator ran: autograd gives every node of its graph a sequence number, and the forward and the backward
-operator share it. Every thread has its own sequence numbers. Kineto records a `Fwd thread id` for every backward
-operator, but this id counts torch's threads and matches no thread id of the trace; 0 stands for none
-(torch/csrc/autograd/profiler_kineto.cpp). The forward thread is the one whose sequence numbers fit best.
+in which that operator ran: autograd gives every node of its graph a sequence number, which is recorded with both the
+forward and the backward operator. Every thread has its own sequence numbers. Kineto records a `Fwd thread id` for every
+backward operator, but this id counts torch's threads and matches no thread id of the trace; 0 means none
+(torch/csrc/autograd/profiler_kineto.cpp). The forward thread is therefore the thread whose sequence numbers fit best.
 
-A slice ends where no operator is open on any thread. Device work belongs to the slice in which it was launched, however
-late it runs. Links that cross slices are resolved beforehand for the whole recording: the ranges, which are few; the
-call that launched each piece of work; and the module whose gradient a backward operator computes. A recording in which
-some operator is always open is one slice.
+The recording is processed in slices. A slice ends where no operator is open on any thread. Device work belongs to the
+slice in which it was launched, however late it runs. Links that cross slices are resolved beforehand for the whole
+recording: the ranges, which are few; the call that launched each piece of work; and the module whose gradient a
+backward operator computes. A recording in which some operator is always open is one slice.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from sysbench.trace.recording import (
 from sysbench.trace.summary import ProfileSource
 
 ROWS: Final = 400_000
-"""Number of operators and pieces of work that are attributed at a time. They take tens of megabytes."""
+"""Minimum number of operators and pieces of work in a slice. They take tens of megabytes."""
 _CANDIDATES: Final = 8192
-"""Number of times that are considered as ends of slices."""
+"""Approximate number of points in time, per table, that are considered as ends of slices."""
 _ALWAYS: Final = (-(2**63), 2**63 - 1)
 
 _BACKWARD_OPERATOR: Final = re.compile(r"autograd::engine::evaluate_function: .*|.*Backward\d*(, .*)?", re.DOTALL)
@@ -79,7 +79,7 @@ class Launched(DeviceWork):
 
 @dataclass(frozen=True)
 class Slice:
-    """The part of a recording between two times at which no operator is open."""
+    """Part of a recording between two times at which no operator is open."""
 
     work: Launched | None
     """Device work of the slice; None if the whole recording has no device work."""
@@ -113,7 +113,7 @@ class Slices:
 
 
 def sliced(recording: Recording) -> tuple[RangeTree, Slices]:
-    """Return the ranges, and everything else in slices. The recording cannot be used afterwards."""
+    """Return the range tree and the slices of a recording. The recording itself cannot be used afterwards."""
     ranges = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
     add_modules(recording.operators, recording.names, ranges)
     on_device = len(recording.work) > 0
@@ -124,7 +124,7 @@ def sliced(recording: Recording) -> tuple[RangeTree, Slices]:
 
 
 def _lead_back(work: Table, launches: Table) -> None:
-    """Append the launch to each piece of work: the first launch with the same correlation number."""
+    """Append to each piece of work its launch: the first launch with the same correlation number."""
     correlation = launches.column(place(Launches, "correlation"))
     order = np.argsort(correlation, kind="stable").astype(np.int32)
     correlation = correlation[order]
@@ -181,14 +181,14 @@ def _cuts(operators: Table, work: Table) -> list[int]:
 
 
 def is_backward(name: Integers, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Return whether each operator is run by autograd's engine, judged by its name."""
+    """Return whether each operator is run by autograd's engine, judging by the operator's name."""
     different, which = grouped(name)
     known = np.array([_BACKWARD_OPERATOR.fullmatch(names[each]) is not None for each in different.tolist()], bool)
     return known[which] if len(known) else np.zeros(0, bool)
 
 
 def add_modules(operators: Table, names: Sequence[str], ranges: RangeTree) -> None:
-    """Append a column to a table of operators: the module whose gradient each computes, or NONE."""
+    """Append a column to a table of operators: the module whose gradient each operator computes, or NONE."""
     module = np.full(len(operators), NONE, np.int32)
     first, last = operators.bounds(_SEQUENCE) or (NONE, NONE)
     step = (last - first) // -(-len(operators) // AT_A_TIME) + 1 if last != NONE else 1
@@ -205,9 +205,9 @@ def add_modules(operators: Table, names: Sequence[str], ranges: RangeTree) -> No
 def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
     """For each backward operator, return the forward operator with the same sequence number; NONE for all others.
 
-    An operator that calls others has the number of the next node in the graph, and so do all operators before that node
-    is created. The last of them creates the node (torch/csrc/autograd/function.h, `sequence_number`). Every thread
-    counts separately.
+    torch records with each operator the sequence number of the next graph node to be created on the operator's thread.
+    All operators before that node's creation therefore have the same number, and the last of them creates the node
+    (torch/csrc/autograd/function.h, `sequence_number`).
     """
     forward = np.full(len(operators.name), NONE, np.int64)
     backward = np.flatnonzero(backward_ & (operators.sequence != NONE))
@@ -219,7 +219,10 @@ def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
 
 
 def _last_maker(operators: Operators, makers: Integers, asked: Integers, threads: bool) -> Integers:
-    """Return the last earlier creator of the same number, in the forward thread or, if unknown, in any thread."""
+    """For each operator in `asked`, return the last earlier operator in `makers` with the same number, or NONE.
+
+    With `threads`, only makers on the forward thread are considered; otherwise makers on any thread.
+    """
     if not len(makers) or not len(asked):
         return np.full(len(asked), NONE, np.int64)
     none = np.zeros(len(makers), np.int64)
@@ -248,10 +251,10 @@ def _last_maker(operators: Operators, makers: Integers, asked: Integers, threads
 
 
 def resolve_forward_threads(operators: Table) -> None:
-    """Replace torch's number of the forward thread (0 or less means none) by the thread index of the trace.
+    """Replace torch's forward thread ids (0 or less means none) by the trace's thread indices.
 
-    The result is NONE if there is no forward thread, if no thread shares a sequence number with it, or if two threads
-    fit equally well.
+    The index is NONE if there is no forward thread, if no thread of the trace has any of its sequence numbers, or if
+    two threads fit equally well.
     """
     made: dict[int, list[Integers]] = defaultdict(list)
     asked: dict[int, list[Integers]] = defaultdict(list)
@@ -276,7 +279,10 @@ def resolve_forward_threads(operators: Table) -> None:
 
 
 def _best_fit(asked: Integers, made: dict[int, Integers]) -> int:
-    """Return the thread that shares the largest fraction of its numbers with `asked`; NONE if no thread shares any."""
+    """Return the thread whose sequence numbers have the largest Jaccard similarity with `asked`.
+
+    NONE if the similarity is 0, or if two threads tie.
+    """
     fits = []
     for thread, numbers in made.items():
         common = len(np.intersect1d(asked, numbers, assume_unique=True))
@@ -292,7 +298,7 @@ def _best_fit(asked: Integers, made: dict[int, Integers]) -> int:
 
 @dataclass(frozen=True)
 class Attribution:
-    """Work and its causes, in columns with one row for each piece of work."""
+    """Pieces of work with the operator, step, phase and module that caused each; one row per piece of work."""
 
     source: ProfileSource
     work: Launched
@@ -372,7 +378,7 @@ def _host_work(operators: Operators, nesting: Nesting) -> Launched:
 
 
 def _nearest(wanted: NDArray[np.bool_], parents: Integers) -> Integers:
-    """For each operator, return the innermost `wanted` operator around it, possibly itself; NONE if there is none."""
+    """For each operator, return the nearest `wanted` operator among itself and its ancestors, or NONE."""
     found = np.where(wanted, np.arange(len(parents)), parents)
     looking = np.flatnonzero((found != NONE) & ~wanted)
     while len(looking):

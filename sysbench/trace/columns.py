@@ -17,7 +17,7 @@ from sysbench.trace.recording import NONE, Integers
 
 
 def grouped(numbers: Integers) -> tuple[Integers, Integers]:
-    """Return the distinct numbers in order, and the position of each number among them."""
+    """Return the distinct numbers in ascending order, and for each number its position among them."""
     if not len(numbers):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     least, largest = int(numbers.min()), int(numbers.max())
@@ -34,7 +34,7 @@ def grouped(numbers: Integers) -> tuple[Integers, Integers]:
 
 
 def distinct(numbers: Integers) -> Integers:
-    """Return the distinct numbers in order."""
+    """Return the distinct numbers in ascending order."""
     if not len(numbers):
         return numbers
     least, largest = int(numbers.min()), int(numbers.max())
@@ -47,34 +47,37 @@ def distinct(numbers: Integers) -> Integers:
 
 
 def firsts(which: Integers, groups: int) -> Integers:
-    """Return the first position of each group; `which` is the group of every value, and every group has a value."""
+    """Return the position of each group's first value; `which` gives the group of each value. No group may be empty."""
     found = np.zeros(groups, np.int64)
     found[which[::-1]] = np.arange(len(which) - 1, -1, -1)
     return found
 
 
 def summed(values: Integers, which: Integers, groups: int) -> Integers:
-    """Return the exact sum of the values of each group; `which` is the group of every value."""
+    """Return the exact sum of the values in each group; `which` gives the group of each value."""
     total = np.zeros(groups, np.int64)
     np.add.at(total, which, values)
     return total
 
 
 def looked_up(column: Integers, index: Integers) -> Integers:
-    """Return the column's value at each index; NONE where the index is NONE."""
+    """Return `column[index]` for each index; NONE where the index is NONE."""
     if not len(column):
         return np.full(len(index), NONE, np.int64)
     return np.where(index == NONE, NONE, column[index])
 
 
 def added_up(keys: Integers, *columns: Integers) -> list[Integers]:
-    """Return the distinct keys in order, and the exact sum of each column for each key."""
+    """Return the distinct keys in ascending order, followed by the exact sums of each column per key."""
     groups, which = grouped(keys)
     return [groups, *(summed(column, which, len(groups)) for column in columns)]
 
 
 def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Return the distinct rows (shapes, 6) of six columns, a grid and a block, and each row's index, or NONE."""
+    """Return the distinct launch shapes (shapes, 6), and the index of each row's shape; NONE if incomplete.
+
+    The six columns of a launch shape are a grid and a block.
+    """
     complete = np.logical_and.reduce([column != NONE for column in shapes])
     known = slice(None) if complete.all() else np.flatnonzero(complete)
     code = np.zeros(int(complete.sum()), np.int64)
@@ -93,10 +96,9 @@ def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
 
 @dataclass(frozen=True)
 class Nesting:
-    """Intervals [start, end) on threads, indexed to find the one that encloses a given time.
+    """Intervals [start, end) on threads, indexed to find the interval that encloses a given time.
 
-    Intervals may overlap without being nested. The innermost interval is always the one that started last among the
-    open ones.
+    Intervals may overlap without being nested. The innermost of several open intervals is the one that started last.
     """
 
     thread: Integers
@@ -110,13 +112,13 @@ class Nesting:
 
     @classmethod
     def of(cls, thread: Integers, start_ns: Integers, duration_ns: Integers) -> Nesting:
-        """Index the intervals; if two are equal, the one given later is the inner one."""
+        """Index the intervals. If two intervals are equal, the later one in the input is the inner one."""
         order = np.lexsort((-duration_ns, start_ns, thread)).astype(np.int64)
         ends = (start_ns + duration_ns)[order]
         return cls(thread[order], start_ns[order], ends, _around(thread[order], ends), order)
 
     def innermost(self, thread: Integers, at_ns: Integers) -> Integers:
-        """For each time on a thread, return the open interval that started last; NONE if none is open."""
+        """For each time on a thread, return the index of the innermost open interval; NONE if no interval is open."""
         last_started = np.full(len(at_ns), NONE, np.int64)
         for each in distinct(thread):
             first, beyond = np.searchsorted(self.thread, [each, each + 1])
@@ -127,14 +129,17 @@ class Nesting:
 
     @cached_property
     def parents(self) -> Integers:
-        """For each interval, in the given order, return the innermost one that completely encloses it, or NONE."""
+        """For each interval, in input order, return the index of the innermost interval that encloses it, or NONE."""
         parents = np.full(len(self.order), NONE, np.int64)
         # An interval of zero length must not count as enclosed by one that ends at its start.
         parents[self.order] = self._given(self._open_from(self.around, self.start_ns))
         return parents
 
     def _open_from(self, place: Integers, at_ns: Integers) -> Integers:
-        """Starting at each position and moving outwards, return the first interval that ends after the given time."""
+        """Move outwards from each position to the first interval that ends after the given time.
+
+        Returns the position of this interval, or NONE.
+        """
         place = place.copy()
         over = np.flatnonzero(place != NONE)
         over = over[self.end_ns[place[over]] <= at_ns[over]]
@@ -145,21 +150,21 @@ class Nesting:
         return place
 
     def _given(self, place: Integers) -> Integers:
-        """Convert positions in `order` to indices of the given intervals."""
+        """Convert positions in `order` to indices of the input intervals."""
         return np.asarray(np.where(place == NONE, NONE, self.order[place]) if len(self.order) else place, np.int64)
 
 
 def _around(thread: Integers, end_ns: Integers) -> Integers:
-    """For each interval in order, return the last earlier one that ends no earlier, found by pointer jumping.
+    """For each interval, return the position of the last earlier interval on its thread that ends no earlier, or NONE.
 
-    All intervals between an interval and the one it points to end earlier than it. A search that must continue can
-    therefore jump to the target of that pointer, and the distance doubles every round.
+    Found by pointer jumping. All intervals between an interval and its target end before the interval does, so the
+    search can jump to the target's own target. The distance doubles every round.
     """
     count = len(end_ns)
     around = np.arange(-1, count - 1, dtype=np.int64)
     firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)) if count else around
     for first, beyond in pairwise([*firsts.tolist(), count]):
-        # No interval encloses one that ends later than all earlier ones.
+        # An interval that ends later than all earlier ones is not enclosed by any.
         latest = np.maximum.accumulate(end_ns[first:beyond])
         around[first] = NONE
         around[first + 1 : beyond][end_ns[first + 1 : beyond] > latest[:-1]] = NONE
@@ -173,7 +178,7 @@ def _around(thread: Integers, end_ns: Integers) -> Integers:
 
 
 def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
-    """Return the duration of every interval minus the durations of its direct children."""
+    """Return the duration of each interval minus the durations of its direct children."""
     parents = nesting.parents
     has_parent = parents != NONE
     inner = summed(duration_ns[has_parent], parents[has_parent], len(duration_ns))
@@ -182,18 +187,18 @@ def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
 
 @dataclass(frozen=True)
 class Stretches:
-    """Disjoint, sorted stretches of time in which at least one of many intervals is active."""
+    """Union of time intervals, as disjoint and sorted intervals."""
 
     start_ns: Integers
     end_ns: Integers
 
     @property
     def total_ns(self) -> int:
-        """Return the total duration."""
+        """Return the total duration of all intervals."""
         return int((self.end_ns - self.start_ns).sum())
 
     def before_ns(self, at_ns: Integers) -> Integers:
-        """Return the active time before each given time."""
+        """Return the total time that the intervals cover before each given time."""
         if not len(self.start_ns):
             return np.zeros(len(at_ns), np.int64)
         ended = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
@@ -203,12 +208,12 @@ class Stretches:
         return np.where(number > 0, ended[last] + within, 0)
 
     def within_ns(self, other: Stretches) -> int:
-        """Return the total time that lies in both sets of stretches."""
+        """Return the total time that is covered by both sets of intervals."""
         return int((self.before_ns(other.end_ns) - self.before_ns(other.start_ns)).sum())
 
 
 def union(start_ns: Integers, end_ns: Integers) -> Stretches:
-    """Return the stretches of time in which at least one interval is active."""
+    """Return the union of intervals that may overlap."""
     kept = end_ns > start_ns
     order = np.argsort(start_ns[kept], kind="stable")
     starts, ends = start_ns[kept][order], end_ns[kept][order]
@@ -221,7 +226,7 @@ def union(start_ns: Integers, end_ns: Integers) -> Stretches:
 
 
 def depths(parents: Integers) -> NDArray[np.int64]:
-    """Return the number of intervals that enclose each interval."""
+    """Return the nesting depth of each interval: the number of intervals that enclose it."""
     depth = np.zeros(len(parents), np.int64)
     outer, inside = parents.copy(), np.flatnonzero(parents != NONE)
     while len(inside):

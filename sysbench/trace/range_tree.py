@@ -1,4 +1,4 @@
-"""Meaning of the ranges in a trace: step, phase, or module of the model.
+"""Meaning of the ranges in a trace: each marks a step, a phase, or a module of the model.
 
 `sysbench.lab.ranges` lists the ranges of sysbench's own workload. Ranges of other programs are recognised by name:
 `ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` is the optimizer, and any other range is a submodule of the
@@ -38,13 +38,13 @@ _STEP_NAMES: Final = (
     re.compile(r"ProfilerStep#?\*?\d*"),
     re.compile(r"((train(ing)?[ _-]?)?step|iter(ation)?)[ _#:-]*\d+", re.IGNORECASE),
 )
-"""Families of step names, preferred first: if one is present, the others do not mark steps."""
+"""Groups of step names, preferred first. Only ranges in the first group that occurs in the trace mark steps."""
 _MODULE_PATH: Final = re.compile(r"\w+(\.\w+)*")
 
 
 @dataclass(frozen=True)
 class RangeTree:
-    """Ranges with their meaning, in columns with one row for each range of the trace."""
+    """Ranges with their step, phase and module; one row for each range of the trace."""
 
     nesting: Nesting
     start_ns: Integers
@@ -62,9 +62,9 @@ class RangeTree:
     step_name: Integers
     """Name of the range that marks each step."""
     milestones: Nesting
-    """Steps and phases on any thread. They classify work on other threads while one thread waits."""
+    """Ranges of steps and phases on all threads. They classify work on threads without such ranges of their own."""
     milestone: Integers
-    """Positions among all ranges of the ranges in `milestones`."""
+    """For each range in `milestones`, its index among all ranges."""
 
     @property
     def steps(self) -> int:
@@ -72,15 +72,15 @@ class RangeTree:
         return len(self.step_start_ns)
 
     def at(self, thread: Integers, at_ns: Integers) -> Integers:
-        """Return the innermost range at each time on a thread; NONE if there is none."""
+        """For each time on a thread, return the index of the innermost range; NONE if there is none."""
         return self.nesting.innermost(thread, at_ns)
 
     def module_at(self, thread: Integers, at_ns: Integers) -> Integers:
-        """Return the position in `modules` of the module at each time on a thread."""
+        """For each time on a thread, return the position of the module in `modules`; 0 outside all ranges."""
         return np.maximum(looked_up(self.module, self.at(thread, at_ns)), 0)
 
     def milestone_at(self, at_ns: Integers) -> Integers:
-        """Return the innermost step or phase at each time, on any thread; NONE if there is none."""
+        """For each time, return the index of the innermost step or phase range on any thread; NONE if there is none."""
         found = self.milestones.innermost(np.zeros(len(at_ns), np.int64), at_ns)
         return looked_up(self.milestone, found)
 
@@ -88,17 +88,17 @@ class RangeTree:
 _STEP: Final = len(PHASES)
 _TRANSPARENT: Final = _STEP + 1
 _MODULE: Final = _STEP + 2
-"""Meanings of names in addition to PHASES: a step, a step of another family, a module."""
+"""Meanings of names in addition to PHASES: a step, a step name that does not mark steps, a module."""
 
 _FROM_TORCH: Final = (PHASES.index("zero_grad"), PHASES.index("optimizer"))
-"""Phases that torch itself marks."""
+"""Phases that torch marks itself."""
 
 _FROM_DDP: Final = "DistributedDataParallel.forward"
 """Range in which DDP calls the model; it adds nothing to module paths."""
 
 
 def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
-    """Determine the meaning of every range from its name and the enclosing ranges, one nesting depth at a time."""
+    """Determine the meaning of each range from its name and its enclosing ranges, one nesting depth at a time."""
     nesting = Nesting.of(ranges.thread, ranges.start_ns, ranges.duration_ns)
     parents, count = nesting.parents, len(ranges.name)
     meaning = _meanings(ranges.name, names)[ranges.name] if count else np.zeros(0, np.int64)
@@ -146,7 +146,7 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
 
 
 def _meanings(used: Integers, names: Sequence[str]) -> Integers:
-    """Return a position in PHASES, or one of the other meanings, for every name."""
+    """Return the meaning of each name: a position in PHASES, or `_STEP`, `_TRANSPARENT` or `_MODULE`."""
     meaning = np.full(len(names), _MODULE, np.int64)
     used_names = distinct(used).tolist()
     family = next((each for each in _STEP_NAMES if any(each.fullmatch(names[name]) for name in used_names)), None)
@@ -170,7 +170,7 @@ class _Modules:
         self._below: dict[tuple[int, int], int] = {}
 
     def numbered(self, outer: Integers, name: Integers) -> Integers:
-        """Return the number of each module, given the number of its parent and its own name."""
+        """Return the number of each module, given its parent's number and the index of its own name."""
         pairs, which = grouped(outer * len(self._names) + name)
         below = []
         for pair in pairs.tolist():
@@ -189,7 +189,7 @@ def module_path(outer: str, name: str) -> str:
     """Return the path of the range `name` within `outer`; a name that is already a path is returned unchanged."""
     text = name[:LONGEST_NAME]
     if not (_MODULE_PATH.fullmatch(text) and text.count(".") < _DEEPEST_PATH):
-        # Replace dots that are no separators, so that they do not look like separators.
+        # Replace dots within a name, so that they do not look like separators of the path.
         text = text.replace(".", "․") or "(no name)"
     if not outer or text.startswith(f"{outer}."):
         return text

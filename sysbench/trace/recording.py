@@ -1,10 +1,11 @@
-"""A profiler's recording in columns, in one form for torch (Kineto) and Nsight Systems.
+"""A profiler's recording as columns, in the same form for torch.profiler (Kineto) and Nsight Systems.
 
 Columns hold integers and have equal length within a table. Times are integer nanoseconds since the first event, so
 totals are exact. Names are stored once, and columns hold their index. Readers (`sysbench.trace.readers`) build a
 `Recording`, whose tables grow and are packed. A trace of several gigabytes has tens of millions of numbers, most of
-them small or close to their neighbours. Each stretch of a column therefore stores its smallest number in full and the
-others as differences from it. A recording can be unpacked slice by slice, or completely, as a `Trace`.
+them small or close to their neighbours. Columns are therefore packed in chunks of rows: each chunk stores its smallest
+number in full, and the other numbers as differences from it. A recording can be unpacked slice by slice, or completely,
+as a `Trace`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KERNEL, COPY, SET = 0, 1, 2
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """Work on devices: kernels, copies and sets. Empty for a CPU-only trace."""
+    """Kernels, copies and memory sets on devices. Empty for a CPU-only trace."""
 
     start_ns: Integers
     duration_ns: Integers
@@ -48,7 +49,7 @@ class DeviceWork:
 
 @dataclass(frozen=True)
 class Launches:
-    """Calls to the driver or the runtime that launch work on a device."""
+    """Driver and runtime calls that launch work on a device."""
 
     start_ns: Integers
     duration_ns: Integers
@@ -60,7 +61,7 @@ class Launches:
 
 @dataclass(frozen=True)
 class Operators:
-    """PyTorch operators (`aten::mm`, `SoftmaxBackward0`) as called on the host, nested by time within a thread."""
+    """PyTorch operators (`aten::mm`, `SoftmaxBackward0`) called on the host, nested by time within a thread."""
 
     start_ns: Integers
     duration_ns: Integers
@@ -69,14 +70,14 @@ class Operators:
     sequence: Integers
     """Autograd's sequence number, which a forward operator and its backward operator share; NONE if there is none."""
     forward_thread: Integers
-    """For backward operators, index of the thread that ran the forward operator; for others, NONE or their own."""
+    """For backward operators, index of the thread that ran the forward operator; for others, NONE or the own thread."""
     shapes: Integers
     """Index into `Recorded.names` of the input shapes as written (`[[4, 128], [128, 64]]`); NONE if not recorded."""
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Ranges named by the program: NVTX ranges, `record_function`, `user_annotation`; nested by time."""
+    """Ranges named by the program (NVTX, `record_function`, `user_annotation`), nested by time."""
 
     start_ns: Integers
     duration_ns: Integers
@@ -91,9 +92,9 @@ that runs on a thread of the host (`gloo:all_reduce`)."""
 
 @dataclass(frozen=True)
 class Collectives:
-    """Collectives of torch.distributed and the calls that start them, with their arguments.
+    """torch.distributed collectives and the calls that start them, with their arguments.
 
-    Every row is also in one of the other tables. NONE stands for values that were not recorded.
+    Every row is also in one of the other tables. NONE marks values that were not recorded.
     """
 
     start_ns: Integers
@@ -121,7 +122,7 @@ class Collectives:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """A process group of torch.distributed, as the header of a trace lists it."""
+    """A torch.distributed process group listed in the header of a trace."""
 
     name: str
     ranks: tuple[int, ...]
@@ -129,7 +130,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """One process on one machine as a profiler recorded it, without the events."""
+    """Metadata of the recording of one process: everything except the events."""
 
     title: str
     """Name of the file, without its directory."""
@@ -149,7 +150,7 @@ class Recorded:
     groups: tuple[ProcessGroup, ...] = ()
     """Process groups that this rank belongs to; empty if the file does not list them."""
     host: str | None = None
-    """Name of the host that recorded it; None if the file does not contain it."""
+    """Name of the process's host; None if the file does not contain it."""
     clock_ns: int = 0
     """Time on the host's clock that corresponds to zero in the file."""
     predicted: bool = False
@@ -160,7 +161,7 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace(Recorded):
-    """A complete recording in columns."""
+    """A complete recording with unpacked columns."""
 
     work: DeviceWork
     launches: Launches
@@ -169,7 +170,7 @@ class Trace(Recorded):
 
 
 def place(part: type, column: str) -> int:
-    """Return the position of a column in a part of a recording, and in tables with the same columns."""
+    """Return the position of a column in a part of a recording (`Launches`, …) and in the corresponding table."""
     return [each.name for each in fields(part)].index(column)
 
 
@@ -179,7 +180,7 @@ _TYPES: Final = ("uint8", "uint16", "uint32")
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True):
-    """A packed stretch of a column."""
+    """A packed chunk of a column."""
 
     length: int
     least: int
@@ -191,7 +192,7 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, column: Integers) -> Packed:
-        """Pack a non-empty stretch."""
+        """Pack a non-empty chunk."""
         least, largest = int(column.min()), int(column.max())
         if least == largest:
             return cls(len(column), least, largest, "", b"")
@@ -208,14 +209,14 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
         return found if self.kind == "int64" else found + self.least
 
     def moved(self, by: int) -> Packed:
-        """Return the numbers, each increased by `by`."""
+        """Return a copy with `by` added to every number."""
         if self.kind == "int64":
             return Packed.of(self.numbers() + by)
         return msgspec.structs.replace(self, least=self.least + by, largest=self.largest + by)
 
 
 Stretch = list[Packed]
-"""A stretch of rows, packed column by column."""
+"""A chunk of rows, packed column by column."""
 
 
 class Table:
@@ -249,12 +250,12 @@ class Table:
             self._pack()
 
     def packed(self) -> list[Stretch]:
-        """Return all rows as packed stretches."""
+        """Return all rows as packed chunks."""
         self._pack()
         return self._packed
 
     def join(self, stretches: Iterable[Stretch]) -> None:
-        """Add packed rows."""
+        """Add rows that are already packed."""
         self._pack()
         self._packed += stretches
 
@@ -278,16 +279,16 @@ class Table:
         return [self.column(at) for at in range(self.width)]
 
     def stretches(self, *places: int) -> Iterator[list[Integers]]:
-        """Yield the given columns, or all columns if none is given, some ten thousand rows at a time."""
+        """Yield the given columns (default: all) in chunks of tens of thousands of rows."""
         chosen = places or range(self.width)
         for stretch in self.packed():
             yield [stretch[at].numbers() for at in chosen]
 
     def between(self, at: int, first: int, beyond: int) -> tuple[Integers, list[Integers]]:
-        """Return positions and columns of the rows with `first` ≤ column `at` < `beyond`.
+        """Return the rows with `first` ≤ column `at` < `beyond`: their positions, and their columns.
 
-        Stretches without such rows are not unpacked. Rows are therefore best added in the order in which they will be
-        requested.
+        Chunks without matching rows are not unpacked. A query is therefore fast if rows were added roughly in the order
+        of the queried column.
         """
         found: list[list[Integers]] = [[np.zeros(0, np.int64) for _ in range(self.width + 1)]]
         for rows, stretch in self._numbered():
@@ -303,9 +304,9 @@ class Table:
         return rows, columns
 
     def where(self, holds: Callable[..., NDArray[np.bool_]], *places: int) -> Table:
-        """Return a table of the rows that satisfy `holds`, a predicate on the given columns, in batches.
+        """Return a table of the rows for which `holds`, called with chunks of the given columns, is true.
 
-        Both tables share stretches in which all rows are selected; these take memory only once.
+        Both tables share the chunks in which all rows are selected; these take memory only once.
         """
         found = Table(self.width)
         for stretch in self.packed():
@@ -317,24 +318,24 @@ class Table:
         return found
 
     def bounds(self, at: int) -> tuple[int, int] | None:
-        """Return the smallest and the largest number of a column; None without rows."""
+        """Return the smallest and the largest number of a column; None if the table is empty."""
         stretches = self.packed()
         if not stretches:
             return None
         return min(stretch[at].least for stretch in stretches), max(stretch[at].largest for stretch in stretches)
 
     def move(self, at: int, by: int) -> None:
-        """Increase every number of a column by `by`."""
+        """Add `by` to every number of a column."""
         for stretch in self.packed():
             stretch[at] = stretch[at].moved(by)
 
     def replace(self, at: int, computed: Callable[..., Integers], *places: int) -> None:
-        """Replace a column by values computed from the given columns, in batches of rows."""
+        """Replace a column by values computed from the given columns, chunk by chunk."""
         for stretch in self.packed():
             stretch[at] = Packed.of(computed(*(stretch[place].numbers() for place in places)))
 
     def append(self, width: int, computed: Callable[..., Sequence[Integers]], *places: int) -> None:
-        """Append `width` columns, computed in batches from the positions of rows and the given columns."""
+        """Append `width` columns, computed chunk by chunk from the row positions and the given columns."""
         for rows, stretch in self._numbered():
             stretch += [Packed.of(column) for column in computed(rows, *(stretch[place].numbers() for place in places))]
         self.width += width
@@ -347,12 +348,12 @@ class Table:
 
 
 START, DURATION, NAME = 0, 1, 2
-"""Positions of the columns with which every table begins."""
+"""Positions of the first three columns, which are the same in every table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(Recorded):
-    """Tables with the columns of the parts of a `Trace`, in the same order."""
+    """A recording whose events are in packed tables, with the columns of the parts of a `Trace` in the same order."""
 
     work: Table
     launches: Table
@@ -363,11 +364,11 @@ class Recording(Recorded):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """Return the tables that together hold every event once."""
+        """Return the four tables that together hold each event once."""
         return (self.work, self.launches, self.operators, self.ranges)
 
     def whole(self) -> Trace:
-        """Return the whole recording as a `Trace`, with all columns unpacked in memory."""
+        """Return the recording as a `Trace`, with all columns unpacked."""
         return Trace(
             **{each.name: getattr(self, each.name) for each in fields(Recorded)},
             work=DeviceWork(*self.work.columns()),
@@ -378,7 +379,10 @@ class Recording(Recorded):
 
 
 def since_the_first(tables: Iterable[Table]) -> int:
-    """Shift all times so that the earliest is zero; return the earliest time. At least one table must have rows."""
+    """Shift all start times so that the earliest is 0; return the earliest start time before the shift.
+
+    At least one table must have rows.
+    """
     known = [table for table in tables if len(table)]
     origin = min(bounds[0] for table in known if (bounds := table.bounds(START)))
     for table in known:

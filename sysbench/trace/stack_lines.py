@@ -1,4 +1,4 @@
-"""Short forms of source lines, and the most informative line of a stack, for tables."""
+"""The most informative frame of a stack, and short forms of source lines, for tables."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import PurePosixPath
 from typing import Final, Protocol, TypeVar
 
 _PACKAGES = ("sysbench", "torch")
-"""Directories that can be omitted from a path: the rest is unambiguous."""
+"""Packages whose files are shown by their path within the package, which is unambiguous."""
 
 
 class Line(Protocol):
-    """A frame of a stack."""
+    """One frame of a stack."""
 
     @property
     def filename(self) -> str:
@@ -24,24 +24,25 @@ class Line(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name of the function; in C++ with parameter types."""
+        """Return the name of the function; C++ names include parameter types."""
 
 
 AnyLine = TypeVar("AnyLine", bound=Line)
 
 _LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/python[\d.]*)/|^<frozen")
 _OURS: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
-"""Lines of torch's optimizers are more informative than the call of `step`."""
+"""Files that are never treated as library code. A line in torch's optimizers is more informative than the call of
+`step`."""
 _DRIVING: Final = re.compile(r"(^|/)sysbench/(lab|workload)/(step|workload/(own|hugging_face|imports))\.py$")
-"""Lines of sysbench that only call a model; if a library made the model, the library's line is more informative."""
+"""Files of sysbench that only call a model. For a library's model, the library's line is more informative."""
 _ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
 """C++ functions that every allocation passes through."""
 
 
 def telling(stack: Sequence[AnyLine]) -> AnyLine | None:
-    """Return the most informative frame of a stack, given innermost first.
+    """Return the most informative frame of a stack that is given innermost first.
 
-    This is the first frame of the user's own Python code; otherwise the first Python frame; otherwise the first C++
+    The order of preference is: the first frame of the user's own Python code, the first Python frame, and the first C++
     function that is not part of the allocator's call path. None for an empty stack.
     """
     python = [frame for frame in stack if frame.filename.endswith(".py") or frame.filename.startswith("<")]
@@ -54,7 +55,10 @@ def telling(stack: Sequence[AnyLine]) -> AnyLine | None:
 
 
 def place(stack: Sequence[Line]) -> str | None:
-    """`workload/attention.py:88 naive`, or a C++ function's name without its parameters; None for an empty stack."""
+    """Return the most informative frame as text; None for an empty stack.
+
+    Examples: `workload/attention.py:88 naive`, or a C++ function's name without parameters.
+    """
     frame = telling(stack)
     if frame is None:
         return None
@@ -63,7 +67,7 @@ def place(stack: Sequence[Line]) -> str | None:
 
 
 def shortened(filename: str) -> str:
-    """Shorten a path: keep it from the package on, without our own package's name, or keep the last two parts."""
+    """Shorten a path: keep the part from `torch` on or after `sysbench`; for other files, the last two components."""
     parts = PurePosixPath(filename.replace("\\", "/")).parts
     for package in _PACKAGES:
         if package in parts[:-1]:

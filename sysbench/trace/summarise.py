@@ -1,4 +1,4 @@
-"""Computation of the summary of a recording, the source of its tables."""
+"""Computation of a `ProfileSummary` from a recording."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def summarise(
     ranges: Sequence[str] = (),
     progress: Progress = in_silence,
 ) -> ProfileSummary:
-    """Summarise a recording, which cannot be used afterwards.
+    """Summarise a recording. The recording cannot be used afterwards.
 
     `cell` is the profiled cell, if sysbench made the profile: the trace is then checked against the model of the cell.
     `device` is the hardware, by default the hardware that the trace names. `ranges` names modules that get a kernel
@@ -90,7 +90,7 @@ def summarise(
 
 
 class _Sums:
-    """All sums over slices."""
+    """All sums for the summary, accumulated slice by slice."""
 
     def __init__(self, recording: Recording, tree: RangeTree, source: ProfileSource) -> None:
         self._tree = tree
@@ -110,7 +110,6 @@ class _Sums:
         """Times of the first launch and of the end of the last piece of work."""
 
     def add(self, part: StepWork) -> None:
-        """Add a slice."""
         for each in (self.time, self.calls, self.operators, self.launches, self.products, self.shapes, self.copies):
             each.add(part)
         work, found = part.work, part.found.work
@@ -132,7 +131,10 @@ class _Sums:
         self._extent_ns = (begin, end)
 
     def windows(self) -> Stretches:
-        """Return the steps, each from its start until host and device have finished it; by default the whole trace."""
+        """Return a window per step, from its start until host and device have finished it.
+
+        If no steps are marked, return one window for the whole trace.
+        """
         if self._tree.steps:
             return union(self._tree.step_start_ns, self._step_end_ns)
         extent = np.array([] if self._extent_ns is None else [self._extent_ns], np.int64).reshape(-1, 2)
@@ -140,7 +142,7 @@ class _Sums:
 
 
 class _Copies:
-    """Bytes copied and set by the driver, collected slice by slice; copies by kernels count as kernels."""
+    """Copies and memory sets by the driver, summed slice by slice; copies by kernels count as kernels."""
 
     def __init__(self) -> None:
         self._sums: dict[int, Integers] = {}
@@ -169,7 +171,7 @@ class _Copies:
 
 
 def _precisions(time: KernelTime, names: Sequence[KernelName]) -> dict[str, int]:
-    """Return the time of matrix products by the format in their names."""
+    """Return the time of matrix products and fused attention by number format, in nanoseconds."""
     found: dict[str, int] = {}
     for name, total_ns in zip(names, time.by_kernel_ns.tolist(), strict=True):
         if name.kernel_class in ("matmul", "attention"):

@@ -1,4 +1,4 @@
-"""The summary of a profile: all data of its tables and figures, of bounded size.
+"""Summary of a profile: all data of the tables and figures, in a size that does not grow with the trace.
 
 Times are integer nanoseconds over all profiled steps, so totals are exact; `steps` is the number of these steps.
 Modules and kernels are referenced by their position in `modules` and `names`.
@@ -39,7 +39,7 @@ PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
 """Phases of a step, in order; see `sysbench.spec.model.Phase`."""
 
 NO_PHASE = ""
-"""Phase of work that cannot be assigned to a phase."""
+"""Name of the phase of work that cannot be assigned to any phase."""
 
 EVERYWHERE = ""
 """Path of the whole model."""
@@ -68,13 +68,13 @@ def folded(path: str) -> str:
 
 
 def ancestry(path: str) -> list[str]:
-    """Return a module and its ancestors, outermost first: `layers`, `layers.3`, `layers.3.attention`."""
+    """Return the paths of a module and its ancestors, outermost first: `layers`, `layers.3`, `layers.3.attention`."""
     parts = path.split(".") if path else []
     return [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def part_of(module: str) -> str | None:
-    """Return the part of attention that a module's path names, or None."""
+    """Return the part of attention (one of PARTS) that a module path stands for, or None."""
     ours = _OUR_PARTS.fullmatch(module)
     if ours is not None:
         return ours[1]
@@ -98,14 +98,17 @@ class KernelName(Frozen):
     """Input format of the product according to the name: `tf32`, `bf16`; None if the name does not contain it."""
 
     def class_in(self, phase: str) -> KernelClass:
-        """Return the class in a phase: `optimizer` for elementwise kernels and reductions within the optimizer."""
+        """Return the class of the kernel in a phase.
+
+        In the optimizer phase, elementwise kernels and reductions have the class `optimizer`.
+        """
         if phase == "optimizer" and self.kernel_class in ("elementwise", "reduction"):
             return "optimizer"
         return self.kernel_class
 
 
 class KernelTimeColumns(Frozen):
-    """Time of every kernel launched by a module in a phase, one row each, in columns of equal length."""
+    """Time of each kernel by phase and launching module; one row per combination, in columns of equal length."""
 
     phase: list[Count]
     """Position in `phases`."""
@@ -137,9 +140,10 @@ class KernelStatistics(Frozen):
     std_ns: Amount
     """Sample standard deviation; 0 for one call."""
     grid: tuple[Count, Count, Count] | None
-    """Number of blocks if all calls have the same number; None if they differ or were not recorded."""
+    """Number of blocks (x, y, z), if equal in all calls; None if calls differ or the grid was not recorded."""
     block: tuple[Count, Count, Count] | None
-    """Number of threads per block if all calls have the same number; None if they differ or were not recorded."""
+    """Number of threads per block (x, y, z), if equal in all calls; None if calls differ or the block was not
+    recorded."""
     launch_shapes: Count
     """Number of distinct pairs of grid and block; 0 if none was recorded."""
 
@@ -149,7 +153,7 @@ class OperatorStatistics(Frozen):
 
     name: str
     shapes: str | None
-    """Input shapes, as written; None for the operator over all its inputs."""
+    """Input shapes as written; None in a row that covers all input shapes of the operator."""
     calls: Count
     self_host_ns: Nanoseconds
     total_host_ns: Nanoseconds
@@ -159,7 +163,7 @@ class OperatorStatistics(Frozen):
 
 
 class CopyStatistics(Frozen):
-    """Memory copied or set, by kind, over all steps."""
+    """One kind of memory copy or memory set, over all steps."""
 
     name: str
     calls: Count
@@ -173,7 +177,7 @@ LAUNCH_BOUND_SHARE = 0.2
 
 
 class DeviceUse(Frozen):
-    """Utilisation of the device. Absent from a CPU profile."""
+    """Device utilisation. Absent from a CPU profile."""
 
     window_ns: Nanoseconds
     """Time from the start of each step until both host and device have finished it."""
@@ -192,12 +196,12 @@ class DeviceUse(Frozen):
 
     @property
     def launch_bound(self) -> bool:
-        """Return whether the step is launch-bound: the device waits for the host for a large share of the step."""
+        """Return whether the step is launch-bound: the device spends a large share of the step waiting for the host."""
         return self.waiting_ns > LAUNCH_BOUND_SHARE * self.window_ns
 
 
 class Rate(Frozen):
-    """Minimum FLOPs and bytes of one part of a step, and its duration."""
+    """Minimum FLOPs and bytes of one part of a step, and the time that the part takes."""
 
     part: str
     """A part of attention (`scores`, `softmax`, …) or a class of kernels."""
@@ -212,11 +216,11 @@ class Rate(Frozen):
     """Peak rate of the hardware units that this part uses; None for unknown hardware."""
     peak_bytes_per_s: PerSecond | None
     basis: Literal["model", "shapes"]
-    """Whether the work comes from the model's dimensions or from the operators' recorded shapes."""
+    """Source of FLOPs and bytes: the model's dimensions, or the recorded shapes of operators."""
 
 
 class Check(Frozen):
-    """A count that follows from the model, and the count in the profile."""
+    """A count derived from the model, and the same count as found in the profile."""
 
     name: str
     expected: Count
@@ -255,11 +259,11 @@ class ProfileSummary(Frozen):
     copies: list[CopyStatistics]
     device: DeviceUse | None
     precisions: dict[str, Count]
-    """Time of matrix products by the input format in their names; `unknown` if a name does not contain it."""
+    """Time of matrix products and fused attention by the input format in kernel names; `unknown` if a name has none."""
     rates: list[Rate]
     checks: list[Check]
     remarks: list[str]
-    """Defects of the file, and omissions."""
+    """Defects of the file, and data that were omitted."""
 
     @model_validator(mode="after")
     def _positions(self) -> Self:

@@ -1,4 +1,4 @@
-"""Reading and summarising of traces of any supported profiler. numpy and the parsers are imported on use."""
+"""Reading and summarising traces of any supported profiler. numpy and the parsers are imported on first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _BEGINNING_BYTES = 64
 
 
 def read(path: Path, progress: Progress = in_silence) -> Recording:
-    """Read a trace, recognised by content instead of name; raises LogError if the file contains no trace."""
+    """Read a trace; raises LogError if the file contains none.
+
+    The format is detected from the content, except that reports of Nsight Systems are recognised by their suffix.
+    """
     from sysbench.trace.readers import kineto, nsys
 
     def told(so_far: str) -> None:
@@ -51,7 +54,7 @@ def summary_of(
     progress: Progress = in_silence,
     device: Hardware | None = None,
 ) -> ProfileSummary:
-    """Summarise a recording, which cannot be used afterwards; raises SysbenchError if it is empty.
+    """Summarise a recording; raises SysbenchError if it is empty. The recording cannot be used afterwards.
 
     `cell` is the profiled cell, if the trace comes from a sysbench run. `ranges` get kernel tables of their own, in
     addition to the default ones. `device` is the hardware, by default the hardware that the trace names.

@@ -1,7 +1,7 @@
-"""A window of time in a trace: finding it, cutting out its events, and writing them as Chrome JSON.
+"""A window of time in a trace: find it, cut out its events, and write them as Chrome JSON.
 
-The rows of the window are packed like the recording and share stretches that lie wholly within the window with it. The
-recording can therefore be summarised and released before the slice is written.
+The rows of the window are packed like the recording. Chunks that lie entirely in the window are shared with the
+recording, not copied. The recording can therefore be summarised and released before the slice is written.
 
 Perfetto and chrome://tracing can open the file. The format is "Trace Event Format" by the Chromium project. Host
 threads are threads of process 0, streams of device n are threads of process n + 1, and arrows lead from launches to
@@ -54,7 +54,7 @@ LARGEST_BYTES: Final = 100_000_000
 """Maximum size before compression. Chrome's own viewer fails at 500 to 800 MB, and is slow long before that."""
 
 _SMALLEST_BYTES: Final = 80
-"""Lower bound of the size of an event."""
+"""Minimum size of an event in the file."""
 
 MOST_ROWS: Final = LARGEST_BYTES // _SMALLEST_BYTES
 """Largest number of rows in a slice."""
@@ -81,13 +81,13 @@ class Window:
     """Name of the range that defines it; None for the whole trace."""
 
     def holds(self, start_ns: Integers) -> Truths:
-        """Return whether each event starts in the window; earlier ones would be shown without their beginning."""
+        """Return whether each event starts in the window; earlier events would lack their beginning."""
         return (start_ns >= self.start_ns) & (start_ns <= self.end_ns)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The rows that belong to a window."""
+    """The rows that start in a window or were launched in it."""
 
     window: Window
     recording: Recording
@@ -105,9 +105,10 @@ class Cut:
 
 
 def find(recording: Recording, wanted: str | None) -> Window:
-    """Find the first range that is named `wanted` or whose path ends with it; by default the first step or everything.
+    """Return the window of the first range named `wanted`, or else with a path that ends in `.wanted`.
 
-    Raises UsageError, with the nearest name, if there is none.
+    A phase before a slash is ignored. The default is the first range `step`, or the whole trace. Raises UsageError,
+    with the nearest name, if no range is found.
     """
     start_ns, duration_ns, name = (recording.ranges.column(at) for at in (START, DURATION, NAME))
     here = {each: recording.names[each] for each in distinct(name).tolist()}
@@ -133,8 +134,8 @@ def find(recording: Recording, wanted: str | None) -> Window:
 def cut(recording: Recording, window: Window, most_rows: int) -> Cut:
     """Extract the rows that start in the window, and the work that was launched in it, whenever the work runs.
 
-    If there are more than `most_rows`, the rows that start first are kept, including ties with the last of them. In
-    addition to the rows, this needs memory for one number per launch of the recording.
+    If there are more than `most_rows`, the earliest rows are kept, including ties with the last of them. In addition to
+    the rows, this needs memory for one number per launch of the recording.
     """
     chosen = replace(
         recording,
@@ -154,7 +155,7 @@ def cut(recording: Recording, window: Window, most_rows: int) -> Cut:
 
 
 def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integers], Truths]:
-    """Return a predicate for work launched in the window, or starting in it if the launch is unknown."""
+    """Return a predicate for work launched in the window; for work with an unknown launch, its start counts."""
     anywhere = distinct(launches.column(_LAUNCH_CORRELATION))
     parts = [
         correlation[window.holds(start_ns)] for start_ns, correlation in launches.stretches(START, _LAUNCH_CORRELATION)
@@ -179,7 +180,7 @@ def _among(ordered: Integers, numbers: Integers) -> Truths:
 
 
 def _first(rows: int, recording: Recording) -> Recording:
-    """Keep the first `rows` rows of all tables together, including ties with the last row."""
+    """Keep the `rows` earliest rows over all tables, including ties with the last row."""
     if sum(map(len, recording.tables)) <= rows:
         return recording
     # The earliest starts are selected while they are collected, so that they are never all in memory.
@@ -199,15 +200,15 @@ def _first(rows: int, recording: Recording) -> Recording:
 
 @dataclass(frozen=True)
 class Written:
-    """The part of a slice that was written."""
+    """Result of writing a slice."""
 
     events: int
     cut_off_ns: int | None
-    """Start of the omitted part, if the file would have become too large; None if everything was written."""
+    """Start of the omitted part, if the complete file would be too large; None if everything was written."""
 
 
 def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
-    """Write a slice to .json or .json.gz, up to a size of `largest_bytes`; raises OSError."""
+    """Write a slice to .json or .json.gz, at most `largest_bytes` long before compression; raises OSError."""
     # Kineto's header.
     recorded = cut.recording
     header: dict[str, object] = {"displayTimeUnit": "ns"}
@@ -234,7 +235,7 @@ def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
 
 
 def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield process names, then all events by start time, each with that time."""
+    """Yield pairs of a start time and an event: first the process names, then all events by start time."""
     trace = cut.recording.whole()
     mark = ", PREDICTED" if trace.predicted else ""
     processes = {_HOST: f"{trace.title}{mark}"}
@@ -292,7 +293,7 @@ def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
 
 @lru_cache(maxsize=65_536)
 def _shapes(text: str) -> object:
-    """Parse shapes that are written as lists; return other texts unchanged."""
+    """Parse shapes that are written as JSON lists; return other texts unchanged."""
     try:
         return msgspec.Raw(_ENCODER.encode(msgspec.json.decode(text)))
     except (msgspec.DecodeError, RecursionError):
@@ -304,7 +305,7 @@ def _known(**numbers: np.int64) -> dict[str, object]:
 
 
 def _complete(trace: Trace, name: Integers, start_ns: Integers, duration_ns: Integers, row: int) -> dict[str, object]:
-    """Return an event with start and duration in microseconds, whose three decimals are exact nanoseconds."""
+    """Return a complete event (`"ph": "X"`) with times in microseconds, exact to the nanosecond."""
     return {
         "ph": "X",
         "name": trace.names[name[row]][:_LONGEST_NAME],

@@ -18,14 +18,14 @@ def main() -> None:
     where = {name: os.environ.pop(name) for name in (meeting.ADDRESS_VARIABLE, meeting.KEY_VARIABLE)}
     faulthandler.enable()
     meeting.die_with_the_parent()
-    gc.disable()  # imports leave no garbage; collecting it took a tenth of their time
+    gc.disable()  # imports leave no garbage, but collections took a tenth of their time
     began_s = time.perf_counter()
-    import torch  # noqa: F401  Imported here, and before all that needs it, so that the time it takes can be told.
+    import torch  # noqa: F401  Imported here, before everything that needs it, to time the import.
 
     import_s = time.perf_counter() - began_s
     from sysbench.worker.service import Channel, serve
 
-    gc.freeze()  # objects from imports live until exit: traversing them took every collection a sixth of a second
+    gc.freeze()  # imported objects live until exit; traversing them took a sixth of a second per collection
     gc.enable()
     channel = Channel.connect(where)
     orderly = serve(channel, import_s)

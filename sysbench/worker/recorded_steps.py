@@ -1,7 +1,8 @@
 """Times a step with or without allocation history: `python -m sysbench.worker.recorded_steps SPEC on|off`.
 
-Started by `sysbench doctor --self-cost`. SPEC is the JSON of a TimeCell; one line of JSON on stdout has the wall time
-of every measured step in seconds. Requires a CUDA device, because only CUDA's allocator records a history.
+`sysbench doctor --self-cost` starts this module. SPEC is the JSON of a TimeCell. The output is one line of JSON on
+stdout, with the wall time of every measured step in seconds. Requires a CUDA device, because only CUDA's allocator
+records a history.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The worker: it connects to the engine, runs its commands, and classifies errors.
-
-Before a cell starts, it checks whether the cell will fit in the device's memory.
-"""
+"""The worker's side of a run: it receives commands from the engine, runs them, and classifies errors."""
 
 from __future__ import annotations
 
@@ -33,11 +30,11 @@ DETAIL_CHARACTERS = 300
 TRACEBACK_CHARACTERS = 20_000
 
 _GLOO_TIMEOUT = "Timed out waiting"
-"""Words in gloo's error when a rank has not joined a collective operation; the error has no class of its own."""
+"""Phrase in gloo's error when a rank has not joined a collective operation; the error has no class of its own."""
 
 
 def serve(channel: Channel, import_s: float) -> bool:
-    """Announce this worker and run every command until there are no more; return whether to exit cleanly."""
+    """Announce this worker and run commands until Exit or a disconnection; return whether to exit cleanly."""
     try:
         channel.send(
             WorkerReady(
@@ -64,7 +61,7 @@ def serve(channel: Channel, import_s: float) -> bool:
 
 
 def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
-    """Measure one cell; an exception becomes its outcome."""
+    """Measure one cell and send its events; an exception becomes the outcome in CellFinished."""
     outcome: Outcome = "ok"
     detail = trace = None
     try:
@@ -81,7 +78,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
 
 
 def _threads(request: protocol.Measure) -> int | None:
-    """Return the cell's number of threads; by default ranks divide torch's threads, and with them the cores, evenly."""
+    """Return the number of CPU threads for the cell; by default, ranks share torch's number evenly."""
     if request.rank is None or request.cell.threads is not None:
         return request.cell.threads
     return max(1, torch.get_num_threads() // request.cell.workers)
@@ -98,14 +95,14 @@ def _ranks(request: protocol.Measure) -> AbstractContextManager[None]:
 
 @cache
 def _set_modules_aside() -> None:
-    """Exclude objects that modules hold after the first cell from collections: traversing them took 0.3 s per cell."""
+    """Exclude objects of modules from garbage collection after the first cell; traversing them took 0.3 s per cell."""
     gc.freeze()
 
 
 def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
     try:
         return ceiling.measure(request.device, request.precision, request.threads)
-    except Exception as error:  # noqa: BLE001  Shares of a ceiling are a bonus; no cell is given up for them.
+    except Exception as error:  # noqa: BLE001  Cells run without a ceiling too.
         return CeilingFailed(
             at_s=time.time(), device=request.device.torch_name, precision=request.precision, detail=_line(error)
         )
@@ -113,10 +110,8 @@ def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
 
 def _foresee(request: protocol.Foresee) -> MemoryForeseen:
     try:
-        # gone  # few runs need a simulation
-
         return foresee(request.cell, request.device, request.free_bytes)
-    except Exception as error:  # noqa: BLE001  What cannot be foreseen is measured without.
+    except Exception as error:  # noqa: BLE001  A cell that cannot be simulated is still measured.
         return MemoryForeseen(
             at_s=time.time(), cell=request.cell.key, free_bytes=request.free_bytes, fits=None, detail=_line(error)
         )
@@ -133,7 +128,6 @@ def _outcome_of(error: Exception) -> Outcome:
 
 
 def _line(error: Exception) -> str:
-    """Format the error as one line of limited length."""
     words = " ".join(str(error).split())
     text = words if isinstance(error, SysbenchError) else f"{type(error).__name__}: {words}".removesuffix(": ")
     return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 1]}…"
@@ -146,8 +140,9 @@ def _trace(error: Exception) -> str:
 def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
     """Simulate the cell's steps on a GPU like `device` with `free_bytes` free before the CUDA context is created.
 
-    A mode of `time` has a protocol of the same name in `memory`; the protocol `forward` also computes a loss, which
-    needs slightly more memory. Raises UnavailableError if the cell cannot be simulated.
+    Each mode of `sysbench time` is simulated as the protocol of the same name of `sysbench memory`. The protocol
+    `forward` also computes a loss, and therefore needs slightly more memory than the mode. Raises UnavailableError if
+    the cell cannot be simulated.
     """
     settings = AllocatorSettings.from_environment(os.environ)
     step = cell.step
@@ -178,11 +173,10 @@ class Channel:
 
     @classmethod
     def connect(cls, environment: MutableMapping[str, str] = os.environ) -> Channel:
-        """Connect to the engine at the address in `environment`, and remove the address from it; no child may inherit
-        it.
+        """Connect to the engine at the address in `environment`.
 
-        Raises KeyError without an address, and OSError or multiprocessing.AuthenticationError if the engine cannot
-        be reached.
+        The address is removed from `environment`, so that no child process inherits it. Raises KeyError without an
+        address, and OSError or multiprocessing.AuthenticationError if the engine cannot be reached.
         """
         address = environment.pop(meeting.ADDRESS_VARIABLE)
         key = bytes.fromhex(environment.pop(meeting.KEY_VARIABLE))
@@ -196,7 +190,7 @@ class Channel:
             raise EngineGoneError from error
 
     def commands(self) -> Iterator[protocol.Command]:
-        """Yield commands from the engine as they arrive; ends when the engine is gone."""
+        """Yield commands from the engine as they arrive, until the engine disconnects."""
         while True:
             try:
                 message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)

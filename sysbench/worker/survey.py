@@ -1,7 +1,7 @@
 """What torch reports about itself and its devices: `python -m sysbench.worker.survey`, one line of JSON on stdout.
 
-Started by `sysbench doctor`, in a separate process because a broken torch can crash its process. The line holds the
-fields of `sysbench.commands.doctor.record.TorchSection`, as far as they could be determined.
+`sysbench doctor` starts this module in a separate process, because a broken torch can crash the process. The line holds
+the fields of `sysbench.commands.doctor.record.TorchSection`, as far as they could be determined.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _cpu_bf16() -> bool:
 
 
 def _cuda_problem(torch: Any) -> str | None:
-    """Return the reason why a CUDA build finds no device."""
+    """Return the reason why a CUDA build of torch finds no device, or None."""
     if torch.version.cuda is None or torch.cuda.is_available():
         return None
     try:
@@ -125,7 +125,7 @@ def _attention_kernels(torch: Any) -> dict[str, list[str]]:
 
 
 def _backends(torch: Any) -> list[str]:
-    """Return how ranks can communicate here; gloo is tried, because it fails without a network interface."""
+    """Return the backends with which ranks can communicate; gloo is tried, because it needs a network interface."""
     found = []
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

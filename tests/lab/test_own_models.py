@@ -145,6 +145,85 @@ def test_an_unknown_argument_is_refused_with_the_nearest(write: Write) -> None:
     assert said.startswith("--model-arg widht: widht is not an argument of --model theirs:Lm. Did you mean width?")
 
 
+NANO = """
+    from dataclasses import dataclass
+
+
+    @dataclass
+    class Config:
+        block_size: int = 4
+        n_embd: int = 16
+        vocab_size: int = 50
+
+
+    class Gpt(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.embed = nn.Embedding(config.vocab_size, config.n_embd)
+            self.positions = nn.Embedding(config.block_size, config.n_embd)
+            self.head = nn.Linear(config.n_embd, config.vocab_size)
+
+        def forward(self, tokens):
+            return self.head(self.embed(tokens) + self.positions.weight[: tokens.shape[1]])
+
+
+    class Annotated(Gpt):
+        def __init__(self, params: "Config"):
+            super().__init__(params)
+"""
+
+
+@pytest.mark.parametrize("model", ["Gpt", "Annotated"])
+def test_a_config_object_is_built_from_the_context_and_the_arguments_given(model: str, write: Write) -> None:
+    step = stepped(write(NANO), f"theirs:{model}", ctx=8, model_arg=["n_embd=24"])
+    built: Any = step.model
+    assert built.positions.weight.shape == (8, 24)  # the cell's context, and the argument
+    assert built.embed.weight.shape == (50, 24)  # the config's own default
+    assert facts(write(NANO), f"theirs:{model}").config_class == "Config"
+
+
+def test_a_size_gives_a_config_its_dimensions_also_if_it_is_the_default_size(write: Write) -> None:
+    here = write(NANO)
+    assert facts(here, "theirs:Gpt", size="small").parameters == 768 * (10_000 + 8 + 10_000) + 10_000
+    assert facts(here, "theirs:Gpt", size="tiny").parameters < facts(here, "theirs:Gpt", size="small").parameters
+    assert facts(here, "theirs:Gpt").parameters == 16 * (50 + 8 + 50) + 50
+
+
+def test_a_field_that_a_config_has_not_is_refused_with_the_nearest(write: Write) -> None:
+    said = refusal(stepped, write(NANO), "theirs:Gpt", model_arg=["n_emb=24"])
+    assert said.startswith(
+        "--model-arg n_emb: n_emb is not an argument of Config, the config of --model theirs:Gpt. Did"
+    )
+    assert "n_embd?" in said
+
+
+def test_which_of_two_dataclasses_is_the_config_is_not_guessed(write: Write) -> None:
+    here = write(NANO + "\n    @dataclass\n    class Other:\n        x: int = 1\n")
+    assert "missing constructor argument config of --model theirs:Gpt" in refusal(stepped, here, "theirs:Gpt")
+    assert facts(here, "theirs:Annotated").config_class == "Config"
+
+
+@pytest.mark.parametrize(
+    ("target", "written", "said"),
+    [
+        ("theirs:Ln", "", "--model theirs:Ln: Ln is not in theirs. Did you mean Lm? (Lm)"),
+        ("theirs.py:Ln", "", "--model theirs.py:Ln: Ln is not in theirs.py. Did you mean Lm? (Lm)"),
+        ("theirs.py:Lm", "x = (", "--model theirs.py:Lm: '(' was never closed in line 20 of theirs.py"),
+        ("theirs.py:Lm", "print('imported')", None),
+        ("theirs.py:Made", "Made, number = type('Made', (Lm,), {}), 3", None),
+        ("theirs.py:Any", "from typing import *", None),
+        ("theirs.py:Late", "globals()['Late'] = Lm", None),
+    ],
+)
+def test_a_wrong_name_is_found_before_anything_is_imported(
+    target: str, written: str, said: str | None, write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cell,) = cells(write(written), target)
+    assert cell.problem(None) == said
+    assert "theirs" not in sys.modules
+    assert capsys.readouterr().out == ""
+
+
 FAULTS = {
     "raises": ("raise KeyError('nothing')", "forward: KeyError: 'nothing' (theirs.py:22 in forward)"),
     "dtype": ("return self.embed(tokens.float())", "(theirs.py:22 in forward)"),

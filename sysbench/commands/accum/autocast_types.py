@@ -1,4 +1,4 @@
-"""Find the dtypes of all parts of a model under autocast: on this device, and by CUDA's rules."""
+"""Find the dtypes of all parts of a model under autocast, on this device and by CUDA's rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, Simu
 
 
 class _Unobserved:
-    """Listener that ignores the allocations of the simulated device."""
+    """Listener for the simulated device that ignores all allocations."""
 
     def begins(self, func: Operator) -> None:
         pass
@@ -40,7 +40,7 @@ class _Unobserved:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Find the dtypes for every precision, measured and simulated."""
+    """Yield the measured and the simulated dtypes for every precision."""
     for precision in cell.dtypes:
         found: dict[Source, list[DtypeSeen]] = {
             "measured": measured(cell, precision, torch_device(device)),
@@ -66,7 +66,7 @@ def as_on_cuda(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
 def types_of(
     work: Supervised, device_type: str, precision: FormatName, after_forward: Callable[[], None] = lambda: None
 ) -> list[DtypeSeen]:
-    """Run forward and loss under autocast and backward outside of it, as in training, and return all dtypes."""
+    """Return the dtypes of a step with forward and loss under autocast, and backward outside of it, as in training."""
     model = work.model
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:

@@ -1,4 +1,4 @@
-"""`sysbench accum`: options → spec → run → show, draw."""
+"""`sysbench accum`: options → spec → run → show, and draw figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def accum(spec_given: Given, options_given: Given) -> None:
 
 
 def refuse_unwritable(options: AccumOptions) -> None:
-    """Raise UsageError if the figure's format is unknown, OutputError if its file cannot be written."""
+    """Raise UsageError if the figure's format is unknown, and OutputError if its file cannot be written."""
     if options.figure is None:
         return
     from sysbench.log import storage
@@ -33,7 +33,7 @@ def refuse_unwritable(options: AccumOptions) -> None:
 
 
 def draw(record: AccumRecord, options: AccumOptions) -> tuple[Path, ...]:
-    """Draw the figures that the options ask for, and return their paths."""
+    """Draw the requested figures, and return the paths of the files."""
     if options.figure is None:
         return ()
     from sysbench.commands.accum import figures

@@ -43,9 +43,10 @@ _FLOOR: Final = 0.21
 
 
 def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
-    """Draw every experiment with results, and yield the path of each file.
+    """Draw a figure for each experiment with results, and yield the path of each file.
 
-    If there are several files, their names include the experiment: `x-norm.png`. Raises UsageError and OutputError.
+    If the run has several experiments, file names include the experiment: `x-norm.png`. Raises UsageError for an
+    unknown picture format, and OutputError for a file that cannot be written.
     """
     cells = [cell for cell in record.cells if cell.outcome == "ok"]
     for cell in cells:
@@ -105,7 +106,7 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw running sums and relative errors: every format alone, and the narrow one with fp32 and Kahan summation."""
+    """Draw running sums and their errors: every format alone, and the narrow format with fp32 or Kahan summation."""
     value, count, narrow = float(cell.axes["value"]), int(cell.axes["count"]), mixed_format(cell)
     _title(figure, f"s += {value:g}, {count} times")
     left, right = figure.add_axes((0.075, _FLOOR, 0.38, 0.67)), figure.add_axes((0.55, _FLOOR, 0.27, 0.67))
@@ -137,7 +138,7 @@ def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw a coloured field per dtype, for this device next to CUDA."""
+    """Draw the dtypes as coloured fields, for this device next to CUDA."""
     from matplotlib.patches import Rectangle
 
     _title(figure, f"dtypes in {cell.cell.size} under autocast")
@@ -170,7 +171,6 @@ def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the error of the outputs against the scale of the inputs."""
     _title(figure, f"layer norm of {cell.cell.width} values")
     axes = figure.add_axes((0.075, _FLOOR, 0.7, 0.67))
     for each in cell.norms:
@@ -196,7 +196,7 @@ def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the magnitudes of the gradients with the limits of fp16, and the shares lost at each loss scale."""
+    """Draw a histogram of the gradients with the limits of fp16, and the share lost at each loss scale."""
     _title(figure, f"gradients of {cell.cell.size}")
     left, right = figure.add_axes((0.075, _FLOOR, 0.42, 0.65)), figure.add_axes((0.58, _FLOOR, 0.28, 0.65))
     if cell.gradients is not None:

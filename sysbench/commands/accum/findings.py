@@ -26,7 +26,7 @@ _COURSE_ORDER = ("parameter", "output", "logits", "loss", "gradient")
 
 
 def of_run(record: AccumRecord) -> Iterator[Said]:
-    """Yield the finding of each experiment that has one."""
+    """Yield a finding for each experiment whose numbers support one."""
     for cell in record.cells:
         text = finding(cell) if cell.outcome == "ok" else None
         if text:
@@ -34,7 +34,7 @@ def of_run(record: AccumRecord) -> Iterator[Said]:
 
 
 def finding(cell: AccumCellRecord) -> str | None:
-    """Return one or two sentences; None if nothing was measured or the numbers support no finding."""
+    """Return the finding of an experiment in one or two sentences; None if the numbers support no finding."""
     finders: dict[Experiment, Callable[[AccumCellRecord], str | None]] = {
         "sums": of_sums,
         "autocast": of_autocast,
@@ -49,7 +49,7 @@ def finding(cell: AccumCellRecord) -> str | None:
 
 
 def of_sums(cell: AccumCellRecord) -> str | None:
-    """Compare the error of a narrow accumulator with that of a wide one."""
+    """Return a comparison of the errors with a narrow and with a wide accumulator."""
     alone = [each for each in cell.sums if each.order == "sequential" and each.accumulator == each.addend]
     narrow = next((each for each in alone if each.addend == mixed_format(cell)), None)
     if narrow is None or narrow.addend == "fp32":
@@ -78,7 +78,7 @@ def _of_one(measured: SumRecord) -> str:
 
 
 def mixed_format(cell: AccumCellRecord) -> str:
-    """Return the narrow format of the four sums: fp16 if measured, otherwise the first format other than fp32."""
+    """Return the narrow format to compare with fp32: fp16 if measured, otherwise the first format other than fp32."""
     found = list(dict.fromkeys(each.addend for each in cell.sums))
     return "fp16" if "fp16" in found else next((name for name in found if name != "fp32"), "fp32")
 
@@ -87,7 +87,7 @@ def mixed_format(cell: AccumCellRecord) -> str:
 
 
 def of_autocast(cell: AccumCellRecord) -> str | None:
-    """Return the main dtypes on CUDA, and the parts whose dtypes differ on this device."""
+    """Return the dtypes of the main parts on CUDA, and the parts whose dtypes differ on this device."""
     precision = next((each.precision for each in cell.dtypes), None)
     if precision is None:
         return None
@@ -109,7 +109,7 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
 
 
 def place(each: DtypeRecord) -> str:
-    """Return a part of the model: `parameters`, `layers.*.attention.q`, `gradients of embedding.weight`, `loss`."""
+    """Return the name of a part of the model: `parameters`, `layers.*.attention.q`, `gradients of fc1.weight`."""
     if each.part == "output":
         return each.name
     plural = {"parameter": "parameters", "gradient": "gradients"}.get(each.part, each.part)
@@ -117,7 +117,7 @@ def place(each: DtypeRecord) -> str:
 
 
 def short(dtype: str | None) -> str:
-    """Return the short name of a dtype: `fp16` for torch's `float16`; dtypes without a short name keep theirs."""
+    """Return the short name of a dtype: `fp16` for torch's `float16`; torch's name if there is no short one."""
     return "unknown" if dtype is None else SHORT_TYPES.get(dtype, dtype)
 
 
@@ -125,7 +125,7 @@ def short(dtype: str | None) -> str:
 
 
 def of_norm(cell: AccumCellRecord) -> str | None:
-    """Return the scales at which formats break, and the precision of bf16 compared with fp16."""
+    """Return the scales at which layer norm fails in each format, and how bf16 compares with fp16 in precision."""
     alone = {each.dtype: each for each in cell.norms if each.statistics == each.dtype}
     said = [_breaks(each) for each in alone.values()]
     narrow, brain = alone.get("fp16"), alone.get("bf16")
@@ -152,7 +152,7 @@ def _breaks(each: NormRecord) -> str:
 
 
 def power(scale: float) -> str:
-    """Format a power of two: `8`, or `2^58` if very large or small; other numbers are written as digits."""
+    """Format a scale: `8`, or `2^58` for a large or small power of two; other numbers are formatted as decimals."""
     exponent = math.log2(scale)
     if 0 <= exponent <= 16 or not exponent.is_integer():
         return f"{scale:g}"
@@ -163,7 +163,7 @@ def power(scale: float) -> str:
 
 
 def of_scaling(cell: AccumCellRecord) -> str | None:
-    """Return the share of gradients lost without a scaler, the best scale, and the scale that is too large."""
+    """Return the share of gradients lost without a scaler, the best loss scale, and the smallest that is too large."""
     rows = [each for each in cell.scaled if each.precision == "fp16"] or cell.scaled
     bare = next((each for each in rows if each.scale == 1), None)
     if bare is None:
@@ -223,7 +223,7 @@ def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
 
 
 def relative(each: ProductRecord) -> str:
-    """Format a relative error as a share."""
+    """Format the total error as a share."""
     return percent(each.total_error) if math.isfinite(each.total_error) else "infinitely much"
 
 
@@ -231,14 +231,14 @@ def relative(each: ProductRecord) -> str:
 
 
 def decimal(value: float) -> str:
-    """Format a number with eight decimals, or with eight significant digits if it is large or small."""
+    """Format a number with eight decimals, or with eight significant digits if it is very large or small."""
     if not math.isfinite(value):
         return f"{value}"
     return f"{value:.8f}" if 1e-2 <= abs(value) < 1e5 or value == 0 else f"{value:.8g}"
 
 
 def signed(value: float) -> str:
-    """Format an error: `+1.3e-04`."""
+    """Format an error with its sign: `+1.3e-04`."""
     return "0" if value == 0 else f"{value:+.1e}"
 
 

@@ -34,7 +34,7 @@ from sysbench.log.events import Event
 from sysbench.rounding import FORMATS, exact, stall
 
 WRONG = 0.1
-"""Outputs of layer norm are wrong from this relative error on; rounding alone never causes such an error."""
+"""Outputs of layer norm with at least this relative error count as wrong; rounding alone never causes it."""
 
 _OF_EVENTS = {"event", "at_s", "cell"}
 """Fields of events that records do not have."""
@@ -99,7 +99,7 @@ def _sum(cell: AccumCell, measured: SumMeasured) -> SumRecord:
 
 
 def _difference(found: float, expected: Fraction) -> float:
-    """Return the exact difference, rounded once."""
+    """Return the exact difference, rounded once; `found` if it is not finite."""
     return float(Fraction(found) - expected) if math.isfinite(found) else found
 
 
@@ -112,7 +112,7 @@ Place = tuple[DtypePart, str]
 def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
     """Yield the measured and the simulated dtypes for each precision.
 
-    Parts with equal dtypes are merged: all parameters, or the same module of all layers.
+    Parts with equal dtypes are merged: all parameters, all gradients, or the same module of all layers.
     """
 
     def together(place: Place) -> str:

@@ -1,4 +1,4 @@
-"""Count gradients that round to zero in 16 bits, with and without loss scaling, in one real backward pass."""
+"""Count gradients that round to zero in 16 bits, with and without loss scaling, in real backward passes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from sysbench.log.events import DeviceInfo, Event
 
 
 class _Observer(torch.optim.Optimizer):
-    """Optimizer that changes nothing and records whether `step` was called."""
+    """Optimizer that changes nothing, and records whether `step` was called."""
 
     def __init__(self, work: Supervised) -> None:
         super().__init__(work.model.parameters(), {})
         self.asked = False
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
-        """Record that the scaler calls the optimizer."""
         self.asked = True
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     """Compute the gradients in fp32, then under autocast for every precision and loss scale.
 
-    Each precision has one forward pass for all scales; a scale of 1 is backward without a scaler.
+    For each precision, all scales share one forward pass. A scale of 1 is equivalent to backward without a scaler.
     """
     if cell.scales is None:
         raise ValueError("a loss-scaling cell needs a scale")
@@ -75,7 +74,7 @@ def _gradients(work: Supervised) -> Tensor:
 
 
 def _distribution(cell: AccumCell, gradients: Tensor) -> GradientsMeasured:
-    """Count the gradients between consecutive powers of two."""
+    """Return a histogram of the gradients with a bin for each power of two."""
     present = gradients[gradients != 0]
     _, exponents = torch.frexp(present.cpu())  # the mantissa lies in [0.5, 1)
     values, counts = torch.unique(exponents - 1, return_counts=True)

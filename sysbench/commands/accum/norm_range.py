@@ -17,7 +17,7 @@ from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName
 
 EXPONENTS = range(-80, 66)
-"""Input scales: powers of two from 2**-80 to 2**65, whose squares exceed the range of fp32 at both ends."""
+"""Exponents of the input scales: the squares of 2**-80 and 2**65 are beyond the range of fp32."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Statistics:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Run layer norm in every format; 16-bit formats also run with statistics in fp32, as under autocast."""
+    """Yield the results of layer norm in every format; 16-bit formats also with fp32 statistics, as under autocast."""
     if cell.width is None or cell.eps is None:
         raise ValueError("a layer-norm cell needs a width and an eps")
     where = torch_device(device)
@@ -67,7 +67,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def scaled_inputs(width: int, seed: int) -> Tensor:
-    """Return inputs (scales, width) in fp64: rows with mean 1 and standard deviation 1, times a power of two."""
+    """Return inputs (scales, width) in fp64: each row has mean and standard deviation 1, times a power of two."""
     drawn = torch.randn(width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     shaped = (drawn - drawn.mean()) / drawn.std(correction=0) + 1
     scales = torch.tensor([2.0**exponent for exponent in EXPONENTS], dtype=torch.float64)
@@ -75,10 +75,10 @@ def scaled_inputs(width: int, seed: int) -> Tensor:
 
 
 def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, Statistics]:
-    """Apply layer norm to each row of (rows, width) with every intermediate result in `dtype`, without gain and bias.
+    """Apply layer norm without gain and bias to each row of (rows, width), with every intermediate result in `dtype`.
 
-    There are two passes, as in torch's definition: the mean, then the mean squared deviation. Outputs have the dtype of
-    the inputs.
+    Like torch's definition, takes two passes: the mean, then the mean squared deviation. Outputs have the dtype of the
+    inputs.
     """
     x = inputs.to(dtype)
     width = x.shape[-1]
@@ -91,7 +91,7 @@ def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, 
 
 
 def added_up(rows: Tensor) -> Tensor:
-    """Sum each row pairwise, rounding each partial sum to the dtype; `Tensor.sum` would add in fp32."""
+    """Sum each row pairwise, rounding every partial sum to the rows' dtype; `Tensor.sum` would accumulate in fp32."""
     while rows.shape[-1] > 1:
         if rows.shape[-1] % 2:
             rows = torch.nn.functional.pad(rows, (0, 1))

@@ -1,4 +1,4 @@
-"""Measure errors of matrix products relative to fp64, by format and length of the dot products (K)."""
+"""Measure errors of matrix products relative to fp64, by format and by length of the dot products (K)."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _TENSOR_CORES_SINCE = 8
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compute a product."""
+    """A way to compute a product in one format."""
 
     dtype: FormatName
     accumulation: Accumulation
     source: ArithmeticSource
     multiply: Callable[[Tensor, Tensor], Tensor]
-    """Multiply matrices in the format on the device."""
+    """Multiplies matrices on the device."""
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Measure every length, format and way; inputs are uniform in [0, 1), so that sums grow with K."""
+    """Yield the errors for each length, format and way; inputs are uniform in [0, 1), so that sums grow with K."""
     if cell.lengths is None:
         raise ValueError("a matmul cell needs the length of its dot products")
     where = torch_device(device)
@@ -73,7 +73,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def ways(name: FormatName, device: DeviceInfo) -> Iterator[Way]:
-    """Yield the ways in which a device multiplies in a format; for 16-bit formats also with 16-bit sums."""
+    """Yield the ways in which a device multiplies in a format; 16-bit formats also have a way with 16-bit sums."""
     if name == "tf32":
         real = (
             device.type == "cuda" and int((device.compute_capability or "0").partition(".")[0]) >= _TENSOR_CORES_SINCE
@@ -91,7 +91,7 @@ def ways(name: FormatName, device: DeviceInfo) -> Iterator[Way]:
 
 
 def one_by_one(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply with term-by-term sums, each rounded to the dtype of the inputs."""
+    """Multiply matrices by adding one term at a time, rounding each partial sum to the dtype of the inputs."""
     total = left.new_zeros(left.shape[0], right.shape[1])
     for column, row in zip(left.unbind(1), right.unbind(0), strict=True):
         total = total + column[:, None] * row

@@ -27,11 +27,11 @@ def _within_fp32(value: float) -> float:
 
 
 Rounded = Annotated[Number, AfterValidator(_within_fp32)]
-"""Value in one of the formats."""
+"""A value in one of the formats."""
 
 
 class SumResult(Frozen):
-    """The sum of one repeated number, as `accumulator += addend`."""
+    """The sum of a repeated number, computed as `accumulator += addend`."""
 
     accumulator: FormatName
     addend: FormatName
@@ -45,7 +45,7 @@ class SumResult(Frozen):
 
 
 class SumMeasured(SumResult, Event):
-    """The sum of one number, added `count` times."""
+    """The sum of a number that was added `count` times."""
 
     event: Literal["sum_measured"] = "sum_measured"
     cell: str
@@ -79,7 +79,7 @@ class DtypesMeasured(Event):
 
 
 class NormPoint(Frozen):
-    """Layer norm at one scale of its inputs."""
+    """Statistics and error of layer norm at one scale of its inputs."""
 
     scale: Amount
     mean: Number
@@ -93,7 +93,7 @@ class NormPoint(Frozen):
 
 
 class NormMeasured(Event):
-    """Layer norm over input scales, with inputs and outputs in one format and statistics in another."""
+    """Layer norm at all input scales, with inputs and outputs in one format and statistics in another."""
 
     event: Literal["norm_measured"] = "norm_measured"
     cell: str
@@ -104,7 +104,7 @@ class NormMeasured(Event):
 
 
 class GradientsRecord(Frozen):
-    """Gradients of all parameters in one fp32 backward pass, by magnitude."""
+    """Histogram of the magnitudes of all gradients in one fp32 backward pass."""
 
     gradients: Count
     zeros: Count
@@ -113,23 +113,23 @@ class GradientsRecord(Frozen):
 
 
 class GradientsMeasured(GradientsRecord, Event):
-    """The gradients of one backward pass in fp32."""
+    """The gradients of one fp32 backward pass."""
 
     event: Literal["gradients_measured"] = "gradients_measured"
     cell: str
 
 
 class ScaledBackward(Event):
-    """Gradients of all parameters in one backward pass under autocast, compared with fp32.
+    """Gradients of one backward pass under autocast, compared with the fp32 gradients.
 
-    Counts include only gradients that are not zero in fp32.
+    Only gradients that are not zero in fp32 are counted.
     """
 
     event: Literal["scaled_backward"] = "scaled_backward"
     cell: str
     precision: FormatName
     scale: Amount
-    """Factor of the loss; gradients are divided by it in fp32."""
+    """Factor by which the loss is multiplied; gradients are divided by the same factor in fp32."""
     gradients: Count
     lost: Count
     """Number of gradients that become zero."""
@@ -150,7 +150,7 @@ narrow       term by term, with every partial sum rounded to the format of the i
 
 
 class ProductRecord(Frozen):
-    """The error of a matrix product (m, k) × (k, m) relative to fp64."""
+    """Errors of a matrix product (m, k) × (k, m), relative to fp64."""
 
     dtype: FormatName
     accumulation: Accumulation
@@ -164,14 +164,14 @@ class ProductRecord(Frozen):
 
 
 class ProductMeasured(ProductRecord, Event):
-    """One matrix product was measured."""
+    """Errors of one matrix product."""
 
     event: Literal["product_measured"] = "product_measured"
     cell: str
 
 
 class SumRecord(SumResult):
-    """A sum with the sources of its error: `error = representation_error + accumulation_error`."""
+    """A sum, and its error by source: `error = representation_error + accumulation_error`."""
 
     error: Number
     """result − value × count, computed exactly."""
@@ -187,7 +187,7 @@ class SumRecord(SumResult):
 
 
 class DriftRecord(Frozen):
-    """Samples of a running sum over its steps."""
+    """A running sum, sampled at some of its steps."""
 
     accumulator: FormatName
     addend: FormatName
@@ -207,9 +207,9 @@ class DtypeRecord(Frozen):
     precision: FormatName
     part: DtypePart
     name: str
-    """Path, with `layers.*` if all layers agree; empty for parts without a name and for all parts together."""
+    """Path, with `layers.*` if all layers agree; empty for unnamed parts, and for all parts of a kind together."""
     count: Count
-    """Number of parts."""
+    """Number of parts that have these dtypes."""
     here: str | None
     """Torch's name of the measured dtype."""
     on_cuda: str | None
@@ -217,9 +217,10 @@ class DtypeRecord(Frozen):
 
 
 class NormRecord(Frozen):
-    """Scales of the inputs, powers of two, at which layer norm leaves the range of a format.
+    """Input scales (powers of two) at which layer norm leaves the range of a format.
 
-    None if it stays within the range at all tested scales. Inputs have mean and standard deviation 1, times the scale.
+    A scale is None if layer norm stays within the range at all tested scales. Inputs have mean and standard deviation
+    1, times the scale.
     """
 
     dtype: FormatName
@@ -244,7 +245,7 @@ class NormRecord(Frozen):
 
 
 class ScaledRecord(Frozen):
-    """How 16 bits preserve the gradients at one loss scale; only gradients that are not zero in fp32 count."""
+    """How well 16 bits preserve the gradients at one loss scale; gradients that are zero in fp32 are not counted."""
 
     precision: FormatName
     scale: Amount
@@ -258,7 +259,7 @@ class ScaledRecord(Frozen):
 
 
 class AccumCellRecord(CellRecord):
-    """One experiment of `sysbench accum`; the fields of other experiments are empty."""
+    """Results of one experiment of `sysbench accum`; the fields of other experiments are empty."""
 
     cell: AccumCell = Field(alias="axes")
 
@@ -273,6 +274,6 @@ class AccumCellRecord(CellRecord):
 
 
 class AccumRecord(RunRecord[AccumCellRecord]):
-    """The final summary of a run of `sysbench accum`."""
+    """Record of a run of `sysbench accum`."""
 
     kind: Literal["accum"] = "accum"

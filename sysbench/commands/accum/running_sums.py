@@ -1,4 +1,4 @@
-"""Sum one repeated number, by format and order of summation."""
+"""Sum a repeated number, by format and by order of summation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sysbench.log.events import DeviceInfo, Event
 from sysbench.rounding import FormatName, checkpoints
 
 DRIFT_POINTS = 100
-"""Number of steps at which a running sum is read, because reading from a device costs more than adding."""
+"""Number of samples of a running sum; there are few, because reading from a device takes longer than adding."""
 
 _TRIAL_STEPS = 200
 _UNDOUBTED_STEPS = 10_000
@@ -32,7 +32,7 @@ _OPERATIONS: dict[Order, float] = {"sequential": 1, "kahan": 4, "blocked": 0, "p
 
 @dataclass(frozen=True)
 class Summation:
-    """`accumulator += addend` in one order."""
+    """One way to compute `accumulator += addend`."""
 
     accumulator: FormatName
     addend: FormatName
@@ -41,7 +41,7 @@ class Summation:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Sum in every format and order of the cell; raises UnavailableError if that would exceed its budget."""
+    """Sum in every format and order of the cell; raises UnavailableError if the sums would exceed its budget."""
     value, count, block = cell.value, cell.count, cell.block
     if value is None or count is None or block is None:
         raise ValueError("a sums cell needs a value and a count")
@@ -81,7 +81,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def summations(cell: AccumCell) -> Iterator[Summation]:
-    """Yield every format in every order, and formats narrower than fp32 with an fp32 accumulator."""
+    """Yield every format in every order; all but fp32 also with an fp32 accumulator, with and without upcast."""
     for name in cell.dtypes:
         for order in dict.fromkeys(("sequential", *(cell.orders or ()))):
             yield Summation(name, name, order)
@@ -103,7 +103,7 @@ def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[in
 
 
 def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
-    """Sum by Kahan summation, which carries the rounding error of a step to the next (Kahan, CACM 8(1), 1965)."""
+    """Sum by Kahan summation, which carries the rounding error of each step to the next (Kahan, CACM 8(1), 1965)."""
     add, subtract = arithmetic.add, arithmetic.subtract
     total, lost, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
     seen = []
@@ -119,9 +119,9 @@ def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[i
 
 
 def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
-    """Add neighbours, then neighbouring sums, and so on, so that rounding affects each number only log₂ n times.
+    """Add neighbours, then neighbouring sums, and so on, so that each number is affected by only log₂ n roundings.
 
-    All sums of a round are equal, except the last one if their count is odd, so equal sums are computed once.
+    In each round, all sums are equal, except possibly the last one, so the common sum is computed once.
     """
     alike, last = addend, None
     while count + (last is not None) > 1:
@@ -134,7 +134,7 @@ def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
 
 
 def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> float:
-    """Sum blocks of numbers one by one, then add the sums of the blocks."""
+    """Sum each block of numbers one by one, then add the sums of the blocks."""
     blocks, rest = divmod(count, block)
     of_block = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
     total = sequential(arithmetic, arithmetic.number(of_block), blocks)[-1][1] if blocks else 0.0
@@ -145,7 +145,7 @@ def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> floa
 
 
 def _refuse_longer(cell: AccumCell, wanted: list[Summation], count: int, block: int, device: torch.device) -> None:
-    """Raise UnavailableError if the first steps of each accumulator predict that the sums exceed the budget."""
+    """Raise UnavailableError if the sums would exceed the budget, as predicted from a few steps of each accumulator."""
     if count <= _UNDOUBTED_STEPS or cell.budget_s is None:
         return
     predicted_s = 0.0

@@ -47,7 +47,7 @@ MOST_STEPS = 100_000_000
 """Largest number of steps of a sum; `--budget` further limits the predicted duration."""
 
 _SIZED: Mapping[Experiment, tuple[str, ...]] = {"autocast": (TOY,), "scaling": ("tiny",)}
-"""Experiments that use a model, with their default model."""
+"""Experiments that use a model, with their default models."""
 
 SUMS = "Sums"
 MODELS = "Models under autocast"
@@ -88,7 +88,7 @@ def _share(value: object) -> float:
 
 
 def _whole(minimum: int, maximum: int) -> BeforeValidator:
-    """Return a validator for integers, which may be written as 1e6."""
+    """Return a validator that accepts integers in the range, also in notations such as 1e6."""
     within = integers(minimum, maximum)
 
     def parse(value: object) -> int:
@@ -102,7 +102,7 @@ def _whole(minimum: int, maximum: int) -> BeforeValidator:
 
 
 class AccumCell(RunCell):
-    """One experiment. Irrelevant fields are None, so that they do not distinguish cells."""
+    """One experiment; fields that do not affect it are None, so that they do not distinguish cells."""
 
     kind: Literal["accum"] = "accum"
     experiment: Experiment
@@ -123,12 +123,12 @@ class AccumCell(RunCell):
 
     @property
     def title(self) -> str:
-        """Name of the cell."""
+        """Name of the experiment, with its model if any."""
         return f"{self.experiment} {self.size}" if self.size else self.experiment
 
     @property
     def step(self) -> ModelCell | None:
-        """The Transformer training step of the experiment; None for experiments without a Transformer."""
+        """The Transformer training step that the experiment runs; None if it runs no Transformer."""
         if self.size is None or self.size == TOY or self.ctx is None or self.batch is None:
             return None
         return ModelCell(
@@ -241,7 +241,7 @@ class AccumSpec(RunSpec):
         return self
 
     def cells(self) -> Iterator[AccumCell]:
-        """Yield the experiments in the given order; experiments on a model once per model."""
+        """Yield the experiments in the given order; an experiment on a model is repeated for each model."""
         for device in self.device:
             for experiment in self.experiment:
                 default = _SIZED.get(experiment)
@@ -256,7 +256,7 @@ class AccumSpec(RunSpec):
                     )
 
     def _particulars(self, experiment: Experiment) -> dict[str, Any]:
-        """Return the fields on which only this experiment depends."""
+        """Return the fields that matter only to this experiment."""
         match experiment:
             case "sums":
                 return {
@@ -277,7 +277,7 @@ class AccumSpec(RunSpec):
 
 
 class AccumOptions(SavedOptions):
-    """Options of `sysbench accum`."""
+    """Run options of `sysbench accum`."""
 
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw the experiments, one file per experiment: .png, .svg or .pdf."

@@ -1,4 +1,4 @@
-"""Tables of `sysbench accum`. Each experiment is a cell, and each table describes one cell."""
+"""Tables of `sysbench accum`. Each cell is one experiment, and each table describes one cell."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sheet(record: AccumRecord, names: Iterable[str] = (), selection: Selection |
 
 
 def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables called `names`; by default those of the experiments in the record."""
+    """Return the tables called `names`; by default those that belong to the experiments in the record."""
     chosen = tuple(names)
     if not chosen:
         alone = [(cell, record.model_copy(update={"cells": [cell]})) for cell in record.cells]
@@ -47,7 +47,7 @@ def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 def plan(cells: Sequence[AccumCell], _: Hardware | None = None) -> Sheet:
-    """Return the plan of a run: its experiments."""
+    """Return the plan of a run, with one row per experiment."""
     columns = (Column("experiment", "experiment"), Column("model", "model"), Column("formats", "formats"))
     rows = tuple((cell.experiment, cell.size or NOTHING, ", ".join(cell.dtypes)) for cell in cells)
     title = f"{len(cells)} experiment{'' if len(cells) == 1 else 's'}"
@@ -83,7 +83,7 @@ def _percent(share: float) -> Measure:
 
 
 def _added(each: SumRecord) -> str:
-    """Return the right side of `s += x`."""
+    """Return the right-hand side of `s += x`."""
     return f"{each.accumulator}({each.addend})" if each.upcast else each.addend
 
 
@@ -91,7 +91,7 @@ def _added(each: SumRecord) -> str:
 
 
 def _four_sums(cell: AccumCellRecord) -> list[SumRecord]:
-    """Return the sums in fp32, in a narrow format, and of narrow numbers in fp32, with and without conversion."""
+    """Return four sums: in fp32, in a narrow format, and of narrow numbers in fp32, with and without upcast."""
     narrow = mixed_format(cell)
     four = (("fp32", "fp32"), (narrow, narrow), ("fp32", narrow))
     return [each for each in cell.sums if each.order == "sequential" and (each.accumulator, each.addend) in four]
@@ -132,7 +132,7 @@ _METHODS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class _Format:
-    """Sums of one format, by accumulator and order."""
+    """Sums in one format, by accumulator and order."""
 
     name: str
     sums: Mapping[tuple[str, str], SumRecord]
@@ -146,12 +146,11 @@ class _Format:
         ]
 
     def result(self, accumulator: str, order: str) -> Cell:
-        """Return the sum with six digits."""
         each = self.sums.get((accumulator, order))
         return _exactly(each.result if each else None, "{:.6g}".format)
 
     def stall(self) -> Cell:
-        """Return the step from which adding no longer changes the sum."""
+        """Return the step from which additions no longer change the sum."""
         each = self.sums.get((self.name, "sequential"))
         if each is None:
             return None
@@ -201,7 +200,7 @@ FORMATS = DeclaredTable(
 
 
 def _by_place(cell: AccumCellRecord) -> list[dict[str, DtypeRecord]]:
-    """Return the dtypes by precision for each part of the model."""
+    """Return the dtypes of each part of the model, by precision."""
     found: dict[tuple[str, str], dict[str, DtypeRecord]] = {}
     for each in cell.dtypes:
         found.setdefault((each.part, each.name), {})[each.precision] = each
@@ -259,7 +258,6 @@ AUTOCAST = DeclaredTable(
 
 
 def _scale(key: str, title: str, group: str, importance: int = 0) -> Field:
-    """Declare a column for a scale of the inputs, which is a power of two."""
 
     def get(each: object) -> Cell:
         scale = getattr(each, key)
@@ -339,8 +337,6 @@ SCALING = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to compute a product in one format."""
-
     dtype: str
     accumulation: str
     source: str
@@ -380,7 +376,7 @@ def _ways_notes(cell: AccumCellRecord, error: str) -> Iterator[str]:
 
 
 def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], Any]]]:
-    """Return the products by format and way, for each length of the dot products."""
+    """Return the products for each length of the dot products, by format and accumulation."""
     found: dict[int, dict[tuple[str, str], Any]] = {}
     for each in cell.products:
         found.setdefault(each.k, {})[each.dtype, each.accumulation] = each
@@ -388,7 +384,7 @@ def _by_length(cell: AccumCellRecord) -> list[tuple[int, dict[tuple[str, str], A
 
 
 def _products(name: str, title: str, error: str, said: str) -> DeclaredTable:
-    """Declare a table of the record's field `error` by length of the dot products, for each format and way."""
+    """Declare a table of the field `error`, by length of the dot products, format and accumulation."""
 
     def get(row: tuple[int, Mapping[tuple[str, str], Any]], way: _Way) -> Cell:
         each = row[1].get((way.dtype, way.accumulation))
@@ -493,5 +489,5 @@ TABLES: dict[str, DeclaredTable] = {
 
 
 def usual(spec: AccumSpec) -> tuple[str, ...]:
-    """Return the names of the default tables of a run of this spec."""
+    """Return the names of the default tables for a run of this spec."""
     return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")

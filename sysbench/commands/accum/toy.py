@@ -1,6 +1,6 @@
-"""Small models with a batch, for experiments on number formats and gradients.
+"""Small models with a batch of data, for experiments on number formats and gradients.
 
-The model is either the two-layer model of the mixed-precision question of Stanford CS336, or a Transformer.
+A model is either the two-layer model from the mixed-precision question of Stanford CS336, or a Transformer.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class Toy(nn.Module):
         self.fc2 = nn.Linear(HIDDEN, CLASSES, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, 20) to logits (batch, 5)."""
+        """Return logits (batch, 5) for inputs (batch, 20)."""
         logits: Tensor = self.fc2(self.ln(self.relu(self.fc1(x))))
         return logits
 
 
 def build(device: torch.device, seed: int) -> Toy:
-    """Build a Toy on `device`; weights are drawn on the CPU with `seed`."""
+    """Return a Toy on `device`; its weights are drawn on the CPU with `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Toy().to(device)
 
 
 def toy_batch(size: int, device: torch.device, seed: int) -> tuple[Tensor, Tensor]:
-    """Draw inputs (size, 20) and their classes (size,)."""
+    """Return random inputs (size, 20) and their classes (size,)."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(size, FEATURES, generator=generator)
     return inputs.to(device), torch.randint(CLASSES, (size,), generator=generator).to(device)
@@ -51,7 +51,7 @@ def toy_batch(size: int, device: torch.device, seed: int) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True)
 class Supervised:
-    """A model with a batch of inputs and targets."""
+    """A model with a batch of inputs and their targets."""
 
     model: nn.Module
     inputs: Tensor
@@ -63,7 +63,7 @@ class Supervised:
 
 
 def supervised(step: ModelCell | None, batch: int, device: torch.device, seed: int) -> Supervised:
-    """Return the Transformer of `step`, or the toy model if `step` is None, on `device`."""
+    """Return the Transformer of `step`, or the toy model if `step` is None, with a batch on `device`."""
     if step is None or step.shape is None:
         return Supervised(build(device, seed), *toy_batch(batch, device, seed))
     model = transformer.build(step.shape, step.ctx, step.attention, device, seed)

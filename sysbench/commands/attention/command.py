@@ -1,4 +1,4 @@
-"""Command line of `sysbench attention`, and its figures."""
+"""`sysbench attention`: options → spec → run → show, and draw figures."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ def attention(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
-    """Run all cells, draw the requested figures, and return the result; raises as `running.perform`."""
+    """Run all cells, draw the requested figures, and return the result.
+
+    Raises the exceptions of `refuse_present` and `running.perform`.
+    """
     refuse_present(spec.simulate, force=options.force)
     return running.perform(spec, options)
 
 
 def refuse_unwritable(options: AttentionOptions) -> None:
-    """Raise UsageError if a figure's format is unknown, OutputError if its file cannot be written."""
+    """Raise UsageError if a figure's format is unknown, and OutputError if its file cannot be written."""
     paths = [path for path in (options.figure, options.heat_map) if path is not None]
     if not paths:
         return
@@ -45,7 +48,7 @@ def refuse_unwritable(options: AttentionOptions) -> None:
 
 
 def draw(record: AttentionRecord, options: AttentionOptions) -> tuple[Path, ...]:
-    """Draw the figures that the options ask for, and return their paths."""
+    """Draw the figures requested in the options, and return the paths of the files."""
     if options.figure is None and options.heat_map is None:
         return ()
     from sysbench.commands.attention import figures

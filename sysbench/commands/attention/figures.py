@@ -1,7 +1,7 @@
 """Figures of an attention sweep: curves over the sequence length, and heat maps.
 
-Both show where memory runs out. An implementation has the same colour, marker and dashes in all figures. `Panel`
-(curves over N at one head dimension) and `HeatMap` (one quantity over d and N) hold the plain data of a record.
+Both kinds show where memory runs out. An implementation has the same colour, marker and dashes in all figures. `Panel`
+(curves over N at one head dimension) and `HeatMap` (one quantity over d and N) hold the data to draw.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LOOKS: Final = {
     "flex": Look("#e69f00", "X"),
     "flash-attn": Look("#7b4fa3", "p"),
 }
-"""Okabe and Ito's colours, which are distinct under all common colour blindness, and a violet; all markers differ."""
+"""Okabe and Ito's colours, which are distinct under all common kinds of colour blindness, and a violet."""
 
 _OTHERS: Final = (
     Look("#882255", "h", (0, (4, 2))),
@@ -86,10 +86,10 @@ def look(implementation: str, everything: Sequence[str]) -> Look:
 
 _MISSING: Final = "#f2f2f2"
 _MAP: Final = "cividis"
-"""Colour map that is perceptually uniform, also for colour-blind readers."""
+"""A colour map that is perceptually uniform, even for colour-blind readers."""
 _MOST_COLUMNS: Final = 4
 _MOST_LEVEL: Final = 6
-"""With more sequence lengths than this, tick labels are slanted."""
+"""Largest number of sequence lengths with horizontal tick labels."""
 _NARROWEST_IN: Final = 6.4
 _LINE_IN: Final = 0.19
 """Height of a line of the legend."""
@@ -98,22 +98,22 @@ _GUIDES: Final = ((1, "N"), (2, "N²"))
 
 @dataclass(frozen=True)
 class Curve:
-    """One implementation over the sequence length."""
+    """Curve of one implementation over the sequence length."""
 
     implementation: str
     points: tuple[Point, ...]
-    """Sequence length, value, and the bounds of its interval if there is one."""
+    """Sequence length, value, and the bounds of the value's interval, or None."""
     beyond: int | None = None
     """Length of the shortest sequence that does not fit."""
     growth: str = ""
-    """`N^1.97 ± 0.03`, if known."""
+    """Fitted power law: `N^1.97 ± 0.03`; empty if there is none."""
     modelled: str = ""
     """`simulated` or `predicted`; empty for measured values."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves of one quantity, with their axis."""
+    """Curves of one quantity, drawn in the same axes."""
 
     title: str
     unit: Unit
@@ -136,13 +136,13 @@ class HeatMap:
     words: Mapping[tuple[int, int], str]
     """Reasons for missing values."""
     beyond: frozenset[tuple[int, int]] = frozenset()
-    """Positions that do not fit into memory; a line is drawn around them."""
+    """Pairs of head dimension and sequence length that do not fit into memory; a line is drawn around them."""
     modelled: str = ""
     """`simulated` or `predicted`; empty for measured values."""
 
 
 def draw_curves(panels: Sequence[Panel], caption: Heading) -> Figure:
-    """Draw panels side by side with logarithmic axes; crosses at the top mark sizes that do not fit."""
+    """Draw panels side by side, with logarithmic axes; crosses at the top mark sequence lengths that do not fit."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(curve.implementation for panel in panels for curve in panel.curves))
@@ -237,7 +237,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
-    """Draw crosses at the top where curves end because memory runs out; crosses at the same N are side by side."""
+    """Draw a cross at the top for each curve that ends because memory runs out; crosses at one N stand side by side."""
     at: dict[int, list[Curve]] = {}
     for curve in curves:
         if curve.beyond is not None:
@@ -270,7 +270,7 @@ def _draw_guides(axes: Axes, lengths: Sequence[int], low: float, high: float) ->
 
 
 def _tick(unit: Unit, value: float) -> str:
-    """`10 ms` rather than `10.0 ms`."""
+    """Return a tick label without trailing zeros: `10 ms` rather than `10.0 ms`."""
     number, _, symbol = units.quantity(unit, value).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {symbol}"
 
@@ -333,7 +333,7 @@ def _draw_legend(figure: Figure, panels: Sequence[Panel], names: Sequence[str], 
 
 
 def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
-    """Draw a row of maps per quantity, a column per implementation, and a colour scale per quantity."""
+    """Draw heat maps with quantities in rows and implementations in columns; each row has its own colour scale."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
@@ -406,7 +406,7 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
 
 
 def _draw_frontier(axes: Axes, each: HeatMap) -> None:
-    """Draw a line between the positions that fit and those that do not."""
+    """Draw a line between the sizes that fit and those that do not."""
 
     def over(row: int, column: int) -> bool | None:
         if not (0 <= row < len(each.dims) and 0 <= column < len(each.lengths)):
@@ -431,7 +431,7 @@ TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sa
 
 
 def of_run(record: AttentionRecord) -> Iterator[Drawn]:
-    """Yield curves and heat maps of every setting, except redundant ones."""
+    """Yield curves for every setting, and heat maps for settings with several head dimensions."""
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -442,10 +442,10 @@ def of_run(record: AttentionRecord) -> Iterator[Drawn]:
 
 
 def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | None = None) -> Iterator[Path]:
-    """Draw the requested figures, one file per setting; yields the path of every written file.
+    """Write the requested figures, one file per setting, and yield the path of each file.
 
     With several settings (batches, precisions, devices), file names contain the number of the setting. Settings without
-    results have no files. Raises UsageError and OutputError.
+    results have no files. Raises UsageError for an unknown picture format, and OutputError if a file cannot be written.
     """
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
@@ -515,7 +515,7 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
 
 
 def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | None:
-    """Return the curves of one quantity for cells of one setting and head dimension; None without values."""
+    """Return the curves of one quantity; None if there are no values. All cells share setting and head dimension."""
     curves = tuple(curve for name in implementations(cells) if (curve := _curve(cells, name, quantity)) is not None)
     if not any(curve.points for curve in curves):
         return None
@@ -551,12 +551,12 @@ def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) 
 
 
 def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
-    """Return the mark of a simulated or predicted quantity; empty if it was measured."""
+    """Return `simulated` or `predicted` for a quantity that was not measured, otherwise an empty string."""
     return "" if not any(cell.cell.simulated for cell in cells) else "simulated" if quantity == "saved" else "predicted"
 
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
-    """Return the heat map of one quantity of one implementation; None without values."""
+    """Return the heat map of one quantity of one implementation; None if there is nothing to show."""
     here = [cell for cell in cells if cell.cell.implementation == name]
     if not any(value(cell, quantity) is not None or over_memory(cell) for cell in here):
         return None

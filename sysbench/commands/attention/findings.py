@@ -50,7 +50,7 @@ NAMES: Final[dict[Quantity, str]] = {
 SYMBOLS: Final = {"seq": "N", "dim": "d"}
 
 USUAL_DIM: Final = 64
-"""Head dimension of most models; sentences describe it if the sweep includes it."""
+"""Head dimension of most models; sentences refer to it if the sweep includes it."""
 
 LARGEST: Final = 2
 """Number of kinds of tensors that a sentence names."""
@@ -75,7 +75,7 @@ def implementations(cells: Iterable[AttentionCellRecord]) -> list[str]:
 
 
 def usual_dim(cells: Cells) -> int | None:
-    """Return the head dimension that sentences describe: 64, or the middle one of the sweep."""
+    """Return the head dimension to which sentences refer: 64 if the sweep includes it, otherwise the middle one."""
     found = dims(cells)
     if not found:
         return None
@@ -83,7 +83,7 @@ def usual_dim(cells: Cells) -> int | None:
 
 
 def samples(cell: AttentionCellRecord, quantity: Quantity) -> Samples | None:
-    """Return the times of a phase if the cell finished; None for `saved`."""
+    """Return the times of a phase; None for `saved`, and for cells that did not finish."""
     if cell.outcome != "ok" or quantity == "saved":
         return None
     return cell.forward if quantity == "forward" else cell.backward
@@ -95,7 +95,7 @@ def predicted(cell: AttentionCellRecord, quantity: Quantity) -> PredictedTime | 
 
 
 def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
-    """Return the median or predicted time of a phase in seconds, or the bytes that forward saves for backward."""
+    """Return the measured median or the predicted time of a phase, in seconds; for `saved`, bytes."""
     if quantity == "saved":
         return cell.saved_bytes
     found, instead = samples(cell, quantity), predicted(cell, quantity)
@@ -103,17 +103,17 @@ def value(cell: AttentionCellRecord, quantity: Quantity) -> float | None:
 
 
 def over_memory(cell: AttentionCellRecord) -> bool:
-    """Whether the cell ran out of memory, or was skipped because it would."""
+    """Whether the cell ran out of memory, or was skipped because it would have."""
     return cell.outcome == "oom" or (cell.outcome == "skipped" and _MEMORY.search(cell.detail or "") is not None)
 
 
 def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
-    """Return groups of cells that differ only in `axis`, each ascending along it."""
+    """Return rows of cells that differ only in `axis`, each row in ascending order of this axis."""
     return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in alike(cells, axis)]
 
 
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
-    """Return one group of cells per batch, precision, device, …: the cells of one setting."""
+    """Group the cells by setting: batch, precision, device and so on."""
     return alike(cells, "implementation", "dim", "seq")
 
 
@@ -128,16 +128,16 @@ class Growth:
     quantity: Quantity
     law: PowerLaw | NoPowerLaw
     cells: Cells
-    """The cells that the law is fitted to."""
+    """The cells to which the law is fitted."""
 
     @property
     def implementation(self) -> str:
-        """The implementation of all these cells."""
+        """The implementation, which all cells share."""
         return self.cells[0].cell.implementation
 
 
 def growth(cells: Iterable[AttentionCellRecord], axis: str) -> list[Growth]:
-    """Return the growth along `axis` of each quantity with values in at least two cells of a row."""
+    """Return the growth of each quantity along `axis`, for each row in which at least two cells have a value."""
     found = []
     for row in rows_along(cells, axis):
         for quantity in QUANTITIES:
@@ -150,7 +150,7 @@ def growth(cells: Iterable[AttentionCellRecord], axis: str) -> list[Growth]:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Where memory runs out along the sequence length."""
+    """The sequence length at which a row of cells runs out of memory."""
 
     cells: Cells
     """All cells of the row, ascending in N."""
@@ -161,7 +161,7 @@ class Frontier:
 
     @property
     def untried(self) -> tuple[int, ...]:
-        """Sequence lengths between `fits` and `beyond` that were skipped or failed: it is unknown whether they fit."""
+        """Sequence lengths between `fits` and `beyond` that were skipped or failed, so it is unknown if they fit."""
         first = self.fits.cell.seq if self.fits else 0
         last = self.beyond.cell.seq if self.beyond else None
         lengths = (cell.cell.seq for cell in self.cells if cell.outcome != "ok")
@@ -180,7 +180,7 @@ def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
 
 
 def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
-    """Return the cell with the smallest memory requirement among those that do not fit and whose tensors are known."""
+    """Return the cell that needs the least memory, among the cells that do not fit and whose tensors are known."""
     over = [row.beyond for row in frontier(cells) if row.beyond is not None and row.beyond.tensors]
     return min(over, key=lambda cell: sum(each.size_bytes for each in cell.tensors), default=None)
 
@@ -199,7 +199,7 @@ class Compared:
 
 
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
-    """Return one comparison for each input on which both implementations have a value, by ascending sequence length."""
+    """Return a comparison for each input on which both implementations have a value, by ascending sequence length."""
     found = []
     for row in alike(cells, "implementation"):
         by_name = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
@@ -212,7 +212,11 @@ def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quan
 def _ratio(
     first: AttentionCellRecord, quantity: Quantity, second: AttentionCellRecord, other_quantity: Quantity
 ) -> Ratio:
-    """Return the ratio of the first time to the second; for predictions with overlapping intervals it includes 1."""
+    """Return the ratio of the first time to the second.
+
+    For predictions, the interval of the ratio contains 1 if the intervals of the two times overlap. For measurements of
+    two implementations, an interval that suggests an insignificant effect is omitted.
+    """
     above, below = predicted(first, quantity), predicted(second, other_quantity)
     if above is not None and below is not None:
         return Ratio(above.point_s / below.point_s, above.low_s / below.high_s, above.high_s / below.low_s)
@@ -223,7 +227,7 @@ def _ratio(
         return ratio(one.samples_s, other.samples_s)
     found = effect(one.samples_s, other.samples_s)
     if direction(found.ratio) != found.direction:
-        # The interval must not decide if the effect is insignificant, negligible, or not confirmed by the means.
+        # The interval must not suggest an effect that is insignificant, negligible, or not confirmed by the means.
         return Ratio(found.ratio.value, None, None)
     return found.ratio
 
@@ -241,7 +245,7 @@ class Passage:
 
 
 def passages(cells: Cells) -> list[Passage]:
-    """Return all crossovers of all pairs of implementations; the cells must belong to one setting."""
+    """Return all crossovers of all pairs of implementations; all cells share a setting."""
     found = []
     for dim in dims(cells):
         here = [cell for cell in cells if cell.cell.dim == dim]
@@ -257,11 +261,11 @@ def passages(cells: Cells) -> list[Passage]:
 
 @dataclass(frozen=True)
 class Lead:
-    """A range of sequence lengths on which one implementation is the fastest."""
+    """A range of sequence lengths over which one implementation is the fastest."""
 
     implementation: str
     alike: tuple[str, ...]
-    """Other implementations that do not differ significantly from it at any of these lengths."""
+    """Other implementations that do not differ significantly from the fastest one at any of these lengths."""
     first: int
     last: int
 
@@ -272,12 +276,15 @@ class Lead:
 
     @property
     def span(self) -> str:
-        """`at N 256`, or `from N 256 to 1024`."""
+        """The range in words: `at N 256`, or `from N 256 to 1024`."""
         return f"at N {self.first}" if self.first == self.last else f"from N {self.first} to {self.last}"
 
 
 def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
-    """Return the fastest implementations by ascending sequence length; cells share setting and head dimension."""
+    """Return the fastest implementation for each range of sequence lengths, ascending.
+
+    All cells share setting and head dimension.
+    """
     best: list[tuple[int, str, frozenset[str]]] = []
     for row in sorted(alike(cells, "implementation"), key=lambda row: row[0].cell.seq):
         timed = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
@@ -303,7 +310,7 @@ class Finding(Said):
 
 
 def findings(record: AttentionRecord) -> Iterator[Finding]:
-    """Yield all findings, setting by setting; each names the axes in which its setting differs."""
+    """Yield all findings, setting by setting; if there are several settings, each sentence names its setting."""
     groups = settings(record.cells)
     firsts = [group[0].axes for group in groups]
     differing = [axis for axis in _SETTING if len({str(axes.get(axis)) for axes in firsts}) > 1]
@@ -340,7 +347,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
 def _fastest(cells: Cells, dim: int | None) -> Iterator[Finding]:
     """Yield the fastest implementations by length, and the crossovers between them.
 
-    An implementation that leads at all lengths is compared with the slowest one, at the longest N where they differ.
+    An implementation that is always fastest is compared with the slowest one, at the longest N where they differ.
     """
     for quantity in TIMES:
         found = leads(cells, quantity)
@@ -448,7 +455,7 @@ def _grows(cells: Cells, here: Cells) -> Iterator[Finding]:
 
 
 def _tells(each: Growth) -> bool:
-    """Whether the quantity grows significantly: all exponents, or the interval of the only exponent, are above 0."""
+    """Whether the quantity grows significantly, judging by its exponents and its mean times."""
     if isinstance(each.law, NoPowerLaw):
         return min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
     sizes = (each.law.sizes[0], each.law.sizes[-1])
@@ -488,7 +495,6 @@ def _together(growths: Sequence[Growth]) -> str:
 
 
 def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
-    """Return the cell of this implementation with the longest sequence."""
     own = (cell for cell in cells if cell.cell.implementation == name)
     return max(own, key=lambda cell: cell.cell.seq, default=None)
 

@@ -40,7 +40,7 @@ _OF_EVENTS = {"event", "at_s", "cell"}
 
 
 def fold(events: Iterable[Event]) -> AttentionRecord:
-    """Build the record of a run, finished or not; raises LogError if the events contain no run."""
+    """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return AttentionRecord(**run_record.of_run(run), cells=cells)
 
@@ -96,9 +96,9 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
 
 
 def taken_s(cell: AttentionCellRecord) -> float | None:
-    """Return the seconds that measuring a predicted cell would take, including an untimed forward per backward.
+    """Return how many seconds measuring a predicted cell would take, with one untimed forward call per backward call.
 
-    A cell beyond --budget takes only one forward and one backward.
+    A cell over --budget takes only one forward and one backward call.
     """
     if cell.outcome == "oom":
         return 0.0
@@ -111,7 +111,7 @@ def taken_s(cell: AttentionCellRecord) -> float | None:
 
 
 def _seconds(timed: Sequence[AttentionTimed], phase: Phase, *, warmup: bool = False) -> list[float]:
-    """Return times by the device's clock if it has one, otherwise by the host's."""
+    """Return the times by the device's clock if there is one, otherwise by the host's clock."""
     samples = [each.sample for each in timed if each.phase == phase and each.warmup == warmup]
     if all(sample.device_s is not None for sample in samples):
         return [sample.device_s for sample in samples if sample.device_s is not None]

@@ -1,7 +1,7 @@
 """Live state of a run of `sysbench attention`, and its dashboard: a grid per implementation that fills cell by cell.
 
-Rows are head dimensions and columns are sequence lengths. Colours show the ratio of a time to the best time on the same
-input.
+Rows are head dimensions and columns are sequence lengths. The colour of a time shows its ratio to the best time on the
+same input.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def folded(events: Iterable[Event]) -> AttentionState:
 
 
 def left_s(state: AttentionState, now_s: float) -> float | None:
-    """Return the remaining seconds of the run, estimated from finished cells; None before there are any.
+    """Return the remaining seconds of the run, estimated from finished cells; None if there are none yet.
 
-    The time of a cell has a part that grows with the FLOPs of its calls, and a constant part.
+    The time of a cell has a constant part, and a part that grows with the FLOPs of its calls.
     """
     over = [cell for _, cell in state.cells if cell.outcome == "ok" and cell.took_s]
     waiting = [cell for _, cell in state.cells if cell.outcome is None]
@@ -90,9 +90,10 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 
 def _expected_s(cell: CellState, over: list[CellState]) -> float:
-    """Return the expected time of a cell.
+    """Return the expected duration of a cell in seconds: the time of its calls, plus a constant part.
 
-    It is the time of the calls, scaled by FLOPs from the most similar finished cell, plus the median constant part.
+    The calls are assumed to take as long per FLOP as those of the most similar finished cell; the constant part is the
+    median over finished cells.
     """
     alike = [each for each in over if each.cell.implementation == cell.cell.implementation] or over
     work = _work(cell)
@@ -102,7 +103,7 @@ def _expected_s(cell: CellState, over: list[CellState]) -> float:
 
 
 def _calls_s(cell: CellState) -> float:
-    """Return the time of all calls, including a forward for every backward and the warm-up calls."""
+    """Return the time of all calls, including warm-up calls and the untimed forward call before each backward call."""
     measured = 2 * sum(cell.forward_s) + sum(cell.backward_s)
     return measured * (1 + cell.cell.warmup / cell.cell.repeats)
 
@@ -150,7 +151,7 @@ PLACE = 9
 GAP = 3
 LONGEST_BAR = 40
 CLOSE, FAR = 1.05, 2.0
-"""Times up to `CLOSE` × the best are coloured like the best; times from `FAR` × the best are coloured as bad."""
+"""Times up to `CLOSE` × the best time are coloured as good; times of at least `FAR` × the best time, as bad."""
 
 _TITLES: dict[Shown, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 _WORDS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
@@ -160,7 +161,7 @@ _NAMED = ("implementation", "dim", "seq")
 
 @dataclass(frozen=True)
 class AttentionScreen:
-    """A layout of the state that never exceeds the size of the terminal."""
+    """The dashboard at one moment; it never exceeds the size of the terminal."""
 
     state: AttentionState
     now_s: float
@@ -213,7 +214,7 @@ class AttentionScreen:
         return pieces_that_fit([(name, theme.QUIET) for name in names], width)
 
     def _running(self, width: int) -> Text:
-        """Return the line of the running cell: its stage, a progress bar, and the results so far."""
+        """Return the line for the running cell: its stage, a progress bar, and the results so far."""
         now = self.state.now
         if now is None:
             return Text("waiting for the first cell", theme.QUIET)
@@ -236,7 +237,7 @@ class AttentionScreen:
         return line.append(f"   {estimate}" if estimate else "", "bold")
 
     def _sections(self, plain: bool, width: int) -> list[Section]:
-        """Return a section per quantity, with the grids of all implementations in the setting of the running cell."""
+        """Return a section per quantity with a grid per implementation, limited to the setting of the running cell."""
         cells = [cell for _, cell in self.state.cells]
         if cells:
             like = (self.state.now or cells[0]).cell
@@ -282,7 +283,7 @@ def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
 
 
 def _estimate(cell: CellState, width: int) -> str:
-    """Return the medians so far, abbreviated if there is little room."""
+    """Return the medians so far, with short names if there is little room."""
     known = [(name, value) for name, value in (("forward", cell.forward), ("backward", cell.backward)) if value]
     whole = "  ".join(f"{name} {units.seconds(value)}" for name, value in known)
     return whole if len(whole) <= width else "  ".join(f"{name[0]}wd {units.seconds(value)}" for name, value in known)
@@ -298,7 +299,7 @@ def _value(cell: CellState, kind: Shown) -> float | None:
 
 
 def _best(cells: Iterable[CellState], kind: Shown) -> Best:
-    """Return the smallest value for each d and N; empty for a single implementation."""
+    """Return the smallest value for each d and N; empty if there is only one implementation."""
     cells = list(cells)
     if len({cell.cell.implementation for cell in cells}) < 2:
         return {}
@@ -320,7 +321,7 @@ def _grid(
     label: int,
     plain: bool,
 ) -> list[Text]:
-    """Return a heading with the implementation and the sequence lengths, and a line per head dimension."""
+    """Return a heading with the implementation and the sequence lengths, followed by a line per head dimension."""
     places = {(cell.cell.dim, cell.cell.seq): cell for cell in cells}
     heading = Text(cells[0].cell.implementation.ljust(label), "bold")
     lines = [heading.append("".join(str(n).rjust(PLACE) for n in lengths), theme.QUIET)]
@@ -336,7 +337,6 @@ def _grid(
 def _shown(
     cell: CellState | None, kind: Shown, best: float | None, now: CellState | None, plain: bool
 ) -> tuple[str, str]:
-    """Return the text and the style of one grid entry."""
     if cell is None:
         return "", ""
     found = _value(cell, kind)
@@ -357,12 +357,12 @@ def _shown(
 
 
 def _short(unit: Unit, value: float) -> str:
-    """`12.3 ms`, `64.0 M`: never longer than seven characters."""
+    """Return a quantity in at most seven characters: `12.3 ms`, `64.0 M`."""
     return units.short(unit, value).replace("iB", "")
 
 
 def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
-    """Return as many sections as fit, and at least the grid of the running implementation."""
+    """Return the lines of the sections that fit, and at least the grid of the running implementation."""
     lines: list[Text] = []
     left_out = 0
     for number, section in enumerate(sections):
@@ -437,7 +437,7 @@ def result(cell: CellState) -> str:
 
 
 class AttentionLines(CellLines):
-    """Progress lines for output that is not a terminal: a line per finished cell."""
+    """Progress lines without a terminal: one for each finished cell."""
 
     blank = AttentionState()
     always = _NAMED

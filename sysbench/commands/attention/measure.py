@@ -1,4 +1,4 @@
-"""Measure attention: time of forward and backward, memory, the operator that runs, and errors relative to fp64."""
+"""Measure attention: times of forward and backward, memory, the operator that runs, and errors relative to fp64."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ LONGEST_CHECKED = 2048
 """Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""
 
 GENEROUS = 8
-"""Upper bound on the memory of implementations whose tensors can be counted, as a multiple of two N × N tensors and of
+"""Upper bound on the memory of implementations whose tensors can be counted, as a multiple of two N × N tensors plus
 inputs and outputs."""
 
 ROTATED = 3
-"""Number of copies of the input that calls on a GPU alternate between."""
+"""Number of copies of the input between which calls on a GPU alternate."""
 
 COLD_BYTES = 256 * 2**20
-"""Size of the buffer that --cold writes before every call: several times the size of any current cache."""
+"""Size of the buffer that --cold overwrites before every call; several times larger than any current cache."""
 
 
 def run(
@@ -92,19 +92,19 @@ def run(
 
 
 class _Pace:
-    """Speed of each implementation on earlier inputs, in seconds per FLOP of forward and backward."""
+    """Speed of each implementation on earlier inputs, in seconds per FLOP of forward and backward together."""
 
     def __init__(self) -> None:
         self._seconds_per_flop: dict[tuple[str, ...], float] = {}
 
     def refuse_long(self, cell: AttentionCell, device: torch.device) -> None:
-        """Raise OverBudgetError if smaller cells suggest that this one would exceed --budget."""
+        """Raise OverBudgetError if the pace of earlier cells suggests that this cell would exceed --budget."""
         pace = self._seconds_per_flop.get(self._kind(cell, device))
         if pace is not None:
             _refuse_over_budget(cell, pace * _flops(cell))
 
     def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
-        """Record the time of one forward and backward; raises OverBudgetError if all calls would take too long."""
+        """Record the time of one call per phase; raises OverBudgetError if all calls would exceed --budget."""
         self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
         _refuse_over_budget(cell, pair_s)
 
@@ -114,7 +114,7 @@ class _Pace:
 
 
 _PACE = _Pace()
-"""Pace of all cells of this worker process."""
+"""Speeds seen in this worker process."""
 
 
 def _flops(cell: AttentionCell) -> int:
@@ -162,7 +162,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         peak_allocated_bytes=result.allocated_peak_bytes,
         peak_reserved_bytes=result.reserved_peak_bytes,
     )
-    with suppress(UnavailableError):  # for GPUs of unknown speed, memory is all that is known
+    with suppress(UnavailableError):  # times are unknown for GPUs without rates
         yield predicted(cell, known, result.trace)
 
 
@@ -177,7 +177,7 @@ def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionA
 
 
 def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
-    """Raise BeyondMemoryError for a cell that does not fit into host memory and would cause swapping."""
+    """Raise BeyondMemoryError for a cell that would make the machine swap, after yielding its memory requirement."""
     available = host_available_bytes()
     # Counting is slow, and most cells are far below the limit.
     if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
@@ -222,7 +222,7 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
     # This is outside the except block because the traceback would keep tensors alive.
     calls.forget()
     if on.type == "cuda" and on.memory_bytes is not None:
-        # Simulate how much memory it would have needed on this GPU; without these details it still fails.
+        # Simulate how much memory the cell would have needed on this GPU; these details are optional.
         with suppress(UnavailableError):
             yield _accounted_by(simulate(cell, Gpu.like(on, on.memory_bytes), allocator_settings()), cell)
     raise DoesNotFitError("memory ran out")
@@ -230,7 +230,7 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
 
 @dataclass(frozen=True)
 class _Base:
-    """Bytes in CUDA's allocator before a cell allocates anything; None on other devices."""
+    """Bytes in CUDA's allocator before a cell allocates anything; `allocated_bytes` is None on other devices."""
 
     allocated_bytes: int | None
     reserved_bytes: int
@@ -245,12 +245,12 @@ class _Base:
         return cls(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device))
 
     def above(self, device: torch.device) -> int:
-        """Return the bytes allocated since this state."""
+        """Return the bytes allocated since this state; 0 on devices other than CUDA."""
         return _allocated(device) - self.allocated_bytes if self.allocated_bytes is not None else 0
 
 
 class _Calls(AttentionCall):
-    """Repeated calls on one input; the graph for backward is always built outside the timed region."""
+    """Repeated calls on one input. Forward, which builds the graph, is outside the timed region of backward."""
 
     def __init__(
         self, cell: AttentionCell, function: Attention, inputs: Inputs, gradient: Tensor, clock: Clock
@@ -262,9 +262,9 @@ class _Calls(AttentionCall):
         self._rotation = cycle([inputs])
 
     def prepare(self, sets: int) -> None:
-        """Alternate between this many copies of the input, so that the next input is never in a cache.
+        """Make calls alternate between `sets` copies of the input, so that the next input is in no cache.
 
-        With --cold, caches are also flushed; the buffer for that is allocated here.
+        With --cold, also allocate the buffer that flushes the caches.
         """
         copies = [_copies(self.inputs) for _ in range(1, sets)]
         self._rotation = cycle([self.inputs, *copies])
@@ -272,7 +272,6 @@ class _Calls(AttentionCall):
             self._cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=self.gradient.device)
 
     def time(self, phase: Literal["forward", "backward"]) -> PhaseSample:
-        """Time one call of a phase, between two synchronizations."""
         self.forget()
         self.inputs = next(self._rotation)
         if phase == "backward":
@@ -289,7 +288,7 @@ def _copies(inputs: Inputs) -> Inputs:
 
 
 def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Call forward and backward once, which compiles them if necessary, check the results, and name the operator."""
+    """Call forward and backward once, compiling them if necessary; check the results and yield the operator."""
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
         yield entered(cell.key, "compiling")
@@ -339,7 +338,7 @@ def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
 def _memory_of(
     cell: AttentionCell, calls: _Calls, device: torch.device, base: _Base, held_bytes: int
 ) -> Iterator[Event]:
-    """Yield memory: from the allocator on CUDA, elsewhere counted tensor by tensor if possible."""
+    """Yield the memory: from the allocator on CUDA, otherwise counted tensor by tensor if possible."""
     if base.allocated_bytes is None:
         needs = counted(cell, real=calls.inputs)
         if needs is not None:
@@ -378,7 +377,7 @@ def _memory_of(
 
 
 def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Run the warm-up calls, then all forwards, then all backwards."""
+    """Time the warm-up calls, then all forward calls, then all backward calls."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
     # Large inputs fit in no cache and need no copies.
     small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES
@@ -396,7 +395,7 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
 
 
 def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
-    """Compare the first sequence with fp64; for long sequences, only some queries and no gradients of k and v."""
+    """Compare the first sequence with fp64; if it is long, only its last queries, without gradients of k and v."""
     calls.forget()
     calls.attend()
     calls.differentiate()
@@ -420,7 +419,7 @@ def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
 
 
 def _last_queries(cell: AttentionCell, n: int) -> Attention:
-    """Return attention of the last queries only; with a causal mask, each query sees keys up to its own position."""
+    """Return a reference for the last queries only; with a causal mask, each query sees keys up to its own position."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])

@@ -1,4 +1,4 @@
-"""Count the memory of attention on the host tensor by tensor, on real tensors or in advance without data."""
+"""Count the memory of attention on the host tensor by tensor; the tensors are real or have no data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTED = ("naive", "sdpa-math", "sdpa-flash")
 
 @dataclass(frozen=True)
 class Needs:
-    """Memory in whole blocks of an allocator, including inputs."""
+    """Memory that attention needs, including inputs, in whole blocks of an allocator."""
 
     before_backward_bytes: int
     saved_bytes: int
@@ -34,7 +34,7 @@ class Needs:
 
 
 class _Ledger(DispatchMode):
-    """Dispatch mode that records the live tensors, and those at the peak."""
+    """Dispatch mode that records the live tensors, and those alive at the peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,6 @@ class _Ledger(DispatchMode):
         self.watch = StorageWatch(self._allocated, self._freed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator and record the tensors that it returns."""
         result = func(*args, **(kwargs or {}))
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):
@@ -56,7 +55,7 @@ class _Ledger(DispatchMode):
         return result
 
     def see(self, tensor: Tensor, name: str) -> None:
-        """Record a tensor under this name, unless its memory is already recorded."""
+        """Record a tensor under a name, unless its memory is already recorded."""
         self._made = (name, tensor)
         self.watch.see(tensor)
 
@@ -81,9 +80,9 @@ class _Ledger(DispatchMode):
 
 
 def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
-    """Return the memory of one forward and one backward; None for an implementation whose tensors are not visible.
+    """Return the memory of one forward and one backward call; None if the implementation's tensors cannot be counted.
 
-    Operators run on the `real` inputs if given, and otherwise on tensors without data, which takes no time or memory.
+    Operators run on the `real` inputs if given, otherwise on tensors without data, which take neither time nor memory.
     """
     if cell.implementation not in COUNTED:
         return None

@@ -15,7 +15,7 @@ from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Second
 
 
 class AttentionTimed(Event):
-    """One forward, or one backward, of attention."""
+    """The time of one forward or backward call."""
 
     event: Literal["attention_timed"] = "attention_timed"
     cell: str
@@ -27,15 +27,15 @@ class AttentionTimed(Event):
 
 
 class AttentionMemory(Event):
-    """Memory after one forward, and peak memory of forward and backward."""
+    """Memory after one forward call, and peak memory of forward and backward together."""
 
     event: Literal["attention_memory"] = "attention_memory"
     cell: str
     source: Source
     before_backward_bytes: Bytes | None
-    """Everything that is alive when backward begins: inputs, output and saved tensors."""
+    """All tensors that are alive when backward begins: inputs, output and saved tensors."""
     saved_bytes: Bytes | None
-    """What forward saves for backward besides its inputs and its output."""
+    """Tensors that forward saves for backward, except its inputs and its output."""
     peak_allocated_bytes: Bytes | None
     peak_reserved_bytes: Bytes | None = None
     """Peak of the allocator's reserved memory; None if unknown, or without an allocator."""
@@ -44,7 +44,7 @@ class AttentionMemory(Event):
 class AttentionPredicted(Grounds, Event):
     """Predicted times of forward and backward on a GPU, with their intervals; the cell was not run.
 
-    Times exclude launch overhead, as when measured on CUDA, where calls are launched ahead.
+    Times exclude launch overhead, like times measured on CUDA, where kernels are launched in advance.
     """
 
     event: Literal["attention_predicted"] = "attention_predicted"
@@ -52,7 +52,7 @@ class AttentionPredicted(Grounds, Event):
 
 
 class AttentionKernels(Event):
-    """The operator that attention actually ran."""
+    """The operator that computed attention."""
 
     event: Literal["attention_kernels"] = "attention_kernels"
     cell: str
@@ -62,7 +62,7 @@ class AttentionKernels(Event):
 
 
 class AttentionError(Frozen):
-    """Error of a result relative to the same computation in fp64."""
+    """Error of a result, relative to the same computation in fp64."""
 
     max_abs: Number
     relative: Number
@@ -70,18 +70,18 @@ class AttentionError(Frozen):
 
 
 class AttentionChecked(Event):
-    """Errors of an implementation relative to fp64, on a sample of the input."""
+    """Errors of an implementation relative to fp64, for part of the input."""
 
     event: Literal["attention_checked"] = "attention_checked"
     cell: str
     errors: dict[str, AttentionError]
     """Errors of `output`, and of the gradients of `q`, `k` and `v`."""
     sample: str
-    """The checked part: `1 of 8 sequences`."""
+    """The checked part of the input: `the first sequence`."""
 
 
 class AttentionTensor(Frozen):
-    """One tensor that attention needs."""
+    """A tensor that attention needs."""
 
     name: str
     shape: list[Count]
@@ -91,7 +91,7 @@ class AttentionTensor(Frozen):
 
 
 class AttentionAccounted(Event):
-    """Memory that a cell that does not fit would need."""
+    """Memory requirement of a cell that does not fit."""
 
     event: Literal["attention_accounted"] = "attention_accounted"
     cell: str
@@ -99,11 +99,11 @@ class AttentionAccounted(Event):
     """All tensors alive at the peak."""
     available_bytes: Bytes | None
     reserved_bytes: Bytes | None = None
-    """Memory that the allocator would have to reserve for them; None if unknown."""
+    """Memory that the allocator would have to reserve for these tensors; None if unknown."""
 
 
 class AttentionRates(Frozen):
-    """Rates of one phase of attention at its mean time."""
+    """Rates of one phase of attention, from its mean time."""
 
     flops: Flops
     """FLOPs of the two or four matrix products, halved under a causal mask."""
@@ -118,7 +118,7 @@ class AttentionRates(Frozen):
 
 
 class AttentionCellRecord(CellRecord):
-    """One cell of `sysbench attention`; values that were neither measured nor simulated are None."""
+    """Results of one cell of `sysbench attention`; values that were neither measured nor simulated are None."""
 
     cell: AttentionCell = Field(alias="axes")
 
@@ -134,7 +134,7 @@ class AttentionCellRecord(CellRecord):
     device_events: bool
     """Whether times are measured by device events; otherwise by the host's clock between two synchronizations."""
     warmup_samples_s: dict[str, list[Seconds]]
-    """Times by phase, in order."""
+    """Times of the warm-up calls by phase, in order."""
     before_backward_bytes: Bytes | None
     saved_bytes: Bytes | None
     peak_allocated_bytes: Bytes | None
@@ -151,13 +151,13 @@ class AttentionCellRecord(CellRecord):
     tensors: list[AttentionTensor]
     """The tensors of a cell that does not fit."""
     needed_bytes: Bytes | None = None
-    """Reserved memory that a cell that does not fit would need, in bytes."""
+    """Reserved memory that the cell would need; only for a cell that does not fit."""
     available_bytes: Bytes | None
     prediction: Grounds | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Times on a GPU that is not present; None if they were measured, or if its speed is unknown."""
+    """Times on a simulated GPU; None if the cell was measured, or if the rates of the GPU are unknown."""
 
 
 class AttentionRecord(RunRecord[AttentionCellRecord]):
-    """The final summary of `sysbench attention`."""
+    """Record of a run of `sysbench attention`."""
 
     kind: Literal["attention"] = "attention"

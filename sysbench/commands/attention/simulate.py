@@ -1,7 +1,7 @@
 """Simulate attention on a GPU that need not be present: saved bytes, peak, tensors, and predicted times.
 
-As in a measured cell, cuBLAS allocates its workspaces and the allocator its segments in a first call, and the results
-are those of the second call.
+Like measurements, results describe the second call, because the first call also allocates cuBLAS's workspaces and the
+allocator's segments.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class SimulatedAttention:
-    """Memory of one forward and one backward on a GPU, in blocks as CUDA's allocator counts them.
+    """Memory of one forward and one backward call on a GPU, in blocks as CUDA's allocator counts them.
 
-    For compiled attention, it is the memory of the eager code; how much the compiler saves is unknown.
+    For compiled attention, this is the memory of the eager code, because the savings of the compiler are unknown.
 
-    before_backward_bytes  inputs, tensors that the implementation holds, output and saved tensors
-    saved_bytes            what forward saves besides its inputs and its output
-    allocated_peak_bytes   everything, including the output's gradient and cuBLAS's workspaces
-    reserved_peak_bytes    memory that the allocator reserves for it
+    before_backward_bytes  inputs, tensors that the implementation holds, output, and saved tensors
+    saved_bytes            tensors that forward saves, except its inputs and its output
+    allocated_peak_bytes   all tensors, including the output's gradient, and cuBLAS's workspaces
+    reserved_peak_bytes    memory that the allocator reserves for them
     available_bytes        memory that the allocator could reserve
     at_peak                tensors that are alive at the peak
-    verdict                whether it fits; if not, the other numbers are for a GPU with enough memory
-    trace                  kernels of that forward and backward
+    verdict                whether the cell fits; if not, the other numbers are for a GPU with enough memory
+    trace                  kernels of these two calls
     """
 
     before_backward_bytes: int
@@ -89,7 +89,7 @@ class SimulatedAttention:
 
 
 def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedAttention:
-    """Simulate the memory of `cell` on `gpu`; raises UnavailableError if that is not supported."""
+    """Simulate the memory of `cell` on `gpu`; raises UnavailableError if this is not supported."""
     settings = settings or AllocatorSettings()
     run = _Run(cell, gpu)
     recording = run.recorded()
@@ -118,7 +118,7 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
 
 
 def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPredicted:
-    """Predict forward and backward on that GPU; raises UnavailableError if its speed is unknown."""
+    """Predict the times of forward and backward on a GPU; raises UnavailableError if its rates are unknown."""
     rates = GpuRates.of(known)
     found = predict(trace, rates, host_of(known))
     return AttentionPredicted(
@@ -135,7 +135,7 @@ def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPr
 
 
 class _Run:
-    """Calls of a cell on tensors without data."""
+    """Runs a cell on tensors without data."""
 
     def __init__(self, cell: AttentionCell, gpu: Gpu) -> None:
         self.output_bytes = 0
@@ -180,7 +180,7 @@ class _Run:
         return written.with_tf32() if self._cell.precision == "tf32" else written
 
     def held_bytes(self, replay: Replay, recording: Recording) -> int:
-        """Bytes of the inputs, and of tensors that the implementation creates and holds."""
+        """Return the bytes of the inputs and of tensors that the implementation holds between calls."""
         return sum(replay.sizes[number] for number in recording.live_at(self._held_until))
 
     def _built(self) -> AttentionCall:
@@ -207,11 +207,11 @@ class _Run:
             raise UnavailableError(f"{self._cell.implementation} did not return attention of q, k and v")
         self.output_bytes = output.untyped_storage().nbytes()
         if first:
-            torch.isfinite(output).all()  # as in a measurement
+            torch.isfinite(output).all()  # a measurement also checks for finite values, which allocates
 
 
 class _Labels(DispatchMode):
-    """Dispatch mode that names allocations; it is outside the simulated device, so that it sees its results."""
+    """Dispatch mode that names allocations; it wraps the simulated device in order to see the results of operators."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -220,7 +220,6 @@ class _Labels(DispatchMode):
         self._found: dict[int, tuple[str, list[int], str, Made]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator and record what it allocates."""
         first = self._recorder.count
         result = func(*args, **(kwargs or {}))
         name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
@@ -232,14 +231,13 @@ class _Labels(DispatchMode):
         return result
 
     def described(self, number: int, size_bytes: int) -> AttentionTensor:
-        """Describe an allocation whose block has this size."""
         name, shape, dtype, phase = self._found[number]
         if self._recorder.is_workspace(number):
             name = "workspace of cuBLAS"
         return AttentionTensor(name=name, shape=shape, dtype=dtype, size_bytes=size_bytes, phase=phase)
 
     def note(self, tensor: Tensor, name: str, first: int = 0) -> None:
-        """Give a tensor this name, unless its memory was allocated before allocation `first`."""
+        """Name a tensor, unless its memory was allocated before allocation `first`."""
         number = self._recorder.device.number_of(tensor)
         if number is not None and number >= first:
             self._found[number] = (name, list(tensor.shape), str(tensor.dtype).removeprefix("torch."), self.made_in)

@@ -41,7 +41,7 @@ _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def _implementations(value: object) -> tuple[str, ...]:
-    """Parse implementations: known names, and functions of the user as `module:function`."""
+    """Parse names of implementations, and `module:function` for the user's own functions."""
     names = texts(value)
     for name in names:
         if name not in IMPLEMENTATIONS and not _OWN.fullmatch(name):
@@ -51,9 +51,9 @@ def _implementations(value: object) -> tuple[str, ...]:
 
 
 def not_simulated(implementation: str, gpu: str) -> str | None:
-    """Return why an implementation cannot be simulated on this GPU, or None if it can.
+    """Return the reason why an implementation cannot be simulated on this GPU, or None if it can.
 
-    For `compiled`, only times are predicted, because what Inductor saves or recomputes is known only after it has run.
+    For `compiled`, only times are predicted, because it is unknown before a run what Inductor saves or recomputes.
     """
     if implementation != "compiled" or hardware.named(gpu).rates:
         return None
@@ -64,7 +64,7 @@ def not_simulated(implementation: str, gpu: str) -> str | None:
 
 
 class AttentionCell(RunCell):
-    """One implementation on one input: q, k and v of (batch, heads, seq, dim), or without heads (batch, seq, dim)."""
+    """One implementation on one input: q, k, v (batch, heads, seq, dim), or (batch, seq, dim) without heads."""
 
     kind: Literal["attention"] = "attention"
     implementation: str
@@ -75,7 +75,7 @@ class AttentionCell(RunCell):
     causal: bool
     precision: Precision
     simulate: str | None
-    """The GPU to simulate; None to measure."""
+    """The GPU to simulate; None to measure the cell."""
     warmup: Steps
     repeats: Size
     budget: Seconds
@@ -90,26 +90,26 @@ class AttentionCell(RunCell):
 
     @property
     def simulated(self) -> str | None:
-        """The simulated GPU, if any."""
+        """The GPU to simulate; None if the cell is measured."""
         return self.simulate
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """All sizes that increase the memory requirement."""
+        """Sizes that increase the memory requirement when they grow."""
         return (self.batch, self.heads or 1, self.seq, self.dim)
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Everything that two cells must have in common for their extents to be comparable."""
+        """Values that two cells must share before their memory requirements are compared by `extent`."""
         return (self.implementation, self.precision, str(self.causal))
 
     @property
     def title(self) -> str:
-        """Short description of the cell."""
+        """Short description of the cell: `naive d 64 N 1024`."""
         return f"{self.implementation} d {self.dim} N {self.seq}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return why this cell cannot run, in one line, or None if it can; simulations follow the rules of CUDA."""
+        """Return why this cell cannot run, in one line, or None if it can; simulations follow CUDA's rules."""
         if self.simulate is not None:
             return not_simulated(self.implementation, self.simulate) or threads_problem(self, "cuda")
         if device == "cpu" and self.precision == "fp16":
@@ -203,7 +203,7 @@ class AttentionSpec(RunSpec):
         return self
 
     def cells(self) -> Iterator[AttentionCell]:
-        """Yield every cell of the run: inputs in ascending order, and all implementations of each input."""
+        """Yield every cell of the run: inputs in the order of the axes, and for each input all implementations."""
         axes = (self.simulate or (None,), self.device, self.threads or (None,), self.precision, self.batch)
         for gpu, device, threads, precision, batch, heads in product(*axes, self.heads or (None,)):
             for dim, seq, implementation in product(self.dim, self.seq, self.impl):
@@ -227,7 +227,7 @@ class AttentionSpec(RunSpec):
 
 
 class AttentionOptions(SavedOptions):
-    """Options of a sweep, including figures to draw."""
+    """Run options of `sysbench attention`, including the figures to draw."""
 
     figure: Annotated[Path | None, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=None, description="Draw times and memory over the sequence length: .png, .svg or .pdf."

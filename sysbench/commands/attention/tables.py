@@ -1,4 +1,4 @@
-"""Tables of `sysbench attention`: sweep, implementation comparison, growth, memory; simulated results are marked."""
+"""Tables of `sysbench attention`; titles say whether results are simulated or predicted."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ CLOSE = 1.05
 """Times up to this multiple of the best time are coloured like the best."""
 
 FAR = 2.0
-"""Times from this multiple of the best time on are coloured as bad."""
+"""Times of at least this multiple of the best time are coloured as bad."""
 
 MOST_ROWS = 32
-"""Largest number of rows of the default comparison; a longer one shows a single head dimension."""
+"""Largest number of rows in the default comparison; if there are more, it shows a single head dimension."""
 
 _PREDICTED = re.compile(r"about \d[\d.]* \w+")
 
@@ -75,7 +75,7 @@ def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selecti
 
 
 def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
-    """Return the tables called `names`; by default the comparison, or the sweep of a single implementation."""
+    """Return the tables called `names`; by default the comparison, or the sweep if there is one implementation."""
     chosen = tuple(names)
     if not chosen:
         if len(implementations(record.cells)) < 2:
@@ -90,7 +90,7 @@ def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
 
 
 def subject(record: AttentionRecord) -> tuple[str, ...]:
-    """Return the common properties of all cells: `attention`, `batch 8`, `causal`, `fp32`, the device, the repeats."""
+    """Return the properties that all cells share: `attention`, `batch 8`, `causal`, `fp32`, the device, the repeats."""
     if not record.cells:
         return ("attention",)
     cell, differing = record.cells[0].axes, varying(record.cells)
@@ -119,7 +119,7 @@ def varying(cells: Cells) -> tuple[str, ...]:
 
 
 def status(cell: AttentionCellRecord) -> Word:
-    """Return the outcome of a cell; running out of memory counts as a result."""
+    """Return the outcome to show for a cell; `simulated` or `predicted` for a finished cell that was not measured."""
     if cell.outcome == "ok":
         return Word("ok" if cell.source == "measured" else cell.source, "quiet")
     if over_memory(cell):
@@ -131,7 +131,6 @@ def status(cell: AttentionCellRecord) -> Word:
 
 
 def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
-    """Return the values of the columns of these axes."""
     absent = {"simulate": "measured", "heads": "none"}
     return tuple(absent.get(axis, "") if cell.get(axis) is None else cell[axis] for axis in named)
 
@@ -139,7 +138,7 @@ def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
 def _along(
     named: Callable[[Any], Sequence[str]], cell_of: Callable[[Any], AttentionCellRecord] = lambda row: row
 ) -> Leading:
-    """Declare leading columns for axes that depend on the cells of the table."""
+    """Declare leading columns for the axes that `named` returns for the cells of a table."""
 
     def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
         axis_names = named(part)
@@ -168,7 +167,7 @@ def _per_second(
     of: Literal["flops", "bytes_moved", "limit_s"],
     time: Literal["mean", "median"],
 ) -> float | None:
-    """Return a rate: a number divided by the measured or predicted time that the row shows."""
+    """Divide the amount `of` by the measured or predicted time of a phase."""
     found, instead = getattr(cell, phase), predicted(cell, phase)
     taken_s = getattr(found, f"{time}_s") if found else instead.point_s if instead else None
     amount = getattr(cell.rates[phase], of) if phase in cell.rates else None
@@ -181,7 +180,7 @@ def _error(cell: AttentionCellRecord, *names: str) -> Measure | None:
 
 
 def _marked(title: str, cells: Cells, *, times: bool = False) -> str:
-    """Return the title of a table, marked if its times are predicted or its memory is simulated."""
+    """Return the title of a table, with a mark if its times are predicted or its memory is simulated."""
     if times and _is_predicted(cells):
         return f"{MARK}: {title}"
     return f"{title}, simulated" if cells and all(cell.cell.simulated for cell in cells) else title
@@ -250,8 +249,6 @@ SWEEP = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Cells whose implementations are compared with each other."""
-
     cells: Cells
     where: str = ""
     hint: str = ""
@@ -263,11 +260,11 @@ class _Comparison:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The axes of the rows, the implementation last."""
+        """The axes in leading columns, the implementation last."""
         return (*(axis for axis in varying(self.cells) if axis != "implementation"), "implementation")
 
     def rows(self) -> list[_Row]:
-        """Rows sorted by input, then by implementation in the order of the run."""
+        """Return the rows, sorted by input, then by implementation in the order of the run."""
         order, named = implementations(self.cells), self.named[:-1]
 
         def place(cell: AttentionCellRecord) -> tuple[Any, ...]:
@@ -290,20 +287,20 @@ class _Comparison:
 
 @dataclass(frozen=True)
 class _Row:
-    """A cell, and for each phase the shortest median of all implementations on the same input."""
+    """A cell, and the best time of each phase: the shortest of all implementations on the same input."""
 
     cell: AttentionCellRecord
     best_s: Mapping[Quantity, float | None]
 
     def median(self, phase: Quantity) -> Cell:
-        """Return the median or the prediction, coloured by its ratio to the best."""
+        """Return the median or predicted time, coloured by its ratio to the best time."""
         found = value(self.cell, phase)
         if found is None:
             return NOTHING if self.cell.cell.simulated else None
         return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(phase))
 
     def over_best(self, phase: Quantity) -> Cell:
-        """Return the median as a multiple of the best."""
+        """Return the median or predicted time as a multiple of the best time."""
         found, best_s = value(self.cell, phase), self.best_s[phase]
         return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else NOTHING
 
@@ -319,14 +316,13 @@ def _flops_note(part: _Comparison, phase: str) -> str:
 
 
 def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declared: Any) -> Field:
-    """Declare a column below the name of each phase; columns of backward are less important than those of forward."""
+    """Declare a column in the group of each phase; columns of backward are less important than those of forward."""
     return Field(
         key, title, unit, "{phase}", lambda part, phase: importance + (phase == "backward"), optional=True, **declared
     )
 
 
 def _of_cell(declared: Field, importance: int) -> Field:
-    """Adapt a column of cells to rows that contain a cell."""
     return replace(declared, importance=importance, optional=True, get=lambda row: declared.get(row.cell))
 
 
@@ -403,7 +399,7 @@ COMPARISON = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Grid:
-    """One quantity of one implementation."""
+    """A table of one quantity and implementation: head dimensions by sequence lengths."""
 
     name: str
     quantity: Quantity
@@ -411,7 +407,6 @@ class _Grid:
 
     @classmethod
     def all_of(cls, record: AttentionRecord) -> Iterator[_Grid]:
-        """Yield every grid that has at least one value."""
         for cells in settings(record.cells):
             for name, quantity in product(implementations(cells), QUANTITIES):
                 here = [cell for cell in cells if cell.cell.implementation == name]
@@ -425,7 +420,7 @@ class _Grid:
         return _marked(f"{self.name}: {NAMES[self.quantity]}, {what}", self.cells, times=times)
 
     def rows(self) -> list[tuple[int, dict[int, Cell]]]:
-        """Return the head dimensions, each with values by sequence length."""
+        """Return each head dimension with its values by sequence length."""
         known: dict[int, dict[int, Cell]] = {dim: {} for dim in dims(self.cells)}
         for cell in self.cells:
             found = value(cell, self.quantity)
@@ -464,7 +459,7 @@ GRID = DeclaredTable(
 
 
 def _growth(each: Growth) -> tuple[Cell, str]:
-    """Return the exponent and its interval; without a single power law, the exponent at the largest sizes."""
+    """Return the exponent and the scatter of the fit; without a single power law, the exponent at the largest sizes."""
     law = each.law
     if isinstance(law, NoPowerLaw):
         return Word("no single power law", "quiet"), f"{law.slopes[-1].exponent:.2f} at the end"
@@ -582,7 +577,7 @@ def _accounting_title(cell: AttentionCellRecord) -> str:
 
 
 def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str, Measure]]:
-    """Yield the tensors, largest first, and their total."""
+    """Yield the tensors, largest first, then the total, reserved and available memory."""
     for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
         shape = " × ".join(map(str, each.shape)) or NOTHING
         yield each.name, shape, each.dtype, each.phase, Measure(each.size_bytes)
@@ -689,7 +684,7 @@ TABLES: dict[str, DeclaredTable] = {
 
 
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
-    """Return the plan of a run: its cells, their FLOPs, and computed memory; nothing is measured."""
+    """Return the plan of a run: its cells, with their FLOPs and their memory by formula. Nothing is measured."""
     specs = [cell.model_dump() for cell in planned]
     named = tuple(axis for axis in AXES if len({str(spec.get(axis)) for spec in specs}) > 1) or ("implementation",)
     columns = (
@@ -716,7 +711,7 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
 
 
 def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
-    """Yield why cells have no numbers, grouped by implementation and reason; findings cover memory."""
+    """Yield the reasons why cells have no numbers, grouped by implementation; findings cover out-of-memory cells."""
     grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
     for cell in record.cells:
         if cell.outcome != "ok" and not over_memory(cell):

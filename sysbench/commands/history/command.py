@@ -1,4 +1,4 @@
-"""`sysbench history`: earlier runs → list → show, or remove."""
+"""`sysbench history`: find earlier runs, then list, show or remove them."""
 
 from __future__ import annotations
 

@@ -23,18 +23,18 @@ from sysbench.spec.command_options import command_line
 
 @dataclass(frozen=True)
 class Earlier:
-    """A run with its log and its record, or a directory of runs."""
+    """An earlier run with its log and record, or a directory of runs."""
 
     name: str
     path: Path
-    """The directory; for a single run its record, or its log if there is no record."""
+    """The directory of runs; for a single run, its record, or its log if there is no record."""
     files: tuple[Path, ...]
     kind: str
-    """Its command: `run` for an experiment, `compare` for an `--ab` comparison, and empty for a user's directory of
+    """Command of the run: `run` for an experiment, `compare` for an `--ab` comparison; empty for a user's directory of
     runs, which is never removed.
     """
     what: str
-    """The command line that repeats it, without the command; the call in the user's program; the name of an experiment;
+    """Options that repeat the run on the command line; the call in the user's program; the name of an experiment;
     empty if unreadable.
     """
     began_s: float
@@ -44,21 +44,21 @@ class Earlier:
 
     @property
     def removable(self) -> bool:
-        """Whether sysbench created all of its files, and no other process is writing to them."""
+        """Whether sysbench created all files of the run, and no other process is writing to them."""
         return bool(self.kind) and self.kind != "unknown" and not (self.path.is_dir() and _locked(self.path))
 
     @property
     def size_bytes(self) -> int:
-        """Size of its files."""
+        """Total size of the files."""
         return sum(path.stat().st_size for path in self.files)
 
     @property
     def touched_s(self) -> float:
-        """Time when it began or was last written to, whichever is later, so that a run in progress is not old."""
+        """Start time or last write, whichever is later, so that a run in progress does not count as old."""
         return max(self.began_s, *(path.stat().st_mtime for path in self.files))
 
     def remove(self) -> None:
-        """Remove its files; raises OutputError."""
+        """Remove all files of the run; raises OutputError."""
         try:
             if self.path.is_dir():
                 shutil.rmtree(self.path)
@@ -70,13 +70,13 @@ class Earlier:
 
 
 def earlier(directory: Path) -> list[Earlier]:
-    """Return all runs in a directory, the newest first; raises LogError for a directory that cannot be read."""
+    """Return all runs in a directory, the newest first; raises LogError if the directory cannot be read."""
     found = [_of(directory, name, paths) for name, paths in runs.entries(directory)]
     return sorted(found, key=lambda each: each.began_s, reverse=True)
 
 
 def one(name: str, directory: Path) -> Earlier:
-    """Return the run with this name or path; raises LogError if there is none, or several."""
+    """Return the run with this name or path; raises LogError unless exactly one run matches."""
     paths = runs.find(name, directory)
     named = Path(name)
     if named.exists():
@@ -85,7 +85,7 @@ def one(name: str, directory: Path) -> Earlier:
 
 
 def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
-    """Return an entry of a directory; `paths` has the log or the record of each of its runs."""
+    """Return the run or directory of runs called `name`; `paths` holds the log or the record of each of its runs."""
     home = directory / name
     if not home.is_dir() or paths[0].stem == name:
         beside = tuple(
@@ -109,8 +109,6 @@ def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The content of a log or record that a list needs."""
-
     kind: str
     what: str
     began_s: float
@@ -127,7 +125,7 @@ def _counted(status: str, cells: Counter[str]) -> str:
 
 
 def _seen(path: Path) -> _Seen:
-    """Read a log or a record; an unreadable one has the status `unreadable` and the file's time."""
+    """Read a log or a record; on failure, the status is `unreadable` and the start is the file's modification time."""
     kind = runs.kind_at(path) or "unknown"
     try:
         spec, began_s, status, cells = _of_log(path) if path.suffix == ".jsonl" else _of_record(path)
@@ -144,7 +142,7 @@ def _of_record(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
 
 
 def _of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
-    """Read a log; if it has no end, the run was killed or is still in progress."""
+    """Return spec, start time, status and outcomes in a log; a log without an end has the status `unfinished`."""
     spec: dict[str, Any] = {}
     began_s, status = 0.0, "unfinished"
     outcomes: dict[str, str] = {}
@@ -166,7 +164,7 @@ def _of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
 def _telling(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
-            # Most lines of a log are samples, which are slow to parse and not needed here.
+            # Most lines of a log are samples, which are slow to parse and are not needed here.
             if (b'"event":"run_' in line[:40] or b'"event":"cell_finished"' in line[:40]) and line.endswith(b"\n"):
                 yield from_json(line)
 

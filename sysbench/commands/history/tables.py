@@ -1,4 +1,4 @@
-"""Output about earlier runs: the list, or a single run."""
+"""Sheets about earlier runs: a list of runs, or a single run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS = (
 
 
 def listing(every: Sequence[Earlier], title: str) -> Sheet:
-    """List the runs in this order."""
+    """Return a list of runs in the given order."""
     rows = tuple(
         (each.name, each.kind, each.what, _when(each), _outcome(each), Measure(each.size_bytes)) for each in every
     )
@@ -29,7 +29,7 @@ def listing(every: Sequence[Earlier], title: str) -> Sheet:
 
 
 def single(each: Earlier) -> Sheet:
-    """Show a run: its spec, its outcome, its files, and commands that accept it."""
+    """Return details of a run: its spec, its outcome, its files, and the commands that accept it."""
     files = tuple((str(path), Measure(path.stat().st_size)) for path in each.files)
     columns = (Column("file", "file"), Column("size", "size", "bytes", wide_range=True))
     ways = {

@@ -1,4 +1,4 @@
-"""`sysbench loop`: show a record; this command runs nothing."""
+"""`sysbench loop`: show a record. This command runs nothing."""
 
 from __future__ import annotations
 

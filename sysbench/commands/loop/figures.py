@@ -1,4 +1,4 @@
-"""Figures of a loop: none, because one table shows its phases."""
+"""Figures of a loop: there are none, because one table shows its phases."""
 
 from __future__ import annotations
 

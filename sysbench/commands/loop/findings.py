@@ -14,7 +14,7 @@ NOTABLE = 0.05
 
 
 def of_run(record: LoopRecord) -> Iterator[Said]:
-    """Yield the longest phase, and the share of the step outside all phases."""
+    """Yield the share of the longest phase in a step, and the share of the step outside all phases."""
     for cell in record.cells:
         whole = cell.phases[STEP].times if cell.phases else None
         if whole is None or doubts(cell, alone=True):

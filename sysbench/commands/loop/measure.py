@@ -1,7 +1,7 @@
-"""Measure a loop in the process that runs it: a step that is called here, or the steps of a program's own loop.
+"""Measure a loop in the process that runs it: sysbench calls the step, or the program runs its own loop.
 
-Measuring code shares the process with the measured code, so it only reads clocks within a step. Between steps it makes
-events, reports progress, and takes a sensor reading once a second.
+The measuring code shares the process with the measured code, so it only reads clocks within a step. Between steps it
+creates events, reports progress, and takes a sensor reading once a second.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ Call = Callable[[], object]
 
 
 class Account:
-    """Context around a measurement that collects the events of a loop, and its record at the end."""
+    """Context manager that collects the events of a loop, and folds them into a record at the end."""
 
     def __init__(self, spec: LoopSpec, save: Path | None, progress: Progress | None) -> None:
-        """Raises UsageError for a device that is not available, and OutputError for a file that cannot be written."""
+        """Raise UsageError for an unavailable device or a file other than .json; OutputError for an unwritable file."""
         if save is not None:
             if save.suffix != ".json":
                 raise UsageError(f"{save} must end in .json, because it will hold a record")
@@ -68,7 +68,7 @@ class Account:
         self.device = torch_device(self._info)
         self.record: LoopRecord | None = None
         self.remark: str | None = None
-        """Add the final events of a loop that ended without an error."""
+        """Remark on a loop that ended without an error, saved as its detail."""
         self._events: list[Event] = []
         self._sampler = system_sampler()
         self._read_s = 0.0
@@ -117,7 +117,7 @@ class Account:
                 error.add_note(f"sysbench: {self.record.cells[0].steps} steps were measured before this{saved}")
 
     def tell(self, event: Event) -> None:
-        """Add an event, and report progress."""
+        """Add an event, and pass it to `progress`."""
         self._events.append(event)
         if self._progress is not None:
             self._progress(event)
@@ -146,7 +146,7 @@ class Account:
         self._read_s = time.monotonic()
 
     def tell_peaks(self) -> None:
-        """Add an event with the memory peaks since the last reset."""
+        """Add an event with the memory peaks since they were last reset."""
         peaks = allocator.peaks(self.device)
         self.tell(
             MemoryMeasured(
@@ -157,7 +157,7 @@ class Account:
 
 
 def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
-    """Return the device with this name; `auto` and `cuda` mean the current GPU. Raises UsageError."""
+    """Return the named device; `auto` and `cuda` mean the current GPU. Raises UsageError if there is none."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         name = f"cuda:{torch.cuda.current_device()}"
     try:
@@ -167,7 +167,7 @@ def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
 
 
 def _ended(error: BaseException | None) -> tuple[Outcome, RunStatus]:
-    """Return how a measurement ended; Ctrl-C and exits count as interruptions, other exceptions as failures."""
+    """Return how loop and run ended; Ctrl-C and exits count as interruptions, other exceptions as failures."""
     if error is None:
         return "ok", "complete"
     if isinstance(error, Exception):
@@ -178,10 +178,10 @@ def _ended(error: BaseException | None) -> tuple[Outcome, RunStatus]:
 def measured(
     step: Call | Mapping[str, Call], spec: LoopSpec, save: Path | None = None, progress: Progress | None = None
 ) -> LoopRecord:
-    """Call the step for warm-up, measure it until its times are precise enough, and return the record.
+    """Call the step for warm-up, then measure it until its times are precise enough, and return the record.
 
     Raises UsageError for an invalid step or device, OutputError for a file that cannot be written, and any exception of
-    the step; earlier steps are saved. Garbage is collected before the measured steps, but not during them.
+    the step; steps before the exception are saved. Garbage is collected before the measured steps, but not during them.
     """
     phases = _functions(step, spec)
     account = Account(spec, save, progress)
@@ -217,7 +217,7 @@ def measured(
 
 
 def _functions(step: object, spec: LoopSpec) -> dict[str, Call]:
-    """Return the phases of a mapping of functions; raises UsageError if `step` is not a step."""
+    """Return the phases of a mapping of functions; empty if `step` is a function. Raises UsageError otherwise."""
     if not isinstance(step, Mapping):
         if not callable(step):
             raise UsageError(

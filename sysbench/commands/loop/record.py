@@ -14,21 +14,21 @@ from sysbench.spec.quantities import Amount, Seconds, Size
 
 
 class LoopTraceRecord(Frozen):
-    """A trace of some steps; their times do not count because the profiler slows them down."""
+    """A trace of some steps. These steps are not measured, because the profiler slows them down."""
 
     path: str
     steps: Size
 
 
 class LoopTraced(LoopTraceRecord, Event):
-    """The trace was written."""
+    """A trace was written."""
 
     event: Literal["loop_traced"] = "loop_traced"
     cell: str
 
 
 class LoopCellRecord(CellRecord):
-    """One loop."""
+    """Results of one loop."""
 
     cell: LoopCell = Field(alias="axes")
 
@@ -53,7 +53,7 @@ class LoopCellRecord(CellRecord):
 
     @property
     def steps(self) -> int:
-        """Number of measured steps; the last one may have no time."""
+        """Number of measured steps, including a last step whose end is unknown."""
         return max((len(clock.samples_s) for each in self.phases.values() if (clock := each.times)), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Record the steps of a program's own loop from the marks in it."""
+"""Record the steps of a program's own loop, using the marks in the program."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ TRACED = 3
 
 
 class Recorder(Stopwatch):
-    """Context around a program's own loop that finds its steps from the marks in it.
+    """Context manager for a program's own loop; it derives the steps from marks in the program.
 
-    A step begins with a phase and ends when this phase begins again. Once `step` is called, only these calls end steps,
-    and everything before the first call is one step. A step in which a phase failed does not count. After `max_steps`
-    measured steps, marks do nothing.
+    A step begins with a phase and ends when this phase begins again. Once `step` has been called, only calls of `step`
+    end a step, and everything before the first call is one step. A step with a failed phase is not counted. After
+    `max_steps` measured steps, marks do nothing.
     """
 
     def __init__(self, spec: LoopSpec, save: Path | None, trace: Path | None) -> None:
-        """Raises the exceptions of `Account`."""
+        """Raise the same exceptions as `Account`; the trace file is checked like the record file."""
         if trace is not None:
             if not trace.name.endswith((".json", ".json.gz")):
                 raise UsageError(f"{trace} must end in .json or .json.gz, because it will hold a trace")
@@ -67,11 +67,11 @@ class Recorder(Stopwatch):
         self._open.__exit__(kind, error, trace)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return the context of a phase; raises UsageError for a wrong name."""
+        """Return a context manager for a phase, a no-op after the last step; raises UsageError for an invalid name."""
         return marks.NOTHING if self._done else super().phase(name)
 
     def enter(self, name: str) -> None:
-        """Begin a phase, and a step if none has begun; raises UsageError inside another phase."""
+        """Begin a phase, and also a step if this phase starts one; raises UsageError inside another phase."""
         if self.inside is None and not self._explicit and self._first in (None, name):
             if self._first is not None and not self._spoiled:
                 self._taken.append(self.end())
@@ -80,12 +80,12 @@ class Recorder(Stopwatch):
         super().enter(name)
 
     def leave(self, name: str, *, failed: bool = False) -> None:
-        """End a phase; if it failed, its step does not count."""
+        """End a phase; if the phase failed, its step is not counted."""
         super().leave(name, failed=failed)
         self._spoiled = self._spoiled or failed
 
     def step(self) -> None:
-        """End a step; raises UsageError inside a phase."""
+        """End a step, and begin the next one; raises UsageError inside a phase."""
         if self._done or threading.get_ident() != self._thread:
             return
         if self.inside is not None:
@@ -99,7 +99,7 @@ class Recorder(Stopwatch):
         self._next()
 
     def _next(self) -> None:
-        """Do the work between two steps, and begin the next step."""
+        """Start or end tracing and measuring if due, and begin the next step."""
         count = len(self._taken)
         if self._profiler is not None and not self.visible and count >= self.account.spec.warmup:
             self._profiling.enter_context(self._profiler.recording())
@@ -114,7 +114,7 @@ class Recorder(Stopwatch):
         self.begin()
 
     def _end_trace(self) -> None:
-        """Write the trace if one is being recorded and contains a whole step."""
+        """Stop tracing, and write the trace if it contains a whole step."""
         if self._profiler is None or self._trace is None or not self.visible:
             return
         self.visible = False
@@ -131,7 +131,7 @@ class Recorder(Stopwatch):
     def _close(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Add all remaining steps to the account."""
+        """Pass the warm-up steps and the measured steps to the account."""
         if not self._done:
             if error is None and not self._explicit and not self._spoiled and self._first is not None:
                 # The end of the last step is unknown, but its phases have ended.
@@ -151,7 +151,6 @@ class Recorder(Stopwatch):
 
 
 def _together(steps: Sequence[StepTimes]) -> StepTimes:
-    """Return several steps merged into one."""
     names = dict.fromkeys(name for step in steps for name in step.phases)
     phases = {name: sum_of(step.phases[name] for step in steps if name in step.phases) for name in names}
     return StepTimes(phases, sum_of(step.step for step in steps))

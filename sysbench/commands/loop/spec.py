@@ -20,11 +20,11 @@ STEP = "step"
 """The name of the whole step, which no phase can have."""
 
 MOST_CHARACTERS = 100
-"""Longest name of a loop or a phase."""
+"""Largest length of the name of a loop or a phase."""
 
 
 def name_of(what: str, name: object) -> str:
-    """Check and return the name of a loop or a phase; raises ValueError unless it is one line of printable text."""
+    """Return the name of a loop or a phase; raises ValueError unless it is one line of printable text."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"the name of {what} must be a non-empty string, not {name!r}")
     if not name.isprintable() or len(name) > MOST_CHARACTERS:
@@ -33,7 +33,7 @@ def name_of(what: str, name: object) -> str:
 
 
 def phase_name(name: object, declared: Iterable[str] = ()) -> str:
-    """Check and return the name of a phase; raises ValueError if it is reserved or not `declared`."""
+    """Return the name of a phase; raises ValueError if it is invalid, reserved, or not in a non-empty `declared`."""
     found = name_of("a phase", name)
     if found == STEP:
         raise ValueError(f"a phase cannot be called {STEP}: that is the whole step")
@@ -61,7 +61,7 @@ class LoopCell(RunCell):
     kind: Literal["loop"] = "loop"
     name: str
     by: Literal["measure", "record"]
-    """measure  sysbench called the step, which is the sum of its phases if these are functions of their own
+    """measure  sysbench called the step, whose time is the sum of its phases if each phase is a separate function
     record   the program ran its own loop; a step lasts from its first phase to the first phase of the next step
     """
     tokens: Size | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -71,7 +71,7 @@ class LoopCell(RunCell):
     """Number of steps to measure; None for a recording, whose program decides."""
     until: Share | None
     max_steps: Size
-    """Largest number of steps that count."""
+    """Largest number of measured steps."""
     sync: Literal["phase", "step"]
 
     @property
@@ -81,7 +81,7 @@ class LoopCell(RunCell):
 
 
 class LoopSpec(RunSpec):
-    """The requested measurement. `sysbench.api` has the defaults, because the command line lacks these fields."""
+    """The requested measurement. `sysbench.api` has the defaults, because these fields are not command-line options."""
 
     kind: Literal["loop"] = "loop"
     name: Name
@@ -98,7 +98,7 @@ class LoopSpec(RunSpec):
 
     @property
     def called(self) -> str:
-        """The API call in the user's program."""
+        """The API call in the user's program, as text."""
         return f"sysbench.{self.by}(name={self.name!r})"
 
     def cells(self) -> Iterator[LoopCell]:
@@ -139,10 +139,10 @@ class LoopOptions(BaseModel):
 
     @property
     def named(self) -> Path:
-        """The record to show, from the argument or from --from."""
+        """The record to show, given as an argument or with --from."""
         return self.file or self.source or Path()
 
     @property
     def selection(self) -> Selection:
-        """Selection of all cells."""
+        """The default selection: a loop has no profile."""
         return Selection()

@@ -1,4 +1,4 @@
-"""Time consecutive steps and the phases marked in them, with the clocks of `sysbench.lab.clocks`."""
+"""Stopwatch for consecutive steps and for the phases marked in them, using the clocks of `sysbench.lab.clocks`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 _Window = tuple[str, int, int, int, int]
-"""A finished phase: its name; when it began, was launched and ended by the host's clock, in ns; and the number of its
+"""A finished phase: its name; host times in ns of its beginning, its last launch and its end; and the number of its
 first mark on the device's timeline. It is a plain tuple because it is made within the step."""
 
 
 class Stopwatch:
-    """Times steps between `begin` and `end`, and the phases in them between `enter` and `leave`.
+    """Times steps between `begin` and `end`, and phases of a step between `enter` and `leave`.
 
-    With sync `phase`, the device is idle when a phase begins and ends, and phases have times by the host's clock. With
-    `step`, the device is idle only when a step begins and ends, and phases have device times. A CPU needs no
-    synchronization. Within a step only clocks are read; samples are made afterwards.
+    With sync `phase`, the device is idle whenever a phase begins or ends, and phases are timed by the host's clock.
+    With sync `step`, the device is idle only when a step begins or ends, and phases are timed on the device. A CPU
+    needs no synchronization. Only clocks are read within a step; samples are computed after it.
     """
 
     def __init__(self, clock: SynchronizedClock, sync: Sync, declared: Sequence[str]) -> None:
@@ -50,7 +50,7 @@ class Stopwatch:
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Receive all marks of this thread within the context; raises UsageError inside another such context."""
+        """Direct this thread's marks to this stopwatch; raises UsageError inside another recording or measurement."""
         if marks.active is not None:
             raise UsageError(
                 f"{what} begins inside another recording or measurement of this process; end the other one first"
@@ -62,7 +62,7 @@ class Stopwatch:
             marks.active = None
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return the context of a phase; raises UsageError for a wrong name."""
+        """Return a context manager for a phase, a no-op in other threads; raises UsageError for an invalid name."""
         if threading.get_ident() != self._thread:
             return marks.NOTHING
         found = self._phases.get(name) if isinstance(name, str) else None
@@ -74,10 +74,10 @@ class Stopwatch:
         return found
 
     def step(self) -> None:
-        """Do nothing, because the caller of the step knows where it ends."""
+        """Do nothing, because the code that calls the step also ends it."""
 
     def begin(self) -> None:
-        """Begin a step, and discard a step that has not ended."""
+        """Begin a step, discarding a step that has not ended."""
         self._windows.clear()
         if self.visible:
             self._range_of_step.close()
@@ -100,7 +100,7 @@ class Stopwatch:
             self._clock.marks.place(2 * len(self._windows) + 1)
 
     def leave(self, name: str, *, failed: bool = False) -> None:
-        """End a phase; a `failed` phase has no time. Raises UsageError if it has not begun."""
+        """End a phase; a `failed` phase is not timed. Raises UsageError if the phase has not begun."""
         if self.inside != name:
             raise UsageError(f"the phase {name} ends without having begun")
         if not failed:
@@ -117,7 +117,7 @@ class Stopwatch:
         self.inside = None
 
     def end(self, *, summed: bool = False) -> StepTimes:
-        """End the step and return its times; if `summed`, synchronized phases are the whole step."""
+        """End the step and return its times; if `summed`, the step time is the sum of its synchronized phases."""
         last = 2 * len(self._windows) + 1
         self._clock.marks.place(last)
         launched_ns = self._clock.now_ns()
@@ -132,7 +132,7 @@ class Stopwatch:
         return StepTimes(phases, step)
 
     def phases_now(self) -> dict[str, PhaseSample]:
-        """Return the phases that have ended in this step; repeated phases are summed."""
+        """Return the times of the phases that have ended in this step; repeated phases are summed."""
         parts: dict[str, list[PhaseSample]] = {}
         for name, began_ns, launched_ns, finished_ns, mark in self._windows:
             sample = self._sample(began_ns, launched_ns, finished_ns, mark, mark + 1)
@@ -150,8 +150,6 @@ class Stopwatch:
 
 
 class _Phase:
-    """Context of one phase, which every step enters."""
-
     __slots__ = ("_name", "_watch")
 
     def __init__(self, watch: Stopwatch, name: str) -> None:

@@ -32,7 +32,7 @@ def _phases(record: LoopRecord) -> Iterator[Row]:
 
 
 def _share(row: Row) -> float | None:
-    """Return the share of the phase in the total time of all steps; None if steps have no times."""
+    """Return the share of a phase in the total time of all steps; None if the steps have no times."""
     part, whole = row[2].times, row[0].phases[STEP].times
     return sum(part.samples_s) / sum(whole.samples_s) if part and whole and row[1] != STEP else None
 
@@ -46,7 +46,7 @@ def _samples(row: Row) -> int:
 
 
 def _of_step(get: Callable[[LoopCellRecord], object]) -> Callable[[Row], Any]:
-    """Return a function that shows a value of the loop only in the row of `step`, so that a sum counts it once."""
+    """Return a function that shows a value of the loop only in its `step` row, so that sums over rows count it once."""
     return lambda row: get(row[0]) if row[1] == STEP else None
 
 
@@ -172,5 +172,5 @@ def _notes(cell: LoopCellRecord) -> Iterator[str]:
 
 
 def usual(spec: LoopSpec) -> tuple[str, ...]:
-    """Return the default tables."""
+    """Return the names of the default tables."""
     return "phases", "memory"

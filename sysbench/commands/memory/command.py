@@ -1,4 +1,4 @@
-"""Command line of `sysbench memory`: runs a spec, or shows a finished run or a memory snapshot, and draws it."""
+"""Command line of `sysbench memory`: run a spec, or show a finished run or a memory snapshot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def memory(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
-    """Run the spec and write the requested files; raises as `running.carry_out`, and OutputError."""
+    """Run the spec and write the requested files.
+
+    Raises the same exceptions as `running.carry_out` and `Files.prepared`.
+    """
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
@@ -43,13 +46,13 @@ def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
 
 
 def refuse_wrong_files(options: MemoryOptions) -> None:
-    """Raise UsageError for a figure in an unknown format."""
+    """Raise UsageError if a figure is requested in an unknown format."""
     if options.figure is not None:
         running.refuse_wrong_figure(options.figure)
 
 
 def show(path: Path, options: MemoryOptions) -> None:
-    """Show a log, a record or a memory snapshot, and draw a snapshot if requested; raises LogError for other files."""
+    """Show a log, a record or a memory snapshot; draw a snapshot if requested. Raises LogError for other files."""
     if path.suffix.lower() in (".json", ".jsonl"):
         from sysbench.commands import saved
 
@@ -99,7 +102,7 @@ AXES = (
 
 @dataclass(frozen=True)
 class Files:
-    """Paths of all files, by cell key."""
+    """Paths of all files of a run, by cell key."""
 
     snapshots: Mapping[str, Path]
     """Paths at which workers write snapshots: the requested ones, or paths in a temporary directory."""
@@ -111,7 +114,10 @@ class Files:
     @classmethod
     @contextmanager
     def prepared(cls, spec: MemorySpec, options: MemoryOptions) -> Iterator[Files]:
-        """Choose all paths; raises UsageError and OutputError for files that cannot be written."""
+        """Choose all paths; snapshots that are not kept go to a temporary directory.
+
+        Raises UsageError if the figure has an unknown format, and OutputError if a file cannot be written.
+        """
         refuse_wrong_files(options)
         cells = list(spec.cells())
         labels = labels_of(cells, AXES)
@@ -130,7 +136,10 @@ class Files:
             yield cls(here, kept, figures, pages)
 
     def draw(self, record: RunRecord[MemoryCellRecord]) -> Iterator[Path]:
-        """Draw the requested files of every cell with a snapshot; yields the path of every file that exists."""
+        """Draw the requested files of every cell with a snapshot.
+
+        Yields the path of each file, and of each snapshot that is kept.
+        """
         for cell in record.cells:
             of_first = self.snapshots.get(cell.key)
             if of_first is None or cell.snapshot is None:
@@ -149,7 +158,7 @@ class Files:
 
 
 def _title(record: MemoryCellRecord) -> str:
-    """Return a short description of the cell, with the rank that is drawn."""
+    """Return a short description of the cell and of the rank that is drawn."""
     cell = record.cell
     words = [cell.title.replace(", ", " · "), cell.precision, cell.mode]
     if cell.strategy is not None and cell.find != "ranks":
@@ -159,7 +168,7 @@ def _title(record: MemoryCellRecord) -> str:
 
 
 def draw(timeline: Timeline, title: str, figure: Path | None, page: Path | None) -> Iterator[Path]:
-    """Draw a timeline into these files; yields the path of each."""
+    """Draw a timeline as a figure, a page or both, and yield the path of each."""
     from sysbench.commands.memory import page as memory_page
     from sysbench.commands.memory import timeline_figure as memory_figure
 

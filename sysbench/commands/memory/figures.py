@@ -1,6 +1,6 @@
-"""Bar charts of memory peaks: by category over the context, and phase by phase.
+"""Bar charts of memory peaks: by category over the context length, and by phase.
 
-The timeline figure and the page share the colours and the order of categories defined here.
+The colours and the stacking order of categories, which the timeline figure and the page share, are also defined here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _DARKER: Final = frozenset({"zero_grad", "loss", "backward"})
 
 
 def darker(phase: str) -> bool:
-    """Whether the background of a phase has the darker shade; consecutive long phases differ in shade."""
+    """Return whether a phase has the darker of two background shades, which alternate between long phases."""
     return phase in _DARKER
 
 
@@ -81,7 +81,7 @@ DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
 
 
 def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
-    """Yield all figures of a run; measured and simulated cells have separate figures."""
+    """Yield all figures of a run, with separate figures for measured cells and for each simulated GPU."""
     sources = {cell.cell.simulate for cell in cells}
     for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
         group = [cell for cell in cells if cell.cell.simulate == source]
@@ -128,7 +128,7 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
 
 
 def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
-    """Return the figure of peaks by phase of the training step, with a panel per size and context."""
+    """Return the figure of peaks by phase of a training step, with a panel per size and context, or None."""
     training = [cell for cell in known(cells) if cell.cell.mode in TRAINING and len(cell.peaks_by_phase) > 1]
     if not training:
         return None
@@ -173,7 +173,7 @@ def _words(cell: MemoryCellRecord, across: Sequence[str]) -> str:
 
 
 def _parts(cell: MemoryCellRecord) -> Mapping[str, int]:
-    """Return the peak by category; `unknown` without categories, and empty if the cell does not fit."""
+    """Return the peak by category, or as `unknown` if categories are missing; empty if the cell does not fit."""
     if cell.outcome != "ok" or not cell.peak_allocated_bytes or does_not_fit(cell):
         return {}
     return cell.by_category or {"unknown": cell.peak_allocated_bytes}
@@ -196,7 +196,7 @@ def _marked(cells: Sequence[MemoryCellRecord]) -> str:
 
 
 def draw(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: str) -> Figure:
-    """Draw panels of stacked bars, with a line at the device's memory if the peaks come close to it."""
+    """Draw panels of stacked bars. A line marks the device's memory where the peaks come close to it."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

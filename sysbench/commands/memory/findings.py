@@ -1,7 +1,7 @@
 """Findings of `sysbench memory`: sentences, each with the cells that support it.
 
-Peaks are exact, so sentences have no intervals. Differences below `NOTABLE` are ignored: simulated peaks were within
-1 % of recorded ones.
+Peaks are exact, so findings have no confidence intervals. Differences below `NOTABLE` are ignored, because simulated
+peaks differ from recorded ones by up to 1 %.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SPLIT: Final = 1 << 20
 
 
 def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Yield all findings, most important first; measured and simulated cells never share a sentence."""
+    """Yield all findings, most important first. Measured and simulated cells never share a finding."""
     yield from _by_source(
         cells, _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _frontiers,
         _searches, _residual_stream,
@@ -53,14 +53,14 @@ def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Yield only the findings to show below the tables; the others repeat what the tables show."""
+    """Yield the findings to show below the tables. The tables already show the other findings."""
     yield from _by_source(cells, _headlines)
 
 
 def _by_source(
     cells: Sequence[MemoryCellRecord], *kinds: Callable[[Sequence[MemoryCellRecord]], Iterator[Said]]
 ) -> Iterator[Said]:
-    """Yield these kinds of findings for the measured cells, and for the cells of each simulated GPU."""
+    """Yield the findings of all `kinds` for the measured cells, then for the cells of each simulated GPU."""
     groups = axes.alike(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
     for group in groups:
         gpu = group[0].cell.simulate
@@ -109,9 +109,9 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def known(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
-    """Return finished cells that have a peak and are not known to exceed the memory.
+    """Return the finished cells that have a peak and are not known to exceed the device's memory.
 
-    Search results are excluded, because their sizes differ from the axes of their cells.
+    Cells with a search are excluded, because their results are for the value found.
     """
     return [
         cell
@@ -121,7 +121,7 @@ def known(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
 
 
 def does_not_fit(cell: MemoryCellRecord) -> bool:
-    """Whether the cell ran out of memory, or would."""
+    """Return whether the cell ran out of memory, or was found not to fit."""
     return cell.outcome == "oom" or (cell.verdict is not None and not cell.verdict.fits)
 
 
@@ -140,19 +140,19 @@ def _mode(cell: MemoryCellRecord) -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two cells that differ in one axis."""
+    """Two cells that differ only in one axis."""
 
     base: MemoryCellRecord
     other: MemoryCellRecord
 
     @property
     def difference(self) -> int:
-        """Difference of the peaks, in bytes."""
+        """Peak of `other` minus peak of `base`, in bytes."""
         return peak(self.other) - peak(self.base)
 
     @property
     def share(self) -> float:
-        """The difference as a share of the base's peak."""
+        """Difference of the peaks as a share of the peak of `base`."""
         return self.difference / peak(self.base)
 
 
@@ -220,7 +220,7 @@ def _reason(pair: Pair, *, autocast: bool, offset: bool, several: bool) -> str:
 def copies_bytes(cell: MemoryCellRecord) -> int | None:
     """Return the computed size of autocast's 16-bit copies of all weight matrices except the embedding.
 
-    None without autocast, and for a custom model.
+    None without autocast, or for a custom model.
     """
     shape = cell.cell.shape
     if shape is None or cell.model.parameters is None or cell.cell.precision not in ("bf16", "fp16"):
@@ -230,7 +230,10 @@ def copies_bytes(cell: MemoryCellRecord) -> int | None:
 
 
 def category_changes(pair: Pair) -> list[tuple[str, int]]:
-    """Return differences of the peaks by category in bytes, largest first; those below 1 % of the peak are dropped."""
+    """Return the change of each category from `base` to `other` at the peak, in bytes, largest change first.
+
+    Changes below 1 % of the peak of `base` are omitted.
+    """
     before, after = pair.base.by_category, pair.other.by_category
     changes = [(name, after.get(name, 0) - before.get(name, 0)) for name in dict.fromkeys((*before, *after))]
     notable = [(name, change) for name, change in changes if abs(change) >= NOTABLE * peak(pair.base)]
@@ -242,19 +245,20 @@ def category_changes(pair: Pair) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Parabola:
-    """peak ≈ fixed + linear · ctx + square · ctx², in bytes."""
+    """Formula for the peak in bytes: fixed + linear · ctx + square · ctx²."""
 
     fixed: float
     linear: float
     square: float
     worst: float
-    """The largest relative error at any of its points."""
+    """The largest relative error at any of the fitted points."""
 
 
 def parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
-    """Fit the growth of the peak over cells that differ only in their context.
+    """Fit a parabola to the peaks of cells that differ only in their context.
 
-    None for fewer than four cells, if the parabola is off by more than 1 %, or if the peak does not grow.
+    None if there are fewer than four cells, if the relative error exceeds 1 % at any cell, or if a growth term is not
+    positive.
     """
     sizes = np.array([_ctx(cell) for cell in row], np.float64)
     values = np.array([peak(cell) for cell in row], np.float64)
@@ -315,7 +319,7 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Yield the share of memory that does not depend on the input: weights, gradients and optimizer state."""
+    """Yield a finding on the share of weights, gradients and optimizer state, which do not depend on the input."""
     told = [cell for cell in known(cells) if cell.cell.mode in TRAINING and cell.by_category]
     shares = sorted(
         ((sum(cell.by_category.get(name, 0) for name in PERSISTENT) / peak(cell), cell) for cell in told),
@@ -327,7 +331,10 @@ def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Yield the largest tensors of the largest forward pass that fits, and the group with the largest total."""
+    """Yield a finding on the largest tensors, and the group with the largest total, in the cell with the highest peak.
+
+    Cells with a full training step are considered only if there are no others.
+    """
     told = [cell for cell in known(cells) if cell.largest]
     cell = max([cell for cell in told if cell.cell.mode not in TRAINING] or told, key=peak, default=None)
     # Library workspaces are not part of the model.
@@ -355,8 +362,9 @@ def _explained(cell: MemoryCellRecord, group: AllocationGroup) -> str:
 def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
     """Return the product of model dimensions that equals the size of an allocation, after the allocator's rounding.
 
-    The allocator does not split a remainder of up to 1 MiB off a large block, so the block may be that much larger. If
-    several products match (for example heads × ctx = d_ff), the module of the group decides; otherwise None.
+    The allocator does not split a remainder of up to 1 MiB off a large block, so a block may be larger by this amount.
+    If several products match (for example because heads × ctx = d_ff), the module of the group decides. None if no
+    product matches or the choice remains ambiguous.
     """
     shape, batch, ctx = cell.cell.shape, cell.cell.batch, cell.cell.ctx
     if shape is None:
@@ -403,7 +411,10 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _frontiers(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Yield the longest context that fits and the shortest that does not; rows with equal results share a sentence."""
+    """Yield findings on the longest context that fits and the shortest that does not.
+
+    Settings with equal results share a finding.
+    """
     alike: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
     for row in axes.alike([cell for cell in cells if cell.found is None], "ctx"):
         beyond = min(filter(does_not_fit, row), key=_ctx, default=None)

@@ -81,7 +81,7 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
 
 
 def _peaks(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
-    """Return the fields that a cell record and a rank record share."""
+    """Return the fields that a cell's record and a rank's record have in common."""
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     snapshot = seen.last(SnapshotWritten)
     # Combine the kernel's maximum with the sampled one, because sampling misses short peaks.

@@ -1,4 +1,4 @@
-"""Live state of a run of `sysbench memory`, and its dashboard: memory by category and phase, and the finished cells."""
+"""Live state of a run of `sysbench memory`, and a dashboard of memory by category and phase."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CellState(run_state.CellState):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Memory of the measured or simulated GPU."""
+        """Memory size of the measured or simulated GPU; None if unknown."""
         if self.gpu is not None:
             return self.gpu.memory_bytes
         return self.device.memory_bytes if self.device is not None else None
@@ -58,7 +58,7 @@ class MemoryState(RunState[CellState]):
 
     @property
     def known(self) -> CellState | None:
-        """The cell whose phases were reported last; a simulation reports all phases only at its end."""
+        """Cell whose phases were reported last. A simulation reports all phases only when it ends."""
         last = dict(self.cells).get(self.last_known) if self.last_known is not None else None
         return last if last is not None and last.phases else None
 
@@ -90,20 +90,20 @@ LABEL = 11
 """Width of phase names."""
 
 _PATTERNS = dict(zip(COLOURS, "pouwiagct", strict=True))
-"""Letters that replace colours: the first letter of each category, or another letter if that is taken."""
+"""Letters that replace colours: the first letter of each category, or another letter if the first is taken."""
 
 
 class MemoryScreen(CellScreen[MemoryState]):
-    """Dashboard with the stage of the current cell and a bar per phase."""
+    """Dashboard with the stage of the current cell, and one bar per phase."""
 
     command = "memory"
 
     def running(self, width: int, plain: bool) -> list[Text]:
-        """Return the lines of the stage, the sensor readings, and the phases."""
+        """Return lines for the stage, the sensor readings and the phases."""
         return [self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
 
     def ended(self, cell: CellState) -> str:
-        """Return the result of a cell."""
+        """Return the result of a cell on one line."""
         return result(cell)
 
     def _stage(self, width: int) -> Text:
@@ -119,7 +119,7 @@ class MemoryScreen(CellScreen[MemoryState]):
         return pieces_that_fit([(doing, "bold"), (where, theme.QUIET)], width)
 
     def _phases(self, width: int, plain: bool) -> list[Text]:
-        """Return a bar per phase, scaled to the GPU's memory or to the highest peak."""
+        """Return one bar per phase, scaled to the GPU's memory or to the highest peak."""
         now = self.state.known
         if now is None:
             return []
@@ -140,7 +140,7 @@ class MemoryScreen(CellScreen[MemoryState]):
         return lines
 
     def _readings(self, width: int) -> list[Text]:
-        """Return the memory of the worker and of the device, as sampled outside the worker."""
+        """Return the memory use of the worker and of the device, as sampled from outside the worker."""
         reading, now = self.state.reading, self.state.now
         if reading is None or reading.host_rss_bytes is None:
             return []
@@ -151,7 +151,6 @@ class MemoryScreen(CellScreen[MemoryState]):
 
 
 def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
-    """Return the legend of categories, in as many lines as necessary."""
     lines = [Text()]
     for name in names:
         mark = f"{_PATTERNS[name] if plain else '■'} {name}"
@@ -162,7 +161,7 @@ def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
 
 
 def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plain: bool) -> Text:
-    """Return a bar of categories in stacking order, each as long as its share of `whole`; the rest is dotted."""
+    """Return a stacked bar of categories, scaled so that `whole` bytes fill `width`; the rest of the bar is dotted."""
     text, reached = Text(), 0.0
     parts = [(name, by_category[name]) for name in COLOURS if by_category.get(name)] or [("unknown", total)]
     for name, size in parts:
@@ -173,7 +172,7 @@ def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plai
 
 
 def result(cell: CellState) -> str:
-    """Return the result of a cell: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
+    """Return the result of a cell as text: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
     if cell.verdict is None and cell.peak is None:
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     mark = "simulated " if cell.gpu is not None else ""
@@ -192,7 +191,7 @@ def result(cell: CellState) -> str:
 
 
 class MemoryLines(CellLines):
-    """Progress lines for output that is not a terminal: a line per finished cell."""
+    """Progress lines for output that is not a terminal: one line per finished cell."""
 
     blank = MemoryState()
     always = ALWAYS

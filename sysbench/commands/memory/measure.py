@@ -28,10 +28,10 @@ _EXACT = AllocatorSettings(expandable_segments=True)
 
 
 def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Run the cell's protocol; if `artifact` is given, write all allocations there as a snapshot.
+    """Run the cell's protocol. If `artifact` is given, write all allocations to this path as a snapshot.
 
-    Raises UnavailableError for a cell that cannot run or be simulated. When memory runs out, yields all results so far,
-    then raises DoesNotFitError or torch's own error.
+    Raises UnavailableError if the cell cannot run or be simulated. When memory runs out, yields all results so far,
+    then raises DoesNotFitError in a simulation, and otherwise torch's own error.
     """
     if cell.simulate is not None:
         yield from simulate.run(cell, cell.simulate, artifact)
@@ -42,7 +42,7 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> I
 
 
 def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
-    """Measure on a device without CUDA's allocator (the CPU or MPS) by tracking every tensor."""
+    """Measure the cell by tracking every tensor, on a device without CUDA's allocator (the CPU or MPS)."""
     if cell.execution == "compiled":
         raise UnavailableError(f"tensors inside a compiled step cannot be tracked on {device.torch_name}")
     target, boundless = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)

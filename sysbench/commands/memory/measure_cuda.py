@@ -1,4 +1,4 @@
-"""Measure the memory of a cell on a CUDA device, with its complete allocation history."""
+"""Measure the memory of a cell on a CUDA device, and record the complete allocation history."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sysbench.snapshot.timeline import Timeline
 
 
 class _Measured:
-    """Peaks that the allocator reports for each phase of the measured step."""
+    """Peaks of each phase of the measured step, as reported by the allocator."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, tuple[int, int]] = {}
@@ -47,7 +47,7 @@ class _Measured:
         self.error: str | None = None
 
     def reached(self, phase: str, peaks: Peaks) -> None:
-        """Record the peaks of a phase; higher peaks of its earlier occurrences are kept."""
+        """Record the peaks of one occurrence of a phase. The highest peak over all occurrences is kept."""
         before_allocated, before_reserved = self.peaks.get(phase, (0, 0))
         now_allocated, now_reserved = peaks.allocated_bytes or 0, peaks.reserved_bytes or 0
         self.peaks[phase] = max(before_allocated, now_allocated), max(before_reserved, now_reserved)
@@ -78,7 +78,8 @@ def _carry_out(
 ) -> Iterator[PhaseMemoryMeasured | OwnModelBuilt]:
     """Run the protocol and yield the peak of each phase of the measured step, without categories.
 
-    Only the message of an out-of-memory error leaves this function, because the error itself keeps tensors alive.
+    If memory runs out, only the error's message is kept in `measured`, because the error itself would keep tensors
+    alive.
     """
     last = PROCEDURES[cell.mode].earlier_steps
     at = (-1, "build")
@@ -108,7 +109,7 @@ def _carry_out(
 
 
 def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measured: _Measured) -> Iterator[Event]:
-    """Yield the peaks that the allocator reports, and their breakdown from the history."""
+    """Yield the peaks reported by the allocator, with their breakdown from the allocation history."""
     # For each phase, the state at its peak in the last step that contains the phase.
     occurrences: dict[str, list[int]] = {}
     for phase in timeline.phases:
@@ -182,7 +183,7 @@ def _phase(
 
 
 def _categories(timeline: Timeline, state: int | None, allocated_bytes: int) -> dict[str, int]:
-    """Return live bytes by category; the allocator's bytes beyond the requested sizes count as unknown."""
+    """Return live bytes by category. Bytes that the allocator reports beyond the history's total count as unknown."""
     found = timeline.categories_at(state) if state is not None else {}
     beyond = allocated_bytes - sum(found.values())
     return {**found, "unknown": found.get("unknown", 0) + beyond} if beyond > 0 else found

@@ -1,7 +1,7 @@
-"""The memory timeline as one self-contained HTML page, which needs no network, server or other files.
+"""The memory timeline as a single self-contained HTML page, which needs no network, server or other files.
 
-The page contains all allocations as compressed data and draws them (assets/memory_page). Names from the snapshot are
-part of the compressed data and are only inserted as text; other text is escaped.
+The page contains all allocations as compressed data, which its script (assets/memory_page) draws. Names from the
+snapshot are part of the compressed data and are inserted only as text. All other text is escaped.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FOLDER: Final = "memory_page"
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the page of a timeline; raises OutputError."""
+    """Write the page of a timeline; raises OutputError if that fails."""
     pages.write(path, render(timeline, title))
 
 
 def render(timeline: Timeline, title: str) -> str:
-    """Return the HTML page."""
+    """Return the HTML page of a timeline."""
     data = base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii")
     return pages.render(_FOLDER, title=title, timeline=timeline, data=data)
 
@@ -40,7 +40,7 @@ def render(timeline: Timeline, title: str) -> str:
 
 
 def _pack(timeline: Timeline) -> bytes:
-    """Pack the data: the length of a JSON header, the header with the positions of all columns, and the columns."""
+    """Pack the page's data: the length of a JSON header, the header, and the columns that the header locates."""
     allocations, reserved = timeline.allocations, timeline.reserved
     order = _by_birth(timeline)
     columns: dict[str, Column] = {
@@ -121,12 +121,12 @@ def _header(timeline: Timeline) -> dict[str, Any]:
 
 
 def _by_birth(timeline: Timeline) -> Column:
-    """Return allocations in order of creation, in which the page numbers and stacks them."""
+    """Return the positions of allocations in order of creation, as the page numbers and stacks them."""
     return np.argsort(timeline.allocations.born, kind="stable")
 
 
 def _frame_table(stacks: Stacks) -> tuple[list[str], list[list[int]]]:
-    """Return the distinct strings, and frames as (filename, line, name) with indices into the strings."""
+    """Return the distinct strings, and each frame as (filename, line, name) with indices into the strings."""
     strings: dict[str, int] = {}
     frames = [
         [

@@ -59,7 +59,7 @@ class CodeLine(Frozen):
 
 
 class AllocationGroup(Frozen):
-    """Similar allocations: the same size, category and stack."""
+    """Allocations of equal size, category and stack."""
 
     count: Count
     size_bytes: Bytes
@@ -68,9 +68,9 @@ class AllocationGroup(Frozen):
     modules: list[str]
     """First and last module that the allocations belong to: `layers.0.attention`, `layers.31.attention`."""
     phase: str | None
-    """Phase in which they are allocated; None if unknown."""
+    """Phase in which the allocations were made; None if unknown."""
     stack: list[CodeLine]
-    """Stack of the allocation, innermost frame first; in backward, the forward lines whose gradients they hold."""
+    """Stack of the allocations, innermost frame first; in backward, the lines of the forward operation."""
 
     @property
     def total_bytes(self) -> int:
@@ -88,7 +88,7 @@ class LargestAllocations(Event):
 
 
 class ModuleMemory(Frozen):
-    """Memory of a module and its submodules."""
+    """Memory of a module, including its submodules."""
 
     path: str
     """`layers.3.attention`; empty for the whole model."""
@@ -100,7 +100,7 @@ class ModuleMemory(Frozen):
 
 
 class ModulesMeasured(Event):
-    """The peak by module, parents before children, larger modules first."""
+    """Breakdown of the peak by module: parents before children, larger modules first."""
 
     event: Literal["modules_measured"] = "modules_measured"
     cell: str
@@ -125,7 +125,7 @@ class VerdictReached(Event):
 
 
 class CandidateTried(Event):
-    """One value that the search for the largest fitting value has tried."""
+    """A value tried by a search, and whether the cell fits with it."""
 
     event: Literal["candidate_tried"] = "candidate_tried"
     cell: str
@@ -136,19 +136,19 @@ class CandidateTried(Event):
 
 
 class LargestFound(Event):
-    """The result of a search; all other results of the cell are for this value."""
+    """Result of a search. All other results of the cell are for the value found."""
 
     event: Literal["largest_found"] = "largest_found"
     cell: str
     axis: SearchAxis
     value: Count
-    """The largest value that fits; 0 if not even 1 fits."""
+    """The largest value that fits, or the fewest ranks that do; 0 if the search found none."""
     beyond: Count | None
-    """The smallest tried value that does not fit; None if all tried values fit."""
+    """The smallest tried value that does not fit, but with `ranks` the largest; None if all tried values fit."""
 
 
 class SnapshotWritten(Event):
-    """All allocations of the cell were written to a file."""
+    """All allocations of the cell were written to a snapshot file."""
 
     event: Literal["snapshot_written"] = "snapshot_written"
     cell: str
@@ -175,7 +175,7 @@ class VerdictRecord(Frozen):
 
 
 class RankRecord(Frozen):
-    """One of the ranks of a cell; fields as in the record of the cell."""
+    """Results of one rank of a cell, with the same fields as the record of the cell."""
 
     rank: Count
     peak_allocated_bytes: Bytes | None
@@ -191,13 +191,13 @@ class RankRecord(Frozen):
 
 
 def fullest(ranks: Sequence[RankRecord]) -> RankRecord:
-    """Return the rank on which memory ran out, or otherwise that with the highest peak; the first rank wins ties."""
+    """Return the rank on which memory ran out, or else the rank with the highest peak; the first one if several tie."""
     lacking = [rank for rank in ranks if rank.verdict is not None and not rank.verdict.fits]
     return max(lacking or ranks, key=lambda rank: rank.peak_allocated_bytes or 0)
 
 
 class LargestRecord(Frozen):
-    """The largest value of an axis that fits; all other results of the cell are for this value."""
+    """Result of a search, with all values tried. All other results of the cell are for the value found."""
 
     axis: SearchAxis
     value: Count
@@ -208,8 +208,8 @@ class LargestRecord(Frozen):
 class MemoryCellRecord(ModelCellRecord):
     """One cell of `sysbench memory`; values that were neither measured nor simulated are None.
 
-    If several ranks were measured, the results are those of the fullest rank: the rank on which memory ran out, or
-    otherwise the rank with the highest peak.
+    If several ranks were measured, the results are those of the fullest rank: the rank on which memory ran out, or else
+    the rank with the highest peak.
     """
 
     cell: MemoryCell = Field(alias="axes")
@@ -242,7 +242,7 @@ class MemoryCellRecord(ModelCellRecord):
 
     @property
     def fullest_rank(self) -> RankRecord | None:
-        """The rank whose results are those of the cell; None for a cell of one process."""
+        """Rank whose results are reported as the cell's results; None for a cell of one process."""
         return fullest(self.ranks) if self.ranks else None
 
 

@@ -1,4 +1,4 @@
-"""Simulate the memory of a cell for a GPU that need not be present, and make the events that report allocations."""
+"""Simulate the memory of a cell for a GPU that need not be present, and report allocations as events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ FRAMES = 12
 
 
 def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
-    """Simulate the cell, or with `find` the largest variant that fits; see `commands.memory.measure.run`."""
+    """Simulate the cell or, with `find`, the variant of the cell that the search finds.
+
+    See `commands.memory.measure.run`.
+    """
     gpu = Gpu.of(hardware.named(slug)).among(cell.strategy, cell.ranks)
     settings = allocator_settings()
     yield gpu.simulated(cell.key, settings)
@@ -80,7 +83,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
 
 
 def allocator_settings() -> AllocatorSettings:
-    """Return PYTORCH_CUDA_ALLOC_CONF as the simulated GPU applies it; raises UnavailableError if it is invalid."""
+    """Return the settings in PYTORCH_CUDA_ALLOC_CONF; raises UnavailableError if they are invalid."""
     try:
         return AllocatorSettings.from_environment(os.environ)
     except ValueError as error:
@@ -90,9 +93,9 @@ def allocator_settings() -> AllocatorSettings:
 def _search(
     cell: MemoryCell, axis: SearchAxis, gpu: Gpu, settings: AllocatorSettings
 ) -> Generator[Event, None, SimulatedMemory]:
-    """Search for the largest value that fits, or the fewest ranks.
+    """Search for the largest value that fits or, with the axis `ranks`, for the fewest ranks.
 
-    Returns the simulation of that value, or of a value that does not fit if none fits.
+    Returns the simulation of the value found. If no value fits, returns the simulation of one that does not.
     """
     if axis == "ranks":
         search = find_fewest_ranks(cell.step, gpu, cell.mode, settings)
@@ -128,7 +131,7 @@ def _search(
 
 
 def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
-    """Yield the peak of every phase; measured results lack reserved memory, because tensors are counted one by one."""
+    """Yield the peak of each phase. Measured peaks lack reserved memory, because only tensors were tracked."""
     for phase in result.phases:
         yield PhaseMemoryMeasured(
             at_s=time.time(),
@@ -159,7 +162,7 @@ def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterat
 
 
 def modules(tree: ModuleNode) -> list[ModuleMemory]:
-    """Return every module of a tree with its bytes, parents before children."""
+    """Return all modules of a tree with their bytes, parents before children."""
     return [
         ModuleMemory(
             path=path,
@@ -172,6 +175,6 @@ def modules(tree: ModuleNode) -> list[ModuleMemory]:
 
 
 def write(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
-    """Write the snapshot of the cell with this key; raises OutputError."""
+    """Write a snapshot of the cell whose key is `cell`; raises OutputError if that fails."""
     snapshot.write(path, content)
     return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)

@@ -1,4 +1,4 @@
-"""Tables of a memory snapshot of any program: phases, categories, largest allocations, modules, fragmentation."""
+"""Tables of a memory snapshot from any program: phases, categories, largest allocations, modules, fragmentation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
 
 
 def _title(what: str, timeline: Timeline, guessed: str = "") -> str:
-    """Return the title of a table; `guessed` names the contents that are inferred if the snapshot has no marks."""
+    """Return the title of a table. `guessed` names the data that are inferred if the snapshot does not record them."""
     inferred = f", {guessed} inferred" if guessed and timeline.inferred else ""
     return f"{what}, simulated" if timeline.source == "simulated" else f"{what}{inferred}"
 
@@ -48,7 +48,6 @@ class _Phase(NamedTuple):
         return int(reserved.bytes[self.peak.state]) if reserved else None
 
     def largest_category(self) -> tuple[str, int]:
-        """Largest category of the peak, and its bytes."""
         categories = self.timeline.categories_at(self.peak.state)
         return max(categories.items(), key=lambda item: item[1], default=("", 0))
 
@@ -96,7 +95,7 @@ class _Group(NamedTuple):
         return place(self.timeline.stacks.of(self.group.stack)) or ""
 
     def modules(self) -> str:
-        """First and last module; inferred modules are chains of functions instead of paths."""
+        """Return the first and the last module of the group. An inferred module is a chain of function calls."""
         separator, modules = " › " if self.timeline.inferred else ".", self.group.modules
         return " … ".join(dict.fromkeys(separator.join(module) for module in (*modules[:1], *modules[-1:])))
 

@@ -31,17 +31,17 @@ SIMULATION = "Simulation"
 
 
 def extreme(axis: SearchAxis) -> str:
-    """Return the result of a search along an axis in words: `largest batch`, `fewest ranks`."""
+    """Return the aim of a search along an axis as words: `largest batch`, `fewest ranks`."""
     return "fewest ranks" if axis == "ranks" else f"largest {axis}"
 
 
 FEWEST_RANKS = 4
-"""Number of ranks at which a search for the fewest ranks begins: every strategy allows it."""
+"""Placeholder for the number of ranks in a cell that searches for the fewest: every strategy allows it."""
 
 
 @dataclass(frozen=True)
 class Procedure:
-    """The steps of a protocol: `phases` of a step of `mode`, after `earlier_steps` identical steps."""
+    """How to run a protocol: mode of the steps, phases of the measured step, and number of earlier steps."""
 
     mode: Mode
     phases: tuple[Phase, ...]
@@ -65,7 +65,7 @@ class MemoryCell(GridCell):
     simulate: str | None
     """The GPU to simulate, a name that `sysbench.spec.hardware.named` accepts; None to measure."""
     find: SearchAxis | None
-    """Axis along which to search for the largest value that fits, or for the fewest ranks; the search starts from the
+    """Axis along which to search for the fewest ranks, or for the largest value that fits, starting from the
     cell's own value."""
 
     @property
@@ -75,12 +75,12 @@ class MemoryCell(GridCell):
 
     @property
     def is_first_step(self) -> bool:
-        """Whether the measured step is the very first one, before which the optimizer has no state."""
+        """Whether the measured step is the first one, so that the optimizer has no state before it."""
         return PROCEDURES[self.mode].earlier_steps == 0
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Everything that two cells must have in common for their extents to be comparable."""
+        """Properties that two cells must share for their `extent` to be comparable."""
         return (self.mode, *super().likeness)
 
     @property
@@ -93,7 +93,7 @@ class MemoryCell(GridCell):
 
     @property
     def simulated(self) -> str | None:
-        """The simulated GPU, if any."""
+        """Name of the simulated GPU; None if the cell is measured."""
         return self.simulate
 
     @property
@@ -107,12 +107,12 @@ class MemoryCell(GridCell):
 
     @property
     def worth_failing(self) -> bool:
-        """Whether to run a cell that does not fit; it runs, because its allocation history explains why."""
+        """Whether to run a cell that is expected not to fit: yes, because its allocation history shows the reason."""
         return True
 
     @property
     def ranks_refused(self) -> None:
-        """Why the cell cannot use several ranks: it always can."""
+        """Why the cell cannot use several ranks; always None, because it can."""
         return None
 
     def problem(self, device: DeviceType | None) -> str | None:
@@ -151,7 +151,7 @@ class MemorySpec(ModelSpec):
     @model_validator(mode="before")
     @classmethod
     def _mode_with_backward(cls, given: Any) -> Any:
-        """Make `train` the default mode with --grad-accum, because accumulation needs backward."""
+        """Make `train` the default mode with --grad-accum, because accumulation needs a backward pass."""
         if isinstance(given, dict) and "grad_accum" in given and "mode" not in given:
             return {**given, "mode": "train"}
         return given
@@ -175,7 +175,7 @@ class MemorySpec(ModelSpec):
 
     @property
     def distributes(self) -> bool:
-        """Whether a model is distributed over several ranks."""
+        """Whether any cell distributes the model over several ranks."""
         return super().distributes or self.find == "ranks"
 
     @property
@@ -184,7 +184,7 @@ class MemorySpec(ModelSpec):
         return self.strategy or (("fsdp2",) if self.find == "ranks" else ("ddp",))
 
     def cells(self) -> Iterator[MemoryCell]:
-        """Yield every cell of the run in the order of measurement or simulation."""
+        """Yield every cell of the run, in the order in which cells are measured or simulated."""
         first: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
         if self.find == "ranks":
             first = {"ranks": (FEWEST_RANKS,), "strategy": self.strategies}
@@ -196,7 +196,7 @@ class MemorySpec(ModelSpec):
 
 
 class MemoryOptions(RunOptions):
-    """Options of `sysbench memory`. Files are written per cell; with several cells, file names include the cell."""
+    """Options of `sysbench memory`. Each cell has its own files; with several cells, file names include the cell."""
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Show a finished log or record, or a snapshot, instead of measuring. Needs no torch."

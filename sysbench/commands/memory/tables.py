@@ -1,6 +1,6 @@
 """Tables of `sysbench memory`: peaks by cell, phase, category, source line and module.
 
-Simulated results are marked in the title of the table and in column headings.
+Table titles and column headings mark simulated results.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables called `names`; the default depends on the number of cells."""
+    """Return the tables with these names; without names, defaults that depend on the number of cells."""
     if chosen := tuple(names):
         return filled(TABLES, record, chosen)
     ranks = (RANKS,) if any(cell.ranks for cell in record.cells) else ()
@@ -73,30 +73,29 @@ def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
 
 
 class _One(NamedTuple):
-    """A cell that has its own table."""
+    """One cell, for tables that show a single cell."""
 
     record: MemoryRecord
     cell: MemoryCellRecord
 
     @property
     def cells(self) -> list[MemoryCellRecord]:
-        """The cells of the table."""
         return [self.cell]
 
     @property
     def which(self) -> str:
-        """Which cell the table is about, if there are several: ` of ctx 512`."""
+        """Words that identify the cell in a title, such as ` of ctx 512`; empty if the run has only one cell."""
         of = remarks.which(self.cells, self.record.cells)
         return f" of {of}" if len(self.record.cells) > 1 else ""
 
 
 def _source(part: MemoryRecord | _One | _Grid) -> str:
-    """Return the heading of columns of bytes."""
+    """Return the heading of byte columns: `measured` or `simulated`."""
     return "simulated" if {cell.source for cell in part.cells} == {"simulated"} else "measured"
 
 
 def _title(what: str, part: MemoryRecord | _One | _Grid) -> str:
-    """Return the title of a table: `peak memory, simulated`."""
+    """Return the title of a table, marked if the results are simulated: `peak memory, simulated`."""
     return f"{what}, simulated" if _source(part) == "simulated" else what
 
 
@@ -130,13 +129,16 @@ def _margin(cell: MemoryCellRecord) -> int | None:
 
 
 def _rank_spread(cell: MemoryCellRecord) -> float | None:
-    """Return the difference between the highest and the lowest peak of all ranks, as a share of the highest."""
+    """Return the difference between the ranks' highest and lowest peak, as a share of the highest.
+
+    None if fewer than two ranks have a peak.
+    """
     peaks = [rank.peak_allocated_bytes for rank in cell.ranks if rank.peak_allocated_bytes is not None]
     return 1 - min(peaks) / max(peaks) if len(peaks) > 1 else None
 
 
 def _counted(record: MemoryRecord) -> list[str]:
-    """Return a note on memory outside the allocator that verdicts include."""
+    """Return a note on the memory outside the allocator, which verdicts take into account."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
     words = ", ".join(map(units.size, contexts))
     ranks = " and NCCL's buffers" if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""
@@ -276,19 +278,18 @@ RANKS = DeclaredTable(
 
 
 class _Grid(NamedTuple):
-    """The cells of a run, with the axes of columns and of rows."""
+    """Cells of a run, with the axes that form the columns and rows of a table."""
 
     cells: list[MemoryCellRecord]
     across: tuple[str, ...]
     down: tuple[str, ...]
 
     def values(self, axis: str) -> list[str]:
-        """Values of an axis, in order of appearance."""
         return [str(value) for value in axes.values_along(self.cells, axis)]
 
     @property
     def rows(self) -> list[dict[tuple[Cell, ...], MemoryCellRecord]]:
-        """The cells of each row, by column."""
+        """Cells of each row, by column."""
         found: dict[tuple[Cell, ...], dict[tuple[Cell, ...], MemoryCellRecord]] = {}
         for cell in self.cells:
             found.setdefault(axes.values(cell.axes, self.down), {})[axes.values(cell.axes, self.across)] = cell
@@ -310,7 +311,7 @@ def _peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *across: str) -> int | 
 
 
 def _across(*names: str) -> Each:
-    """Declare a column for each combination of values, for grids whose column axes are exactly these."""
+    """Declare one column per combination of values, for grids whose columns have exactly these axes."""
 
     def values(axis: str) -> Each:
         inner: tuple[Field | Each, ...]
@@ -348,21 +349,20 @@ GRID = DeclaredTable(
 
 
 class _Phase(NamedTuple):
-    """A phase of a cell; None for a cell without known phases."""
+    """One phase of a cell; name and peak are None for a cell without known phases."""
 
     cell: MemoryCellRecord
     name: str | None
     peak: PhasePeakRecord | None
 
     def allocated(self) -> Measure | None:
-        """Peak of the phase; the highest peak of the cell is emphasised."""
+        """Return the peak of the phase, emphasised if it is the cell's highest peak."""
         if self.peak is None:
             return None
         highest = self.name == self.cell.peak_phase
         return Measure(self.peak.allocated_peak_bytes, tone="strong" if highest else "plain")
 
     def largest_category(self) -> tuple[str, int | None]:
-        """Largest category of the peak, and its bytes."""
         by_category = self.peak.by_category if self.peak else {}
         return max(by_category.items(), key=lambda item: item[1], default=("", None))
 
@@ -447,7 +447,7 @@ LARGEST_ALLOCATIONS = DeclaredTable(
 
 
 class ModuleRow(NamedTuple):
-    """A module in a tree of bytes; modules that differ only in their number are merged."""
+    """Row of a module tree. Modules whose paths differ only in a number share a row."""
 
     path: str
     number: int
@@ -455,7 +455,7 @@ class ModuleRow(NamedTuple):
     own_bytes: int
 
     def name(self) -> str:
-        """Last part of the path, indented by its depth."""
+        """Return the last part of the path, indented by its depth."""
         parts = self.path.split(".") if self.path else []
         return f"{'  ' * (len(parts) - 1)}{parts[-1]}" if parts else "everything"
 
@@ -471,7 +471,10 @@ _NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 
 
 def module_rows(modules: Iterable[tuple[str, int, int]]) -> list[ModuleRow]:
-    """Build rows from (path, total bytes, own bytes); `layers.*` stands for all layers."""
+    """Return one row per module path, down to DEPTH, from (path, total bytes, own bytes).
+
+    Layers share a row: `layers.*`.
+    """
     together: dict[str, ModuleRow] = {}
     for numbered, total_bytes, own_bytes in modules:
         path = _NUMBER.sub(r"\1*", numbered)
@@ -560,7 +563,7 @@ TABLES = {
 
 
 def verdict(cell: MemoryCellRecord) -> str:
-    """Return the verdict: `fits, with 13.9 GiB to spare`, or why the cell does not fit."""
+    """Return the verdict as text: `fits, with 13.9 GiB to spare`, or the reason why the cell does not fit."""
     found = cell.found
     largest = ""
     if found is not None and found.axis == "ranks":

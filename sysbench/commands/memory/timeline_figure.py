@@ -1,4 +1,4 @@
-"""Figure of the memory timeline: live bytes by category, phases, and the largest allocations at the peak."""
+"""Figure of a memory timeline: live bytes by category, phases, and the largest allocations at the peak."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _SHADES: Final = ("#f3f3f3", "#e7e7e7")
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the figure of a timeline; the suffix selects png, svg or pdf. Raises UsageError and OutputError."""
+    """Write the figure of a timeline as png, svg or pdf, depending on the suffix.
+
+    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
+    """
     plots.write(path, lambda: draw(timeline, title))
 
 
@@ -76,7 +79,7 @@ def draw(timeline: Timeline, title: str) -> Figure:
 
 
 def representative_states(values: npt.NDArray[np.int64], buckets: int) -> npt.NDArray[np.int64]:
-    """Return the states to draw, ascending: all, or the highest and the lowest of each bucket, to keep every peak."""
+    """Return the states to draw, ascending: the highest and lowest of each bucket, or all if they are few."""
     count = len(values)
     if count <= 3 * buckets:
         return np.arange(count)
@@ -149,7 +152,7 @@ def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
 
 
 def _group(timeline: Timeline, group: Group) -> str:
-    """Return the label of a group: `32 × 256 MiB activations  transformer.py:88`."""
+    """Return the label of a group of allocations: `32 × 256 MiB activations · transformer.py:88`."""
     frames = timeline.stacks.of(group.stack)
     place = f"{Path(frames[0].filename.replace(chr(92), '/')).name}:{frames[0].line}" if frames else ""
     modules = {".".join(module) for module in group.modules}

@@ -1,4 +1,4 @@
-"""Tables that sum the time of kernels by module, phase, class and name, and compare files."""
+"""Tables that sum kernel times by module, phase, class and name, and a table that compares files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.wo
 
 @dataclass(frozen=True)
 class Part:
-    """A row: the time of some kernels of a profile, and its share of a total."""
+    """One row of a table: times of some kernels of a profile, and the total time of which the row is a share."""
 
     profile: Profile
     label: str
@@ -44,33 +44,33 @@ class Part:
 
     @cached_property
     def total_ns(self) -> int:
-        """Return the total time, over all steps."""
+        """Return the row's time over all steps."""
         return sum(each.total_ns for each in self.times)
 
     @property
     def share(self) -> float:
-        """Return the share of the total."""
+        """Return the row's share of the total time `whole_ns`."""
         return self.total_ns / self.whole_ns if self.whole_ns else 0.0
 
     @property
     def total(self) -> Measure:
-        """Return the time per step."""
+        """Return the row's time per step."""
         return self.profile.per_step(self.total_ns)
 
     @property
     def calls(self) -> Measure:
-        """Return the calls per step."""
+        """Return the number of calls per step."""
         return self.profile.calls_per_step(sum(each.calls for each in self.times))
 
     def of_phase(self, phase: str) -> Measure:
-        """Return the time per step in a phase."""
+        """Return the row's time per step in one phase."""
         return self.profile.per_step(sum(each.total_ns for each in self.times if each.phase == phase))
 
 
 # --- modules and phases
 
 DEPTH: Final = 6
-"""Modules at greater depths count for their ancestors."""
+"""Maximum depth of the module tree; deeper modules count towards their ancestors."""
 
 
 def _tree_title(profiles: Profiles) -> str:
@@ -85,7 +85,7 @@ def _tree_phases(profiles: Profiles) -> list[str]:
 
 
 def _tree(profiles: Profiles) -> Iterator[Part]:
-    """Return a row per folded module including its submodules, in the order of the model."""
+    """Yield one row per folded module path, including submodules, in the order of the model."""
     for profile in profiles.each:
         times = profiles.chosen(profile)
         if not times:
@@ -108,7 +108,7 @@ def _tree(profiles: Profiles) -> Iterator[Part]:
 
 
 def _inclusive(times: Sequence[KernelTime]) -> tuple[dict[str, list[KernelTime]], dict[str, set[str]]]:
-    """For every folded path, return the times including submodules, and the modules that it stands for."""
+    """For each folded path, return the times including submodules, and the set of modules that the path stands for."""
     inclusive: dict[str, list[KernelTime]] = defaultdict(list)
     members: dict[str, set[str]] = defaultdict(set)
     for each in times:
@@ -196,7 +196,7 @@ _GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
 
 
 def _groups(profiles: Profiles) -> list[str]:
-    """Return the groups that add information to the previous ones."""
+    """Return the keys of the groups to show. A group that would add no phase to the previous one is omitted."""
     adds: Mapping[str, Callable[[Profile], bool]] = {
         "forward": lambda profile: "forward" in profile.phases,
         "forward_backward": lambda profile: "backward" in profile.phases,
@@ -207,7 +207,7 @@ def _groups(profiles: Profiles) -> list[str]:
 
 @dataclass(frozen=True)
 class _ClassRow:
-    """A kernel class, or all classes together, with its time and the total time of each group."""
+    """A kernel class (or all classes) with its time in each group, and the total time of each group."""
 
     profile: Profile
     label: str
@@ -232,7 +232,7 @@ def _classes(profiles: Profiles) -> Iterator[_ClassRow]:
 
 
 def _class_notes(profiles: Profiles) -> list[str]:
-    """Return notes on large kernels in `other`, and on the classes that softmax counts for."""
+    """Return notes on large kernels of class `other`, and on a softmax that has no kernel of its own."""
     notes = []
     for profile in profiles.each:
         others, unknown = Counter[int](), Counter[int]()
@@ -305,7 +305,7 @@ _SORTS: Mapping[Sort, Callable[[KernelStatistics], float]] = {
 
 @dataclass(frozen=True)
 class _KernelRow(Part):
-    """A kernel within a range, or the sum of all unlisted kernels, which has no statistics."""
+    """A kernel within a range, or the sum of all kernels that are not listed; the sum has no statistics."""
 
     statistics: KernelStatistics | None = field(kw_only=True)
 
@@ -317,7 +317,7 @@ class _KernelRow(Part):
 
     @property
     def kernel_class(self) -> Cell:
-        """Return the kernel's classes as in the table of classes; operators of forward and the optimizer have two."""
+        """Return the kernel's classes, largest time first. A kernel that also runs in the optimizer can have two."""
         if self.statistics is None:
             return NOTHING
         time_ns = Counter[str]()
@@ -326,7 +326,7 @@ class _KernelRow(Part):
         return ", ".join(kind for kind, _ in time_ns.most_common())
 
     def shape(self, name: str) -> Cell:
-        """Return `128×4×1`; if calls differ, the number of distinct shapes."""
+        """Return the grid or block as text: `128×4×1`. If calls differ, return the number of distinct launch shapes."""
         if self.statistics is None:
             return NOTHING
         shape, kinds = getattr(self.statistics, name), self.statistics.launch_shapes
@@ -334,7 +334,7 @@ class _KernelRow(Part):
 
 
 def _kernels(profiles: Profiles) -> Iterator[_KernelRow]:
-    """Return the matching kernels of a range, sorted, and one row for the unlisted kernels."""
+    """Yield the matching kernels of a range in sort order, then one row for all kernels that are not listed."""
     for profile in profiles.each:
         here, names = range_of(profile, profiles.selection.range), profile.summary.names
         found = [row for row in profile.summary.kernels if row.range == here.name]
@@ -403,7 +403,7 @@ KERNELS = DeclaredTable(
 
 
 class _File(NamedTuple):
-    """Column of one file: the key has its number, the heading its name."""
+    """Column for one file. The key is the file's number, the heading its name."""
 
     number: int
     heading: str
@@ -425,7 +425,7 @@ def _files(profiles: Profiles) -> list[_File]:
 
 
 def _ranks(profiles: Profiles) -> Iterator[_RankRow]:
-    """Return step time, busy time, and the time of each class, with the largest value emphasised if it differs."""
+    """Yield rows of step time, busy time and time by class. A class's largest value is emphasised if it stands out."""
     for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
         yield _RankRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.each])
     times = [profile.by_class() for profile in profiles.each]

@@ -1,4 +1,4 @@
-"""Command line of `sysbench profile`: runs a spec, or shows a finished run or traces."""
+"""Command line of `sysbench profile`: run a spec, or show a finished run or traces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
-    """Run the cells and write the requested files; raises as `running.carry_out` does, and for an unwritable file."""
+    """Run the cells and write the requested files.
+
+    Raises the same exceptions as `running.carry_out` and `Files.prepared`.
+    """
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         for known in map(hardware.named, spec.simulate):
@@ -62,7 +65,7 @@ _TRACES = (".json", ".json.gz", ".sqlite", _REPORT)
 
 
 def show(paths: Sequence[Path], options: ProfileOptions) -> None:
-    """Show traces, or a log or record, and write the requested files; raises LogError for other files."""
+    """Show traces, a log or a record, and write the requested files; raises LogError for other files."""
     if options.trace is not None:
         raise UsageError("--trace keeps the trace of a run; --from reads an existing one")
     running.refuse_unknown_tables("profile", options)
@@ -85,7 +88,7 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
 
 
 def _traces_in(directory: Path) -> list[Path]:
-    """Return all traces in a directory, such as tensorboard_trace_handler's; a report and its export count once."""
+    """Return all traces in a directory; a report of Nsight Systems is omitted if its export is there too."""
     found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACES))
     if not found:
         raise UsageError(f"--from {directory} contains no trace ({', '.join(_TRACES)})")
@@ -133,17 +136,15 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
 
 
 class _Read(NamedTuple):
-    """Data from one trace."""
-
     summary: ProfileSummary
     cut: Cut | None
     """The requested slice."""
     rank: RankReading | None
-    """Comparison of ranks; None for a single trace without collectives."""
+    """Reading for the comparison of ranks; None for a single trace without collectives."""
 
 
 def _read(path: Path, options: ProfileOptions, progress: Progress, *, several: bool) -> _Read:
-    """Read a trace. The summary is made last because it consumes the recording."""
+    """Read a trace. The summary comes last, because making it consumes the recording."""
     from sysbench.trace.ranks import reading
 
     recording = traces.read(path, progress)

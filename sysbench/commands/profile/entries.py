@@ -1,6 +1,6 @@
-"""Tables of the entries of a summary: operators, copies, device use, number formats, checks, and rates of work.
+"""Tables of the entries of a summary: operators, copies, device use, number formats, checks, and achieved rates.
 
-Each row is one entry of the summary. `breakdowns` has the tables that sum the time of kernels.
+Each row is one entry of the summary. Tables that sum the time of kernels are in `breakdowns`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from sysbench.trace.summary import Rate
 
 @dataclass(frozen=True)
 class Row:
-    """An entry of a profile's summary: an operator, a copy, a check, a rate."""
+    """One entry of a profile's summary: an operator, a copy, a check or a rate."""
 
     profile: Profile
     of: Any
 
     def per_step(self, name: str) -> Measure:
-        """Return a time in nanoseconds as seconds per step."""
+        """Convert a field of the entry from nanoseconds over all steps to seconds per step."""
         return self.profile.per_step(getattr(self.of, name))
 
     def count(self, name: str) -> Measure:
-        """Return a count per step."""
+        """Return a field of the entry as a count per step."""
         return self.profile.calls_per_step(getattr(self.of, name))
 
 
@@ -99,7 +99,7 @@ COPIES = DeclaredTable(
     rows=_rows(lambda profile: profile.summary.copies),
     leading=(PROFILE, leading(Field("copy", elastic=True, get=lambda row: row.of.name))),
 )
-"""Copies and sets of memory by the driver."""
+"""Memory copies and memory sets by the driver."""
 
 DEVICE = DeclaredTable(
     "device",
@@ -189,7 +189,7 @@ PRECISION = DeclaredTable(
     when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
     notes=("format: as in the names of matmul and attention kernels; unknown: the name contains no format",),
 )
-"""Time of matrix products by the number format in kernel names."""
+"""Time in matrix products by the number format in kernel names."""
 
 CHECKS = DeclaredTable(
     "checks",
@@ -211,7 +211,7 @@ CHECKS = DeclaredTable(
 
 
 class _RateRow(Row):
-    """A part of attention or a kernel class, with its work and achieved rates."""
+    """A part of attention or a kernel class, with FLOPs, bytes and achieved rates."""
 
     @property
     def seconds(self) -> float:
@@ -227,7 +227,7 @@ class _RateRow(Row):
 
 
 def bound(rate: Rate) -> Literal["compute", "memory"] | None:
-    """Return whether compute or memory traffic takes longer at the hardware's peak; None if unknown."""
+    """Return whether compute or memory traffic takes longer at the hardware's peak rates; None if unknown."""
     arithmetic, traffic = _over(rate.flops, rate.peak_flops_per_s), _over(rate.bytes, rate.peak_bytes_per_s)
     if arithmetic is None or traffic is None:
         return None
@@ -294,6 +294,6 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
 
 
 ATTENTION = _rate_table("attention", "parts of attention", "part", "attention")
-"""Time, work and rates of scores, mask, softmax and output."""
+"""Time, FLOPs, bytes and rates of scores, mask, softmax and output."""
 RATES = _rate_table("rates", "time and work by class", "class", "class")
-"""Time, work and rates of kernel classes with known work."""
+"""Time, FLOPs, bytes and rates of kernel classes with known FLOPs."""

@@ -1,6 +1,6 @@
-"""Figures of profiles: shares of kernel classes, attention's parts by time and by FLOPs, and rooflines.
+"""Figures of profiles: shares of kernel classes, parts of attention by time and by FLOPs, and rooflines.
 
-The module also has the colours of kernel classes and phases, which the flame graph shares.
+The colours of kernel classes and phases, which the flame graph shares, are also defined here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ CLASSES: Final[Mapping[KernelClass, str]] = {
     "communication": "#882255",
     "other": "#8c8c8c",
 }
-"""Paul Tol's bright and muted schemes (personal.sron.nl/~pault), which stay distinct under colour blindness."""
+"""Colours of kernel classes: Paul Tol's bright and muted schemes (personal.sron.nl/~pault), which stay distinct under
+colour blindness."""
 
 PARTS: Final[Mapping[str, str]] = {
     "scores": "#4477aa",
@@ -80,7 +81,7 @@ PROFILE_PALETTE_INK: Final = "#1b1f24"
 
 
 def ink_on(colour: str) -> str:
-    """Return black or white, whichever has more contrast, by relative luminance (WCAG 2.2)."""
+    """Return the text colour, dark or white, that has more contrast with `colour`, by relative luminance (WCAG 2.2)."""
     channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -94,7 +95,7 @@ MOST_ROOFLINES: Final = 4
 """Maximum number of cells in a figure of rooflines; each has a panel."""
 
 _WRITTEN: Final = 0.06
-"""Minimum share of a bar that has room for its number."""
+"""Minimum share for which a part has room for its number."""
 
 _SEEN: Final = 0.004
 """Parts with a smaller share in all bars are omitted from the legend."""
@@ -111,14 +112,14 @@ _POINT_COLOURS: Final = {
     "matmul": "#4477aa", "scores": "#228833", "mask": "#ccbb44", "softmax": "#ee6677", "output": "#66ccee",
     "attention": "#aa3377", "optimizer": "#cc8844",
 }  # fmt: skip
-"""Paul Tol's bright scheme, plus an orange."""
+"""Colours of points: Paul Tol's bright scheme, plus an orange."""
 
 _SHORT: Final = {"forward": "forward", "forward and backward": "fwd + bwd", "the step": "step"}
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of parts that add up to 1; bars of a group are closer together."""
+    """One stacked bar, whose parts add up to 1. Bars of the same group are drawn close together."""
 
     group: str
     label: str
@@ -126,12 +127,12 @@ class Bar:
 
 
 def of_run(record: ProfileRecord) -> Iterator[Drawn]:
-    """Return all figures of a run."""
+    """Yield all figures of a run."""
     return figures(record.cells)
 
 
 def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
-    """Return all figures of some cells."""
+    """Yield all figures of the given cells."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
     about = subject(cells)
     mark = ", ".join(dict.fromkeys(cell.prediction.gpu for cell in profiled if cell.prediction))
@@ -235,7 +236,7 @@ def _draw_groups(axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], ov
 
 
 def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> list[Box]:
-    """Write the numbers of a bar, and return its boxes."""
+    """Write the numbers into a bar, and return the bar's boxes."""
     left, boxes = 0.0, []
     for part, colour in colours.items():
         share = bar.parts.get(part, 0.0) * 100
@@ -256,7 +257,7 @@ def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> li
 
 @dataclass(frozen=True)
 class Point:
-    """Performance of one part in a phase: FLOPs per byte of minimum traffic, and FLOP/s."""
+    """One part of a step in a roofline plot: FLOPs per byte of minimum traffic, and FLOP/s."""
 
     part: str
     phase: str
@@ -266,7 +267,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Roofline:
-    """One profile and its roofline ceilings: bytes per second, and FLOP/s of the units that its parts use."""
+    """Points of one profile, and their ceilings: memory bandwidth, and the peak FLOP/s of each hardware unit."""
 
     name: str
     points: tuple[Point, ...]
@@ -275,7 +276,7 @@ class Roofline:
 
 
 def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofline]:
-    """Return the roofline of every profile with known hardware and at least one part with known work."""
+    """Yield a roofline for each profile with known hardware and at least one part with known FLOPs and bytes."""
     for cell in cells:
         if cell.summary is None:
             continue
@@ -292,7 +293,7 @@ def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofl
 
 
 def _drawn_rooflines(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[Drawn]:
-    """Yield the roofline figure of a run, if there is data for it; `mark` names GPUs that were predicted."""
+    """Yield the roofline figure of a run, if there is data for it; `mark` names the GPUs of predicted profiles."""
     found = list(rooflines(cells, name))[:MOST_ROOFLINES]
     if not found:
         return
@@ -308,7 +309,7 @@ def _drawn_rooflines(cells: Sequence[ProfileCellRecord], name: Namer, mark: str)
 
 
 def draw_rooflines(found: Sequence[Roofline], heading: Heading) -> Figure:
-    """Draw a panel for each profile, with logarithmic axes."""
+    """Draw one panel per profile, with logarithmic axes."""
     from matplotlib.lines import Line2D
 
     parts = list(dict.fromkeys(point.part for each in found for point in each.points))

@@ -1,6 +1,6 @@
-"""Files of `sysbench profile`: the traces of a cell's ranks, and outputs other than the record.
+"""Files of `sysbench profile`: the traces of a cell's ranks, and all outputs except the record.
 
-This module reads traces, compares the traces of one run, and writes slices of traces, flame graphs and timelines.
+The functions read traces, compare traces of one run, and write slices of traces, flame graphs and timelines.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.g
 
 @dataclass(frozen=True)
 class TraceReader:
-    """Reads a cell's traces, one per rank, in the parent after the workers have finished (under nsys, ended).
+    """Reader of a cell's traces, one per rank, in the parent process.
 
-    The summary of rank 0 and the comparison of all ranks go into the log. Traces are large and are kept only on
-    request, so tables must not depend on them.
+    It runs after the workers have finished the cell; under nsys, after they have exited. The summary of rank 0 and the
+    comparison of all ranks go into the log. Traces are large and are kept only on request, so tables must not depend on
+    them.
     """
 
     kept: bool
@@ -67,7 +68,7 @@ class TraceReader:
     """Additional ranges with a kernel table."""
 
     def __call__(self, placed: PlacedCell, trace: Path) -> Iterator[Event]:
-        """Yield the events of the traces; raises SysbenchError if one is missing, unreadable or empty."""
+        """Read the traces and yield their events; raises SysbenchError if a trace is missing, unreadable or empty."""
         cell = placed.cell
         if not isinstance(cell, ProfileCell):
             raise TypeError(f"{cell.kind} leaves no trace")
@@ -97,7 +98,7 @@ class TraceReader:
 
 @dataclass(frozen=True)
 class Files:
-    """Paths of all files, by cell key."""
+    """Paths of all files of a run, by cell key."""
 
     provisions: Provisions
     kept: bool
@@ -112,7 +113,11 @@ class Files:
     @classmethod
     @contextmanager
     def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
-        """Choose all paths; raises UsageError and OutputError for unusable files or profilers."""
+        """Choose all paths; traces that are not kept go to a temporary directory.
+
+        Raises UsageError if a path has the wrong ending, a cell cannot run, or a timeline is requested without several
+        ranks; raises OutputError if a file cannot be written.
+        """
         refuse_other_endings(options)
         cells = list(spec.cells())
         refuse_impossible(cells)
@@ -141,7 +146,7 @@ class Files:
             yield cls(provisions, bool(kept), windows, flames, timelines, titles, options.range, options.quiet)
 
     def draw(self, record: RunRecord[Any]) -> Iterator[Saved]:
-        """Write the requested files of every profiled cell; yields every file that exists."""
+        """Write the requested files of every profiled cell, and yield each; traces that are kept are included."""
         for cell in record.cells:
             trace = self.provisions.artifacts[cell.key]
             if cell.summary is None or not trace.is_file():
@@ -169,14 +174,17 @@ class Files:
 
 
 def taken(recording: Recording, range: str | None) -> Cut:
-    """Extract the requested slice, limited to a writable size; raises UsageError if the range does not exist."""
+    """Cut out the requested slice, limited to the number of rows that can be written.
+
+    Raises UsageError if the range does not exist.
+    """
     from sysbench.trace import window
 
     return window.cut(recording, window.find(recording, range), window.MOST_ROWS)
 
 
 def write_window(path: Path, cut: Cut) -> Saved:
-    """Write a slice of a trace; raises OutputError."""
+    """Write a slice of a trace; raises OutputError if that fails."""
     from sysbench.trace import window
 
     try:
@@ -196,7 +204,7 @@ def write_window(path: Path, cut: Cut) -> Saved:
 
 
 def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
-    """Draw a flame graph; raises OutputError."""
+    """Draw a flame graph; raises OutputError if the file cannot be written."""
     from sysbench.commands.profile import flame
 
     flame.write(path, summary, title)
@@ -204,7 +212,10 @@ def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
 
 
 def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) -> Saved:
-    """Draw a step of several ranks; raises UsageError if they have no step in common, and OutputError."""
+    """Draw one step of several ranks.
+
+    Raises UsageError if the ranks have no step in common, and OutputError if the file cannot be written.
+    """
     from sysbench.commands.profile.ranks import timeline_figure
     from sysbench.trace.ranks.matching import timeline
 
@@ -217,7 +228,7 @@ def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) 
 
 
 def refuse_other_endings(options: ProfileOptions) -> None:
-    """Raise UsageError for a file in an unknown format."""
+    """Raise UsageError if a requested file has an unknown format."""
     if options.window is not None:
         _refuse_other_ending("--window", options.window, (".json", ".json.gz"))
     if options.flame is not None:
@@ -227,7 +238,7 @@ def refuse_other_endings(options: ProfileOptions) -> None:
 
 
 def ranges_wanted(options: ProfileOptions) -> Sequence[str]:
-    """Return the ranges that need an additional kernel table."""
+    """Return the ranges that need a kernel table in addition to the default ones."""
     return (options.range,) if options.range is not None else ()
 
 
@@ -242,9 +253,9 @@ _IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 
 
 def numbered(reading: RankReading, pattern: str | None) -> RankReading:
-    """Return the reading with its rank: from `--rank-regex`, otherwise as recorded, otherwise from the file's name.
+    """Return the reading with its rank: from `--rank-regex`, from the recording or from the file name, in this order.
 
-    Raises UsageError if the expression finds no rank in the file's name.
+    Raises UsageError if `--rank-regex` finds no rank in the file name.
     """
     if pattern is None:
         found = _IN_NAME.search(reading.title) if reading.rank is None else None
@@ -260,8 +271,9 @@ def numbered(reading: RankReading, pattern: str | None) -> RankReading:
 def compared(readings: Sequence[RankReading], together: str | None) -> RanksSummary | None:
     """Compare the ranks of a run; None if ranks are unknown, do not communicate, or belong to different runs.
 
-    `together` names the reason why the traces belong together, such as their directory. Two traces of the same rank are
-    then an error. Raises UsageError for that, and for ranks of runs of different sizes; LogError for impossible times.
+    `together` is the reason why the traces belong to one run, such as their directory. Raises UsageError if it is given
+    and two traces have the same rank, or if the traces are from runs with different numbers of ranks. Raises LogError
+    if the data are inconsistent.
     """
     from sysbench.trace.ranks.summarise import summarise
 

@@ -23,7 +23,7 @@ DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
 """Cautions about missing kernels or kernels without a range, which make shares misleading."""
 
 DOUBTFUL_ON_CPU: Final[frozenset[CautionCode]] = frozenset({"host-busy"})
-"""On a CPU the host clock times operators, and includes the time that other processes take."""
+"""Cautions that matter on a CPU only, where the host clock times operators and includes the time of other processes."""
 
 RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
     "forward": ("forward",),
@@ -41,7 +41,7 @@ NOTABLE: Final = 0.02
 
 MOST_CLASSES: Final = 3
 MOST_LEADERS: Final = 3
-"""Maximum number of different leading kernels; with more, the sentence is omitted."""
+"""Maximum number of different leading kernels; with more, the finding is omitted."""
 
 NAMES: Final[Mapping[KernelClass, str]] = {
     "matmul": "matrix products",
@@ -60,7 +60,7 @@ NAMES: Final[Mapping[KernelClass, str]] = {
 }
 
 _POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "profiler")
-"""Sentences give ranges over these axes; each value of another axis has its own sentences."""
+"""Axes over which a finding states a range. Each value of any other axis has findings of its own."""
 
 
 def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
@@ -79,7 +79,7 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
 
 
 def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
-    """Yield the findings to show below the tables on a screen; the tables show the others."""
+    """Yield the findings to show below the tables on a screen. The tables already show the other findings."""
     known = complete(cells)
     for where, group, name in _settings(known, cells):
         mark = "predicted: " if any(cell.prediction for cell in group) else ""
@@ -90,19 +90,22 @@ def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
 
 
 def doubts(cell: ProfileCellRecord) -> frozenset[CautionCode]:
-    """Return the cautions that exclude a cell from all sentences."""
+    """Return the cautions that exclude a cell from all findings."""
     on_cpu = cell.summary is not None and cell.summary.source == "cpu"
     against = DOUBTFUL | DOUBTFUL_ON_CPU if on_cpu else DOUBTFUL
     return frozenset(caution.code for caution in cell.cautions) & against
 
 
 def complete(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
-    """Return the cells with a complete profile."""
+    """Return the cells with a profile that is not known to be incomplete."""
     return [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns and not doubts(cell)]
 
 
 def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:
-    """Return the share of each kernel class in the time of some phases, largest first; empty if nothing ran."""
+    """Return the share of time of each kernel class in the given phases (None: all), largest first.
+
+    Empty if nothing ran in the phases.
+    """
     summary = cell.summary
     if summary is None:
         return {}
@@ -123,13 +126,13 @@ def has_phase(cell: ProfileCellRecord, phase: str) -> bool:
 
 
 def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
-    """Return the rates of the parts of attention in a phase, in order."""
+    """Return the rates of the parts of attention in a phase, in the order of PARTS."""
     found = {rate.part: rate for rate in summary.rates if rate.kind == "attention" and rate.phase == phase}
     return {part: found[part] for part in PARTS if part in found}
 
 
 def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tuple[int, int], tuple[int, int]]:
-    """Return (time, calls) by (phase, kernel), summed over modules; phases and kernels are positions."""
+    """Return (time, calls) by (phase, kernel), summed over modules. Phases and kernels are positions in the summary."""
     wanted = {number for number, phase in enumerate(summary.phases) if phases is None or phase in phases}
     columns = summary.spent
     found: dict[tuple[int, int], tuple[int, int]] = {}
@@ -145,7 +148,7 @@ def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tu
 def _settings(
     cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
 ) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
-    """Yield groups of cells with equal settings, each with a prefix for the settings, and names for its cells."""
+    """Yield each group of cells with equal settings, a prefix that names the settings, and a namer for the cells."""
     differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _POOLED_AXES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
@@ -160,18 +163,18 @@ def _settings(
 
 @dataclass(frozen=True)
 class Leading:
-    """The kernel that takes the most time in some phases; on a CPU, the operator."""
+    """The kernel (on a CPU, the operator) that takes the most time in the given phases."""
 
     cell: ProfileCellRecord
     name: KernelName
     share: float
-    """Share of the time of all kernels in those phases."""
+    """Share of the time of all kernels in the given phases."""
     calls: str
     """Calls per step, with the noun."""
 
 
 def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | None:
-    """Return the leading kernel of some phases; None if nothing was launched in them."""
+    """Return the kernel that takes the most time in the given phases; None if nothing was launched in them."""
     summary = cell.summary
     total: dict[int, tuple[int, int]] = {}
     for (_, kernel), (total_ns, calls) in (_by_kernel(summary, phases) if summary is not None else {}).items():
@@ -227,7 +230,7 @@ def _leaders_elsewhere(each: Sequence[Leading]) -> str:
 
 
 def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """Yield the classes other than matrix products that take time in forward."""
+    """Yield a finding on the classes other than matrix products that take the most time in forward."""
     shares = [(cell, found) for cell in group if (found := class_shares(cell, RANGES["forward"]))]
     means: dict[KernelClass, float] = {}
     for _, found in shares:
@@ -245,7 +248,10 @@ def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Name
 
 
 def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """Yield the share of matrix products in forward, with backward, and in the step, for phases of all profiles."""
+    """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step.
+
+    Ranges with phases that were not profiled are omitted.
+    """
     forward = [cell for cell in group if has_phase(cell, "forward")]
     cells = [cell for cell in forward if has_phase(cell, "backward")]
     ranges = ["forward", "forward and backward"] if cells else ["forward"]
@@ -292,7 +298,7 @@ def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
 
 
 def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], phase: str, name: Namer) -> str:
-    """Compare softmax with the two matrix products, by share of FLOPs and of time."""
+    """Compare softmax with the two matrix products of attention, by share of FLOPs and by share of time."""
 
     def share(amount: Callable[[Rate], int], *parts: str) -> str:
         values = [
@@ -318,7 +324,7 @@ def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], p
 
 
 def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """Yield the number format in which matrix products spend most time, by the names of their kernels."""
+    """Yield a finding on the number format that dominates the time in matrix products, judging by kernel names."""
     formats, shares, known_shares = set(), [], []
     for cell in group:
         precisions = cell.summary.precisions if cell.summary is not None else {}
@@ -340,7 +346,7 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
 
 
 def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
-    """Yield the idle time of the device, and the part of it spent waiting for launches."""
+    """Yield a finding on the idle time of the device, and on the part of it spent waiting for the host."""
     found = sorted(
         (
             (use.waiting_ns / use.window_ns, 1 - use.busy_ns / use.window_ns, cell)

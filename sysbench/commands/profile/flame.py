@@ -1,7 +1,8 @@
 """Flame graph of a profile: step, phases, nested modules and kernels, with widths proportional to time.
 
-Output is either an SVG for reports, which merges layers, or a self-contained HTML page that zooms. Names of kernels and
-ranges are untrusted: the page receives them as data and only ever sets them as text.
+The output is an SVG for reports, which merges the layers of the model, or a self-contained HTML page, which zooms and
+can show layers separately. Names of kernels and ranges are untrusted: the page receives them as data and inserts them
+only as text.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ _FOLDER: Final = "profile_flame"
 
 
 def write(path: Path, summary: ProfileSummary, title: str) -> None:
-    """Write a flame graph in the suffix's format: svg or html. Raises UsageError and OutputError."""
+    """Write a flame graph as svg or html, depending on the suffix.
+
+    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
+    """
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise UsageError(f"{path.name} must end in .svg or .html")
@@ -53,7 +57,7 @@ def write(path: Path, summary: ProfileSummary, title: str) -> None:
 
 @dataclass
 class Box:
-    """A part of the step, with its own parts."""
+    """One box of the flame graph, with the boxes inside it."""
 
     name: str
     colour: str
@@ -64,7 +68,7 @@ class Box:
     within: dict[object, Box] = field(default_factory=dict)
 
     def take(self, key: object, name: str, colour: str, total_ns: int, calls: int, recorded: str = "") -> Box:
-        """Add time to a part of this box, and return that part."""
+        """Add time to an inner box, created if necessary, and return this box."""
         part = self.within.setdefault(key, Box(name, colour, recorded))
         part.total_ns += total_ns
         part.calls += calls
@@ -72,7 +76,7 @@ class Box:
 
 
 def tree(summary: ProfileSummary) -> Box:
-    """Return the boxes of a profile: step, phases, modules with merged layers, kernels."""
+    """Return the box of the whole step, which contains phases, modules (layers merged) and kernels."""
     spent = summary.spent
     whole = Box("step", NEUTRAL, "", sum(spent.total_ns), sum(spent.calls))
     columns = zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
@@ -91,7 +95,7 @@ def tree(summary: ProfileSummary) -> Box:
 
 
 def svg(summary: ProfileSummary, title: str) -> str:
-    """Return the SVG, 1200 wide."""
+    """Return the flame graph as SVG, 1200 px wide."""
     whole = tree(summary)
     height = MARGIN * 2 + TITLE + LEGEND + ROW * _depth(whole)
     return "\n".join(
@@ -143,7 +147,7 @@ def _boxes(whole: Box, steps: int, total_ns: int) -> Iterator[str]:
 
 
 def _label(name: str, room: float) -> str:
-    """Return as much of a name as fits; empty if that is too short."""
+    """Shorten a name to the width `room`; empty if fewer than `_SHORTEST_LABEL` characters fit."""
     for length in range(int(room / _CHARACTER), _SHORTEST_LABEL - 1, -1):
         label = elided(name, length)
         if sum(_WIDE_CHARACTER if letter in _WIDE else _CHARACTER for letter in label) <= room:
@@ -162,7 +166,6 @@ def _legend(summary: ProfileSummary, y: float) -> Iterator[str]:
 
 
 def _classes(summary: ProfileSummary) -> list[KernelClass]:
-    """Return the kernel class of each row of `spent`."""
     rows = zip(summary.spent.kernel, summary.spent.phase, strict=True)
     return [summary.names[kernel].class_in(summary.phases[phase]) for kernel, phase in rows]
 
@@ -175,7 +178,7 @@ def _escaped(text: str) -> str:
 
 
 def page(summary: ProfileSummary, title: str) -> str:
-    """Return the HTML page."""
+    """Return the flame graph as an HTML page."""
     spent = summary.spent
     order = list(CLASSES)
     data = {

@@ -1,4 +1,4 @@
-"""Fold of the event log of `sysbench profile` into its record, with cautions about incomplete or distorted profiles."""
+"""Fold the event log of `sysbench profile` into its record, with cautions about incomplete or distorted profiles."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sysbench.log.predictions import prediction_of
 from sysbench.trace.summary import ProfileSummary
 
 COSTLY_SHARE = 0.5
-"""Maximum relative slowdown by the profiler; a slower profiled step is no measure of time."""
+"""A caution is issued above this relative slowdown by the profiler."""
 
 SLOWER_SHARE = 0.1
-"""Kernels ran slower than usual if their total exceeds the unprofiled step by more than this share."""
+"""Kernels count as slowed if their total time exceeds the unprofiled step by more than this share."""
 
 UNLINKED_SHARE = 0.01
 """A caution is issued above this share of kernel time without a known launch."""
@@ -56,7 +56,7 @@ def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed:
 
 
 def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    """Yield cautions about missing parts of the file, kernels, launches, or work that the model requires."""
+    """Yield cautions about damaged files, missing kernels, unknown launches, and counts that contradict the model."""
     for remark in summary.remarks:
         yield Caution(code="trace-damaged", message=remark, remedy="repeat the profile if anything is missing")
     if record.device is not None and record.device.type != "cpu" and summary.source == "cpu":
@@ -84,7 +84,7 @@ def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[
 
 
 def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
-    """Yield cautions about matrix products whose kernel names contain a format other than the cell's precision."""
+    """Yield cautions about matrix products in a number format other than the cell's, judging by kernel names."""
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they contain no matrix products.
     for name, total_ns in summary.precisions.items():
@@ -98,7 +98,7 @@ def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
 
 
 def _perturbed(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
-    """Yield cautions about differences from the unprofiled step: slower kernels, a slower host, a device that waits."""
+    """Yield cautions if kernels or steps were slower under the profiler, or if the device waits for the host."""
     if record.coverage is not None and record.coverage > 1 + SLOWER_SHARE:
         yield Caution(
             code="kernels-slower",
@@ -171,7 +171,10 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
 
 
 def taken_s(cell: ProfileCellRecord) -> float | None:
-    """Return the seconds to profile a predicted cell: the unprofiled steps and the profiled ones."""
+    """Return the seconds that profiling a predicted cell would take on its GPU, including warm-up and unprofiled steps.
+
+    0 if the cell runs out of memory; None if unknown.
+    """
     step = cell.prediction.step if cell.prediction else None
     if cell.outcome == "oom":
         return 0.0

@@ -27,7 +27,7 @@ from sysbench.trace.summary import ProfileSummary
 
 @dataclass(frozen=True)
 class CellState(run_state.CellState):
-    """Current state of a cell."""
+    """State of one cell during the run."""
 
     cell: ProfileCell
     timing: bool = False
@@ -45,7 +45,7 @@ ProfileState = RunState[CellState]
 
 
 def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
-    """Start a cell, or the timing that precedes one. The timing belongs to the first unfinished cell that uses it."""
+    """Start a cell or a timing run. A timing run is shown with the first unfinished cell that uses its times."""
     for key, cell in state.cells:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current=key)
         if key == event.cell:
@@ -60,7 +60,10 @@ def _timing_of(cell: CellState) -> str | None:
 
 
 def _of_cell(change: Callable[[CellState, Any], CellState]) -> Handler:
-    """Return a handler that changes the cell of the event, or the cell that is being timed."""
+    """Return a handler that applies `change` to the cell of the event.
+
+    Events of a timing run are applied to the current cell.
+    """
     in_its_own = in_cell(change)
 
     def handle(state: ProfileState, event: Any) -> Any:
@@ -81,7 +84,7 @@ def _step_measured(cell: CellState, event: StepMeasured) -> CellState:
 
 
 def _cell_finished(cell: CellState, event: CellFinished) -> CellState:
-    """End a cell. The end of its timing is ignored: the cell has an event of its own."""
+    """Record the end of a cell. The end of a timing run leaves the cell itself unfinished."""
     if cell.timing:
         return replace(cell, timing=False, stage=None, stage_since_s=event.at_s)
     return replace(cell, outcome=event.outcome, detail=event.detail)
@@ -113,12 +116,12 @@ _STAGES = {"building": "building the model", "warming-up": "warming up", "writin
 
 
 class ProfileScreen(CellScreen[ProfileState]):
-    """The tasks of the current cell and their progress."""
+    """Dashboard with the tasks of the current cell and their progress."""
 
     command = "profile"
 
     def running(self, width: int, plain: bool) -> list[Text]:
-        """Return the hardware, and a line per task with its result or its duration so far."""
+        """Return a line for the hardware, and one line per task with its result or its duration so far."""
         now, torch = self.state.now, self.state.torch
         pieces = [(now.device.name, theme.QUIET)] if now is not None and now.device is not None else []
         pieces += [(f"torch {torch.torch}", theme.QUIET)] if torch is not None else []
@@ -146,7 +149,6 @@ class ProfileScreen(CellScreen[ProfileState]):
 
 
 def _results(now: CellState) -> Iterator[tuple[str, str]]:
-    """Return the tasks of a cell with their results so far."""
     if now.cell.steps:
         timed = ""
         if len(now.timed_s) > 1:
@@ -165,7 +167,7 @@ def _calls(summary: ProfileSummary) -> str:
 
 
 def result(cell: CellState) -> str:
-    """Return the result of a cell: `step 205 ms, 260 ms profiled, 1,431 kernels per step`."""
+    """Return the result of a cell as text: `step 205 ms, 260 ms profiled, 1,431 kernels per step`."""
     if cell.summary is None or cell.outcome != "ok":
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     words = [f"step {units.seconds(statistics.fmean(cell.timed_s))}"] if cell.timed_s else []
@@ -177,7 +179,7 @@ def result(cell: CellState) -> str:
 
 
 class ProfileLines(CellLines):
-    """Progress without a terminal: a line per finished cell."""
+    """Progress lines for output that is not a terminal: one line per finished cell."""
 
     blank = ProfileState()
     always = ALWAYS

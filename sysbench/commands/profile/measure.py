@@ -1,4 +1,4 @@
-"""Profiling of a few steps, in a process that takes no timings."""
+"""Profiling of a few steps. The unprofiled step is timed in another process."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from sysbench.log.storage import cannot_write
 def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
     """Build the cell on `device`, warm it up, and write a trace of its steps to `artifact`.
 
-    Raises UnavailableError for a combination that does not exist on the device, and any error of a step. With
-    --simulate, the trace is that of a predicted step.
+    With --simulate, write the trace of a predicted step instead. Raises UnavailableError if the cell cannot run on the
+    device; exceptions raised by a step propagate.
     """
     if artifact is None:
         raise SysbenchError("a profile needs a path for its trace")
@@ -87,10 +87,10 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
 
 
 def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
-    """Predict the cell's step on GPU `slug`, and write its trace to `artifact`.
+    """Predict a step of the cell on the GPU `slug`, and write its trace to `artifact`.
 
-    Raises UnavailableError for cells that cannot be predicted, DoesNotFitError if memory would run out, and
-    OutputError.
+    Raises UnavailableError if the cell cannot be predicted, DoesNotFitError if memory would run out, and OutputError if
+    the trace cannot be written.
     """
     # Imported late: few runs predict, and these modules take a while to import.
     from sysbench.predict.recording import recording
@@ -108,9 +108,9 @@ def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
 
 
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
-    """Return the seconds of each recorded step; no event is sent until all are finished.
+    """Record all steps, and return the duration of each in seconds. No event is sent until all steps are finished.
 
-    Ranks begin the first step together. After that they follow each other as in training.
+    Ranks start only the first step together; later steps follow one another as in training.
     """
     # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
     model = step.work.model if cell.execution == "eager" else None
@@ -120,7 +120,7 @@ def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recor
 
 
 def _take(step: TrainingStep, device: torch.device) -> float:
-    """Run one step, synchronizing only before and after it; return its duration in seconds."""
+    """Run one step and return its duration in seconds. The device is synchronized only before and after the step."""
     step.forget()
     synchronize(device)
     began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Profiles in the form that tables show: time by kernel, module and phase, and the part that the user selects."""
+"""Profiles as the tables need them: time by kernel, module and phase, restricted to the user's selection."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """One of the displayed profiles; `leading` distinguishes it from the others."""
+    """One profile to show. `leading` holds the values that distinguish it from the other profiles."""
 
     leading: tuple[Cell, ...]
     summary: ProfileSummary
 
     @cached_property
     def times(self) -> tuple[KernelTime, ...]:
-        """Return all rows of `spent`, resolved."""
+        """Return the rows of `spent`, with positions replaced by names."""
         columns, summary = self.summary.spent, self.summary
         rows = zip(columns.phase, columns.module, columns.kernel, columns.total_ns, columns.calls, strict=True)
         return tuple(
@@ -63,22 +63,22 @@ class Profile:
 
     @property
     def total_ns(self) -> int:
-        """Return the total time, over all steps."""
+        """Return the time of all kernels over all steps."""
         return sum(self.summary.spent.total_ns)
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Return the phases that took time, in order."""
+        """Return the phases that took time, in the order of PHASES."""
         present = {self.summary.phases[phase] for phase in self.summary.spent.phase}
         return tuple(phase for phase in PHASES if phase in present)
 
     @property
     def label(self) -> str:
-        """Return `rank 3`, or the file's name if it contains no rank."""
+        """Return `rank 3`, or the file name if the trace contains no rank."""
         return f"rank {self.summary.rank}" if self.summary.rank is not None else self.summary.title
 
     def by_class(self, phases: Sequence[str] | None = None) -> dict[KernelClass, int]:
-        """Return the nanoseconds of each kernel class in some phases, by default in all."""
+        """Return the time of each kernel class in the given phases (default: all), in nanoseconds over all steps."""
         found: dict[KernelClass, int] = {}
         for each in self.times:
             if phases is None or each.phase in phases:
@@ -96,26 +96,26 @@ class Profile:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Several ranks of one run; `leading` distinguishes the run from the others."""
+    """Comparison of the ranks of one run. `leading` holds the values that distinguish the run from other runs."""
 
     leading: tuple[Cell, ...]
     label: str
     """Name of the run in remarks; empty for the only run."""
     summary: RanksSummary
     link: Link | None = None
-    """The measured bandwidth ceiling of their collectives; None for traces in files."""
+    """Measured upper limit of the bandwidth of the run's collectives; None for trace files."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """A selected range: a phase, modules with all their submodules, both, or everything if neither is given."""
+    """A selected range: a phase, a module path with all submodules, or both; the whole step if neither is given."""
 
     name: str
     phase: str | None
     path: str
 
     def holds(self, time: KernelTime) -> bool:
-        """Return whether this time belongs to the range."""
+        """Return whether the time of a kernel belongs to the range."""
         if self.phase is not None and time.phase != self.phase:
             return False
         module = folded(time.module) if "*" in self.path else time.module
@@ -123,9 +123,9 @@ class Range:
 
 
 def range_of(profile: Profile, asked: str | None) -> Range:
-    """Find a range: `forward`, `layers.*.attention`, `backward/softmax`; the last parts of a path suffice.
+    """Find a range by name: `forward`, `layers.*.attention`, `backward/softmax`. The last parts of a path suffice.
 
-    Raises UsageError if no range or several ranges have this name.
+    Raises UsageError if the name is unknown or ambiguous.
     """
     if asked is None or asked == STEP:
         return Range(STEP, None, "")
@@ -149,7 +149,7 @@ def range_of(profile: Profile, asked: str | None) -> Range:
 
 @dataclass(frozen=True)
 class Profiles:
-    """All profiles to show, and the selected part."""
+    """All profiles to show, and the user's selection."""
 
     columns: tuple[Column, ...]
     """Headings of the profiles' `leading` values."""
@@ -158,11 +158,11 @@ class Profiles:
     record: ProfileRecord | None = None
     """The run of the profiles; None for trace files."""
     ranks: tuple[Ranks, ...] = ()
-    """Ranks that are compared with each other."""
+    """Comparisons of ranks, one per run."""
 
     @property
     def predicted(self) -> bool:
-        """Return whether all profiles are predicted."""
+        """Return whether the profiles are predictions instead of measurements."""
         cells = self.record.cells if self.record else ()
         return any(cell.prediction for cell in cells) or (
             bool(self.each) and all(profile.summary.predicted for profile in self.each)
@@ -170,12 +170,12 @@ class Profiles:
 
     @property
     def work(self) -> str:
-        """Return the noun for rows of a kernel table."""
+        """Return the noun for rows of a kernel table: `operator` or `kernel`."""
         return "operator" if {profile.summary.source for profile in self.each} == {"cpu"} else "kernel"
 
     @cached_property
     def launches_recorded(self) -> bool:
-        """Return whether any profile has grids and blocks."""
+        """Return whether grids and blocks were recorded in any profile."""
         return any(row.launch_shapes for profile in self.each for row in profile.summary.kernels)
 
     def matches(self, name: str) -> bool:
@@ -183,7 +183,10 @@ class Profiles:
         return self.selection.kernel is None or name in self._matching
 
     def chosen(self, profile: Profile) -> list[KernelTime]:
-        """Return the time in the selected range of kernels with matching names; raises as `range_of`."""
+        """Return the times of kernels with matching names in the selected range.
+
+        Raises UsageError if the range is unknown or ambiguous.
+        """
         here = range_of(profile, self.selection.range)
         return [each for each in profile.times if here.holds(each) and self.matches(each.name.name)]
 
@@ -200,14 +203,14 @@ class Profiles:
 
     @cached_property
     def _matching(self) -> frozenset[str]:
-        """Return all matching names, searched once and under a time limit, because patterns can be slow."""
+        """Return all names that match the selected pattern, in one search with a time limit: patterns can be slow."""
         names = {name.name for profile in self.each for name in profile.summary.names}
         names |= {operator.name for profile in self.each for operator in profile.summary.operators}
         return matching(self.selection.kernel, names) if self.selection.kernel else frozenset(names)
 
 
 SLOWER_SHARE: Final = 0.02
-"""The slowest profile is marked if it takes longer than the next by more than this share."""
+"""The slowest profile is marked if its steps take longer than the next slowest by more than this share."""
 
 
 # --- names that a pattern matches
@@ -220,7 +223,7 @@ LONGEST_NAME: Final = 2000
 
 
 class _TooLongError(Exception):
-    """The search has exceeded its time limit."""
+    """Raised if the search exceeds its time limit."""
 
 
 def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
@@ -237,9 +240,10 @@ def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
 
 @contextmanager
 def _limited(limit_s: float) -> Iterator[None]:
-    """Raise _TooLongError in this context when the time limit is exceeded: `re` checks for signals while it searches.
+    """Raise _TooLongError within the `with` block when the time limit is exceeded.
 
-    There is no limit on systems without timer signals, and outside the main thread.
+    The limit is a timer signal, which `re` checks for. There is no limit on systems without timer signals, or outside
+    the main thread.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield

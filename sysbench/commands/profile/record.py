@@ -1,4 +1,4 @@
-"""The events and the record of `sysbench profile`."""
+"""Events and record of `sysbench profile`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sysbench.trace.summary import ProfileSummary
 
 
 class TraceWritten(Event):
-    """The trace of the cell is in a file."""
+    """The trace of the cell was written to a file."""
 
     event: Literal["trace_written"] = "trace_written"
     cell: str
@@ -28,7 +28,7 @@ class TraceWritten(Event):
 
 
 class ProfileRead(Event):
-    """The summary of the trace. It is read as soon as the worker is done, because the trace may not be kept."""
+    """Summary of the cell's trace, made as soon as the worker has finished, because the trace may not be kept."""
 
     event: Literal["profile_read"] = "profile_read"
     cell: str
@@ -36,22 +36,22 @@ class ProfileRead(Event):
 
 
 class Link(Frozen):
-    """The fastest all-reduce of a large message between all ranks of the cell, in the same run."""
+    """Fastest all-reduce of a large message among all ranks of the cell, measured in the same run."""
 
     message_bytes: Bytes
     bus_bytes_per_s: PerSecond
-    """busBW, as nccl-tests defines it."""
+    """Bus bandwidth (busBW) as nccl-tests defines it."""
 
 
 class LinkMeasured(Link, Event):
-    """The bandwidth ceiling of the ranks' collectives was measured, after the profile."""
+    """Upper limit of the bandwidth of collectives, measured after the profile."""
 
     event: Literal["link_measured"] = "link_measured"
     cell: str
 
 
 class RanksRead(Event):
-    """The comparison of the traces of all ranks, if there are several and they communicate."""
+    """Comparison of the traces of all ranks; only for several ranks that communicate."""
 
     event: Literal["ranks_read"] = "ranks_read"
     cell: str
@@ -59,9 +59,9 @@ class RanksRead(Event):
 
 
 class ProfileCellRecord(CellRecord):
-    """One cell of `sysbench profile`; None stands for values that were not measured.
+    """One cell of `sysbench profile`; values that were not measured are None.
 
-    With several ranks, each step is that of the slowest rank, and the summary is that of rank 0.
+    With several ranks, step times are those of the slowest rank in each step, and the summary is from rank 0.
     """
 
     cell: ProfileCell = Field(alias="axes")
@@ -73,15 +73,15 @@ class ProfileCellRecord(CellRecord):
     unprofiled: Samples | None
     """The step without a profiler, timed first in another process."""
     unprofiled_device: Samples | None
-    """The unprofiled step by the device clock, if the device has one."""
+    """The unprofiled step, timed by the device clock, if the device has one."""
     profiled_s: list[Seconds]
-    """The profiled steps by the host clock."""
+    """Durations of the profiled steps by the host clock."""
     cost_share: Finite | None
     """Relative increase of the mean step time due to the profiler."""
     coverage: Amount | None
     """Busy time of the profiled step over the mean of the unprofiled steps; None on a CPU."""
     trace: str | None
-    """Path of the trace, if it was kept; traces of other ranks are in the same directory, as in `trace-rank1.json`."""
+    """Path of the trace, if it was kept; traces of other ranks are in the same directory: `trace-rank1.json`."""
     trace_bytes: Bytes | None
     summary: ProfileSummary | None
     ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -93,7 +93,7 @@ class ProfileCellRecord(CellRecord):
 
     @property
     def source(self) -> Literal["measured", "predicted"]:
-        """Return the source of the times."""
+        """Return whether the times are measured or predicted."""
         return "predicted" if self.cell.simulate else "measured"
 
 

@@ -1,4 +1,4 @@
-"""The spec, cells and options of `sysbench profile`."""
+"""Spec, cells and options of `sysbench profile`."""
 
 from __future__ import annotations
 
@@ -39,23 +39,26 @@ class ProfileCell(ModelCell):
     steps: Steps
     shapes: bool
     simulate: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The GPU to predict a profile for; None to profile. Records of profiled cells omit this field."""
+    """GPU for which the profile is predicted; None to profile. Records of profiled cells omit this field."""
     host: Path | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The file of the host to predict for."""
+    """File that describes the host of the prediction."""
 
     @property
     def simulated(self) -> str | None:
-        """Return the GPU that the profile is predicted for."""
+        """Return the GPU for which the profile is predicted; None if the cell is profiled."""
         return self.simulate
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """Return True: a profiled process stays slower, and its caches would hide work from the next profile."""
+        """Whether the cell needs a new process.
+
+        Profiled cells do: a profiled process stays slower, and its caches would hide work from the next profile.
+        """
         return self.simulate is None
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """Return the cell that times the unprofiled step, synchronized as a whole like the profiled one; or None."""
+        """Return the cell that times the unprofiled step, synchronized only as a whole; None if no step is timed."""
         if not self.steps or self.simulate:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
@@ -69,7 +72,7 @@ class ProfileCell(ModelCell):
         return "--with nsys records one process only; use --with torch for ranks" if self.profiler == "nsys" else None
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return why this combination does not exist, or None."""
+        """Return why this combination is not possible on the device; None if it is possible."""
         if self.profiler == "nsys" and device != "cuda":
             return f"--with nsys only records kernels of NVIDIA GPUs; on {device}, use --with torch"
         return super().unavailable(device)
@@ -135,7 +138,7 @@ class ProfileSpec(ModelSpec):
         return self
 
     def cells(self) -> Iterator[ProfileCell]:
-        """Return every cell of the run in profiling order; the GPUs of one cell follow each other."""
+        """Yield every cell of the run in profiling order; cells that differ only in the simulated GPU are adjacent."""
         points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]
         axes = itertools.product(
             points, self.mode, self.profiler, self.active, self.warmup, self.steps, self.simulate or (None,)
@@ -175,14 +178,17 @@ def _pattern(value: object) -> object:
 
 
 def _rank_pattern(value: object) -> object:
-    """Validate a regular expression with a group for the rank."""
+    """Validate that a regular expression has a group, which matches the rank."""
     if isinstance(_pattern(value), str) and not re.compile(str(value)).groups:
         raise ValueError(f"{value} has no group: put the digits of the rank in parentheses, as in rank(\\d+)")
     return value
 
 
 class ProfileOptions(RunOptions):
-    """The part of a profile to show, and output files; with several cells, each file name includes the cell."""
+    """Options of `sysbench profile`: what to show, and files to write.
+
+    With several cells, the name of each file includes the cell.
+    """
 
     source: Annotated[
         tuple[Path, ...], BeforeValidator(_files), Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT)

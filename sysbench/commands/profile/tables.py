@@ -1,4 +1,4 @@
-"""Output of `sysbench profile`: the summary table, the breakdowns of its profiles, and remarks."""
+"""Output of `sysbench profile`: the summary table, breakdowns of each profile, and remarks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sysbench.trace.summary import ProfileSummary, Rate, part_of
 
 
 def _step(cell: ProfileCellRecord) -> Cell:
-    """Return the unprofiled or predicted step; for a cell without a profile, its outcome."""
+    """Return the time of the unprofiled or predicted step; for a cell without a profile, return the cell's outcome."""
     if cell.summary is None:
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     if cell.prediction is not None:
@@ -194,7 +194,10 @@ def sheet_of(
     selection: Selection | None = None,
     ranks: RanksSummary | None = None,
 ) -> Sheet:
-    """Return the complete output for titled traces; raises UsageError for an unknown table or range."""
+    """Return the complete output for traces, given as titles and summaries.
+
+    Raises UsageError for an unknown table or range.
+    """
     several = len(summaries) > 1
     each = []
     for title, summary in summaries:
@@ -218,13 +221,13 @@ def sheet_of(
 
 
 def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
-    """Return the requested tables that the record has data for."""
+    """Return those of the requested tables for which the record has data."""
     profiles = _of_run(record, selection)
     return _marked(profiles, (table for name in names for table in TABLES[name](profiles))) if profiles.each else []
 
 
 def _marked(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
-    """Return the tables, with a mark in their titles if everything in them is predicted."""
+    """Return the tables, with a mark in their titles if the profiles are predicted."""
     return [replace(table, title=f"{MARK}: {table.title}") if profiles.predicted else table for table in tables]
 
 
@@ -250,7 +253,7 @@ def _steps(profiles: Profiles) -> Iterator[str]:
 
 
 def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
-    """Return the requested tables, or the most informative ones."""
+    """Return the requested tables; if none is requested, the default ones."""
     asked = profiles.selection
     if not names and profiles.each and (asked.range or asked.kernel):
         names = ("kernels", "tree")
@@ -258,7 +261,7 @@ def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
         return _marked(profiles, (table for name in names for table in _named(profiles, name)))
     if not profiles.each:
         return []
-    # Trace files have no summary. With several profiles, the other tables are too many to show them all.
+    # Trace files have no summary. With several profiles, there would be too many other tables.
     of_several = ("communication", "collectives", "arrivals")
     several = ("summary", *of_several) if profiles.record is not None else (*of_several, "ranks")
     single = ("summary", "device", *of_several, "classes", "tree", "attention", "kernels")
@@ -283,7 +286,7 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
 
 
 def _remarks(profiles: Profiles) -> Iterator[Remark]:
-    """Yield findings, then notes on what the tables omit."""
+    """Yield findings, then notes on work that the tables exclude or cannot assign."""
     yield from of_ranks.remarks(profiles)
     if profiles.record is not None and any(cell.cell.ranks > 1 and cell.summary for cell in profiles.record.cells):
         yield Remark("note", "kernels, modules and phases: rank 0; steps: slowest rank")
@@ -311,7 +314,7 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
 
 
 def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
-    """Yield a comparison of softmax with the two matrix products around it, for each phase in the range."""
+    """Yield a comparison of softmax with the two matrix products of attention, for each phase in the range."""
     here, steps = range_of(profile, asked), profile.summary.steps
     parts = {(rate.part, rate.phase): rate for rate in profile.summary.rates if rate.kind == "attention"}
     for phase in ("forward", "backward"):
@@ -337,7 +340,7 @@ def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
 
 
 def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
-    """Return FLOPs per byte of minimum traffic, and for known hardware the limit of softmax."""
+    """Describe the FLOPs per byte of softmax and of the products and, for known hardware, the resulting limit."""
     moved = sum(rate.bytes or 0 for rate in products)
     if not softmax.flops or not softmax.bytes or not moved:
         return ""
@@ -352,6 +355,6 @@ def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
 
 
 def usual(spec: ProfileSpec) -> tuple[str, ...]:
-    """Return the names of the default tables."""
+    """Return the names of the default tables for a run of this spec."""
     of_ranks = ("communication", "collectives", "arrivals") if spec.distributes else ()
     return ("summary", "device", *of_ranks, "classes", "tree", "attention", "kernels")

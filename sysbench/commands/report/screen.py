@@ -12,7 +12,7 @@ from sysbench.render.table import Remark, Sheet
 
 
 def sheets(document: Document) -> Iterator[Sheet]:
-    """Yield the parts of a report in order: the whole, each run, then cautions and environment."""
+    """Yield the parts of a report in order: main findings, a section for each run, cautions, environment."""
     head = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
     first = [_finding(each) for each in document.findings]
     if len(document.sections) > 1:

@@ -1,6 +1,6 @@
-"""Blocks of the dashboard: each is a pure function of its part of the state.
+"""Blocks of the dashboard, each a pure function of some part of the run's state.
 
-All of them are `remembered`: a block is laid out again only when its part of the state changes.
+Most blocks are `remembered` (cached): they are laid out again only when their part of the state changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAST_SHARE = 0.005
 """Smallest share of the step for which a phase is shown."""
 
 NARROW = 32
-"""Below this width lines have no label, so that values keep their units."""
+"""Width below which lines have no label, so that values keep their units."""
 
 NOISE = 0.05
 """Smallest span of a sparkline as a share of its lowest value, so that noise does not look like an event."""
@@ -76,7 +76,7 @@ def hardware(
     width: int,
     encoding: str,
 ) -> Block:
-    """Return a line with the hardware, the size of the model, and the version of torch."""
+    """Return a line with the device, the size of the model, and the version of torch."""
     names = [device.name if device else host.cpu if host else ""]
     if now and now.parameters:
         shape, cell = now.cell.shape, now.cell
@@ -94,7 +94,7 @@ def hardware(
 def progress(
     name: str, completed: int, total: int, texts: Sequence[tuple[str, str]], width: int, encoding: str
 ) -> Block:
-    """Return the stage, its progress bar, and as many of `texts` as fit; there is no bar if `total` is 0 (unknown)."""
+    """Return the stage, its progress bar unless `total` is 0 (unknown), and as many of `texts` as fit."""
     said = [(theme.fitted(text, encoding), style) for text, style in texts if text]
     if width < NARROW and total:
         return line(pieces_that_fit(said, width, " "))
@@ -199,7 +199,7 @@ def memory(used: int, peak: int | None, total: int | None, what: str, width: int
 
 @remembered
 def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
-    """Return sensor readings of the device, taken outside the worker; None if there is nothing worth showing."""
+    """Return sensor readings, taken outside the worker; None if there are none to show."""
     pieces = []
     if reading.device_utilisation is not None:
         pieces.append((f"{units.share(reading.device_utilisation)} busy", ""))
@@ -231,7 +231,7 @@ def notice(text: str, remedy: str, width: int, encoding: str) -> Block:
 
 
 def _label(name: str, width: int, encoding: str) -> Text:
-    """Return the label of a line, padded to the common width; empty on a narrow terminal."""
+    """Return the label of a line, padded to `LABEL` characters; empty on a narrow terminal."""
     return Text(theme.fitted(name.ljust(LABEL), encoding) if width >= NARROW else "", theme.QUIET, end="")
 
 
@@ -242,19 +242,19 @@ _WAITING, _RUNNING = Word("…", "quiet"), Word("▶", "strong")
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions of the cells on the board: one axis in columns, every combination of the other axes in rows."""
+    """Positions of the cells on the board: values of one axis in columns, combinations of the other axes in rows."""
 
     across: str
     down: tuple[str, ...]
     heads: tuple[Any, ...]
     rows: tuple[tuple[Any, ...], ...]
     places: dict[str, tuple[int, int]]
-    """Row and column of every cell, by its key."""
+    """Row and column of each cell, by cell key."""
 
 
 @remembered
 def layout(planned: Cells) -> Layout | None:
-    """Arrange cells by context, or otherwise by the last axis that varies; None for a single cell."""
+    """Arrange the cells, with contexts (or else the last axis that varies) in columns; None if no axis varies."""
     specs = {key: each.cell.model_dump() for key, each in planned.items()}
     differing = axes.varying(list(specs.values()))
     if not differing:
@@ -272,7 +272,7 @@ def layout(planned: Cells) -> Layout | None:
 def board(planned: Cells, ended: Cells, running: str, rows: int, width: int, encoding: str) -> Block:
     """Return a grid of mean step times, one entry per cell, in at most `rows` lines below the headings.
 
-    If the board is too large, only the part around the running cell is shown; the other cells are counted.
+    If the grid is too large, only the part around the running cell is shown; other cells are counted by outcome.
     """
     found = layout(planned)
     if found is None:

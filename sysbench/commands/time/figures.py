@@ -64,13 +64,13 @@ SERIES: Final = (
     Look("#e69f00", "P"),
     Look("#000000", "X"),
 )
-"""Okabe and Ito's colours, those with the highest contrast first, with different markers."""
+"""Okabe and Ito's colours, by descending contrast, each with a different marker."""
 
 _DASHES: Final = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
 def series(number: int) -> Look:
-    """Return the style of series `number`, counted from 0; series beyond the number of colours differ in dashes."""
+    """Return the look of series `number`, counted from 0; dashes distinguish series of the same colour."""
     look = SERIES[number % len(SERIES)]
     return Look(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
 
@@ -90,7 +90,7 @@ def of_run(record: TimeRecord) -> Iterator[Drawn]:
 
 
 def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
-    """Yield all figures of these cells."""
+    """Yield the figures of measured times."""
     timed = [cell for cell in cells if cell.outcome == "ok" and cell.samples("step") is not None]
     layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
@@ -135,11 +135,11 @@ class Layout:
     """Arrangement of cells: a panel per size, one axis along x, and a series per combination of the other axes."""
 
     along: str | None
-    """The horizontal axis of a panel; None if there is none."""
+    """Axis of the cells (`ctx`, `size` or `batch`) along x; None if none of them varies."""
     panels: tuple[tuple[str, tuple[TimeCellRecord, ...]], ...]
     series: tuple[str, ...]
     of: Callable[[TimeCellRecord], str]
-    """The series of a cell."""
+    """Returns the name of a cell's series."""
 
 
 def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
@@ -159,7 +159,7 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
 
 
 def _left_out(layout: Layout, most: int) -> str:
-    """Return a sentence that says which panels and series are shown if some are not; otherwise an empty string."""
+    """Return a sentence that names the panels and series shown, unless all are shown."""
     parts = []
     if len(layout.panels) > MOST_PANELS:
         parts.append(f"the {MOST_PANELS} smallest of {len(layout.panels)} sizes")
@@ -186,7 +186,7 @@ _MISSING: Final = Mark("–", size=8, rise=5, colour=QUIET)
 
 
 def draw_phases(layout: Layout, heading: Heading) -> Figure:
-    """Draw stacked bars: a panel per size, groups of bars along the context, and a hatch per series."""
+    """Draw stacked bars: a panel per size, a group of bars per value along x, and a hatch per series."""
     from matplotlib.patches import Patch
 
     shown = layout.panels[:MOST_PANELS]
@@ -228,7 +228,7 @@ def _by_position(layout: Layout) -> Callable[[TimeCellRecord], float]:
 
 
 def draw_times(layout: Layout, heading: Heading) -> Figure:
-    """Draw the median step with its interval on logarithmic axes; panels share the y axis."""
+    """Draw the median step time with its 95 % CI on logarithmic axes; panels share the y axis."""
 
     def timed(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         found = cell.samples("step") if cell.outcome == "ok" else None
@@ -257,7 +257,7 @@ def draw_times(layout: Layout, heading: Heading) -> Figure:
 
 
 def draw_rates(layout: Layout, heading: Heading) -> Figure:
-    """Draw the share of the peak by context."""
+    """Draw the share of peak FLOP/s over context, size or batch."""
 
     def rated(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         share = _peak_share(cell)
@@ -332,7 +332,7 @@ _ALONG_LABEL: Final = {"ctx": "ctx", "size": "parameters", "batch": "batch"}
 def _lines(
     layout: Layout,
 ) -> tuple[list[tuple[str, tuple[TimeCellRecord, ...]]], list[str], Callable[[TimeCellRecord], str]]:
-    """Return the panels with their titles, the keys of their lines, and a function from a cell to its line's key."""
+    """Return the titled panels, the keys of their lines, and a function that returns the key of a cell's line."""
     shown = list(layout.panels[:MOST_PANELS])
     if len(layout.series) > 1 or len(shown) == 1:
         return shown, list(layout.series[:MOST_SERIES]), layout.of
@@ -357,7 +357,7 @@ def _along_axis(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout) ->
 
 @dataclass(frozen=True)
 class Strip:
-    """The steps of one cell relative to the median of its measured steps: 0.01 is 1 % longer."""
+    """Step times of one cell, as relative differences from the median of its measured steps: 0.01 is 1 % longer."""
 
     cell: TimeCellRecord
     counted: tuple[float, ...]
@@ -365,7 +365,7 @@ class Strip:
 
 
 def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
-    """Return a strip for each of the cells that vary most, in the order of the run."""
+    """Return the strips of the `MOST_STRIPS` cells that vary most, in the order of the run."""
     found = []
     for cell in cells:
         timed = cell.samples("step")
@@ -381,7 +381,7 @@ def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
 
 
 def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], heading: Heading) -> Figure:
-    """Draw a row per cell with its steps from top to bottom; triangles mark steps outside the x range."""
+    """Draw a row per cell, with its steps in order from top to bottom; triangles mark steps outside the x range."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -451,7 +451,7 @@ def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
 
 
 def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
-    """Mark steps outside the x range with a triangle, and label the slow ones with their duration."""
+    """Mark steps outside the x range with a triangle; a label shows the count and the longest duration of slow ones."""
     every = [*each.warmup, *each.counted]
     beyond = [value for value in every if value > edge]
     if beyond:

@@ -84,19 +84,23 @@ def headlines(cells: Cells) -> Iterator[Said]:
 
 
 def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
-    """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`)."""
+    """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`).
+
+    With `alone`, for findings that compare a cell only with itself, fewer cautions exclude a cell.
+    """
     return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
 
 
 def launch_bound(cell: CellRecord) -> bool:
-    """Whether a caution of this cell says that kernel launches limit its speed."""
+    """Whether the cell has a `launch-bound` caution."""
     return any(caution.code == "launch-bound" for caution in cell.cautions)
 
 
 def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[str, Cells]]:
-    """Yield the cells of each setting (device, mode, precision, …), with a prefix for its sentence.
+    """Yield the cells of each setting (device, mode, precision, …), with a prefix for the sentence about them.
 
-    All cells form one group, without a prefix, if `whole` accepts them or if there are too many settings.
+    All cells form one group without a prefix if `whole` accepts them, or if the number of settings is 1 or greater than
+    `MOST_SETTINGS`.
     """
     groups = axes.alike(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
     if not 1 < len(groups) <= MOST_SETTINGS or whole(cells):
@@ -130,7 +134,7 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Two values of an axis, compared over all pairs of cells that differ in nothing else, by ascending speed-up."""
+    """Two values of an axis, compared over all pairs of cells that differ only in this axis, by ascending speed-up."""
 
     axis: str
     base: object
@@ -141,28 +145,27 @@ class _Comparison:
     """Pooled speed-up if all cells agree on it; otherwise None."""
 
     def decided(self, *directions: int) -> list[_Compared]:
-        """Return the pairs whose effect has one of these signs: 1 faster, -1 slower, 0 not significant."""
+        """Return the pairs whose effect has one of these directions: 1 faster, -1 slower, 0 not significant."""
         return [each for each in self.each if each.effect.direction in directions]
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
-        """All cells that are compared."""
         return tuple(cell for each in self.each for cell in (each.base, each.other))
 
     def where(self, cells: Cells, among: Cells | None = None) -> str:
-        """Return the names of some of the compared cells, for a sentence."""
+        """Return a phrase that names `cells` and distinguishes them from others in `among` (default: base cells)."""
         return together_named(cells, [each.base for each in self.each] if among is None else among, (self.axis,))
 
 
 def _comparisons(cells: Cells) -> Iterator[Said]:
-    """Compare every value of each axis with the first one."""
+    """Yield comparisons of each axis value with the first one, and when compilation pays off."""
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
         phase = "optimizer" if axis == "optimizer" else "step"
         for arm in values[1:]:
             found = _comparison(cells, axis, values[0], arm, phase)
             if found is not None and found.decided(-1) and not found.decided(1):
-                # State which one is faster, not which one is slower.
+                # Swap the values, so that the sentence says which one is faster.
                 found = _comparison(cells, axis, arm, values[0], phase)
             if found is not None:
                 yield Said(_compared_words(found, cells), found.cells)
@@ -170,7 +173,7 @@ def _comparisons(cells: Cells) -> Iterator[Said]:
 
 
 def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) -> _Comparison | None:
-    """Compare two values of an axis; None if no pair of cells has an interval."""
+    """Compare the times of a phase for two values of an axis; None without intervals."""
     both = [
         (first, second, one.samples_s, other.samples_s)
         for first, second in axes.pairs(believable(cells, alone=False), axis, base, arm)
@@ -225,8 +228,9 @@ def _by_phase(found: _Comparison, cells: Cells) -> str:
 def _trends(found: _Comparison) -> str:
     """Return the trends of the speed-up: ` The speed-up grows with model size and context length.`
 
-    Along each row of cells that differ only in this axis, the speed-up must never drop significantly, the last speed-up
-    must be the largest, and its interval must lie above that of the first. At least one row must have three cells.
+    In every row of cells that differ only in size (or only in context), the speed-up must never drop significantly and
+    must be largest in the last cell, with an interval above that of the first cell. At least one row must have three
+    cells.
     """
     by_base = {each.base.key: each.effect.ratio for each in found.each}
     words = []
@@ -251,9 +255,10 @@ def _extent(cell: TimeCellRecord, axis: str) -> int:
 
 
 def _exceptions(found: _Comparison) -> str:
-    """Name the cells in which the arm is slower, does not differ significantly, or is limited by kernel launches.
+    """Name the cells in which `arm` is slower, not significantly different, or launch-bound.
 
-    Launch-bound cells are named only if the smallest gain is launch-bound and the largest gain is not.
+    Launch-bound cells are named only if the cell with the smallest speed-up is launch-bound and that with the largest
+    is not.
     """
     slower, same = found.decided(-1), found.decided(0)
     text = ""
@@ -271,7 +276,7 @@ def _exceptions(found: _Comparison) -> str:
 
 
 def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
-    """Yield how long compiling takes, and after how many steps it pays off."""
+    """Yield how long compilation takes, and after how many steps it pays off."""
     paid: list[tuple[float, float, TimeCellRecord]] = []
     for each in found.each:
         before, after = each.base.samples(found.phase), each.other.samples(found.phase)
@@ -299,13 +304,13 @@ def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The ratio of some phases to others in each cell, by ascending value."""
+    """Ratio of the time of some phases to that of others, for each cell, ascending."""
 
     each: tuple[tuple[Ratio, TimeCellRecord], ...]
 
     @property
     def common(self) -> Pooled | None:
-        """Pooled ratio if all cells agree on it; otherwise None."""
+        """Pooled ratio; None if the cells disagree."""
         return pooled([found for found, _ in self.each])
 
     @property
@@ -315,12 +320,11 @@ class _Parts:
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
-        """The cells, by ascending ratio."""
         return tuple(cell for _, cell in self.each)
 
 
 def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts | None:
-    """Return the time of the phases `upper` over that of `lower`, for every believable cell that has an interval."""
+    """Return the ratio of the time of phases `upper` to that of `lower`, for each believable cell with an interval."""
     found = [
         (much, cell)
         for cell in believable(cells)
@@ -331,7 +335,7 @@ def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts |
 
 
 def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[str, Cells, _Parts, Namer]]:
-    """Yield the ratios of all cells together if they agree, otherwise setting by setting; each with its namer."""
+    """Yield prefix, cells, ratios and namer: for all cells together if they agree, otherwise for each setting."""
 
     def agreed(some: Cells) -> bool:
         found = _parts(some, (upper,), (lower,))
@@ -419,9 +423,9 @@ MORE_WORK: Final = 1.5
 
 
 def _flat(cells: Cells) -> list[tuple[Cells, float]]:
-    """Find rows along the context whose first cells take the same forward time for increasing work.
+    """Return the flat part of each row along the context: the leading cells that take the same forward time.
 
-    Return these first cells of each such row, and the ratio of the FLOPs of the last of them to those of the first.
+    Each flat part comes with the FLOPs of its last cell over those of its first cell, a ratio of at least `MORE_WORK`.
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
@@ -434,7 +438,7 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
 
 
 def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
-    """Whether forward takes equally long in both cells, by the interval of the ratio and by the ratio of the means.
+    """Whether forward takes equally long in both cells, judged by the interval of the ratio and the ratio of the means.
 
     If forward is much faster for more work, the first cell was disturbed, so False is returned.
     """
@@ -448,7 +452,7 @@ def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
 
 
 def paced_by_launches(cells: Cells) -> Cells:
-    """Return the cells that are limited by kernel launches, by their clocks or by a flat forward time."""
+    """Return the cells that have a `launch-bound` caution, or lie in the flat part of a row (`_flat`)."""
     by_time = {cell.key for row, _ in _flat(cells) for cell in row}
     return [cell for cell in cells if launch_bound(cell) or cell.key in by_time]
 
@@ -487,10 +491,10 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
 
 
 def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
-    """Fit a power law to the step times of every row of at least three believable cells along `ctx` or `size`.
+    """Return a power law for the step times of each row of at least three believable cells along `ctx` or `size`.
 
-    Launch-bound cells are left out because their time does not grow. A law is left out if its exponent may be 0 or if
-    the means do not confirm it.
+    Launch-bound cells are left out because their time does not grow. A law is left out if the interval of its exponent
+    contains 0, or if the mean times do not grow.
     """
     found: list[tuple[PowerLaw, Cells]] = []
     usable = believable(cells, alone=False)
@@ -542,7 +546,7 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
 
 
 def _rates(cells: Cells) -> Iterator[Said]:
-    """Yield the share of peak that believable cells reach over the whole step, for each precision."""
+    """Yield a finding per precision: the share of peak FLOP/s that believable cells reach over the whole step."""
     by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
     for cell in believable(cells):
         rates = cell.rates
@@ -563,29 +567,29 @@ def _rates(cells: Cells) -> Iterator[Said]:
 # --- warming up
 
 SETTLED: Final = 0.02
-"""A step has settled if it exceeds the slowest later step by at most this share of the median of later steps, or that
-median by less than `FAR_OUT` standard deviations."""
+"""Tolerance: a step has settled if it exceeds the slowest later step by at most this share of the median of later
+steps, or exceeds that median by less than `FAR_OUT` standard deviations."""
 
 WITHOUT_WARMUP: Final[frozenset[CautionCode]] = frozenset({"warmup-unfinished", "drift", "autocorrelated"})
 """Cautions that a slow first step causes; they do not exclude a cell from a warm-up study."""
 
 FAR_OUT: Final = 4
-"""A first step is an outlier if it exceeds the other steps by this many of their standard deviations."""
+"""A first step is an outlier if it exceeds the median of the other steps by this many standard deviations."""
 
 
 @dataclass(frozen=True)
 class _FirstSteps:
-    """The first warm-up steps of a cell, compared with its measured steps."""
+    """The warm-up steps of a cell, compared with its measured steps."""
 
     cell: TimeCellRecord
     first: float
     """The very first step as a multiple of the median of the measured steps."""
     slow: bool
-    """Whether it is slower than the measured steps."""
+    """Whether the very first step is slower than the measured steps."""
     settles_after: int
     """Number of steps before the first one that has settled."""
     excess_share: float
-    """Relative increase of the mean had the same number of steps been measured without a warm-up."""
+    """Relative increase of the mean if the same number of steps had been measured without a warm-up."""
     steps: int
     """Number of measured steps."""
 
@@ -634,9 +638,10 @@ def _times(value: float) -> str:
 
 
 def _warmup_study(cells: Cells) -> Iterator[Said]:
-    """Yield how much a missing warm-up shifts the mean relative to the median, which is robust.
+    """Yield how far missing warm-up raises the mean above the median, which is robust.
 
-    A row is left out if the first step is slow only after a warm-up, because that says nothing about warm-up.
+    A row is left out if its cell without warm-up does not start slow but another cell does: such a row says nothing
+    about missing warm-up.
     """
     if len(axes.values_along(cells, "warmup")) < 2:
         return
@@ -787,7 +792,7 @@ def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
 
 
 def _frontiers(cells: Cells) -> Iterator[Said]:
-    """Yield the context at which memory runs out; rows with the same limit share a sentence."""
+    """Yield the shortest context at which memory runs out; rows with the same limit share a sentence."""
     alike: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
     for row in axes.alike(cells, "ctx"):
         ordered = sorted(row, key=lambda cell: cell.cell.ctx)

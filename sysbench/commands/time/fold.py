@@ -40,11 +40,11 @@ UPDATE_S = 0.1
 """Longest time between two updates of the counter."""
 
 SHORTEST_S = 10 * UPDATE_S
-"""Shortest time between the first and last reading; below it, the uncertainty of the two ends exceeds 10 %."""
+"""Shortest time between the first and the last reading for which their uncertainty does not exceed 10 %."""
 
 
 def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
-    """Return the energy of the measured steps; None if no counter was read.
+    """Return the energy of the measured steps; None without counter readings, or with several ranks.
 
     The mean power is the difference between the first and the last reading within the measured steps, divided by the
     time between them. The energy is this power times the duration of all steps.
@@ -84,7 +84,7 @@ FASTER_SHARE = 0.8
 """Threads count as waiting only if every step on fewer threads takes less than this share of the median step."""
 
 HIGHEST_SHARE = 1.1
-"""Highest credible share of the measured ceiling; noise and untried matrix sizes explain an excess up to it."""
+"""Highest credible share of the measured ceiling, which noise and untried matrix sizes can exceed slightly."""
 
 
 def fold(events: Iterable[Event]) -> TimeRecord:
@@ -134,7 +134,6 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
 
 
 def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:
-    """Return the record of every rank in order; empty for a cell of one process."""
     if not seen.ranks:
         return []
     return [
@@ -177,7 +176,7 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     flops_per_s = None if step_flops is None else step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
     peak = hardware.peak(known, cell.computed_in) if known else None
-    # Each rank has a GPU of its own; on a CPU the ceiling is already that of all cores.
+    # Each rank has its own GPU; on a CPU, the ceiling already includes all cores.
     devices = 1 if device.type == "cpu" else cell.ranks
     peak_flops_per_s = devices * peak.flops_per_s if peak else None
     ceiling = run.ceilings.get((device.torch_name, cell.computed_in, cell.threads))

@@ -59,10 +59,10 @@ _FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "
 """Blocks of fixed height, the most important first; each is a method of `_Layout`."""
 
 _HEADS = {"board": 3, "finished": 2, "steps": 3}
-"""Lines that the other blocks need besides their rows: headings, and the mean below the steps."""
+"""Lines that blocks of variable height need besides their rows: headings, and the mean below the steps."""
 
 _RANKS = (*_FIXED[:-2], "steps", "board", *_FIXED[-2:], "finished")
-"""Blocks by importance; a low terminal shows the first of them."""
+"""Blocks by importance; a terminal with few lines shows only the first of them."""
 
 _GROUPS = (
     ("title", "hardware"),
@@ -76,10 +76,10 @@ _GROUPS = (
 
 
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
-    """Return a warning about a long run on a machine without a GPU, and its remedy; None if there is none.
+    """Return a warning about a long run on a machine without a GPU, and its remedy; None if no warning is needed.
 
-    The duration is estimated from the second step on, or after a very slow first one. There is no warning after the
-    first cell, because the user has seen it by then.
+    The duration is estimated after two steps, or after one very slow step. The warning disappears after the first cell,
+    because the user has seen it by then.
     """
     now = state.now
     without_gpu = bool(state.devices) and all(device.type == "cpu" for device in state.devices)
@@ -109,13 +109,13 @@ class Screen:
     now_s: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield every line, cut to the width; blocks that do not fit are left out."""
+        """Yield each line, followed by a line end."""
         for line in self.lines(console, options):
             yield from line
             yield Segment.line()
 
     def lines(self, console: Console, options: ConsoleOptions) -> Lines:
-        """Return the lines of the screen, without line ends."""
+        """Return the lines of the screen, without line ends; blocks that do not fit are left out."""
         margin = 1 if options.max_width >= ROOMY else 0
         width = max(1, options.max_width - margin - 1)
         height = max(1, options.height or options.size.height)
@@ -126,8 +126,6 @@ class Screen:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Lay out the blocks of a state as lines for one terminal."""
-
     state: LiveState
     now_s: float
     console: Console
@@ -138,7 +136,7 @@ class _Layout:
         return self.options.encoding
 
     def narrow(self, width: int, height: int) -> Lines:
-        """Return all blocks in one column."""
+        """Return a single column with all blocks that fit."""
         parts = {name: self.lines(name, width) for name in _FIXED}
         places, steps = blocks.layout(self.state.planned), 0
         if self.state.now is not None and self.state.now.steps:
@@ -169,7 +167,7 @@ class _Layout:
         return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
 
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
-        """Return the lines of a block at this width; tables have at most `rows` rows, and empty blocks no lines."""
+        """Return the lines of the named block, with at most `rows` rows in a table; empty if nothing is known."""
         block: Block | None = getattr(self, name)(width, rows)
         return block.lines(self.console, self.options, width) if block else []
 
@@ -266,7 +264,7 @@ def _estimate(now: TimedCell) -> str:
 
 
 def _chosen(heights: dict[str, int], height: int) -> list[str]:
-    """Return the blocks that fit, in order of importance."""
+    """Return the names of the blocks that fit, the most important first."""
     taken: list[str] = []
     for name in _RANKS:
         if 0 < heights.get(name, 0) <= height - sum(heights[other] for other in taken):
@@ -275,9 +273,9 @@ def _chosen(heights: dict[str, int], height: int) -> list[str]:
 
 
 def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dict[str, int]:
-    """Distribute spare lines among the chosen blocks, which start with one row each.
+    """Return the rows of each block of variable height: one each, plus spare lines.
 
-    Lines go first to a few steps, then to the board, to more steps, and to finished cells if enough lines remain.
+    Spare lines go first to a few steps, then to the board, to more steps, and to finished cells if enough lines remain.
     """
     rows = {name: 1 for name in ("board", "steps") if name in taken}
     for name, limit in (("steps", FEW_STEPS), ("board", wanted["board"]), ("steps", wanted["steps"])):
@@ -326,7 +324,7 @@ class TimeLines(CellLines):
 
     @staticmethod
     def result(cell: TimedCell) -> str:
-        """Return the outcome of a cell: `step 105.6 ± 0.2 ms`."""
+        """Return the result of a cell in a few words: `step 105.6 ± 0.2 ms`."""
         if cell.outcome == "ok" and cell.predicted:
             low, high = units.seconds(cell.predicted.low_s), units.seconds(cell.predicted.high_s)
             return f"PREDICTED step {units.seconds(cell.predicted.point_s)} ({low} to {high})"
@@ -336,7 +334,7 @@ class TimeLines(CellLines):
 
 
 def device_line(state: LiveState) -> str:
-    """Return the device and the version of torch: `NVIDIA H200 · torch 2.13.0`."""
+    """Return the device (or the mark of predictions) and the version of torch: `NVIDIA H200 · torch 2.13.0`."""
     torch, device = state.torch, state.device
     name = device.name if device else "no device"
     if any(each.cell.simulate for each in state.planned.values()):

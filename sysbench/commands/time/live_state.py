@@ -1,6 +1,6 @@
-"""The state of a timing run, folded from its events, and the forecast of its end.
+"""The state of a timing run, folded from its events, and an estimate of the remaining time.
 
-The remaining time is estimated from the durations of cells and steps so far.
+The estimate is based on the durations of cells and steps so far.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True)
 class TimedCell(CellState):
-    """The known state of a cell."""
+    """The state of one cell."""
 
     cell: TimeCell
     parameters: int | None = None
@@ -53,7 +53,7 @@ class TimedCell(CellState):
 
     @property
     def measured(self) -> tuple[Step, ...]:
-        """Steps without warm-up."""
+        """Measured steps, without warm-up steps."""
         return tuple(step for step in self.steps if not step.warmup)
 
     @property
@@ -82,7 +82,7 @@ def folded(events: Iterable[Event]) -> LiveState:
 
 
 def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:
-    """Return name, mean and deviation of every phase of these steps, then of the whole step."""
+    """Return name, mean and standard deviation (seconds) of every phase of these steps, then of the whole step."""
     by_phase: dict[str, list[float]] = {}
     totals: list[float] = []
     for step in steps:
@@ -97,7 +97,7 @@ def phase_means(steps: Iterable[Step]) -> tuple[tuple[str, float, float], ...]:
 def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
     """Add a step; phases use the host's clock, or the device's clock if the host did not wait for them.
 
-    With several ranks, each step is that of the slowest rank.
+    With several ranks, the step of the slowest rank is kept.
     """
     if event.step.wall_s is None:
         return cell
@@ -118,7 +118,7 @@ def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
 
 def _reading(state: LiveState, event: Reading) -> LiveState:
     if event.host_rss_bytes is None and event.device_used_bytes is None:
-        return state  # the number of other processes, which is read only between cells
+        return state  # between cells, readings only count other processes
     now = state.now
     if now is not None and now.outcome is None:
         cuda = now.device is not None and now.device.type == "cuda"
@@ -173,7 +173,7 @@ _MEDIAN_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)
 
 
 def expected_steps(current: TimedCell) -> int:
-    """Return how many steps the cell will measure; with `--until`, an estimate from the width of its interval."""
+    """Return how many steps the cell will measure; with `--until`, an estimate from the spread of the steps so far."""
     cell, measured = current.cell, current.measured
     if cell.until is None or len(measured) < 3:
         return cell.steps
@@ -197,8 +197,8 @@ def cell_left_s(current: TimedCell) -> float | None:
 def run_left_s(state: LiveState) -> float | None:
     """Return the remaining seconds of the run; None before the first step.
 
-    A waiting cell's steps are predicted from their FLOPs and the speed of the most similar finished cell; its other
-    costs are the average of finished cells. Until a cell has finished, the current one is used instead.
+    Steps of a waiting cell are predicted from their FLOPs and the speed of the most similar finished cell; other time
+    is the average of finished cells. Until a cell has finished, the speed of the current cell is used.
     """
     now = state.now
     left_s = cell_left_s(now) if now else 0.0
@@ -213,7 +213,10 @@ def run_left_s(state: LiveState) -> float | None:
 
 
 def _step_s(current: TimedCell) -> float:
-    """Return the duration of a typical recent step; the very first step, which is much slower, counts only if alone."""
+    """Return the median of recent steps.
+
+    The first step is much slower, so it is excluded unless it is the only one.
+    """
     recent = current.steps[1:][-RECENT:] or current.steps
     return statistics.median(step.total_s for step in recent)
 
@@ -241,7 +244,7 @@ def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
 
 
 def _seconds_per_flop(waiting: TimedCell, seen: Sequence[tuple[TimedCell, float]]) -> float:
-    """Return the seconds per FLOP of the finished cell that shares most `_DECISIVE` axes; the latest wins ties."""
+    """Return the seconds per FLOP of the latest finished cell with the most `_DECISIVE` axes in common."""
 
     def likeness(position: int) -> tuple[int, int]:
         other = seen[position][0].cell

@@ -32,17 +32,17 @@ PREEMPTED_PER_S = 5.0
 """Also try fewer threads at this many preemptions a second; on an idle machine there are almost none."""
 
 TRIED = 3
-"""Number of steps on fewer threads, after one that does not count."""
+"""Number of steps on fewer threads, after one that is discarded."""
 
 
 def run(
     cell: TimeCell, device: DeviceInfo, artifact: Path | None = None, *, clock: Clock | None = None
 ) -> Iterator[Event]:
-    """Build the cell on `device`, warm it up and measure its steps; everything is freed at the end.
+    """Build the cell's model on `device`, warm it up and measure its steps; everything is freed at the end.
 
     A cell with `simulate` is predicted instead. Events are yielded between steps, when nothing is timed; nothing is
     written to `artifact`. Raises UnavailableError for a combination that the device does not support, and any error of
-    a step (`is_out_of_memory` identifies a lack of memory).
+    a step (`is_out_of_memory` recognizes out-of-memory errors).
     """
     if cell.simulate is not None:
         from sysbench.predict.simulated_step import SimulatedStep  # imported here, because few runs predict
@@ -129,7 +129,7 @@ def _preemptions() -> int:
 
 
 def _on_fewer_threads(cell: TimeCell, step: TrainingStep, usual_s: float, clock: Clock) -> ThreadsTried:
-    """Take a few steps on half the threads; if they are faster, the threads have been waiting for each other."""
+    """Measure a few steps on half the threads; if these are faster, the threads have been waiting for each other."""
     threads = torch.get_num_threads()
     tried_s: list[float] = []
     with computing_on(threads // 2):

@@ -1,4 +1,4 @@
-"""Tables and findings of predicted times: `sysbench time --simulate`."""
+"""Tables, findings and figures of predicted times: `sysbench time --simulate`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXPOSED = "exposed: time that collectives add to the step on the device, excludi
 COMPILED = "compiled cells are less certain: fusion is a guess; memory is that of the eager step, which needs more"
 
 MOST_SETTINGS = 4
-"""Largest number of tables of GPUs that are shown by default."""
+"""Largest number of settings shown by default."""
 
 PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer")
 
@@ -34,17 +34,17 @@ IMPORTANCE = {"zero_grad": 12, "forward": 5, "loss": 11, "backward": 6, "optimiz
 
 
 def is_predicted(record: TimeRecord) -> bool:
-    """Whether the run's cells are predicted: all are, or none."""
+    """Whether the cells of the run are predicted: either all or none are."""
     return any(cell.cell.simulate for cell in record.cells)
 
 
 def _found(cell: TimeCellRecord) -> PredictionRecord | None:
-    """Return the prediction of a cell that fits."""
+    """Return the prediction of a cell; None unless its outcome is `ok`."""
     return cell.prediction if cell.outcome == "ok" else None
 
 
 def instead(cell: TimeCellRecord) -> Word | None:
-    """Return the reason for a missing time: the outcome (`oom`), or `withheld`."""
+    """Return why there is no time: the outcome (`oom`), or `withheld`; None if there is a time."""
     if cell.outcome != "ok":
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     return Word("withheld", "bad") if cell.prediction is None or cell.prediction.step is None else None
@@ -56,7 +56,7 @@ def _step(cell: TimeCellRecord) -> Cell:
 
 
 def taken_s(cell: TimeCellRecord) -> float | None:
-    """Return the time that measuring the cell would take: that of all its steps, or 0 if it does not fit."""
+    """Return the seconds that measuring the cell would take; 0 if it does not fit, None without a prediction."""
     step = found.step if (found := _found(cell)) else None
     if cell.outcome == "oom":
         return 0.0
@@ -69,7 +69,7 @@ def _phase(cell: TimeCellRecord, name: str) -> Cell:
 
 
 def limit(cell: TimeCellRecord) -> str:
-    """Return what limits the step, with its share of the time: `host 96 %`."""
+    """Return what limits the step, and its share of the time: `host 96 %`."""
     found = _found(cell)
     return f"{found.limited_by} {units.share(found.limited_share)}" if found else ""
 
@@ -104,7 +104,7 @@ def _notes(record: TimeRecord) -> tuple[str, ...]:
 
 
 def _sum(name: str) -> Callable[[TimeCellRecord], float | None]:
-    """Return a function that sums a value over phases; it returns None if the cell has no communication."""
+    """Return a function that sums a field over the phases of a cell, or returns None without communication."""
 
     def get(cell: TimeCellRecord) -> float | None:
         found = _found(cell)
@@ -146,14 +146,14 @@ PREDICTED = DeclaredTable(
 
 
 def _settings(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
-    """Yield the cells of each setting with several GPUs; the cheapest or fastest GPU that fits comes first."""
+    """Yield the cells of each setting with several GPUs, the best GPU first (see `_order`)."""
     for group in axes.alike(record.cells, "simulate"):
         if len(group) > 1:
             yield sorted(group, key=_order)
 
 
 def _order(cell: TimeCellRecord) -> tuple[bool, float, float]:
-    """Return the sort key: whether the cell does not fit, the cost of a million tokens, and the step time."""
+    """Return the sort key: cells with a predicted step first, then by cost of a million tokens, then by step time."""
     found = _found(cell)
     cost = found.price_per_million_tokens if found else None
     step = found.step if found else None
@@ -173,7 +173,6 @@ def _gpus_notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
 
 
 def _cost(cell: TimeCellRecord) -> Cell:
-    """Return the cost of a million tokens, with three significant digits."""
     found = _found(cell)
     cost = found.price_per_million_tokens if found else None
     return Measure(cost, text=f"{cost:.3g}") if cost is not None else None
@@ -223,20 +222,19 @@ CONSTANTS = DeclaredTable(
 
 
 class _Scaled(NamedTuple):
-    """A cell, and the cell with the fewest ranks to which it is compared."""
+    """A cell, and its baseline: the cell with the fewest ranks."""
 
     cell: TimeCellRecord
     base: TimeCellRecord
 
     @property
     def speedup(self) -> float | None:
-        """Throughput relative to the cell with the fewest ranks."""
         ours, theirs = (_value("tokens_per_s")(each) for each in (self.cell, self.base))
         return ours / theirs if ours and theirs else None
 
 
 def _scaling(record: TimeRecord) -> Iterator[list[_Scaled]]:
-    """Yield the cells of each setting by number of ranks; a cell of one rank belongs to every strategy."""
+    """Yield the cells of each setting and strategy by number of ranks; every strategy includes cells of one rank."""
     for group in axes.alike(record.cells, "ranks", "strategy", "interconnect"):
         for strategy in dict.fromkeys(cell.cell.strategy for cell in group if cell.cell.strategy):
             row = sorted(
@@ -336,7 +334,7 @@ _POINT, _BOUND, _ABSENT = "#0072b2", "#009e73", "#c1121f"
 
 
 def figures(record: TimeRecord) -> Iterator[Drawn]:
-    """Yield a comparison of GPUs per setting, in the order of the table; for a single GPU, a figure of all cells."""
+    """Yield a GPU comparison per setting, in the order of the table; with a single GPU, a figure of all cells."""
     groups = list(_settings(record))
     if not groups and any(_found(cell) for cell in record.cells):
         groups = [list(record.cells)]

@@ -16,11 +16,11 @@ from sysbench.spec.model import Precision
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
-"""Phases of "forward and backward": includes the loss, excludes the optimizer and zeroing gradients."""
+"""Phases of "forward and backward": including the loss, excluding the optimizer and zeroing gradients."""
 
 
 class RateRecord(Frozen):
-    """Achieved rates of all ranks together, and shares of their hardware's limits, over the mean step as in tables."""
+    """Rates of all ranks together, based on the mean step, and their shares of the hardware's limits."""
 
     step_flops: Flops | None
     """None if FLOPs could not be counted in a custom model; then FLOP rates are None too."""
@@ -36,7 +36,7 @@ class RateRecord(Frozen):
     ceiling_share: Amount | None
 
     def over(self, step_s: float, tokens: int) -> RateRecord:
-        """Return the rates for a different step duration; a withheld ceiling share remains withheld."""
+        """Return the rates for a step of a different duration; a withheld ceiling share remains withheld."""
         achieved = None if self.step_flops is None else self.step_flops / step_s
         peak, ceiling = self.peak_flops_per_s, self.ceiling_flops_per_s
         return self.model_copy(
@@ -52,7 +52,7 @@ class RateRecord(Frozen):
 
 
 class ReadingsRecord(Frozen):
-    """Sensor readings during the measured steps, taken outside the worker: medians unless the name says otherwise."""
+    """Sensor readings during the measured steps, taken outside the worker; medians unless the name says otherwise."""
 
     count: Count
     sm_clock_hz: Amount | None
@@ -67,7 +67,7 @@ class ReadingsRecord(Frozen):
 
 
 class EnergyRecord(Frozen):
-    """Energy of the measured steps by the energy counter of the whole GPU; values are None if withheld."""
+    """Energy of the measured steps, from the energy counter of the whole GPU; energy and power are None if withheld."""
 
     step_j: Amount | None
     token_j: Amount | None
@@ -86,28 +86,28 @@ class EnergyRecord(Frozen):
 
 
 class ThreadsTried(Event):
-    """Steps of a CPU cell, repeated on fewer threads because they varied: shows whether threads wait for each other."""
+    """Steps of a CPU cell, repeated on fewer threads: if they are faster, threads have been waiting for each other."""
 
     event: Literal["threads_tried"] = "threads_tried"
     cell: str
     before: Size
-    """Threads of the measured steps."""
+    """Number of threads in the measured steps."""
     threads: Size
-    """Threads of these steps."""
+    """Number of threads in the repeated steps."""
     wall_s: Annotated[list[Seconds], Field(min_length=1)]
 
 
 class RankRecord(Frozen):
-    """One of the ranks of a cell."""
+    """Results of one rank of a cell."""
 
     rank: Count
     phases: dict[str, PhaseRecord]
-    """As in the record of the cell, but with the samples of this rank."""
+    """The phases of the cell's record, with the samples of this rank."""
     loss: Unbounded | None
     allocated_peak_bytes: Bytes | None
     reserved_peak_bytes: Bytes | None
     host_rss_peak_bytes: Bytes | None
-    """Highest resident set size of its process so far, including earlier cells."""
+    """Highest resident set size of the rank's process so far, including earlier cells."""
 
     @property
     def median_step_s(self) -> float | None:
@@ -140,7 +140,7 @@ class TimeCellRecord(ModelCellRecord):
     energy: EnergyRecord | None = None
     """None if no energy counter was read, and in records of earlier versions."""
     prediction: PredictionRecord | None = Field(default=None, exclude_if=lambda value: value is None)
-    """None if measured."""
+    """None if the cell was measured."""
     ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
     """Every rank, if there are several."""
 
@@ -150,7 +150,7 @@ class TimeCellRecord(ModelCellRecord):
         return record.times if record else None
 
     def summed(self, phases: Sequence[str]) -> list[float] | None:
-        """Return the sum of the measured phases per step in seconds; None if the first phase was not measured."""
+        """Return the sum of the measured phases for each step, in seconds; None if the first phase was not measured."""
         parts = [found.samples_s for phase in phases if (found := self.samples(phase))]
         if not parts or phases[0] not in self.phases or len({len(part) for part in parts}) > 1:
             return None
@@ -163,7 +163,7 @@ class TimeCellRecord(ModelCellRecord):
 
     @model_validator(mode="after")
     def _rates_of_one_basis(self) -> Self:
-        """Convert rates of version 0.1.0 from the median step to the mean step, which tables show next to them."""
+        """Recompute rates from the mean step, as tables show them; records of version 0.1.0 used the median step."""
         step = self.phases.get("step")
         if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
             tokens, rates = self.cell.batches * self.cell.tokens, self.rates
@@ -174,7 +174,7 @@ class TimeCellRecord(ModelCellRecord):
 
 
 class CeilingRecord(Frozen):
-    """Rate of a large matrix product on this machine during the run."""
+    """Rate of a large matrix product, measured on this machine during the run."""
 
     device: str
     precision: Precision
@@ -184,7 +184,7 @@ class CeilingRecord(Frozen):
 
 
 class TimeRecord(RunRecord[TimeCellRecord]):
-    """The final summary of `sysbench time`."""
+    """Record of a run of `sysbench time`."""
 
     kind: Literal["time"] = "time"
     ceilings: list[CeilingRecord]

@@ -24,7 +24,7 @@ PREDICTION = "Prediction"
 
 
 def _prices(value: object) -> dict[str, float]:
-    """Parse `h100=2.5,4090=0.4` into prices by slug."""
+    """Parse `h100=2.5,4090=0.4` into a mapping from GPU slug to price."""
     if isinstance(value, dict):
         return value
     found = {}
@@ -55,13 +55,13 @@ class TimeCell(ModelCell):
     """GPU to predict for, a name that `sysbench.spec.hardware.named` accepts; None to measure. Measured cells are saved
     without this field, as in versions without predictions."""
     host: Path | None = Field(default=None, exclude_if=_is_none)
-    """File of the host to predict for."""
+    """File with the rates of the host to predict for."""
     interconnect: Interconnect | None = Field(default=None, exclude_if=_is_none)
     """Network between nodes to predict for; None within one node."""
 
     @property
     def simulated(self) -> str | None:
-        """The GPU to predict for."""
+        """The GPU to predict for; None if the cell is measured."""
         return self.simulate
 
     @property

@@ -37,7 +37,7 @@ MEASURED = ("ok", "interrupted")
 
 
 def measured(cell: TimeCellRecord, phase: str) -> Samples | None:
-    """Return the samples of a phase, unless the cell failed."""
+    """Return the samples of a phase; None if the cell failed."""
     return cell.samples(phase) if cell.outcome in MEASURED else None
 
 
@@ -55,7 +55,6 @@ def outcome(cell: TimeCellRecord) -> Word | None:
 
 
 def _mean(values_s: Sequence[float] | None) -> Cell:
-    """Return the mean and the sample standard deviation."""
     if not values_s:
         return None
     return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else None)
@@ -94,18 +93,17 @@ def _energy(name: str) -> Value:
 
 
 def _share(name: str) -> Callable[[TimeCellRecord], Cell]:
-    """Return a function from a cell to its share of a limit of the machine, or `unknown`."""
+    """Return a function that shows a cell's share of a limit of the machine, or `unknown`."""
     return lambda cell: Measure(value) if (value := _rate(name)(cell)) is not None else Word("unknown", "quiet")
 
 
 def _peak_bytes(cell: TimeCellRecord) -> int | None:
-    """Return the bytes allocated on the device, or without an allocator the worker's resident memory."""
+    """Return the peak of allocated bytes; without an allocator, the peak of the worker's resident memory."""
     memory = cell.memory
     return memory.allocated_peak_bytes if memory.allocated_peak_bytes is not None else memory.host_rss_peak_bytes
 
 
 def _mfu_note(record: TimeRecord) -> str:
-    """Return the definition of MFU, with the peak of each precision."""
     peaks = {
         (cell.cell.computed_in, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
         for cell in record.cells
@@ -120,7 +118,6 @@ def _mfu_note(record: TimeRecord) -> str:
 
 
 def _energy_note(record: TimeRecord) -> str:
-    """Return what the energy includes, its uncertainty, and why some cells have none."""
     counted = [cell.energy for cell in record.cells if cell.energy]
     if not counted:
         return "energy: no energy counter was read; NVIDIA's driver has one for Volta and later"
@@ -174,7 +171,7 @@ def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
 
 
 def _rank_spread(cell: TimeCellRecord) -> float | None:
-    """Return the difference between the slowest and the fastest rank, as a share of the median rank."""
+    """Return the difference between the slowest and the fastest rank's median step, relative to the median rank."""
     steps_s = _rank_steps_s(cell)
     if not steps_s:
         return None
@@ -231,8 +228,9 @@ RANKS = DeclaredTable(
 
 
 def _peak_sources(record: TimeRecord) -> str:
-    sources = dict.fromkeys(cell.rates.peak_source for cell in record.cells if cell.rates and cell.rates.peak_source)
-    return f"peak: {'; '.join(sources)}" if sources else "peak: unknown for this device"
+    rated = [cell.rates for cell in record.cells if cell.rates]
+    sources = dict.fromkeys(rates.peak_source for rates in rated if rates.peak_source)
+    return f"peak: {'; '.join(sources) or 'unknown for this device'}" if rated else ""
 
 
 def _ceilings(record: TimeRecord) -> str:
@@ -240,11 +238,11 @@ def _ceilings(record: TimeRecord) -> str:
     for each in record.ceilings:
         place = f"{each.device} with {axes.phrase('threads', each.threads)}" if each.threads else each.device
         reached.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}")
-    return f"matmul: a large matrix product reached {', '.join(reached)}" if record.ceilings else ""
+    shown = record.ceilings and any(cell.rates for cell in record.cells)
+    return f"matmul: a large matrix product reached {', '.join(reached)}" if shown else ""
 
 
 def _phase_notes(record: TimeRecord) -> Iterator[str]:
-    """Yield which clocks were used, unless only the host's, and how phases of several micro-batches are summed."""
     phases = [phase for cell in record.cells for phase in cell.phases.values()]
     by_device = any(phase.wall is None and phase.device is not None for phase in phases)
     if by_device:
@@ -318,7 +316,7 @@ def _has_optimizer(record: TimeRecord) -> bool:
 
 
 def _to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
-    """Return a function that divides a mean by the mean of forward."""
+    """Return a function that divides the mean of `get` by the mean of forward."""
 
     def show(cell: TimeCellRecord) -> float | None:
         values_s, of_s = get(cell), _forward(cell)
@@ -363,7 +361,7 @@ class _Arms:
 
     @cached_property
     def phases(self) -> list[str]:
-        """Phases that the axis can affect: only the optimizer for the optimizer's kind, all other phases otherwise."""
+        """Phases to compare: the last one, and those that the axis can affect."""
         found = [
             phase for phase in phases_in(self.record.cells) if phase in ("forward", "backward", "optimizer", "step")
         ]
@@ -373,7 +371,7 @@ class _Arms:
         """Yield the cells that differ only in this axis, for each combination of the other axes."""
         for alike in axes.alike(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
-            if len(cells) < 2:  # two strategies, each with its own options
+            if len(cells) < 2:  # nothing to compare, for example because a strategy has its own options
                 continue
             compared = {
                 (phase, arm): _Compared.of(cells.get(self.values[0]), cells.get(arm), phase)
@@ -383,7 +381,6 @@ class _Arms:
             yield _Row(self.phases[-1] if self.phases else "", cells, compared)
 
     def importance(self, phase: str, arm: Any) -> int:
-        """Return the importance of the columns of a phase."""
         return 0 if phase == self.phases[-1] else 2 if phase == self.phases[0] else 5
 
 
@@ -413,14 +410,14 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Row:
-    """The measured cells of one row, one per arm; every phase is compared with the first arm."""
+    """Cells of one row by axis value, and a comparison of each phase with the baseline cell."""
 
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
     compared: Mapping[tuple[str, Any], _Compared | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """Return the median (speed-ups are ratios of medians), or the outcome once per row."""
+        """Return the median, on which speed-ups are based; without numbers, the outcome once per row."""
         cell = self.cells.get(arm)
         if cell is None:
             return None
@@ -430,7 +427,6 @@ class _Row:
         return Measure(median_s) if median_s is not None else None
 
     def speedup(self, phase: str, arm: Any) -> Cell:
-        """Return the speed-up over the first arm, with its 95 % interval."""
         found = self.compared[phase, arm]
         return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else NOTHING
 
@@ -440,7 +436,7 @@ def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
 
 
 def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], Measure]) -> Field:
-    """Declare a column for the change from the first arm; the column of the last phase is the most important one."""
+    """Declare a column for the change relative to the baseline; it is most important for the last phase."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
         key,
@@ -511,7 +507,10 @@ class _Across:
 
     @classmethod
     def of(cls, record: TimeRecord, axis: str, head: Callable[[TimeCellRecord], Any], model: bool = False) -> _Across:
-        """Arrange the cells by `head`; cells that agree on all axes but `axis` (and on the `model`) share a row."""
+        """Arrange the cells in columns by `head`; the cells of a row agree on all axes but `axis`.
+
+        With `model`, they agree on the model instead of the axis `size`.
+        """
         down = tuple(
             each for each in axes.varying(axes.axes_of(record.cells)) if each != axis and not (model and each == "size")
         )
@@ -529,7 +528,7 @@ def _any(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
 
 
 def _grids(record: TimeRecord) -> Iterator[tuple[str, str, _Across]]:
-    """Yield the name of each phase, the axis of the columns, and the cells."""
+    """Yield each phase to show, the axis in columns, and the grid."""
     differing = axes.varying(axes.axes_of(record.cells))
     across = next((axis for axis in ("ctx", "batch") if axis in differing), None)
     if across is None or len(differing) < 2:
@@ -583,7 +582,7 @@ GRID = DeclaredTable(
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], word: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """Return a function that shows a value of the cell on a device, or with `word` the outcome if there is none."""
+    """Return a function that shows a value of the cell on a device; with `word`, the outcome if there is no value."""
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
@@ -650,7 +649,7 @@ Timed = tuple[TimeCellRecord, str, Samples | None]
 
 
 def _timed(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[Timed]:
-    """Yield a row for each measured phase, or one row for a cell without any."""
+    """Yield a row for each measured phase; a cell without any has one row without samples."""
     for cell in cells:
         found = [(cell, phase, measured(cell, phase)) for phase in phases if measured(cell, phase)]
         yield from found or [(cell, phases[-1] if phases else "step", None)]
@@ -798,7 +797,7 @@ def _ci95(row: Phase) -> tuple[float | None, float | None]:
 
 
 def _of_step(get: Value) -> Callable[[Phase], float | None]:
-    """Return a function that shows a value of the cell only in the row of `step`, so that a sum counts it once."""
+    """Return a function that shows a value of the cell only in its `step` row, so that sums over rows count it once."""
     return lambda row: get(row[0]) if row[1] in ("step", None) else None
 
 
@@ -882,7 +881,7 @@ TABLES: dict[str, DeclaredTable] = {
 """All tables by name."""
 
 COMPARISONS: dict[str, str] = {"warmup": "warmup", "device": "devices", **{axis: axis for axis in axes.CHOICES}}
-"""Comparison table of each axis; by default the one of the first axis that varies is shown."""
+"""Comparison table of each axis; the default is the table for the first axis that varies."""
 
 SUMMARY_ROWS = 24
 """Largest number of summary rows shown next to a comparison, which repeats the same times."""

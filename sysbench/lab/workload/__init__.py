@@ -1,1 +1,1 @@
-"""The workload of a training step: a model, its inputs, its loss and its optimizer; built-in, or the user's."""
+"""The workload of a training step, built-in or the user's: a model, its inputs, its loss and its optimizer."""

@@ -1,4 +1,4 @@
-"""Import of the user's code, only in the worker; errors in it are distinguished from ours."""
+"""Import of the user's code in the worker; its errors are distinguished from errors of sysbench."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sysbench.lab.allocator import is_out_of_memory
 from sysbench.log.events import CodeFile
 
 PRINTED_CHARACTERS = 2000
-"""Maximum length of the model's own output that is kept."""
+"""Number of characters that are kept of what the user's code prints."""
 
 _NOT_THEIRS = tuple(str(Path(module.__file__ or "").parent) for module in (torch, sysbench))
 
@@ -37,7 +37,7 @@ _IMPORTED_S: dict[str, float] = {}
 
 
 class UserCodeError(SysbenchError):
-    """The user's code raised an exception; the message says which, and on which line of their code."""
+    """The user's code raised an exception; the message names the exception and the line of the code."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class Loaded:
 
 
 def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
-    """Import `target`, which is `package.module:attribute` or `path/to/file.py:attribute`, under `directory`.
+    """Import `target`, either `package.module:attribute` or `path/to/file.py:attribute`, from `directory`.
 
-    Raises UnavailableError if there is no such module, file or attribute, and UserCodeError if its import fails.
+    Raises UnavailableError, which names the `option`, if there is no such module, file, or callable attribute, and
+    UserCodeError if the import fails.
     """
     where, _, path = target.rpartition(":")
     root = Path(directory).resolve()
@@ -80,12 +81,12 @@ def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
 
 
 def import_s(files: Iterable[CodeFile]) -> float:
-    """Return the duration of the first import of these files in this process."""
+    """Return the time in seconds that the first import of these files in this process took."""
     return sum(_IMPORTED_S.get(where, 0.0) for where in {file.target.rpartition(":")[0] for file in files})
 
 
 def code_file(target: str, path: Path | None) -> CodeFile:
-    """Return a file with its current content; raises OSError if it cannot be read."""
+    """Return the path and SHA-256 of a file; raises OSError if the file cannot be read."""
     digest = None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
     return CodeFile(target=target, path=None if path is None else str(path), sha256=digest)
 
@@ -124,11 +125,11 @@ def _of_name(name: str, root: Path, option: str) -> ModuleType:
         raise UnavailableError(f"{option} {name}: no module {missing} in {places[0]}.{question}") from None
 
 
-class users:  # noqa: N801  A context, and quicker than a generator: a step enters two of them while it is timed.
-    """Raise exceptions of the user's code in this context as a UserCodeError that names their line.
+class users:  # noqa: N801  A context manager, faster than a generator: a step enters two of them while it is timed.
+    """Context in which exceptions of the user's code become UserCodeErrors that name the line of the code.
 
-    Out-of-memory errors propagate unchanged. Operations that need data become an UnavailableError that names the
-    line. Output of the user's code goes to `stdout`.
+    Out-of-memory errors propagate unchanged. An UnavailableError remains one, with the line added. Output of the user's
+    code goes to `stdout`.
     """
 
     def __init__(self, doing: str, stdout: Any = None) -> None:
@@ -137,15 +138,15 @@ class users:  # noqa: N801  A context, and quicker than a generator: a step ente
         self._stdout = stdout
 
     def __enter__(self) -> None:
-        """Enter the user's code."""
+        """Redirect the output."""
         self._before = sys.stdout
         sys.stdout = self._stdout or self._before
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Leave the user's code."""
+        """Restore the output and convert the exception, if any."""
         sys.stdout = self._before
         if os.getpid() != self._process:
-            os._exit(0)  # a process that their code has forked, and that must not go on as this one
+            os._exit(0)  # a process that the user's code has forked must not continue as the worker
         if error is None:
             return
         if isinstance(error, UnavailableError):
@@ -166,7 +167,7 @@ def _in(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str | None:
-    """Return the innermost line of a traceback that is in neither torch nor sysbench: `gpt.py:42 in forward`."""
+    """Return the innermost line of a traceback outside torch and sysbench, such as `gpt.py:42 in forward`."""
     theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -177,9 +178,9 @@ def _place(error: BaseException) -> str | None:
 
 
 class Printed(io.TextIOBase):
-    """Output of the user's code, which must not end up in results, and goes to standard error.
+    """Stream that passes the output of the user's code on to standard error, away from results.
 
-    text  the beginning of it
+    text  the first `PRINTED_CHARACTERS` characters
     """
 
     def __init__(self) -> None:
@@ -187,16 +188,16 @@ class Printed(io.TextIOBase):
         self.text = ""
 
     def write(self, text: str) -> int:
-        """Write to the captured output."""
+        """Write to standard error, and keep the beginning in `text`."""
         self.text = (self.text + text)[:PRINTED_CHARACTERS]
         return sys.stderr.write(text)
 
     def taken(self) -> AbstractContextManager[Any]:
-        """Capture the output in this context."""
+        """Redirect standard output to this stream in this context."""
         return redirect_stdout(self)
 
     def called(self, doing: str) -> AbstractContextManager[Any]:
-        """Capture the output in this context, and convert exceptions as `users` does."""
+        """Redirect standard output to this stream in this context, and convert exceptions as `users` does."""
         return users(doing, self)
 
 
@@ -210,13 +211,13 @@ def arguments_for(
 ) -> dict[str, Any]:
     """Return the keyword arguments with which to call `function`.
 
-    They are all of `given`; those of `insisted` that it accepts; and those of `offered` that it requires. Raises
-    UnavailableError, about `what` and with a `remedy`, if it requires other arguments, or does not accept the given
-    ones.
+    The result has all of `given`, those of `insisted` that the function accepts, and those of `offered` that it
+    requires. Raises UnavailableError if the function requires other arguments, or does not accept a given one; the
+    message names the function as `what`, and adds `remedy`.
     """
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a function of C, which does not tell
+    except (TypeError, ValueError):  # a C function without a signature
         return dict(given)
     open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     named = {

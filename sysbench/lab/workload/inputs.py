@@ -1,4 +1,4 @@
-"""Inputs of the user's model: made by the user's function, described by options, or inferred from the model."""
+"""Inputs of the user's model: created by the user's function, described by options, or inferred from the model."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _TARGETS = frozenset({"targets", "target", "labels", "y"})
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a call.
+    """The arguments of one call of the model.
 
-    said    where they come from, for people
-    tokens  token ids (batch, ctx) among them; None if there are none
-    next_tokens, vocabulary  the ids that follow each, and their bound
+    said         origin of the inputs, for messages
+    tokens       token ids (batch, ctx) among the inputs; None if there are none
+    next_tokens  the id that follows each token, the target of the loss
+    vocabulary   number of different ids
     """
 
     arguments: tuple[Any, ...]
@@ -43,7 +44,7 @@ class Inputs:
 
     @property
     def together(self) -> Any:
-        """Convert the result of the user's function: a tensor, a tuple, or a dict."""
+        """The inputs as the user's function returns them: a tensor, a tuple, or a dict."""
         if self.keywords:
             return dict(self.keywords)
         return self.arguments[0] if len(self.arguments) == 1 else self.arguments
@@ -52,9 +53,10 @@ class Inputs:
 def inputs_of(
     cell: ModelCell, own: OwnModel, model: nn.Module, code: Loaded | None, device: torch.device
 ) -> tuple[Inputs, ...]:
-    """Make the inputs of `model` on `device` for each micro-batch of a step; `code` is where the model comes from.
+    """Create the inputs of `model` on `device`, one for each micro-batch of a step.
 
-    Raises UnavailableError if the inputs cannot be inferred, and UserCodeError for a fault of the user's function.
+    The inputs come from --inputs, from --input, from `get_inputs` in the module of the model (`code`), or are inferred
+    from the model. Raises UnavailableError if they cannot be inferred, and UserCodeError if the user's function fails.
     """
     vocabulary = _vocabulary(model)
     if own.inputs is not None:
@@ -154,7 +156,11 @@ def _described(
 
 
 def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
-    """Return token ids if the model begins with an embedding and takes one argument, or the next tokens too."""
+    """Yield random token ids, for a model that has an embedding and requires one argument in forward.
+
+    A model with an optional argument for targets also gets the next token ids. Raises UnavailableError for other
+    models.
+    """
     name, vocabulary = type(model).__name__, _vocabulary(model)
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
@@ -178,9 +184,9 @@ def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Itera
 
 
 def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """Return token ids and the next token ids of each micro-batch, each (batch, ctx) and equal on every device.
+    """Return random token ids and the ids that follow them for each micro-batch, both of shape (batch, ctx).
 
-    Ranks get different ids, except with tensor parallelism.
+    The ids are the same on every device. Ranks get different ids, except with tensor parallelism.
     """
     generator = _generator(cell)
     texts = [torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator) for _ in range(cell.grad_accum)]
@@ -192,7 +198,10 @@ def _generator(cell: ModelCell) -> torch.Generator:
 
 
 def _vocabulary(model: nn.Module) -> int | None:
-    """Number of rows of the first embedding: torch's class, or a module of that name with a weight matrix."""
+    """Return the number of rows of the first embedding, or None.
+
+    An embedding is an `nn.Embedding`, or a module with "embedding" in its class name and a weight matrix.
+    """
     for module in model.modules():
         weight = getattr(module, "weight", None)
         named = isinstance(module, nn.Embedding) or "embedding" in type(module).__name__.lower()

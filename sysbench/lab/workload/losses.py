@@ -1,4 +1,4 @@
-"""The loss of the user's model: their function, the model's own loss, or one that fits its output."""
+"""The loss of the user's model: computed by the user's function, by the model itself, or chosen to suit its output."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sysbench.lab.workload.inputs import Inputs
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy of all positions in fp32: logits (batch, ctx, vocab) against ids (batch, ctx)."""
+    """Return the mean cross-entropy in fp32, for logits (batch, ctx, vocab) and target ids (batch, ctx)."""
     return nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
 class Loss:
     """Computes the loss from the output of the user's model.
 
-    said  how it was computed, after the first call
+    said  how the loss is computed; known after the first call
     """
 
     def __init__(self, inputs: Inputs, code: Loaded | None = None) -> None:
-        """Use the user's function `code`, of (output) or (output, inputs), or a loss that fits the output.
+        """Use the user's function `code` of (output) or (output, inputs); if None, choose a loss by the output.
 
         Raises UnavailableError if the function takes other arguments.
         """
@@ -40,7 +40,7 @@ class Loss:
             raise UnavailableError(f"--loss {self.said}: it must take (output) or (output, inputs)")
 
     def __call__(self, output: Any) -> Tensor:
-        """Return the loss, a tensor with one element; raises UnavailableError if there is none."""
+        """Return the loss as a tensor with one element; raises UnavailableError if there is none with a gradient."""
         if self._code is None:
             named = dict(_named(output))
             if self._fitting is None or self._fitting[0] not in named:  # chosen once: choosing takes time in every step
@@ -70,10 +70,11 @@ def _required(function: Callable[..., Any]) -> int:
 
 
 def fitting(output: Any, named: Mapping[str, Tensor], inputs: Inputs) -> tuple[str, Callable[[Tensor], Tensor], str]:
-    """Return the name of the tensor of `output` from which the loss is computed, the computation, and its description.
+    """Choose a loss for `output`; return the name of the tensor it takes, the function, and a description.
 
-    It is the model's own loss, cross entropy of its logits, or else the mean of its output. `named` are the tensors
-    in the output. Raises UnavailableError for an output without floating-point numbers.
+    The loss is the model's own if the output has one, else the cross-entropy of the logits, else the mean of the
+    output. `named` holds the tensors in `output` by name. Raises UnavailableError for an output without floating-point
+    numbers.
     """
     own = next((name for name, each in named.items() if not each.dim()), None)
     if "loss" in named:
@@ -106,7 +107,7 @@ def _mean(value: Tensor) -> Tensor:
 
 
 def _named(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in an output with their names, from a dict, a dataclass, or by position."""
+    """Yield the tensors in an output with their names: keys of a dict, fields of a dataclass, or positions."""
     if isinstance(output, Tensor):
         yield name, output
     elif isinstance(output, Mapping):

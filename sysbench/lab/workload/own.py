@@ -1,18 +1,19 @@
-"""The workload of a model that the user names: their own code, or a config file for the package transformers.
+"""The workload of the user's model: their own code, or a config file for the package transformers.
 
-Models of transformers are built offline, and without trained weights.
+Models from transformers are built offline, and without trained weights.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
+from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -38,26 +39,26 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 """Constructor argument names for the dimensions of `--size`."""
 
 _CONTEXT = ("ctx", "context_length", "max_seq_len", "block_size", "max_position_embeddings")
-"""Argument names for the longest context; the value is the cell's context."""
+"""Constructor argument names for the longest context, which is set to the cell's context."""
 
 HOOK = "scaled_dot_product_attention"
-"""A function with this name beside a model can be replaced by another implementation of causal attention."""
+"""A function with this name in the model's module can be replaced by another implementation of causal attention."""
 
 _HOOKS: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
-"""The original functions of each module."""
+"""The original `HOOK` function of each module; None for a module without one."""
 
 
 def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Workload:
     """Import and build the user's model on `device`, with inputs, a loss and an optimizer.
 
-    Raises UnavailableError for missing or incompatible parts, and UserCodeError for a fault in the user's code.
+    Raises UnavailableError for missing or incompatible parts, and UserCodeError if the user's code fails.
     """
     torch.manual_seed(cell.seed)
     printed = Printed()
     with printed.taken():
         code = None if own.target.startswith(HUGGING_FACE) else loaded(own.target, own.directory)
         with device:
-            model = _config_model(cell, own) if code is None else _constructed(cell, own, code)
+            model, config_class = (_config_model(cell, own), None) if code is None else _constructed(cell, own, code)
         _settle(model, cell, device)
         inputs = inputs_of(cell, own, model, code, device)
         losses = loaded(own.loss, own.directory, "--loss") if own.loss is not None else None
@@ -77,6 +78,7 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         attending=nullcontext if backend is None else partial(sdpa_kernel, backend),
         own=OwnWorkload(
             class_name=type(model).__qualname__,
+            config_class=config_class,
             files=files,
             inputs=inputs[0].said,
             loss=lambda: first.said,
@@ -86,7 +88,8 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     )
 
 
-def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
+def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> tuple[nn.Module, str | None]:
+    """Build the model with the user's class or function; the second item names the class of its config, if any."""
     if isinstance(code.value, nn.Module):
         raise UnavailableError(f"--model {own.target} is already a model: name its class, or a function that builds it")
     dimensions = {each: own.dimensions[name] for name, names in _NAMES.items() for each in names}
@@ -97,16 +100,54 @@ def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> nn.Module:
     exchanged = {} if cell.attention == "own" else {"attention": cell.attention}
     insisted = {**context, **exchanged, **(dimensions if own.sized else {})}
     what = f"--model {own.target}"
-    given = arguments_for(code.value, own.arguments, offered, insisted, what, ". Add --model-arg NAME=VALUE")
+    config = _config(code, {*offered, *insisted, *own.arguments})
+    called, name = (
+        (code.value, what) if config is None else (config.kind, f"{config.kind.__name__}, the config of {what}")
+    )
+    remedy = ". Add --model-arg NAME=VALUE, or name a function that builds the model"
+    given = arguments_for(called, own.arguments, offered, insisted, name, remedy)
     if own.sized and not given.keys() & {*dimensions, "shape"}:
         raise UnavailableError(f"{what} takes none of the dimensions of --size, such as {', '.join(_NAMES)}")
     if "attention" not in given:
         _exchange(cell, code, what)
     with users(f"building {own.title}"):
-        model = code.value(**given)
+        model = code.value(**(given if config is None else {config.argument: config.kind(**given)}))
     if not isinstance(model, nn.Module):
         raise UnavailableError(f"{what} returned {type(model).__name__}, which is not a torch.nn.Module")
-    return model
+    return model, None if config is None else config.kind.__name__
+
+
+class _Config(NamedTuple):
+    """The config that a model takes: the name of the argument, and the class of its value."""
+
+    argument: str
+    kind: type[Any]
+
+
+def _config(code: Loaded, known: Collection[str]) -> _Config | None:
+    """Return the config that the user's class or function takes, or None if it takes none.
+
+    As in `GPT(config)` of nanoGPT and `Transformer(params: ModelArgs)` of Llama, a config is the only required
+    argument, under a name that is not `known`. Its class is the annotation or, without one, the only dataclass in the
+    module.
+    """
+    try:
+        parameters = inspect.signature(code.value).parameters.values()
+    except (TypeError, ValueError):  # a function of C
+        return None
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [each for each in parameters if each.default is each.empty and each.kind not in variadic]
+    if len(required) != 1 or required[0].name in known:
+        return None
+    name, kind, here = required[0].name, required[0].annotation, vars(code.module)
+    if isinstance(kind, str):  # from __future__ import annotations
+        kind = here.get(kind)
+    elif kind is inspect.Parameter.empty:
+        dataclasses = {each for each in here.values() if inspect.isclass(each) and is_dataclass(each)}
+        kind = dataclasses.pop() if len(dataclasses) == 1 else None
+    if not inspect.isclass(kind) or kind.__module__.partition(".")[0] in ("builtins", "torch"):
+        return None
+    return _Config(name, kind)
 
 
 def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
@@ -134,7 +175,7 @@ def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
 
 
 def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
-    """Replace the function beside the model by the cell's implementation, or restore the model's own."""
+    """Replace the model's attention function (`HOOK`) by the cell's implementation, or restore the original."""
     own = _HOOKS.setdefault(code.module, getattr(code.module, HOOK, None))
     if cell.attention == "own":
         if own is not None:
@@ -155,7 +196,7 @@ def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
 
 
 def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the factory with the model, or with its trainable parameters if its first argument is called `params`."""
+    """Call the factory with the trainable parameters if its first argument is `param…`, else with the model."""
     try:
         first = next(iter(inspect.signature(factory.value).parameters), "params")
     except (TypeError, ValueError):
@@ -190,10 +231,10 @@ DTYPE = "dtype"
 
 
 def built(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Module:
-    """Build the model of a config on torch's default device, overriding `fields` of the config.
+    """Build the model that a config describes, on torch's default device; `fields` override fields of the config.
 
-    Parameters are fp32, whatever dtype the config has for trained weights, unless `fields` has a `dtype`; the cache
-    for text generation is off. Raises UnavailableError for an unknown field or model, or if transformers is not
+    Parameters are fp32 unless `fields` has a `dtype`; the config's dtype applies to trained weights and is ignored. The
+    cache for text generation is off. Raises UnavailableError for an unknown field or model, or if transformers is not
     installed.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

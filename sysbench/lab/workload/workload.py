@@ -1,4 +1,4 @@
-"""A model with its inputs, its loss and its optimizer; and the work of a user's model, counted by operator."""
+"""A model with its inputs, loss and optimizer; and the FLOPs of a user's model, counted by operator."""
 
 from __future__ import annotations
 
@@ -29,22 +29,24 @@ _IMPLEMENTATIONS: Mapping[str, Mapping[str, Any]] = {
     "foreach": {"foreach": True},
     "fused": {"fused": True},
 }
-"""Explicit, because torch.optim would otherwise choose by device."""
+"""Options of AdamW for each implementation; without them, torch.optim would choose by device."""
 
 
 @dataclass(frozen=True)
 class OwnWorkload:
     """Additional facts about a user's model.
 
-    class_name  class of the model before FSDP2 replaces it
-    files       files of its code, as they were imported
-    inputs      where the inputs come from
-    loss        returns how the loss was computed, after the first call
-    printed     output of its code so far
-    import_s    duration of the first import of its code
+    class_name    class of the model before FSDP2 replaces it
+    config_class  class of the config that the model was built from; None if it takes none
+    files         files of its code, as they were imported
+    inputs        origin of the inputs, for messages
+    loss          returns a description of the loss, which is known after the first step
+    printed       output of its code so far
+    import_s      duration of the first import of its code
     """
 
     class_name: str
+    config_class: str | None
     files: tuple[CodeFile, ...]
     inputs: str
     loss: Callable[[], str | None]
@@ -56,8 +58,8 @@ class OwnWorkload:
 class Batch:
     """One micro-batch.
 
-    arguments, keywords  of a call of the model
-    loss                 computes the loss, a scalar, from what the model returns
+    arguments, keywords  arguments for a call of the model
+    loss                 computes the loss, a scalar, from the output of the model
     """
 
     arguments: tuple[Any, ...]
@@ -74,7 +76,7 @@ class Workload:
     tokens            number of tokens in one micro-batch; None if the inputs are not tokens
     attention_kernel  the operator that computes attention; None if the model decides
     attending         creates the context in which the model is called
-    own               None for the built-in Transformer
+    own               facts about the user's model; None for the built-in Transformer
     """
 
     model: nn.Module
@@ -87,7 +89,7 @@ class Workload:
 
 
 def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
-    """Build the Transformer of sysbench; raises UnavailableError if the cell's attention is not available there."""
+    """Build the workload of the built-in Transformer; raises UnavailableError for unsupported attention."""
     model = build(shape, cell.ctx, cell.attention, device, cell.seed)
     drawn = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
@@ -107,8 +109,8 @@ def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Worklo
 
 
 def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
-    """Return AdamW for all parameters; frozen ones get no gradient, and therefore no state."""
-    # One group for each kind of tensor: foreach and fused take none that are partly sharded over ranks.
+    """Return AdamW for all parameters; frozen parameters get no gradient, and therefore no optimizer state."""
+    # One group for each type of tensor: foreach and fused accept no mixture of sharded and unsharded parameters.
     kinds: dict[type[Tensor], list[Tensor]] = {}
     for parameter in model.parameters():
         kinds.setdefault(type(parameter.data), []).append(parameter)
@@ -117,9 +119,9 @@ def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
 
 
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
-    """Count the FLOPs of one call: matrix products, convolutions and fused attention, as torch's FlopCounterMode does.
+    """Return the FLOPs of one operator call by the formulas of torch's FlopCounterMode; 0 for other operators.
 
-    FlopCounterMode omits the products of experts, `_grouped_mm`; they count as one product over all rows, whichever
+    `_grouped_mm` (the products of experts), which FlopCounterMode omits, counts as one product over all rows, whichever
     expert a row is for.
     """
     if operator is torch.ops.aten._grouped_mm.default:
@@ -131,11 +133,12 @@ def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any],
 
 
 def facts_of(work: Workload, by_phase: Mapping[str, int] | None, uncounted: str | None = None) -> OwnModelFacts:
-    """Return the facts about a user's model; without FLOPs `by_phase`, `uncounted` gives the reason."""
+    """Return the facts about a user's model; if `by_phase` (FLOPs) is None, `uncounted` gives the reason."""
     own, parameters = work.own, list(work.model.parameters())  # torch yields shared ones once
     assert own is not None
     return OwnModelFacts(
         class_name=own.class_name,
+        config_class=own.config_class,
         parameters=sum(each.numel() for each in parameters),
         trainable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
         inputs=own.inputs,

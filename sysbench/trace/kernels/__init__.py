@@ -1,1 +1,1 @@
-"""Kernels of a trace: names, classes, times, and estimates of their minimum work."""
+"""Kernels of a trace: names, classes, times, and estimates of their minimum FLOPs and bytes."""

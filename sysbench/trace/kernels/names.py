@@ -1,7 +1,7 @@
 """Short form, class and number format of a kernel, derived from its name.
 
 A C++ kernel's name contains every template argument: `void at::native::vectorized_elementwise_kernel<4,
-at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int, …)`. Its short form has the informative parts, the
+at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int, …)`. Its short form keeps the informative parts, the
 function and its functor: `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`.
 
 Class and number format follow from the words of the name. The patterns cover cuBLAS and cuBLASLt (from Volta's
@@ -81,7 +81,7 @@ _PLUMBING: Final = frozenset(
 
 
 def shortened(name: str) -> str:
-    """Return the name as displayed, at most LONGEST characters long."""
+    """Return the short form of a kernel's name, at most LONGEST characters long."""
     text = name[:_READ].removeprefix(_ENGINE)
     if _CODE.search(text):
         quiet = text
@@ -92,7 +92,7 @@ def shortened(name: str) -> str:
 
 
 def elided(text: str, longest: int) -> str:
-    """Shorten a text that is too long by omitting its middle, because kernels differ at both ends."""
+    """Replace the middle of a text longer than `longest` by an ellipsis. Names of kernels differ at both ends."""
     if len(text) <= longest:
         return text
     tail = longest // 3
@@ -131,7 +131,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _arguments(inside: str) -> list[str]:
-    """Split at commas outside all brackets."""
+    """Split a list of template arguments at the commas outside all brackets."""
     found, depth, begin = [], 0, 0
     for position, character in enumerate(inside):
         depth += (character in "<(") - (character in ">)")
@@ -166,7 +166,7 @@ def _identifiers(mangled: str) -> Iterator[str]:
 
 
 def _phrases(text: str) -> re.Pattern[str]:
-    """Return a pattern for any of these phrases of whole words, joined by underscores; phrases may be patterns."""
+    """Return a pattern for any of these phrases: whole words joined by underscores, possibly with wildcards."""
     return re.compile(f"_(?:{'|'.join(text.split())})(?=_)")
 
 
@@ -215,7 +215,7 @@ _MADE_AS: Final[dict[str | None, KernelClass]] = {
     "mix": "reduction",
 }
 """Inductor names a kernel after all operators that it fuses, and after the template that generates it. A pointwise
-kernel that is named after a matrix product or attention only prepares its inputs or processes its results."""
+kernel that is named after a matrix product or attention only prepares the inputs or processes the results."""
 _ATTENTION: Final = re.compile(r"_flex_(?:attention|decoding)(?=_)")
 
 _KERNELS: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
@@ -433,7 +433,7 @@ _NO_ARITHMETIC: Final = re.compile(
     r"detach_?|enumerate\(DataLoader\).*|DataParallel\..*|DistributedDataParallel\..*|torch/.*|(aten|prim)::(is_|sym_|_assert).*",
     re.DOTALL,
 )
-"""Names that only call operators and do no work themselves."""
+"""Names of functions and ranges that only call operators and do no work themselves."""
 
 # --- number formats
 
@@ -472,7 +472,7 @@ instruction (`s1688`) means TF32 if the name contains no 16-bit format. cuDNN's 
 
 @lru_cache(maxsize=65_536)
 def classified(name: str) -> KernelClass | None:
-    """Return the class of a kernel or operator by its name; None if no phrase matches."""
+    """Return the class of a kernel or operator, judging by its name; None if no phrase matches."""
     text = name[:_READ]
     if text.startswith(("aten::", "prims::")):
         bare = text.rpartition("::")[2].split(".")[0]
@@ -493,5 +493,5 @@ def classified(name: str) -> KernelClass | None:
 
 @lru_cache(maxsize=65_536)
 def precision(name: str) -> str | None:
-    """Return the input format of a matrix product by its name; None if the name does not contain it."""
+    """Return the input format of a matrix product, judging by its name; None if the name does not contain a format."""
     return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_READ])), None)

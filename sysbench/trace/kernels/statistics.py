@@ -1,7 +1,7 @@
 """Statistics of single kernels within ranges, of operators, and of whole devices.
 
-Kernel statistics are mean, minimum and maximum times and launch shapes, for a bounded number of kernels in each range
-with its own table. Device statistics are idle time, the part of it spent waiting for the host, and launch overhead.
+Kernel statistics are times per call (mean, median, minimum, maximum) and launch shapes, for a bounded number of kernels
+in each range. Device statistics are idle time, the part of it spent waiting for the host, and launch overhead.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class KernelRange:
     """Position in WORK_PHASES; None for all phases."""
 
     def holds(self, module: NDArray[np.integer[Any]], phase: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Return whether each row of these columns belongs to the range."""
+        """Return whether each row with this module and phase belongs to the range."""
         chosen = self.modules[module]
         return chosen if self.phase is None else np.asarray(chosen & (phase == self.phase))
 
     def longest(self, time: KernelTime) -> Integers:
-        """Return positions in `KernelTime.kernels` of the kernels that take the most time in the range."""
+        """Return the positions in `KernelTime.kernels` of the kernels that take the most time in the range."""
         here = self.holds(time.module, time.phase)
         total = summed(time.total_ns[here], time.kernel[here], len(time.kernels))
         there = np.flatnonzero(np.bincount(time.kernel[here], minlength=len(time.kernels)))
@@ -70,7 +70,7 @@ def kernel_ranges(time: KernelTime, asked: Sequence[str]) -> Iterator[KernelRang
 
 
 def _folded_by_time(time: KernelTime) -> list[str]:
-    """Return folded modules by their total time including submodules, longest first."""
+    """Return the folded module paths by total time including submodules, longest first."""
     total: dict[str, int] = {}
     for path, total_ns in zip(time.modules, time.by_module_ns.tolist(), strict=True):
         for above in ancestry(folded(path)):
@@ -87,9 +87,9 @@ _CALLS: Final = 400_000
 def kernel_statistics(
     calls: Calls, time: KernelTime, ranges: Sequence[KernelRange], shapes: Integers, names: int
 ) -> list[KernelStatistics]:
-    """Return the statistics of the longest kernels in each range, range by range, longest total time first.
+    """Return the statistics of the longest kernels in each range: range by range, longest total time first.
 
-    `shapes` are the recording's launch shapes, and `names` is the number of its names.
+    `shapes` are the recording's launch shapes, and `names` is the number of names in the recording.
     """
     wanted = np.zeros((len(ranges), len(time.kernels)), bool)
     for number, each in enumerate(ranges):
@@ -125,7 +125,6 @@ class _Ordered:
         self._shapes = shapes
 
     def within(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
-        """Yield statistics of the wanted kernels within a range."""
         picked = np.flatnonzero(range_.holds(self._module, self._phase) & wanted[self._kernel])
         if not len(picked):
             return
@@ -157,7 +156,7 @@ class _Ordered:
             )
 
     def _shapes_of(self, picked: Integers, first: Integers) -> tuple[Integers, Integers]:
-        """Return one launch shape of each kernel, and the number of distinct recorded shapes."""
+        """Return one launch shape of each kernel, and each kernel's number of distinct recorded launch shapes."""
         shape = self._launch_shape[picked]
         group = np.zeros(len(picked), np.int64)
         group[first[1:]] = 1
@@ -173,11 +172,11 @@ class _Ordered:
 # --- operators
 
 MOST_OPERATORS = 400
-"""Number of operators that are kept, and number of operators with input shapes that are kept."""
+"""Maximum number of rows by operator name, and maximum number of rows by name and input shapes."""
 
 
 class OperatorSums:
-    """Sums over the operators within steps and over the work they launch, collected slice by slice."""
+    """Sums over the operators within steps and over the work launched by each operator, collected slice by slice."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -209,11 +208,11 @@ class OperatorSums:
         self._by_shapes.append(added_up(keys, *(column[shaped] for column in columns)))
 
     def statistics(self) -> list[OperatorStatistics]:
-        """Return operators by name, then by name and input shapes."""
+        """Return one row per operator name, then one row per name and input shapes."""
         return [*self._rows(self._by_name), *self._rows(self._by_shapes)]
 
     def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:
-        """Return one row for each name, or for each name with its shapes, longest total time first."""
+        """Return one row per key, sorted by self time on the device, then on the host; at most MOST_OPERATORS."""
         keys, *columns = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
         groups, calls, self_host, total_host, self_device, total_device = added_up(keys, *columns)
         order = np.lexsort((-self_host, -self_device))[:MOST_OPERATORS].tolist()
@@ -232,7 +231,7 @@ class OperatorSums:
 
 
 def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> Integers:
-    """Add the values of all enclosed operators to every value, innermost operators first."""
+    """Return, for each operator, the sum of its own value and the values of all operators nested in it."""
     total = values.copy()
     order = np.argsort(-depth, kind="stable")
     levels = np.flatnonzero(np.diff(depth[order], prepend=-1, append=-1))
@@ -244,7 +243,7 @@ def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> 
 
 
 def _within_same(name: Integers, parents: Integers) -> NDArray[np.bool_]:
-    """Return whether each operator is inside another one of the same name."""
+    """Return whether each operator is nested in another operator of the same name."""
     same = np.zeros(len(name), bool)
     outer, inside = parents.copy(), np.flatnonzero(parents != NONE)
     while len(inside):
@@ -255,14 +254,14 @@ def _within_same(name: Integers, parents: Integers) -> NDArray[np.bool_]:
 
 
 class LaunchSums:
-    """Sums of launch overhead, collected slice by slice. All work that one call launches is in the same slice."""
+    """Sums of launch overhead, collected slice by slice. All work launched by the same call is in the same slice."""
 
     def __init__(self) -> None:
         self.launches = self.launch_ns = self.work_ns = 0
         self.streams: set[tuple[int, int]] = set()
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
         (_, device), (streams, stream) = grouped(work.device), grouped(work.stream)
@@ -276,22 +275,23 @@ class LaunchSums:
 
 
 class Timeline:
-    """Stretches of time in which any work runs, and the gaps between them; built in order of time."""
+    """Busy time, and idle time spent waiting for the host. Work is added in order of time."""
 
     def __init__(self, windows: Stretches) -> None:
         self._windows = windows
         self.total_ns = 0
-        """Time during which at least one piece of work runs."""
+        """Time in which at least one piece of work runs."""
         self.busy_ns = 0
         """The part of `total_ns` within the windows."""
         self.waiting_ns = 0
         """Idle time before the launch of the work that ends it."""
         self._open = np.zeros((3, 0), np.int64)
-        """The last stretch, which later work may extend: start, end, and launch time of its first piece of work."""
+        """The last busy interval, which later work may extend: start, end, and launch time of its first piece of
+        work."""
         self._idle_since = windows.start_ns[:1]
 
     def add(self, start_ns: Integers, end_ns: Integers, launched_ns: Integers) -> None:
-        """Add work that starts after all earlier work; `launched_ns` is NONE if unknown."""
+        """Add work that starts no earlier than all work added before; `launched_ns` is NONE if unknown."""
         start, end, launched = np.concatenate([self._open, np.stack([start_ns, end_ns, launched_ns])], axis=1)
         running = union(start, end)
         # If several pieces of work end the same gap, the first to start determines the launch.
@@ -300,12 +300,12 @@ class Timeline:
         self._close(running, launched[beginning], len(running.start_ns) - 1)
 
     def close(self) -> None:
-        """Close the last stretch; no more work follows."""
+        """Add the last busy interval to the totals. No more work may follow."""
         start, end, launched = self._open
         self._close(Stretches(start, end), launched, len(start))
 
     def _close(self, running: Stretches, launched: Integers, count: int) -> None:
-        """Count the first `count` stretches; the others remain open."""
+        """Add the first `count` busy intervals to the totals. Later work may still extend the others."""
         count = max(count, 0)
         starts, ends = running.start_ns[:count], running.end_ns[:count]
         self._open = np.stack([running.start_ns[count:], running.end_ns[count:], launched[count:]])
@@ -321,7 +321,7 @@ class Timeline:
 
 
 def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline]]:
-    """Return the timeline of all devices together, and one for each device."""
+    """Return a timeline of all devices together, and a timeline of each device."""
     everywhere = Timeline(windows)
     devices: dict[int, Timeline] = {}
     for rows in calls.in_order_of_time():
@@ -336,7 +336,7 @@ def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline
 
 
 def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Stretches) -> DeviceUse:
-    """Return device utilisation within the windows of the steps, for the counted work, summed over devices."""
+    """Return device utilisation within `windows`, the windows of the steps, summed over devices."""
     queues_ns = calls.queues_ns()
     return DeviceUse(
         window_ns=windows.total_ns * len(devices),

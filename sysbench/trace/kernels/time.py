@@ -1,6 +1,6 @@
 """Time by phase, module and kernel, summed slice by slice.
 
-Work counts if it was launched within a step. If no steps are marked, all work counts.
+Work is counted if it was launched within a step. If no steps are marked, all work is counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Kernels:
         return known
 
     def are_products(self, name: Integers) -> NDArray[np.bool_]:
-        """Return which of these kernels are matrix products."""
+        """Return whether each of these kernels is a matrix product."""
         different, which = grouped(name)
         products = [self[each].kernel_class == "matmul" for each in different.tolist()]
         return np.array(products, bool)[which] if products else np.zeros(0, bool)
@@ -56,7 +56,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class StepWork:
-    """An attributed slice; columns have one row for each piece of counted work."""
+    """An attributed slice, restricted to the work launched within a step; one row per piece of work."""
 
     slice: Slice
     found: Attribution
@@ -74,7 +74,7 @@ class StepWork:
 
     @classmethod
     def of(cls, part: Slice, found: Attribution, ranges: RangeTree) -> StepWork:
-        """Select the counted work of a slice."""
+        """Select the work of a slice that was launched within a step."""
         # Work without a known launch belongs to the last step that began before it.
         before = np.searchsorted(ranges.step_start_ns, found.work.start_ns, side="right") - 1
         step = np.where((found.step == NONE) & (found.work.thread == NONE), before, found.step)
@@ -109,19 +109,19 @@ class StepWork:
 
 
 MOST_MODULES: Final = 4000
-"""Maximum number of separate modules. Beyond it, the enclosing module is charged."""
+"""Maximum number of modules. The time of further modules is charged to their ancestors."""
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Time and calls, one row for every kernel that a module launches in a phase."""
+    """Time and number of calls; one row per phase, module and kernel."""
 
     modules: tuple[str, ...]
     """Modules that launch work, in order of first appearance; the first is the whole model."""
     module_places: Integers
     """Position in `modules` for each module of the range tree."""
     kernels: Integers
-    """Name indices of the kernels, in order."""
+    """Name indices of the kernels, in ascending order."""
     phase: Integers
     module: Integers
     """Position in `modules`."""
@@ -132,7 +132,7 @@ class KernelTime:
 
     @cached_property
     def columns(self) -> KernelTimeColumns:
-        """Return the rows in the form of the summary."""
+        """Return the rows in the format of the summary."""
         return KernelTimeColumns(
             phase=self.phase.tolist(),
             module=self.module.tolist(),
@@ -143,17 +143,17 @@ class KernelTime:
 
     @property
     def by_module_ns(self) -> Integers:
-        """Return the time of each of `modules`, submodules excluded."""
+        """Return the time of each module in `modules`, excluding submodules."""
         return summed(self.total_ns, self.module, len(self.modules))
 
     @property
     def by_kernel_ns(self) -> Integers:
-        """Return the time of each of `kernels`."""
+        """Return the time of each kernel in `kernels`."""
         return summed(self.total_ns, self.kernel, len(self.kernels))
 
 
 class KernelTimeSums:
-    """Sums of time and calls, collected slice by slice."""
+    """Time and number of calls, summed slice by slice."""
 
     def __init__(self, modules: tuple[str, ...], names: int) -> None:
         self._modules = modules
@@ -162,7 +162,7 @@ class KernelTimeSums:
         self._groups: list[tuple[Integers, Integers, Integers]] = []
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         np.minimum.at(self._begun_ns, part.module, part.work.at_ns)
         keys = (part.phase * len(self._modules) + part.module) * self._names + part.work.name
         different, which = grouped(keys)
@@ -170,7 +170,7 @@ class KernelTimeSums:
         self._groups.append((different, total, np.bincount(which, minlength=len(different))))
 
     def total(self) -> KernelTime:
-        """Return the total."""
+        """Return the sums over all slices."""
         keys, total_ns, calls = added_up(*(np.concatenate(parts) for parts in zip(*self._groups, strict=True)))
         outer, name = np.divmod(keys, self._names)
         phase, module = np.divmod(outer, len(self._modules))
@@ -183,10 +183,10 @@ class KernelTimeSums:
         return KernelTime(modules, places, kernels, phase, module, kernel, total_ns, calls)
 
     def _bounded(self, module: Integers, total_ns: Integers) -> tuple[tuple[str, ...], Integers]:
-        """Return the modules that launch work, in order of first appearance, and the position of each row's module.
+        """Return the modules that launch work, in order of first launch, and for each module its position among them.
 
-        If there are too many modules, only those that take the most time remain. The time of the others is charged to
-        the nearest enclosing module that remains.
+        If there are too many modules, only those that take the most time remain. The time of any other module is
+        charged to its nearest remaining ancestor.
         """
         total = summed(total_ns, module, len(self._modules))
         used = distinct(module)
@@ -204,7 +204,7 @@ class KernelTimeSums:
 
 
 def phases_present(time: KernelTime) -> list[int]:
-    """Return the positions in WORK_PHASES of the phases that have work."""
+    """Return the positions in WORK_PHASES of the named phases that have work."""
     return [phase for phase in distinct(time.phase).tolist() if WORK_PHASES[phase]]
 
 
@@ -215,7 +215,7 @@ _START, _DURATION, _DEVICE, _LAUNCHED, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE = r
 
 @dataclass(frozen=True)
 class Moments:
-    """Times of pieces of work, in columns of equal length."""
+    """Times of calls; one row per call."""
 
     start_ns: Integers
     duration_ns: Integers
@@ -226,7 +226,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Kernels of calls, in columns of equal length."""
+    """Duration, kernel, module, phase and launch shape of calls; one row per call."""
 
     duration_ns: Integers
     name: NDArray[np.int32]
@@ -238,20 +238,20 @@ class Kinds:
 
 
 class Calls:
-    """All calls, collected slice by slice."""
+    """All calls of kernels that were launched within steps, collected slice by slice."""
 
     def __init__(self) -> None:
         self._table = Table(8)
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         work = part.work
         launched = np.where(work.launch == NONE, NONE, work.at_ns)
         moments = [work.start_ns, work.duration_ns, work.device, launched]
         self._table.add([*moments, work.name, part.module, part.phase, work.launch_shape])
 
     def in_order_of_time(self) -> Iterator[Moments]:
-        """Yield all calls in order of time, in batches."""
+        """Yield all calls in batches; the batches are in order of time."""
         sample = [column[:: max(1, ROWS // 64)] for (column,) in self._table.stretches(_START)]
         starts = distinct(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
         every = max(1, len(starts) * ROWS // max(len(self._table), 1))
@@ -259,7 +259,7 @@ class Calls:
             yield Moments(*self._table.between(_START, first, beyond)[1][: _LAUNCHED + 1])
 
     def of_kernels(self, wanted: NDArray[np.bool_]) -> Kinds:
-        """Return all calls of the wanted kernels; `wanted` has a Boolean for every name index."""
+        """Return all calls of the wanted kernels; `wanted` is a Boolean mask over name indices."""
         durations, others = [], []
         for duration_ns, *rest in self._table.stretches(_DURATION, _NAME, _MODULE, _PHASE, _LAUNCH_SHAPE):
             chosen = wanted[rest[0]]
@@ -269,6 +269,6 @@ class Calls:
         return Kinds(np.concatenate(durations), *columns)
 
     def queues_ns(self) -> Integers:
-        """Return the time from launch to start of each call whose launch is known."""
+        """Return the time between launch and start for each call with a known launch."""
         waits = [(start - launched)[launched != NONE] for start, launched in self._table.stretches(_START, _LAUNCHED)]
         return np.concatenate(waits) if waits else np.zeros(0, np.int64)

@@ -1,6 +1,6 @@
-"""Minimum FLOPs and bytes of the parts of a step, the rates they achieve, and the matrix products of a trace.
+"""Minimum FLOPs and bytes of the parts of a step, achieved rates, and counts of the matrix products in a trace.
 
-Work is computed from the model's dimensions or, for other models, from the input shapes of matrix products. FLOPs
+The minimum follows from the model's dimensions or, for other models, from the input shapes of matrix products. FLOPs
 follow `sysbench.formulas`: one multiply-add counts as two, causality is not exploited, backward is twice forward. Bytes
 count every operand and result once, as if caches held all intermediates. They are a lower bound for a kernel, not its
 actual traffic. A matrix product moves the same three matrices in forward, and twice in backward.
@@ -59,7 +59,7 @@ _SPLIT_K_REDUCTION: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Amount:
-    """Work of one step, summed over layers; None if unknown."""
+    """FLOPs and bytes of a part of one step, summed over layers; None if unknown."""
 
     flops: int | None
     bytes: int | None
@@ -71,11 +71,11 @@ class Amount:
 
 
 Amounts = dict[tuple[str, str], Amount]
-"""Work by part or class, and phase."""
+"""FLOPs and bytes by part or class, and by phase."""
 
 
 def attention_parts(cell: ModelCell) -> Amounts:
-    """Return the work of scores, mask, softmax and output in materialised attention; empty if attention is fused."""
+    """Return the FLOPs and bytes of the parts of materialised attention; empty if attention is fused."""
     shape, item = cell.shape, ITEM_BYTES[cell.computed_in]
     if shape is None or cell.attention not in WRITTEN_OUT:
         return {}
@@ -95,14 +95,14 @@ def attention_parts(cell: ModelCell) -> Amounts:
 
 
 def _per_step(amounts: Amounts, cell: ModelCell) -> Amounts:
-    """Multiply the work of one micro-batch by the number of micro-batches."""
+    """Multiply the amounts of one micro-batch by the number of micro-batches in a step."""
     return {(part, phase): amount.times(cell.occurrences(phase)) for (part, phase), amount in amounts.items()}
 
 
 def classes(cell: ModelCell, fused: bool) -> Amounts:
-    """Return the work of the kernel classes for which it is known; `fused` means that attention is one kernel.
+    """Return the FLOPs and bytes of those kernel classes for which formulas exist.
 
-    With several ranks, the result is the work of one rank.
+    `fused` means that one kernel computes attention. With several ranks, the result is for one rank.
     """
     shape, tokens, item = cell.shape, cell.tokens, ITEM_BYTES[cell.computed_in]
     if shape is None:
@@ -134,7 +134,7 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
 
 
 def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
-    """Return the work of q·kᵀ in all layers; weights·v has the same size."""
+    """Return the FLOPs and bytes of q·kᵀ in all layers; weights·v takes as many."""
     item = ITEM_BYTES[cell.computed_in]
     split = _split(cell)
     flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2 // split
@@ -153,10 +153,10 @@ def _split(cell: ModelCell) -> int:
 
 
 def products_expected(cell: ModelCell) -> dict[str, int]:
-    """Return the matrix products per step by phase: 9 per layer, and the output head; empty if compiled or fused.
+    """Return the expected number of matrix products per step and phase: 9 per layer, plus the output head.
 
-    Also empty for tensor-parallel ranks: a DTensor operator calls the same operator on its local shard, so a CPU trace
-    counts it twice.
+    Empty if compiled or fused, and for tensor-parallel ranks: a DTensor operator calls the same operator on its local
+    shard, so a CPU trace contains each product twice.
     """
     if cell.shape is None or cell.attention not in WRITTEN_OUT or cell.execution != "eager" or cell.strategy == "tp":
         return {}
@@ -168,10 +168,10 @@ def products_expected(cell: ModelCell) -> dict[str, int]:
 def rates(
     time: KernelTime, names: Sequence[KernelName], cell: ModelCell | None, products: Amounts, hardware: Hardware | None
 ) -> Iterator[Rate]:
-    """Yield time and work of the parts of attention, then of kernel classes, one row per phase in which they take time.
+    """Yield the time, FLOPs and bytes of the parts of attention, then of kernel classes; one row per part and phase.
 
-    Work comes from the dimensions of `cell`, or from `products` for a custom model or without a cell. Attention's parts
-    are omitted unless scores, softmax and output can all be identified.
+    FLOPs and bytes come from the dimensions of `cell`, or from `products` for a custom model or without a cell. The
+    parts of attention are omitted unless scores, softmax and output can all be identified.
     """
     parts = [part_of(module) for module in time.modules]
     by_part: dict[tuple[str, str], int] = {}
@@ -229,7 +229,7 @@ class ProductShapes:
         self._complete = True
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         operators = part.slice.operators
         rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
         launched = part.operator[rows]
@@ -245,7 +245,10 @@ class ProductShapes:
             self._seen[where, name, shapes] += times
 
     def amounts(self, steps: int) -> Amounts:
-        """Return FLOPs per step by phase; empty if the shapes of any product are missing."""
+        """Return the FLOPs of matrix products per step and phase; empty if the shapes of any product are missing.
+
+        A phase with a product of unknown FLOPs is omitted.
+        """
         found: Amounts = {}
         if not self._complete:
             return found
@@ -262,7 +265,10 @@ class ProductShapes:
 
 
 def product_flops(operator: str, shapes: str) -> int | None:
-    """Return the FLOPs of a matrix product by its input shapes `[[4, 128], [128, 64]]`; 0 for CALLERS, else None."""
+    """Return the FLOPs of a matrix product with input shapes such as `[[4, 128], [128, 64]]`.
+
+    0 for CALLERS, which only call a product; None if the operator or the shapes are unknown.
+    """
     bare = operator.removeprefix("aten::")
     if bare in CALLERS:
         return 0
@@ -287,18 +293,18 @@ def product_flops(operator: str, shapes: str) -> int | None:
 
 
 class ProductCounts:
-    """Number of matrix products in each phase, collected slice by slice."""
+    """Number of matrix products in each phase, summed slice by slice."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._called: Counter[str] = Counter()
-        """Counts of product kernels, or of operators on the CPU."""
+        """Number of product kernels by phase; in a CPU trace, number of product operators."""
         self._callers: Counter[str] = Counter()
-        """Counts of the operators that launched the kernels."""
+        """Number of operators that launched the product kernels, by phase."""
         self._without_caller: set[str] = set()
 
     def add(self, part: StepWork) -> None:
-        """Add the counted work of a slice."""
+        """Add the work that a slice launches within steps."""
         names, which = grouped(part.work.name)
         are_products = []
         for name in names.tolist():
@@ -318,7 +324,7 @@ class ProductCounts:
                 self._without_caller.add(phase)
 
     def checks(self, cell: ModelCell, steps: int, source: ProfileSource) -> Iterator[Check]:
-        """Yield checks of the number of matrix products: expected for the cell's model, and found in all steps."""
+        """Yield one check per phase: the model's number of matrix products vs. the number in the trace."""
         for phase, count in products_expected(cell).items():
             by_caller = source == "device" and phase not in self._without_caller
             found = (self._callers if by_caller else self._called)[phase]

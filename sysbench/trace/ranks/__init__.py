@@ -1,1 +1,1 @@
-"""Analysis of the traces of several ranks: exposed communication, waiting and transfer, late ranks."""
+"""Analysis of the traces of several ranks: exposed communication, waiting and transfer times, stragglers."""

@@ -1,7 +1,7 @@
-"""Matching of collectives across ranks, alignment of the ranks' clocks, and waiting times.
+"""Match collectives across ranks, align the ranks' clocks, and compute waiting times.
 
-The module also gives a timeline of one step of all ranks on the common clock: when each rank computes, and when its
-collectives run and are exposed.
+`timeline` shows one step of all ranks on a common clock: when each rank computes, and when its collectives run and are
+exposed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sysbench.trace.ranks.summary import ENDS_TOGETHER, Kind
 from sysbench.trace.recording import NONE, Integers
 
 FEWEST: Final = 2
-"""Fewest ranks of a collective that can be compared."""
+"""Minimum number of traced ranks for which a collective can be compared."""
 
 RESOLUTION: Final = 2000
 """Maximum number of pauses that a timeline shows in a step."""
@@ -27,7 +27,7 @@ RESOLUTION: Final = 2000
 
 @dataclass(frozen=True)
 class Matched:
-    """A collective that was found on all traced ranks of its group."""
+    """A collective that was found in the traces of all traced ranks of its group."""
 
     kind: Kind
     bytes: int | None
@@ -41,18 +41,18 @@ class Matched:
 
     @property
     def start_ns(self) -> Integers:
-        """Return the start on each rank, on its own clock."""
+        """Return the collective's start on each rank, by that rank's clock."""
         return np.array([each.start_ns for each in self.events], np.int64)
 
     @property
     def end_ns(self) -> Integers:
-        """Return the end on each rank, on its own clock."""
+        """Return the collective's end on each rank, by that rank's clock."""
         return np.array([each.end_ns for each in self.events], np.int64)
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Transfer time and waiting time of one collective."""
+    """Transfer time of one collective, and each rank's waiting time."""
 
     matched: Matched
     transfer_ns: int
@@ -63,13 +63,13 @@ class Waits:
 
 
 Key = tuple[Group, str, int]
-"""Group, step, and number of the collective within both; without a step if the group numbers its collectives."""
+"""Group, step, and number of the collective within both; the step is empty if collectives are numbered per group."""
 
 
 def match(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[list[Matched], int]:
-    """Match the collectives of ranks by process group and number; also return how many could not be matched.
+    """Match collectives across ranks by process group and number; also return how many could not be matched.
 
-    If no numbers were recorded, the collectives of a group are counted from the start of each of the common `steps`.
+    If no numbers were recorded, the collectives of a group are counted from the start of each step in `steps`.
     Point-to-point messages are not matched.
     """
     found: dict[Key, dict[int, Collective]] = defaultdict(dict)
@@ -107,23 +107,24 @@ def match(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[li
 
 @dataclass(frozen=True)
 class Alignment:
-    """Offset of each rank's clock, and how well the offsets explain the ends of collectives."""
+    """Offset of each rank's clock, and the residual error: how far the aligned ends of a collective are apart."""
 
     offset_ns: Mapping[int, int]
     collectives: int
     residual_ns: int
 
     def aligned(self, ranks: Sequence[int], times_ns: Integers) -> Integers:
-        """Return the times of these ranks on the clock of the first rank."""
+        """Convert times on these ranks' own clocks to the clock of the first rank."""
         return times_ns - np.array([self.offset_ns[rank] for rank in ranks], np.int64)
 
 
 def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Alignment:
-    """Align clocks by the collectives that all ranks end together: the offset is the median difference of their ends.
+    """Align the ranks' clocks by the collectives that end at the same time on all ranks.
 
-    Each rank is compared with the lowest rank of the collective. Ranks that share no collective need no alignment. CPU
-    traces from one host share one clock. There a thread records the end of a collective when it next gets to run, so
-    the ends only show how accurate the alignment is.
+    The offset between two ranks is the median difference of these ends. Each rank is compared with the lowest rank of
+    the collective. Ranks that share no collective need no alignment. CPU traces from one host share a clock, so their
+    offset is 0. There a thread records an end only when it is next scheduled, so the ends only show how accurate the
+    alignment is.
     """
     together = [each for each in matched if each.kind in ENDS_TOGETHER]
     ahead: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -152,7 +153,7 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Al
 
 
 def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment) -> dict[int, tuple[int, int]]:
-    """Return the start and end of a step on every rank, on the clock of the first rank."""
+    """Return the start and end of a step on each rank, by the clock of the first rank."""
     found = {}
     for rank, reading in readings.items():
         start_ns, end_ns = reading.windows_ns[reading.steps.index(step)]
@@ -161,10 +162,10 @@ def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment
 
 
 def waits(matched: Sequence[Matched], alignment: Alignment) -> list[Waits]:
-    """Return transfer and waiting times of the collectives that all ranks end together.
+    """Return the transfer and waiting times of the collectives that end at the same time on all ranks.
 
-    The transfer time is the shortest duration over ranks. A rank waits for the rest of its own duration, but at most
-    until the last rank arrives.
+    The transfer time is the shortest duration over ranks. The rest of a rank's duration is waiting, but only until the
+    last rank arrives.
     """
     found = []
     for each in matched:
@@ -184,7 +185,7 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Lane:
-    """Collectives of one kind and group."""
+    """Row of a timeline: collectives of one kind and process group."""
 
     kind: Kind
     group: Group
@@ -204,7 +205,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One step of several ranks."""
+    """One step on all ranks, on a common clock."""
 
     step: str
     duration_s: float
@@ -216,10 +217,10 @@ class Timeline:
 
 
 def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
-    """Return the last step that all ranks have in common; None if there is none.
+    """Return the timeline of the last step that all ranks have; None if they have no step in common.
 
-    Readings must have been made with `compute`. Pauses shorter than the step divided by RESOLUTION are closed, which
-    bounds the size of the result for any trace.
+    Readings must have been made with `compute`. Pauses of at most 1/RESOLUTION of the step are closed, which bounds the
+    size of the result for any trace.
     """
     first, *others = (reading.steps for reading in readings.values())
     common = [step for step in first if all(step in steps for steps in others)]
@@ -262,7 +263,7 @@ def _clipped(stretches: Stretches, start_ns: int, end_ns: int) -> Stretches:
 
 
 def _spans(stretches: Stretches, shortest_ns: int, offset_ns: int) -> tuple[Span, ...]:
-    """Return the stretches as spans, without pauses of at most `shortest_ns`."""
+    """Return the intervals as spans; pauses of at most `shortest_ns` are closed."""
     if not len(stretches.start_ns):
         return ()
     apart = stretches.start_ns[1:] - stretches.end_ns[:-1] > shortest_ns

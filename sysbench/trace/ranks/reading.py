@@ -1,4 +1,4 @@
-"""Reading of one rank's recording for the comparison of ranks: compute, communication and idle time in each step."""
+"""Analysis of one rank's recording: compute, communication and idle time in each step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COMPUTES: Final = re.compile(
 (`AddmmBackward0`) only call these; other operators start or await communication."""
 
 _CARRIED_OUT_AS_ANOTHER: Final = frozenset({("all_reduce", "reduce_scatter"), ("all_reduce", "barrier")})
-"""Pairs of the collective that gloo executes and the collective that was called."""
+"""Pairs (executed, called): gloo executes the first collective if the second is called."""
 
 
 _BYTES: Final = (
@@ -56,7 +56,7 @@ _BYTES: Final = (
 
 @dataclass(frozen=True)
 class Activity:
-    """Stretches in which a rank computes, communicates, or does anything at all."""
+    """When a rank computes, when it communicates, and when it does any work at all."""
 
     compute: Stretches
     communication: Stretches
@@ -83,7 +83,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Times in windows, one row per window: window = compute + exposed + other + idle."""
+    """Durations by activity, one row per window: window = compute + exposed + other + idle."""
 
     window_ns: Integers
     compute_ns: Integers
@@ -91,13 +91,13 @@ class Breakdown:
     exposed_ns: Integers
     """Communication during which nothing computes."""
     other_ns: Integers
-    """Time in which only copies and sets run."""
+    """Time in which only copies and memory sets run."""
     idle_ns: Integers
 
 
 @dataclass(frozen=True)
 class Group:
-    """A process group as one rank knows it; ranks and size are None if not recorded."""
+    """A process group as recorded by one rank; ranks and size are None if not recorded."""
 
     name: str
     ranks: tuple[int, ...] | None
@@ -106,7 +106,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective on one rank; times are nanoseconds on its host's clock."""
+    """One collective on one rank; times are nanoseconds on the clock of the rank's host."""
 
     kind: Kind
     start_ns: int
@@ -123,7 +123,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class RankReading:
-    """One rank's part of a run."""
+    """Steps, activity and collectives of one rank, read from its trace."""
 
     title: str
     rank: int | None
@@ -139,11 +139,11 @@ class RankReading:
     collectives: tuple[Collective, ...]
     """Collectives in order of time."""
     compute: Stretches | None = None
-    """Stretches in which the rank computes, on its host's clock; only if requested."""
+    """When the rank computes, on its host's clock; only if requested."""
 
 
 def read(recording: Recording, *, compute: bool = False) -> RankReading:
-    """Read a recording, which remains usable. With `compute`, also return when the rank computes."""
+    """Read one rank's recording, which remains usable. With `compute`, also return when the rank computes."""
     source: Literal["device", "cpu"] = "device" if len(recording.work) else "cpu"
     rows = Collectives(*recording.collectives.columns())
     tree = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
@@ -181,7 +181,7 @@ class _Work:
     kind: Integers
     correlation: Integers
     launches: Integers
-    """Correlation numbers of launches, in order."""
+    """Correlation numbers of launches, in ascending order."""
     launches_ns: Integers
 
     @classmethod
@@ -197,7 +197,7 @@ class _Work:
         return cls(start_ns, start_ns + duration_ns, name, kind, correlation, launches[order], launches_ns)
 
     def launched_ns(self, correlation: Integers, own_ns: Integers) -> Integers:
-        """Return the launch time of work; its own start if the launch was not recorded."""
+        """Return the launch time of each piece of work; its start time, `own_ns`, if the launch was not recorded."""
         if not len(self.launches):
             return own_ns
         at = np.minimum(np.searchsorted(self.launches, correlation), len(self.launches) - 1)
@@ -206,20 +206,20 @@ class _Work:
 
 
 class _Steps:
-    """The steps of a rank. Device work belongs to the step in which it was launched."""
+    """Steps of one rank. Device work belongs to the step in which it was launched."""
 
     def __init__(self, work: _Work, start_ns: Integers, end_ns: Integers) -> None:
         self._start_ns, self._end_ns, self._work = start_ns, end_ns, work
 
     def _numbers(self, at_ns: Integers) -> Integers:
-        """Return the step at each time; NONE outside all steps. Without marked steps, always return 0."""
+        """Return the step number at each time: NONE outside all steps; always 0 if no steps are marked."""
         if not len(self._start_ns):
             return np.zeros(len(at_ns), np.int64)
         number = np.searchsorted(self._start_ns, at_ns, side="right") - 1
         return np.where((number >= 0) & (at_ns < self._end_ns[number]), number, NONE)
 
     def of_collectives(self, rows: Collectives) -> Integers:
-        """Return the step of each collective."""
+        """Return the number of the step in which each collective was launched."""
         started = self._work.launched_ns(rows.correlation, rows.start_ns)
         return self._numbers(np.where(rows.source == KERNEL_RAN, started, rows.start_ns))
 
@@ -247,7 +247,7 @@ class _Steps:
 
 
 def _on_device(recording: Recording, work: _Work, rows: Collectives) -> Activity:
-    """Return kernels by class. Collectives of the host, such as gloo's, also count as communication."""
+    """Return when a device computes and communicates. Collectives on the host, such as gloo's, also count."""
     communicates = np.array([classified(name) == "communication" for name in recording.names], bool)[work.name]
     communicates &= work.kind == KERNEL
     computes = (work.kind == KERNEL) & ~communicates
@@ -260,7 +260,11 @@ def _on_device(recording: Recording, work: _Work, rows: Collectives) -> Activity
 
 
 def _on_host(recording: Recording, rows: Collectives) -> Activity:
-    """Return the operators of each thread, except those that start or await a collective, with their callees."""
+    """Return when a CPU computes and communicates.
+
+    Computing means running an operator that matches `_COMPUTES`, except within a call that starts a collective or
+    within a collective that the same thread runs.
+    """
     operators = Operators(*recording.operators.columns())
     end_ns = operators.start_ns + operators.duration_ns
     computes = np.array([_COMPUTES.fullmatch(name) is not None for name in recording.names], bool)[operators.name]
@@ -291,7 +295,7 @@ def _joined(one: Stretches, other: Stretches) -> Stretches:
 
 
 def _without(one: Stretches, other: Stretches) -> Stretches:
-    """Return the time that is in `one` but not in `other`."""
+    """Return the intervals covered by `one` but not by `other`."""
     cuts = np.unique(np.concatenate([one.start_ns, one.end_ns, other.start_ns, other.end_ns]))
     start, end = cuts[:-1], cuts[1:]
     kept = (one.before_ns(end) > one.before_ns(start)) & (other.before_ns(end) == other.before_ns(start))
@@ -301,7 +305,7 @@ def _without(one: Stretches, other: Stretches) -> Stretches:
 def _collectives(
     recording: Recording, rows: Collectives, steps: _Steps, compute: Stretches, clock_ns: int
 ) -> list[Collective]:
-    """Return the rank's collectives: kernels if there are any, otherwise the collectives that its host executes."""
+    """Return the rank's collectives: communication kernels if there are any, otherwise collectives on the host."""
     ran = np.flatnonzero(rows.source == (KERNEL_RAN if (rows.source == KERNEL_RAN).any() else HOST_RAN))
     ran = ran[np.argsort(rows.start_ns[ran], kind="stable")]
     told = _calls(recording, rows, ran)
@@ -332,10 +336,10 @@ def _collectives(
 
 
 def _calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
-    """For each collective, return the call that started it; the collective itself if the calls do not match.
+    """For each collective in `ran`, return the row of the call that started it; its own row if the calls do not match.
 
-    gloo executes a reduce-scatter as an all-reduce, and only the call shows this. Old NCCL traces have arguments only
-    at the call.
+    gloo executes a reduce-scatter as an all-reduce, and only the call shows this. Old NCCL traces record arguments only
+    for the call.
     """
     calls = np.flatnonzero(rows.source == CALLED)
     calls = calls[np.argsort(rows.start_ns[calls], kind="stable")]
@@ -355,7 +359,7 @@ def _called(recording: Recording, rows: Collectives, row: int) -> str:
 
 
 def _group(recording: Recording, rows: Collectives, row: int, only: ProcessGroup | None) -> Group:
-    """Return the group in the arguments; without arguments, the only group of the run, if there is exactly one."""
+    """Return the process group in a collective's arguments; if not recorded, the only group that the trace lists."""
     name, listed = _text(recording, rows.group[row]), _text(recording, rows.ranks[row])
     size = int(rows.group_size[row])
     if not name and size == NONE and only is not None:
@@ -372,15 +376,15 @@ def _text(recording: Recording, name: int) -> str:
 
 @lru_cache(maxsize=256)
 def element_bytes(dtype: str) -> int | None:
-    """Return the size of one element (`BFloat16`, `float`, `Long`); None for an unknown type."""
+    """Return the size in bytes of one element of a type (`BFloat16`, `float`, `Long`); None for an unknown type."""
     return next((size for pattern, size in _BYTES if pattern.fullmatch(dtype)), None)
 
 
 def message_bytes(kind: Kind, elements: tuple[int, int], dtype: str, group_size: int | None) -> int | None:
-    """Return the message size as nccl-tests defines it: the larger of input and output.
+    """Return the message size as nccl-tests defines it: the larger of input and output; None if unknown.
 
-    `elements` are the element counts of input and output, NONE if not recorded. If only the input is known, the size of
-    the group gives the output of an all-gather. None if the size is unknown.
+    `elements` are the element counts of input and output, NONE if not recorded. If only the input is known, the output
+    of an all-gather is the input times the group size.
     """
     size, given, made = element_bytes(dtype), *elements
     if kind in ("all_gather", "gather") and made == NONE:

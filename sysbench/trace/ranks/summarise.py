@@ -1,4 +1,4 @@
-"""Comparison of the ranks of one run: their breakdown, their collectives, and the straggler."""
+"""Comparison of the ranks of one run: time breakdown, collectives, and the straggler."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ APART_NS: Final = 1_000_000
 """A clock offset above this causes a caution."""
 
 SLOWER_SHARE: Final = 0.05
-"""Waiting for a rank is not reported if it takes a smaller share of a step."""
+"""A straggler is not reported if the waiting for it takes a smaller share of a step."""
 
 FEWEST_STEPS: Final = 3
 """With fewer steps, a rank that is always late cannot be distinguished from chance."""
 
 CONFIRMED_SHARE: Final = 0.5
-"""To be named as the straggler, a rank must be busy or idle for longer than the others by at least this share of the
-waiting for it. The share is below 1 because waiting ranks run ahead with compute, and later wait for what the late rank
-still computes."""
+"""A rank is named as the straggler only if its additional compute and idle time is at least this share of the waiting
+for it. The share is below 1 because waiting ranks run ahead with compute, and later wait for compute that the late rank
+has yet to finish."""
 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
 CHANCE: Final = 0.01
-"""Probability of naming a straggler although no rank is slower."""
+"""Significance level: probability of naming a straggler although no rank is slower."""
 
 MOST_LISTED: Final = 8
 
 
 def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
-    """Compare one or more readings by rank. A single reading gives a breakdown and collectives, but no waiting."""
+    """Compare the readings of one or more ranks. For a single rank, waiting times are unknown."""
     ranks = sorted(readings)
     labels = [set(readings[rank].steps) for rank in ranks]
     steps = [step for step in readings[ranks[0]].steps if all(step in each for each in labels)]
@@ -98,7 +98,7 @@ Shape = tuple[Kind, int | None, int | None]
 def _statistics(
     readings: Mapping[int, RankReading], steps: Sequence[str], waiting: Sequence[Waits]
 ) -> list[CollectiveStatistics]:
-    """Return one row per shape, longest total time first."""
+    """Return one row per kind, message size and group size; longest total time first."""
     known = {id(event): each for each in waiting for event in each.matched.events}
     events: dict[Shape, list[Collective]] = defaultdict(list)
     for reading in readings.values():
@@ -136,7 +136,10 @@ def _calls(
     waiting: Sequence[Waits],
     alignment: Alignment,
 ) -> Iterator[CollectiveCall]:
-    """Yield the collectives of the last step in launch order. If ranks share none, yield those of single ranks."""
+    """Yield the collectives of the last common step in launch order.
+
+    With several ranks, only matched collectives are included; a single rank has all its collectives.
+    """
     if not steps:
         return
     last = steps[-1]
@@ -174,7 +177,7 @@ Waiter = tuple[int, int, str]
 
 
 def _waited(waiting: Sequence[Waits]) -> dict[Waiter, Stretches]:
-    """Return when each rank waits for each other rank; collectives at the same time count once."""
+    """Return the intervals in which each rank waits for each other rank; simultaneous collectives count once."""
     found: dict[Waiter, list[tuple[int, int]]] = defaultdict(list)
     for each in waiting:
         for rank, event, waiting_ns in zip(each.matched.ranks, each.matched.events, each.waiting_ns, strict=True):
@@ -204,10 +207,10 @@ def _arrivals(ranks: Sequence[int], waiting: Sequence[Waits], waited: Mapping[Wa
 def _straggler(
     ranks: Sequence[int], steps: Sequence[str], waited: Mapping[Waiter, Stretches], breakdown: Sequence[RankStep]
 ) -> Straggler | None:
-    """Return the rank that causes nearly all waiting in every step, if the cause is known.
+    """Return the rank that causes nearly all waiting; None if no rank does, or if the cause is unclear.
 
-    The waiting for it must exceed the waiting for all others by more than chance explains (Student's t over steps, at
-    the rank for which it is largest), and take a notable share of the step.
+    The waiting for the straggler must take a notable share of the step. It must also exceed the waiting for all other
+    ranks significantly, by a one-sided t-test over steps that is corrected for choosing the largest of all ranks.
     """
     if len(steps) < FEWEST_STEPS or not waited:
         return None
@@ -234,7 +237,7 @@ def _straggler(
 
 
 def _more_than_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> float:
-    """Return by how much a rank's total exceeds the median of the other ranks."""
+    """Return by how much one rank's total of the column `name` exceeds the median total of the other ranks."""
     totals = Counter[int]()
     for row in breakdown:
         totals[row.rank] += getattr(row, name)
@@ -244,7 +247,6 @@ def _more_than_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> fl
 def _cautions(
     readings: Mapping[int, RankReading], world_size: int, steps: Sequence[str], alignment: Alignment, unmatched: int
 ) -> Iterator[str]:
-    """Yield cautions about missing or mismatched ranks, steps, clocks and collectives."""
     missing = sorted({*range(world_size)} - readings.keys()) if len(readings) > 1 else []
     if missing:
         more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""

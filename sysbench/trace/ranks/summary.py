@@ -1,4 +1,4 @@
-"""Comparison of several ranks of one run: all data of its tables and figures, of bounded size.
+"""Comparison of several ranks of one run: all data of the tables and figures, in bounded size.
 
 Times are integer nanoseconds summed over all steps that the ranks have in common, so totals are exact. Message sizes
 and bandwidths of collectives follow nccl-tests.
@@ -64,7 +64,7 @@ class RankStep(Frozen):
     exposed_ns: Nanoseconds
     """Communication during which nothing computes."""
     other_ns: Nanoseconds
-    """Time in which copies and sets run, but nothing computes or communicates."""
+    """Time in which copies and memory sets run, but nothing computes or communicates."""
     idle_ns: Nanoseconds
 
 
@@ -112,7 +112,7 @@ class CollectiveCall(Frozen):
 
 
 class Arrivals(Frozen):
-    """When one rank arrives at the collectives that it shares with others."""
+    """Arrival order and waiting times of one rank, over the collectives that it shares with other ranks."""
 
     rank: Count
     collectives: Count
@@ -120,16 +120,17 @@ class Arrivals(Frozen):
     last: Count
     """Number of matched collectives at which this rank arrives last."""
     caused_ns: Nanoseconds
-    """Waiting of the other ranks for this one, summed over them; simultaneous waiting counts once."""
+    """Time that other ranks wait for this rank, summed over the waiting ranks; simultaneous waits of a rank count
+    once."""
     waited_ns: Nanoseconds
     """This rank's own waiting."""
 
 
 class Clock(Frozen):
-    """Alignment of the clocks of all ranks, by the ends of their collectives."""
+    """Alignment of all ranks' clocks, based on the ends of collectives."""
 
     collectives: Count
-    """Number of collectives that align them."""
+    """Number of collectives used for the alignment."""
     residual_ns: Nanoseconds
     """Median over these collectives of the time between the first and the last rank's end, after alignment."""
     offsets_ns: dict[int, int]
@@ -137,7 +138,7 @@ class Clock(Frozen):
 
 
 Cause = Literal["compute", "idle"]
-"""Category of the time that a late rank spends more of than the others."""
+"""Activity on which a late rank spends more time than the other ranks."""
 
 
 class Straggler(Frozen):
@@ -151,11 +152,11 @@ class Straggler(Frozen):
     step_ns: Amount
     """Mean duration of a step."""
     cause: Cause
-    """Where this rank spends more time than the others: at least `STRAGGLER_SHARE` of the time it loses."""
+    """Activity that accounts for at least `STRAGGLER_SHARE` of this rank's additional time."""
 
 
 class RanksSummary(Frozen):
-    """All traced ranks of a run."""
+    """Summary of all traced ranks of a run."""
 
     source: ProfileSource
     ranks: list[Count]
@@ -184,7 +185,7 @@ STRAGGLER_SHARE: Share = 0.8
 
 @lru_cache(maxsize=4096)
 def kind_of(name: str) -> Kind:
-    """Return the kind that a name contains, in any spelling: `_allgather_base`, `ncclDevKernel_AllGather_RING_LL`."""
+    """Return the kind of a collective by its name in any spelling: `_allgather_base` is an `all_gather`."""
     letters = re.sub(r"[^a-z]", "", name.lower())
     return next((kind for phrase, kind in _PHRASES if phrase in letters), "other")
 
@@ -203,6 +204,6 @@ _BUS_FACTORS: Final[Mapping[Kind, Callable[[int], float]]] = {
 
 
 def bus_factor(kind: Kind, group_size: int) -> float | None:
-    """Return the ratio of bus bandwidth to algorithm bandwidth; None for kinds without one."""
+    """Return the ratio of bus bandwidth to algorithm bandwidth; None for kinds without a bus bandwidth."""
     factor = _BUS_FACTORS.get(kind)
     return factor(group_size) if factor is not None else None

@@ -3,13 +3,12 @@
 The format is Chrome's trace events ("Trace Event Format", the Chromium project) as libkineto writes it
 (output_json.cpp). The reader splits the file into pieces that end at event boundaries, decodes each piece on its own,
 and keeps only columns. Real files may be truncated, contain invalid UTF-8, or have numbers that are invalid or too
-large. The reader keeps what is valid, and reports defects in remarks.
+large. The reader keeps all valid data, and reports defects in remarks.
 
-Several processes read a large file, one part each. Event boundaries are only certain when reading from the beginning.
+Several processes read a large file, one part each. Event boundaries are certain only when reading from the beginning.
 Each part therefore begins at an apparent event, and all parts are accepted if each ends exactly where the next one
-begins. If one does not, or if a process fails, the file is read sequentially. `python -m sysbench.trace.readers.kineto
-FILE BEGIN [END]` writes the content of a part to standard output: a `Part`, followed by its rows, one stretch at a
-time.
+begins. Otherwise, or if a process fails, the file is read sequentially. `python -m sysbench.trace.readers.kineto FILE
+BEGIN [END]` writes the content of a part to standard output: a `Part`, followed by its rows in chunks.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def is_kineto(beginning: bytes) -> bool:
 
 
 def read(path: Path, progress: Progress = in_silence) -> Recording:
-    """Read a file; raises LogError if it is not a trace, or an empty one."""
+    """Read a file; raises LogError if it is not a trace or contains no events."""
     try:
         with path.open("rb") as file, collection_paused():
             blocks = Blocks(file)
@@ -91,7 +90,7 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
 
 
 def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
-    """Return the bytes before the first event, and the bytes after it that were already read."""
+    """Return the bytes before the first event, and the bytes after them that were already read."""
     buffer = b""
     while len(buffer) < _HEADER_BYTES and (block := blocks.next()):
         buffer += block
@@ -104,7 +103,7 @@ def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
 
 
 def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
-    """Decode the part of the file before the events; also return a remark if it is damaged."""
+    """Decode the bytes before the events; also return a remark if they are damaged."""
     if _BARE.match(text):
         return {}, []
     # The decoding is reversible, so that bytes can be counted.
@@ -122,7 +121,7 @@ def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
 
 
 class Part(msgspec.Struct):
-    """The result of one process."""
+    """Result of the process that reads one part of a file, without the rows."""
 
     found: Found
     whole: bool
@@ -133,7 +132,10 @@ class Part(msgspec.Struct):
 def read_in_parts(
     path: Path, file: IO[bytes], begin: int, progress: Progress = in_silence
 ) -> tuple[Columns, list[str]] | None:
-    """Read the events from byte `begin` on; None if the file is too small for parts, or if the parts do not match."""
+    """Read the events from byte `begin` on in parallel processes.
+
+    None if the file is too small, if the parts do not match, or if a process fails.
+    """
     cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
     if not cuts:
         return None
@@ -162,7 +164,7 @@ def read_in_parts(
 
 
 def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
-    """Return the boundaries of the parts: where one ends, and where the next one begins."""
+    """Return, for each boundary, the end of one part and the start of the next; empty if the file is not divided."""
     parts = min(processors(), MOST_PARTS, (end - begin) // PART_BYTES)
     shared = begin + (OWN_HEAD_BYTES if parts > 1 else 0)
     found = [boundary(file, shared + (end - shared) * number // parts) for number in range(1, parts)]
@@ -186,7 +188,7 @@ def _main(path: str, begin: str, end: str | None = None) -> None:
 
 
 class Blocks:
-    """Blocks of bytes of a file or of a part of it, decompressed if it is gzipped."""
+    """Sequential reader of a file, or of a part of a file, in blocks of bytes; gzip is decompressed."""
 
     def __init__(self, file: IO[bytes], begin: int = 0, end: int | None = None) -> None:
         file.seek(0)
@@ -201,7 +203,7 @@ class Blocks:
 
     @property
     def is_packed(self) -> bool:
-        """Return whether the file is gzipped, and can therefore only be read from its beginning."""
+        """Return whether the file is gzipped, and can therefore be read only from its beginning."""
         return self._unpack is not None
 
     @property
@@ -210,7 +212,10 @@ class Blocks:
         return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
 
     def next(self, size_bytes: int = 0) -> bytes:
-        """Return the next bytes, up to the given size or one piece; empty at the end, or if gzip data is damaged."""
+        """Return the next block, at most `size_bytes` or PIECE_BYTES long, whichever is larger.
+
+        Empty at the end of the file, and after damaged gzip data.
+        """
         size_bytes = max(size_bytes, PIECE_BYTES)
         if self._unpack is None:
             return self._file.read(max(min(size_bytes, self._end - self._file.tell()), 0))
@@ -237,7 +242,10 @@ def _unpacker() -> Any:
 
 
 def _up_to_damage(unpack: Any, packed: bytes, size_bytes: int) -> bytes:
-    """Return the bytes before the damage, found by bisection: an error discards all output of its call."""
+    """Return the decompressed bytes before the damage.
+
+    The damage is located by bisection, because a failing call discards all its output.
+    """
     found = b""
     while size_bytes := size_bytes // 2:
         before = unpack.copy()
@@ -250,9 +258,9 @@ def _up_to_damage(unpack: Any, packed: bytes, size_bytes: int) -> bytes:
 
 
 class Pieces:
-    """One pass over the events, starting with the first one.
+    """One pass over the events of a file or of a part of it.
 
-    `buffer` holds the events' bytes that have already been read, and `taken_bytes` is the number of bytes in the file
+    `buffer` holds bytes of events that have already been read, and `taken_bytes` is the number of bytes in the file
     before the buffer.
     """
 
@@ -273,16 +281,16 @@ class Pieces:
         self.remarks = blocks.remarks
 
     def to_the_end(self) -> None:
-        """Process all events up to the end of the list, or up to damage or the end of a truncated file."""
+        """Process all events up to the end of their list, up to damage, or up to the end of a truncated file."""
         if self._all_blocks() and self._take(split) and self._take(walked):
             self.remarks.append(f"cut off: read to {self._place(0)}")
 
     def to_the_cut(self) -> bool:
-        """Process all events; return False unless the part ends exactly after an event."""
+        """Process all events of a part; return whether the part ends exactly at the end of an event."""
         return self._all_blocks() and self._take(split) and self._take(walked) and not self._buffer.strip(b" \t\r\n,")
 
     def _all_blocks(self) -> bool:
-        """Process every event that is followed by another one; return False at the end of the list, or at damage."""
+        """Process all blocks; return False at the end of the list of events, or at damage."""
         # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
         # time remains linear.
         while block := self._blocks.next(len(self._buffer)):
@@ -293,7 +301,7 @@ class Pieces:
         return True
 
     def _take(self, how: Callable[[bytes, bool], Split]) -> bool:
-        """Process the whole events of the buffer; return whether more may follow."""
+        """Process the complete events in the buffer; return whether more events may follow."""
         found = how(self._buffer, self._exact)
         try:
             self._columns.add(found.events)
@@ -309,7 +317,7 @@ class Pieces:
         return not found.at_end and found.damaged_byte is None
 
     def _place(self, byte: int) -> str:
-        """Return the position in the file of a byte of the buffer."""
+        """Describe the position of a byte of the buffer in the file."""
         return f"byte {self._taken_bytes + byte:,}{' after decompression' if self._blocks.is_packed else ''}"
 
 

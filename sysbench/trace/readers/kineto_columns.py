@@ -55,7 +55,7 @@ _WORK: Final = (
 """Categories of device work: in current files, in files before 2022 (`memcpy`), from MTIA and HPU (libkineto,
 ActivityType.cpp), and from vendors that prefix the device name (`mlu_memcpy`)."""
 _HPU: Final = "hpu_op"
-"""Work on an HPU, and the calls that launch it."""
+"""Category of work on an HPU, and also of the calls that launch this work."""
 _OPERATORS: Final = frozenset({"cpu_op", "operator"})
 _RANGES: Final = frozenset({"user_annotation"})
 _LAUNCHES: Final = re.compile(r"(\w+_)?(runtime|driver)")
@@ -69,7 +69,7 @@ _PARTS: Final = {"work": DeviceWork, "launches": Launches, "operators": Operator
 _EXACT_MICROSECONDS: Final = 2**53 / 1000
 """Beyond this many microseconds, floats do not represent every nanosecond."""
 _NANOSECONDS_SINCE_1973: Final = 10**17
-"""Larger times must be nanoseconds: as microseconds they would be in the year 5138."""
+"""Larger times must be nanoseconds: read as microseconds, they would lie after the year 5138."""
 
 _CALL: Final = re.compile(r"c10d::\w+|record_param_comms")
 _ON_HOST: Final = re.compile(r"(gloo|mpi|ucc):\w+")
@@ -84,7 +84,7 @@ _UNSEEN: Final = -1
 
 
 class _Numbers(dict[Any, int]):
-    """Assigns numbers to keys in order of first use."""
+    """Map that assigns numbers to keys in order of first use."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
@@ -92,7 +92,7 @@ class _Numbers(dict[Any, int]):
 
 
 class _Kinds(dict[str, int]):
-    """KERNEL, COPY or SET by category, in any spelling."""
+    """Map from an event category, in any spelling, to KERNEL, COPY or SET."""
 
     def __missing__(self, category: str) -> int:
         kind = self[category] = next(kind for kind, known in _WORK if known.fullmatch(category.lower()))
@@ -100,7 +100,7 @@ class _Kinds(dict[str, int]):
 
 
 class _Shapes(dict[bytes, int]):
-    """Name index of shapes by their text in the file; NONE for no shapes."""
+    """Map from the JSON text of input shapes in the file to its name index; NONE for an empty text."""
 
     def __init__(self, names: _Numbers) -> None:
         super().__init__({b"": NONE})
@@ -115,7 +115,7 @@ class _Shapes(dict[bytes, int]):
 
 
 class _LaunchShapes(dict[tuple[Any, Any], int]):
-    """Index of pairs of grid and block; NONE if either is unknown."""
+    """Map from a grid and a block to the row in `rows`; NONE if either is unknown."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
@@ -131,7 +131,7 @@ class _LaunchShapes(dict[tuple[Any, Any], int]):
 
 
 class Found(msgspec.Struct):
-    """A part of a file without its rows, as one process sends it to another."""
+    """Everything except the rows of one part of a file, for transfer between processes."""
 
     names: list[str]
     threads: list[tuple[int | str, int | str]]
@@ -142,15 +142,15 @@ class Found(msgspec.Struct):
 
 
 class InexactError(Exception):
-    """Times are too large for floats: the events must be decoded to `ExactEvent`."""
+    """Raised if times are too large for floats, so that the events must be decoded as `ExactEvent`."""
 
 
 class Columns:
-    """Columns of events, extended by every piece of a file."""
+    """Columns of the events of a file, filled piece by piece."""
 
     def __init__(self) -> None:
         self.in_nanoseconds: bool | None = None
-        """Whether times are in nanoseconds, judged by the first events; None before any event."""
+        """Whether times are in nanoseconds, judging by the first events; None before any event."""
         self._names = _Numbers()
         self._threads = _Numbers()
         self._launch_shapes = _LaunchShapes()
@@ -165,11 +165,11 @@ class Columns:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing useful was found."""
+        """Return whether no event has been stored."""
         return not any(len(table) for table in self._tables.values())
 
     def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
-        """Add the events of one piece; raises InexactError, and adds nothing, if floats cannot represent the times."""
+        """Add the events of one piece; if floats cannot represent the times, raise InexactError and add nothing."""
         timed = {which: self._timed(found) for which, found in self._sorted(events).items() if found}
         for which, (found, start_ns, duration_ns) in timed.items():
             if found:
@@ -196,7 +196,7 @@ class Columns:
         return sorted_
 
     def _taker(self, category: str, sorted_: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
-        """Return the function that stores events of this category."""
+        """Return the function that stores events of this category; None if the category is ignored."""
         room = self._rooms[category]
         if category.lower() != _HPU:
             return sorted_[room].append if room else None
@@ -208,7 +208,7 @@ class Columns:
         return take
 
     def _timed(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
-        """Return the events with a duration, their start times, and their durations."""
+        """Return the events that have a duration, with their start times and durations in nanoseconds."""
         if isinstance(events[0], ExactEvent):
             return self._timed_exactly(events)
         start = np.array([event.ts for event in events], np.float64)
@@ -239,7 +239,7 @@ class Columns:
         return [event for event, *_ in lasting], start, duration
 
     def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
-        """Return the events' columns except times, in the order of `trace.recording`."""
+        """Return all columns of these events except the times, in the column order of `trace.recording`."""
         names, threads, shapes = self._names, self._threads, self._shapes
         kinds, launch_shapes = self._kinds, self._launch_shapes
         name = np.array([names[event.name] for event in events], np.int32)
@@ -268,7 +268,7 @@ class Columns:
         )
 
     def found(self) -> Found:
-        """Return everything except the rows, to be sent to another process."""
+        """Return everything except the rows, for transfer to another process."""
         return Found(
             names=[*self._names],
             threads=[*self._threads],
@@ -279,13 +279,13 @@ class Columns:
         )
 
     def rows(self) -> Iterator[tuple[str, Stretch]]:
-        """Yield the rows in stretches, each with the name of its table."""
+        """Yield pairs of a table's name and a packed chunk of its rows."""
         for which, table in self._tables.items():
             for stretch in table.packed():
                 yield which, stretch
 
     def join(self, found: Found, rows: Iterable[tuple[str, Stretch]]) -> bool:
-        """Add the result of another process for the next part; return False if its times have another unit."""
+        """Add the next part of the file, read by another process; return False if its times have another unit."""
         if None not in (self.in_nanoseconds, found.in_nanoseconds) and self.in_nanoseconds != found.in_nanoseconds:
             return False
         if self.in_nanoseconds is None:
@@ -309,7 +309,7 @@ class Columns:
         return True
 
     def _devices(self, header: dict[str, Any]) -> tuple[str, ...]:
-        """Return the names of the devices. Kineto writes them for GPUs only; other devices get their type: `MTIA`."""
+        """Return the names of the devices. Kineto names only GPUs; other devices are named by type: `MTIA`."""
         properties = header.get("deviceProperties")
         if isinstance(properties, list) and properties:
             return tuple(str(each.get("name", "")) if isinstance(each, dict) else "" for each in properties)
@@ -318,7 +318,7 @@ class Columns:
         return tuple(dict.fromkeys([*self._device_types, *_device_types(str(backend or ""))]))
 
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
-        """Return the whole recording, with times relative to the first event. Nothing may be added afterwards."""
+        """Return the complete recording, with times relative to the first event. No events may be added afterwards."""
         said = list(remarks)
         if self._without_duration:
             said.append(f"{self._without_duration:,} events without a duration were omitted")
@@ -346,7 +346,7 @@ class Columns:
 
 
 def _device_types(text: str) -> list[str]:
-    """Return `MTIA` for the category `mtia_runtime` and for the backend `mtia:hccl`; nothing for CUDA and ROCm."""
+    """Return `MTIA` for the category `mtia_runtime` or the backend `mtia:hccl`; an empty list for CUDA and ROCm."""
     found = (_DEVICE_TYPE.fullmatch(part.strip()) for part in text.lower().split(","))
     return [each[1].upper().replace("PRIVATEUSE", "PrivateUse") for each in found if each]
 
@@ -356,7 +356,7 @@ def _whole(value: object) -> int | None:
 
 
 def _groups(listed: object) -> Iterator[ProcessGroup]:
-    """Yield the process groups that the header lists with their ranks."""
+    """Yield the process groups in the header that have ranks."""
     for each in listed if isinstance(listed, list) else ():
         ranks = each.get("ranks") if isinstance(each, dict) else None
         if isinstance(ranks, list) and ranks and all(_whole(rank) is not None for rank in ranks):
@@ -368,7 +368,7 @@ def _is_known(value: Decimal | None, largest: Decimal) -> bool:
 
 
 def _renumbered(numbers: Iterable[int]) -> Integers:
-    """Return a table from the numbers of another process to ours; its last entry maps NONE to NONE."""
+    """Return a lookup table from another process's numbers to ours. Its last entry maps NONE (-1) to NONE."""
     return np.array([*numbers, NONE], np.int64)
 
 
@@ -391,7 +391,7 @@ def _numbers(values: list[int | None]) -> Integers:
 
 
 class CollectiveRows:
-    """Finds collectives among events and reads their arguments; `names` numbers the texts."""
+    """Finds collectives among events and reads their arguments; `names` assigns an index to each text."""
 
     def __init__(self, names: dict[Any, int]) -> None:
         self._names = names
@@ -446,19 +446,19 @@ def _decoded(raw: msgspec.Raw) -> Any:
 
 
 def _number(raw: msgspec.Raw) -> int:
-    """Return an integer number of elements or ranks; NONE for anything else."""
+    """Decode a number of elements or ranks; return NONE if it is not a plausible integer."""
     value = _decoded(raw)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**50 else NONE
 
 
 def _text(raw: msgspec.Raw) -> str:
-    """Return strings unchanged, and anything else (a list of ranks) as JSON."""
+    """Decode a string; return any other value, such as a list of ranks, as JSON text."""
     value = _decoded(raw)
     return value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
 
 
 def _inputs(shapes: Any, types: Any) -> tuple[int, str]:
-    """Return the number of elements of all input tensors (NONE if not recorded) and the type of the first one."""
+    """Return the number of elements of all input tensors, NONE if not recorded, and the type of the first tensor."""
     if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
         return NONE, ""
     tensors = [

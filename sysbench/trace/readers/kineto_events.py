@@ -1,7 +1,7 @@
 """Kineto's events as objects, and their decoding from the bytes of a file.
 
-Unused arguments are not decoded. Whole events are decoded in batches. If a batch fails, its events are decoded one by
-one, which isolates an event with invalid arguments or locates the damage in the file.
+Unused arguments are not decoded. Complete events are decoded in batches. If a batch fails, its events are decoded one
+by one, which isolates an event with invalid arguments or locates the damage in the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NONE_RECORDED: Final = msgspec.Raw(b"")
 
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """The arguments of an event that are used, in the order in which Kineto writes them; others are not decoded."""
+    """Arguments of an event, in the order in which Kineto writes them. Arguments not listed here are not decoded."""
 
     device: int | None = NONE
     stream: int | None = NONE
@@ -68,7 +68,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """One event, with exact times that floats cannot represent to the nanosecond."""
+    """One event with times as decimals, for times that floats cannot represent to the nanosecond."""
 
     ph: str = ""
     cat: str = ""
@@ -81,7 +81,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class Split(NamedTuple):
-    """The whole events at the beginning of a buffer, and the bytes after them."""
+    """Complete events decoded from the beginning of a buffer, and where decoding stopped."""
 
     events: list[Any]
     size_bytes: int
@@ -97,7 +97,11 @@ _EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
 
 
 def split(buffer: bytes, exact: bool) -> Split:
-    """Decode the whole events of a buffer. The last one is left over if all others are valid."""
+    """Decode the complete events of a buffer.
+
+    All events except the last, which may be incomplete, are decoded as one batch. If the batch is invalid, the events
+    are decoded one by one.
+    """
     events = _ALL_BUT_THE_LAST.match(buffer)
     if events is not None:
         # An apparent boundary may lie within an event, and values may be invalid UTF-8 or have the wrong type.
@@ -108,7 +112,7 @@ def split(buffer: bytes, exact: bool) -> Split:
 
 
 def walked(buffer: bytes, exact: bool) -> Split:
-    """Decode events one by one, slowly, up to the first incomplete event; invalid arguments are omitted."""
+    """Decode events one by one (slow), up to the first incomplete event; invalid arguments are omitted."""
     text = buffer.decode("utf-8", "surrogateescape")  # reversible, so that bytes can be counted
 
     def size_bytes(characters: int) -> int:

@@ -1,12 +1,12 @@
-"""Reader for recordings of Nsight Systems: exports to SQLite, and reports, which `nsys export` converts.
+"""Reader for recordings of Nsight Systems: SQLite exports, and reports, which `nsys export` converts to SQLite.
 
 Versions differ in tables and columns, so both are examined before any query. The schema is described in "Exporter
 documentation" of NVIDIA's Nsight Systems user guide; times are nanoseconds. Ranges from torch's `emit_nvtx` ("aten::mm,
 seq = 12, op_id = 3") become operators, all others remain ranges.
 
-Several threads read columns with millions of numbers. SQLite concatenates some ten thousand rows of a column into one
-text, and numpy parses it: no Python object is created per number, and other threads can run at the same time. If the
-text does not hold a number for every row, the rows are fetched one by one.
+Several threads read columns with millions of numbers. SQLite concatenates tens of thousands of rows of a column into
+one text, and numpy parses it: no Python object is created per number, and other threads can run at the same time. If
+the text does not hold a number for every row, the rows are fetched one by one.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 ROWS: Final = 65_536
 """Number of rows that are read at a time."""
 _MOST_PARTS: Final = 4096
-"""Maximum number of parts of a table. If row ids have gaps, each part covers a longer stretch of ids."""
+"""Maximum number of parts of a table. If row ids have gaps, each part covers a wider range of ids."""
 _MOST_THREADS: Final = 4
 _BETWEEN: Final = "\x1e"
 """ASCII record separator, between texts."""
@@ -93,7 +93,7 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
 
 
 def _of_export(export: Path, path: Path, progress: Progress) -> Recording:
-    """Return the recording in an export, with the name of the original file."""
+    """Read an SQLite export. `path` is the original file, which gives the recording its name."""
     try:
         with closing(opened(export)) as database, Numbers.of(export) as numbers, collection_paused():
             return _Reader(path, database, numbers, progress).recording()
@@ -122,8 +122,6 @@ def _of_report(path: Path, progress: Progress) -> Recording:
 
 
 class _Reader:
-    """One pass over a database."""
-
     def __init__(self, path: Path, database: sqlite3.Connection, numbers: Numbers, progress: Progress) -> None:
         self._path = path
         self._database = database
@@ -148,7 +146,6 @@ class _Reader:
             self._strings = {number: str(value) for number, value in found}
 
     def recording(self) -> Recording:
-        """Read all tables and return the recording."""
         operators, ranges = self._ranges()
         work, launches = self._work(), Table(5)
         for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
@@ -184,7 +181,7 @@ class _Reader:
         return self._names.setdefault(name, len(self._names))
 
     def _rows(self, table: str, wanted: Sequence[str], condition: str = "") -> Iterator[dict[str, Integers]]:
-        """Yield columns by name, in batches of rows; NONE for missing columns and values."""
+        """Yield the wanted columns by name, in batches of rows; NONE for missing columns and values."""
         if table not in self._columns:
             return
         there = self._columns[table]
@@ -214,7 +211,7 @@ class _Reader:
         return work
 
     def _ranges(self) -> tuple[Table, Table]:
-        """Read NVTX ranges that ended, and separate torch's operators from the program's own ranges by name."""
+        """Read all NVTX ranges that have ended; return torch's operators and the program's own ranges."""
         operators, ranges = Table(7), Table(4)
         if _NVTX in self._columns and "eventType" not in self._columns[_NVTX]:
             raise LogError(f"{self._path} has NVTX events of an unknown form: they have no eventType")
@@ -234,7 +231,7 @@ class _Reader:
         return operators, ranges
 
     def _marks(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
-        """Return (3, n) for n ranges: name, and the sequence number and shapes that torch emitted."""
+        """Return (3, n) for n ranges: name index, and the sequence number and shapes that torch added to the name."""
         different, which = grouped(numbers)
         registered = [self._mark(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         marks = np.array(registered, np.int64).reshape(-1, 3)[which]
@@ -254,7 +251,7 @@ class _Reader:
         return self._name(emitted["name"]), int(emitted["sequence"]), self._name(sizes[10:]) if sizes else NONE
 
     def _named(self, numbers: Integers) -> Integers:
-        """Map name indices of the file to ours."""
+        """Convert the file's name indices to the recording's."""
         different, which = grouped(numbers)
         ours = [self._name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
@@ -266,7 +263,6 @@ class _Reader:
 
 
 def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Integers, moved: Integers) -> list[Integers]:
-    """Return the columns of `DeviceWork`."""
     place = [rows[each] for each in _PLACE]
     return [
         rows["start"],
@@ -280,7 +276,7 @@ def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Intege
 
 
 def is_export(beginning: bytes) -> bool:
-    """Return whether the first bytes of a file are those of a database."""
+    """Return whether the first bytes of a file are those of an SQLite database."""
     return beginning.startswith(SQLITE)
 
 
@@ -288,12 +284,12 @@ def is_export(beginning: bytes) -> bool:
 
 
 class NoNumberError(Exception):
-    """A value in a numeric column is not a number."""
+    """Raised if a value in a numeric column is not a number."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A query for columns of a table; missing columns and values are NONE."""
+    """A query for columns of a table. Missing columns and values give NONE."""
 
     table: str
     columns: tuple[tuple[str, ...], ...]
@@ -302,21 +298,21 @@ class Question:
     """SQL condition that selects the rows."""
 
     def as_texts(self, part: str) -> str:
-        """Return SQL for the number of rows, and every column as one text."""
+        """Return SQL that selects the number of rows, and each column concatenated into one text."""
         chosen = ", ".join(f"group_concat({_either((*each, str(NONE)))})" for each in self.columns)
         return f"SELECT count(*), {chosen} FROM {self._of(part)}"
 
     def as_one_text(self, part: str) -> str:
-        """Return SQL for the numbers of rows and non-empty values of the single column, and the column as one text."""
+        """Return SQL that selects the numbers of rows and of non-null values, and the only column as one text."""
         column = _either(*self.columns)
         return f"SELECT count(*), count({column}), group_concat({column}, '{_BETWEEN}') FROM {self._of(part)}"
 
     def as_values(self, part: str) -> str:
-        """Return SQL for the values of the single column."""
+        """Return SQL that selects the values of the only column."""
         return f"SELECT {_either(*self.columns)} FROM {self._of(part)}"
 
     def as_rows(self, part: str) -> str:
-        """Return SQL for all rows."""
+        """Return SQL that selects all columns, row by row."""
         chosen = ", ".join(_either((*each, str(NONE))) for each in self.columns)
         return f"SELECT {chosen} FROM {self._of(part)}"
 
@@ -327,7 +323,7 @@ class Question:
 
 
 def _either(terms: Sequence[str]) -> str:
-    """Return SQL for the first non-empty value of several columns or numbers."""
+    """Return SQL for the first non-null value among several columns and numbers."""
     quoted = [term if term == str(NONE) else f'"{term}"' for term in terms]
     return quoted[0] if len(quoted) == 1 else f"COALESCE({', '.join(quoted)})"
 
@@ -353,7 +349,7 @@ class Numbers:
     @classmethod
     @contextmanager
     def of(cls, path: Path) -> Iterator[Numbers]:
-        """Open the connections, and close them when the block ends."""
+        """Open several connections to a database; close them when the `with` block ends."""
         with ExitStack() as stack:
             count = min(processors(), _MOST_THREADS)
             connections = [stack.enter_context(closing(opened(path))) for _ in range(count)]
@@ -362,17 +358,17 @@ class Numbers:
             yield cls(connections, threads)
 
     def columns(self, question: Question) -> Iterator[list[Integers]]:
-        """Yield all columns in table order, in batches of rows; raises NoNumberError and sqlite3.Error."""
+        """Yield all columns in the order of the table's rows, in batches; raises NoNumberError and sqlite3.Error."""
         return self._answers(question, _columns)
 
     def texts(self, question: Question) -> Iterator[list[str | None]]:
-        """Yield the texts of the single column, in the same batches as `columns`; raises sqlite3.Error."""
+        """Yield the texts of the only column, in the same batches as `columns`; raises sqlite3.Error."""
         return self._answers(question, _texts)
 
     def _answers(
         self, question: Question, answer: Callable[[sqlite3.Connection, Question, str], Answer]
     ) -> Iterator[Answer]:
-        """Yield the answers for all parts of the table in order; threads work a few parts ahead."""
+        """Yield the results for all parts of the table in order; threads work a few parts ahead."""
 
         def answered(part: str) -> Answer:
             with self._connection() as database:
@@ -421,7 +417,7 @@ def _columns(database: sqlite3.Connection, question: Question, part: str) -> lis
 
 
 def _numbers(text: str | None) -> Integers:
-    """Parse the numbers at the beginning of a text."""
+    """Parse comma-separated integers; the result is too short if the text contains anything else."""
     if not text:
         return np.zeros(0, np.int64)
     # Parsing ends at the first invalid character, with an error or, before NumPy 2.3, a warning.

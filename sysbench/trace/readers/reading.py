@@ -1,4 +1,4 @@
-"""Processes and progress reports that the readers of large files share."""
+"""Child processes and progress reports, shared by the readers of large files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Progress = Callable[[str], None]
 
 
 def processors() -> int:
-    """Return the number of processors that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not available on every system
@@ -32,7 +32,10 @@ def in_silence(_: str) -> None:
 
 @contextmanager
 def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a module with this Python and this sysbench, connected by pipes; kill the process when the block ends."""
+    """Run a module with the same Python and the same sysbench, connected by pipes.
+
+    The process is killed when the `with` block ends.
+    """
     paths = [str(Path(sysbench.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     with subprocess.Popen(
         # Without -P, Python would import a sysbench or a numpy.py from the current directory instead.
@@ -54,7 +57,7 @@ def tell(message: bytes) -> None:
 
 
 def told(started: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a process; raises EOFError if the process failed."""
+    """Yield the messages of a child process; raises EOFError if the process failed."""
     said = started.stdout
     while said is not None and (length := said.read(_LENGTH_BYTES)):
         size_bytes = int.from_bytes(length, "big")

@@ -1,1 +1,1 @@
-"""Profiles of several ranks of one run: ranks of traces, and tables of their communication."""
+"""Tables and figures of several ranks of one run."""

@@ -1,4 +1,4 @@
-"""Declared tables of ranks: their communication, their collectives, and which rank arrives last."""
+"""Declared tables of ranks: communication, collectives, and the order in which ranks arrive."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _RUN: Final = Leading(
     columns=lambda profiles: profiles.columns if profiles.record is not None else (),
     values=lambda _: lambda row: row.of.leading,
 )
-"""Columns that identify the cell of a run; trace files have a single one."""
+"""Columns that identify the cell of a run. Traces from files have no such columns, because they form a single run."""
 
 # --- communication
 
 
 @dataclass(frozen=True)
 class _Times:
-    """Mean times over steps of one rank."""
+    """Times of one rank, as means over steps."""
 
     of: Ranks
     rank: int
@@ -114,8 +114,6 @@ COMMUNICATION_STEPS = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Shape:
-    """Collectives of one kind, message size and group size."""
-
     of: Ranks
     row: CollectiveStatistics
 
@@ -147,7 +145,10 @@ class _Shape:
 
     @property
     def ceiling_share(self) -> float | None:
-        """Return the share of the fastest all-reduce's bandwidth, for groups of all ranks, where it was measured."""
+        """Return the bus bandwidth as a share of the bus bandwidth of the fastest all-reduce.
+
+        None if either is unknown, if the group lacks ranks, or if the share is not credible.
+        """
         link, rate = self.of.link, self.bus_bytes_per_s
         if link is None or rate is None or self.row.group_size != len(self.of.summary.ranks):
             return None
@@ -156,7 +157,7 @@ class _Shape:
 
 
 HIGHEST_SHARE: Final = 1.1
-"""Highest credible share of a ceiling. Noise, and message sizes between the measured ones, account for the excess."""
+"""Highest credible share of a ceiling. Noise, and message sizes between the measured ones, can cause an excess."""
 
 
 def _ceilings(profiles: Profiles) -> list[str]:
@@ -207,8 +208,6 @@ COLLECTIVES = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Call:
-    """One collective of a step."""
-
     of: Ranks
     row: CollectiveCall
 
@@ -299,7 +298,7 @@ ARRIVALS = DeclaredTable(
 
 
 def remarks(profiles: Profiles) -> Iterator[Remark]:
-    """Yield cautions about missing data, the straggler, and how well clocks agree."""
+    """Yield cautions about missing data, a finding on the straggler, and a note on the alignment of clocks."""
     for of in profiles.ranks:
         where = f"{of.label}: " if of.label else ""
         for caution in of.summary.cautions:

@@ -1,4 +1,4 @@
-"""Figure of one step of several ranks: a lane of compute, and a lane of collectives for each kind and group."""
+"""Figure of one step of several ranks: per rank, a lane of compute, and a lane per kind and group of collectives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_RANKS: Final = 16
-"""Number of ranks that are drawn, the first ones: more would not be legible."""
+"""Maximum number of ranks to draw, starting with the lowest; more would not be legible."""
 
 _COMPUTE: Final = CLASSES["matmul"]
 _KINDS: Final[dict[Kind, str]] = {
@@ -28,7 +28,7 @@ _KINDS: Final[dict[Kind, str]] = {
     "broadcast": "#ddaa33",
     "all_to_all": "#aa4499",
 }
-"""Paul Tol's muted scheme (personal.sron.nl/~pault)."""
+"""Colours of collectives: Paul Tol's muted scheme (personal.sron.nl/~pault)."""
 _OTHER: Final = "#8c8c8c"
 _EXPOSED: Final = "#ffffff"
 _LANE_IN: Final = 0.2
@@ -45,12 +45,15 @@ _BELOW_IN: Final = 0.45
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the figure in the suffix's format: png, svg or pdf. Raises UsageError and OutputError."""
+    """Write the figure as png, svg or pdf, depending on the suffix.
+
+    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
+    """
     plots.write(path, lambda: draw(timeline, title))
 
 
 def draw(timeline: Timeline, title: str) -> Figure:
-    """Draw a step. Bars are numbered by launch order in their lane, and hatched where nothing else computes."""
+    """Draw a step. Bars are numbered in launch order within their lane, and hatched where nothing computes."""
     from matplotlib.figure import Figure
 
     ranks = sorted(timeline.compute)[:MOST_RANKS]
@@ -96,7 +99,7 @@ def draw(timeline: Timeline, title: str) -> Figure:
 
 
 def _lane_names(lanes: list[Lane]) -> dict[Lane, str]:
-    """Return `all_reduce`, plus the size and name of the group if they are needed to distinguish lanes."""
+    """Return a name for each lane: `all_reduce`, with the group's size and name where lanes would be ambiguous."""
     found: dict[Lane, str] = {}
     for lane in lanes:
         alike = {each.group for each in lanes if each.kind == lane.kind}
@@ -108,7 +111,10 @@ def _lane_names(lanes: list[Lane]) -> dict[Lane, str]:
 
 
 def _rows(bars: Sequence[Bar]) -> list[list[Bar]]:
-    """Divide the collectives of a lane into rows without overlap; any beyond `_MOST_ROWS` share the last row."""
+    """Distribute a lane's collectives over rows without overlap.
+
+    If `_MOST_ROWS` rows do not suffice, collectives in the last row overlap.
+    """
     rows: list[list[Bar]] = []
     for bar in bars:
         free = (row for row in rows if sum(row[-1].span) <= bar.span[0])
@@ -120,7 +126,7 @@ def _rows(bars: Sequence[Bar]) -> list[list[Bar]]:
 
 
 def _draw_bar(axes: Axes, bar: Bar, place: float, colour: str, factor: float, character: float) -> None:
-    """Draw a collective, its exposed parts hatched, with its number and size if there is room."""
+    """Draw a collective with hatched exposed parts, and with its number and size if there is room."""
     start, length = bar.span[0] / factor, bar.span[1] / factor
     axes.broken_barh([(start, length)], (place + 0.1, 0.8), facecolors=colour, linewidth=0)
     exposed = [(each / factor, wide / factor) for each, wide in bar.exposed]
