@@ -201,7 +201,7 @@ def spec_of(fields: Mapping[str, Any]) -> RunSpec:
     Raises ValueError if `kind` is missing or unknown, and its subclass pydantic.ValidationError if a field is invalid.
     """
     if "kind" not in fields:
-        raise ValueError(f"it does not say which command wrote it (kind: {', '.join(kinds())})")
+        raise ValueError(f"it does not name the command that wrote it (kind: {', '.join(kinds())})")
     return measuring(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 

@@ -125,7 +125,7 @@ class Conversation:
                 raise _gone()
             elif now_s >= deadline_s:
                 option = " (--timeout)" if timeout_s == self._timeout_s else ""
-                raise LostWorkerError("timeout", f"{worker.name} said nothing for {timeout_s:g} s{option}")
+                raise LostWorkerError("timeout", f"{worker.name} sent no message for {timeout_s:g} s{option}")
             self._interrupts.drain()
 
     def _readings_due(self) -> Iterator[Event]:
@@ -150,7 +150,7 @@ def _received(worker: Worker) -> Event | None:
     except WorkerGoneError as error:
         raise _gone() from error
     except GarbledError as error:
-        raise LostWorkerError("crashed", f"{worker.name} sent something that is not an event: {error}") from error
+        raise LostWorkerError("crashed", f"{worker.name} sent an invalid event: {error}") from error
 
 
 def _gone() -> LostWorkerError:

@@ -127,11 +127,11 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
         levels = f"{units.seconds(modes.lower)} and {units.seconds(modes.upper)}"
         yield Caution(
             code="two-modes",
-            message=f"the step time shifted once, between {levels}: the mean represents neither"
+            message=f"the step time shifted once between {levels}: the mean represents neither"
             if modes.switches == 1
-            else f"steps switch between {levels} ({units.share(modes.upper_share)} of them slow): "
+            else f"step times switch between {levels}, and {units.share(modes.upper_share)} of the steps are slow: "
             "the mean represents neither",
-            remedy="look for another program, or for clocks that switch; quote both values, or measure again",
+            remedy="look for other programs or switching clocks; quote both values, or measure again",
         )
     elif drift := statistics.drift(wall):
         direction = "slower" if drift.change_share > 0 else "faster"
@@ -143,7 +143,8 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
     if outliers := statistics.outliers(wall):
         yield Caution(
             code="outliers",
-            message=f"{len(outliers.indices)} of {len(wall)} steps are outliers and move the mean "
+            message=f"{len(outliers.indices)} of {len(wall)} steps "
+            f"{'is an outlier and moves' if len(outliers.indices) == 1 else 'are outliers and move'} the mean "
             f"by {units.share(abs(outliers.mean_shift_share))}",
             remedy="quote the median; close other programs; use more --steps",
         )
@@ -214,7 +215,7 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
     if others:
         yield Caution(
             code="gpu-shared",
-            message=f"{others} other process{'es' if others > 1 else ''} on the GPU",
+            message=f"{others} other process{'es' if others > 1 else ''} used the GPU",
             remedy="stop them, or choose another --device",
         )
     busy = [reading.host_cpu_share for reading in readings if reading.host_cpu_share is not None]
@@ -261,7 +262,7 @@ def unmeasured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
         yield Caution(
             code="not-measured",
             message="phases have no separate times: with --sync step, only device events could provide them",
-            remedy="--sync phase",
+            remedy="use --sync phase",
         )
 
 
@@ -276,6 +277,6 @@ def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Cautio
         yield Caution(
             code="cores-shared",
             message=f"{cell.ranks} ranks share {cores} core{'' if cores == 1 else 's'} and take turns",
-            remedy=f"use --ranks {max(cores, 2)} or fewer; these times show that the run works, they are not a "
+            remedy=f"use --ranks {max(cores, 2)} or fewer; these times only show that the run works; they are not a "
             "performance measurement",
         )

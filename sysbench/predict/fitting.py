@@ -75,12 +75,12 @@ def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observ
     spread = np.sqrt(np.diag(np.linalg.inv(precision)))
     earlier = {str(name): rate for rates in (gpu.rates, host.rates) for name, rate in rates.items()}
     found = []
-    unseen = dict.fromkeys((*GPU_RATES, *HOST_RATES), "phases of steps do not depend on it, or also depend on others")
+    unseen = dict.fromkeys((*GPU_RATES, *HOST_RATES), "no phase of a step depends on this rate alone")
     for name, factor, left, before in zip(names, factors, spread, prior, strict=True):
         for rate in _GROUPS[name]:
             known = earlier.get(rate)
             if known is None or left > SEEN_SHARE * before:
-                unseen[rate] = "step times hardly depend on it"
+                unseen[rate] = "step times hardly depend on this rate"
                 continue
             value, slower = known.value * float(np.exp(factor)), np.exp(left * np.array([-1.5, -0.75, 0, 0.75, 1.5]))
             case = f"{len(measured)} phases of {len(steps)} steps, with {len(names)} factors"

@@ -12,6 +12,7 @@ from sysbench import units
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord
 from sysbench.statistics import Pooled, PowerLaw, Ratio
+from sysbench.statistics.pooling import SMALLEST_EFFECT
 
 NAMED: Final = 3
 """Largest number of cells named in a sentence; the others are counted."""
@@ -91,7 +92,7 @@ def named(cells: Sequence[CellRecord], name: Namer, most: int = NAMED) -> str:
 def together_named(
     cells: Sequence[CellRecord], among: Sequence[CellRecord] | None = None, but: Iterable[str] = ()
 ) -> str:
-    """Name cells grouped by context length: `small and large at ctx 128 and 256, xl at ctx 128`.
+    """Name all cells, grouped by contexts: `small and large at ctx 128 and 256, and xl at ctx 128`.
 
     Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `but`.
     """
@@ -112,8 +113,9 @@ def together_named(
         f"{listed(names)}{' at' * bool(names[0])} ctx {listed(list(map(str, found)))}".strip()
         for found, names in alike.items()
     ]
-    rest = sum(len(found) for found in list(contexts.values())[MOST_NAMED:])
-    return f"{', '.join(said)}{f' and {rest} more cells' if rest else ''}"
+    if rest := sum(len(found) for found in list(contexts.values())[MOST_NAMED:]):
+        said.append(f"{rest} more cells")
+    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])}, and {said[-1]}"
 
 
 def counted(count: int, noun: str = "cell") -> str:
@@ -121,11 +123,57 @@ def counted(count: int, noun: str = "cell") -> str:
     return f"the only {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
 
 
-def with_interval(found: Ratio) -> str:
-    """Format a ratio with its interval: `3.65× (3.61–3.69)`."""
+def with_interval(found: Ratio, called: str = "95 % CI ") -> str:
+    """Format a ratio with its interval: `3.65× (95 % CI 3.61–3.69)`; without it if both ends round to the ratio."""
     decimals = units.ratio_decimals([found.value])
-    interval = f" ({found.low:.{decimals}f}–{found.high:.{decimals}f})" if found.low is not None else ""
-    return f"{units.ratio(found.value)}{interval}"
+    shown = {f"{each:.{decimals}f}" for each in (found.low, found.value, found.high) if each is not None}
+    return units.ratio(found.value) if len(shown) == 1 else f"{units.ratio(found.value)} ({called}{interval(found)})"
+
+
+def interval(found: Ratio) -> str:
+    """Format the interval of a ratio, which must have one: `3.61–3.69`, with as many decimals as the ratio."""
+    decimals = units.ratio_decimals([found.value])
+    return f"{found.low:.{decimals}f}–{found.high:.{decimals}f}"
+
+
+def contains_one(found: Ratio) -> bool:
+    """Whether the interval of a ratio contains 1: no difference was resolved, so a finding must not state the ratio."""
+    return found.low is not None and found.high is not None and found.low <= 1 <= found.high
+
+
+def unresolved(one: str, other: str, each: Sequence[tuple[Ratio, int]], noun: str = "step") -> str:
+    """Return a clause that the times of `one` and `other` do not differ measurably; it replaces their ratio.
+
+    `each` has the ratio of every cell and its number of samples, which `noun` names. A ratio may have an interval
+    without 1 and yet be insignificant (`sysbench.statistics.effect`): then the clause says so.
+    """
+    ratios, counts = [ratio for ratio, _ in each], sorted(count for _, count in each)
+    many = f"{counts[0]} {noun}s" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} {noun}s"
+    cells = f" in any of {len(each)} cells" if len(each) > 1 else ""
+    ends = [end for ratio in ratios for end in (ratio.low, ratio.high) if end is not None]
+    if ends and all(abs(end - 1) < SMALLEST_EFFECT for end in ends):
+        return f"{one} and {other} are equally fast to within 1 %{f' in {counted(len(each))}' if cells else ''}"
+    if ends and all(map(contains_one, ratios)):
+        widest = max(ratios, key=lambda ratio: (ratio.high or 1.0) / (ratio.low or 1.0))
+        where = f"{cells} with {many} each" if cells else f" in {many}"
+        called = "the widest 95 % interval of a ratio" if cells else "the 95 % interval of the ratio"
+        return (
+            f"{one} and {other} do not differ measurably{where}; {called} is {interval(widest)}, and more {noun}s "
+            "would narrow it"
+        )
+    if all(abs(ratio.value - 1) < SMALLEST_EFFECT for ratio in ratios):
+        return f"{one} and {other} differ by less than 1 %{f' in {counted(len(each))}' if cells else ''}"
+    low, high = min(ratio.value for ratio in ratios), max(ratio.value for ratio in ratios)
+    shown = f"the ratio is {ratio_range(low, high) if cells else with_interval(ratios[0])}"
+    return f"{many} are too few, or vary too much, to tell whether {one} or {other} is faster{cells}: {shown}"
+
+
+def ratio_range(low: float, high: float) -> str:
+    """Format a range of ratios: `1.05 to 1.31×`, or `1.31×` if both round to the same value."""
+    if units.ratio(low) == units.ratio(high):
+        return units.ratio(high)
+    decimals = min(units.ratio_decimals([low]), units.ratio_decimals([high]))
+    return f"{low:.{decimals}f} to {high:.{decimals}f}×"
 
 
 def overlapping(one: Ratio, other: Ratio) -> bool:
@@ -139,19 +187,18 @@ def overlapping(one: Ratio, other: Ratio) -> bool:
 
 
 def loosely(found: Ratio, name: str) -> str:
-    """Format a ratio with the name of its cell: `2.03× (small)`.
-
-    An interval wider than ± LOOSE is shown as well: `2.17× (1.84–2.70; small)`.
+    """Format a ratio with its cell: `2.03× (small)`, or with the interval if not all digits are certain: `2.17× (small,
+    95 % CI 1.84–2.70)`.
     """
     if found.low is not None and found.high is not None and found.high - found.low > 2 * LOOSE * found.value:
-        return f"{with_interval(found)[:-1]}; {name})"
+        return f"{units.ratio(found.value)} ({name}, 95 % CI {interval(found)})"
     return f"{units.ratio(found.value)} ({name})"
 
 
 def multiple(found: Pooled) -> str:
-    """Format a pooled ratio: `2.03 ± 0.02 ×`. The reach (after ±) determines the decimals, and is rounded up."""
+    """Format a common ratio: `2.03 ± 0.02×`, with decimals up to the first digit of the reach, which is rounded up."""
     decimals = min(3, max(1, math.ceil(-math.log10(found.reach)))) if found.reach > 0 else 3
-    return f"{found.value:.{decimals}f} ± {_up(found.reach, decimals):.{decimals}f} ×"
+    return f"{found.value:.{decimals}f} ± {_up(found.reach, decimals):.{decimals}f}×"
 
 
 def percentage(found: Pooled) -> str:
@@ -162,8 +209,9 @@ def percentage(found: Pooled) -> str:
 
 
 def exponent(law: PowerLaw, symbol: str) -> str:
-    """Format the exponent of a power law: `N^1.97 ± 0.03`."""
-    return f"{symbol}^{law.exponent:.2f} ± {law.half_width:.2f}"
+    """`N^1.97 ± 0.03`, or `N^2.00` if the uncertainty rounds to 0."""
+    uncertainty = f"{law.half_width:.2f}"
+    return f"{symbol}^{law.exponent:.2f}{f' ± {uncertainty}' * (uncertainty != '0.00')}"
 
 
 def _up(value: float, decimals: int) -> float:
@@ -172,12 +220,15 @@ def _up(value: float, decimals: int) -> float:
 
 
 def share_with_interval(found: Ratio) -> str:
-    """Format a share with its interval, cut off at 100 %: `7.3 % (7.1–7.4)`."""
+    """Format a share with its interval, which ends at 100 %: `7.3 % (95 % CI 7.1–7.4 %)`.
+
+    The interval is left out if both of its ends round to the share.
+    """
     if found.low is None or found.high is None:
         return units.share(found.value)
     decimals = 0 if abs(found.value) >= 0.0995 else 1
-    low, high = found.low * 100, min(found.high, 1.0) * 100
-    return f"{units.share(found.value)} ({low:.{decimals}f}–{high:.{decimals}f})"
+    low, value, high = (f"{each * 100:.{decimals}f}" for each in (found.low, found.value, min(found.high, 1.0)))
+    return units.share(found.value) if low == value == high else f"{units.share(found.value)} (95 % CI {low}–{high} %)"
 
 
 def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell], str]) -> str:

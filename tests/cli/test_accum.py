@@ -28,7 +28,7 @@ def test_without_any_option_the_four_sums_are_shown_to_the_last_digit(plain: tup
     assert [row[3] for row in rows] == ["10.00013351", "9.95312500", "10.00213623", "10.00213623"]
     assert "fp32(fp16)" in shown
     assert "2,798" in shown
-    assert "fp16 += fp16 has error -4.7e-02" in shown
+    assert "Adding fp16 numbers in fp16 gives an error of -4.7e-02" in shown
 
 
 def test_the_sums_fit_a_screen_of_80_by_24(plain: tuple[Ran, Path]) -> None:
@@ -92,10 +92,10 @@ def test_every_experiment_has_its_table_its_sentence_and_its_picture(several: tu
         "layer norm: input scale",
         "gradients of toy",
         "error of matrix products relative to fp64",
-        "On CUDA under fp16: parameters fp32, fc1 fp16, ln fp32, logits fp16, loss fp32, gradients fp32.",
-        "fp16 fails from scale",
-        "Without a scaler fp16 loses none",
-        "fp16 products with K 64",
+        "the dtypes are: parameters fp32, fc1 fp16, ln fp32, logits fp16, loss fp32, gradients fp32.",
+        "Layer norm in fp16 fails from scale",
+        "Without a scaler, none of the gradients become zero in fp16",
+        "At K 64, fp16 matrix products",
     ):
         assert said in " ".join(ran.out.split()), said
     assert max(map(len, ran.out.splitlines())) <= 80
@@ -124,7 +124,7 @@ def test_the_types_of_a_transformer_fit_a_screen(transformers: Ran) -> None:
     lines = ran.out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.startswith(" layers.*.attention.q ") and line.split().count("fp16") == 2 for line in lines)
-    assert "On this cpu, all" in " ".join(ran.out.split())
+    assert "On this CPU, all" in " ".join(ran.out.split())
 
 
 def test_a_run_that_was_finished_has_nothing_to_resume(several: tuple[Ran, Path]) -> None:

@@ -42,7 +42,7 @@ def test_a_sweep_leaves_a_record_pictures_and_an_answer(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert ran.code == 0, ran.err
-    assert "Naive keeps 128.5 KiB for backward at N 128" in " ".join(ran.out.split())
+    assert "At d 16 and N 128, naive keeps 128.5 KiB for backward" in " ".join(ran.out.split())
     assert (tmp_path / "c.svg").stat().st_size > 1000
     assert (tmp_path / "h.svg").stat().st_size > 1000
     record = record_in(tmp_path / "runs")
@@ -98,7 +98,7 @@ def test_a_function_that_never_returns_or_is_not_attention_fails_its_cell_and_th
     cells = record_in(tmp_path / "runs")["cells"]
     assert [cell["outcome"] for cell in cells] == ["timeout", "invalid", "ok"]
     said = " ".join(ran.out.split())
-    assert "the worker said nothing for 8 s" in said
+    assert "the worker sent no message for 8 s" in said
     assert "returned () instead of (1, 32, 16)" in said
 
 

@@ -88,7 +88,7 @@ def test_a_simulated_run_leaves_snapshot_picture_and_page(simulated: Path) -> No
 def test_a_snapshot_is_read_back_with_the_peak_of_the_record(simulated: Path) -> None:
     ran = answered("memory", f"--from={simulated / 's.pickle'}")
     assert ran.code == 0, ran.err
-    assert "largest at the peak, simulated" in ran.out
+    assert "largest allocations at the peak, simulated" in ran.out
     assert "transformer.py" in ran.out
     assert "inferred" not in ran.out
 

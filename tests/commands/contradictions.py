@@ -129,10 +129,10 @@ def _within(each: Said) -> Iterator[str]:
     text = each.text
     if re.search(r"\bnan\b|\binf\b", text) or not text.endswith("."):
         yield "no sentence"
-    for low, high in re.findall(r"do not differ significantly: [\d.]+× \(([\d.]+)–([\d.]+)\)", text):
+    for low, high in re.findall(r"do not differ measurably.*?interval of (?:a|the) ratio is ([\d.]+)–([\d.]+)", text):
         if not float(low) <= 1 <= float(high):
             yield "an interval without 1 is said to be of equals"
-    for value, low in re.findall(r"is (\d+\.\d+)× \((\d+\.\d+)–[\d.]+\) as fast", text):
+    for value, low in re.findall(r"(?<!compiled )is (\d+\.\d+)× \(95 % CI (\d+\.\d+)–[\d.]+\) as fast", text):
         if min(float(value), float(low)) < 1:
             yield "slower is said to be faster"
     for exponent, half in re.findall(r"\^(-?\d+\.\d+) ± (\d+\.\d+)", text):
@@ -146,7 +146,7 @@ def _within(each: Said) -> Iterator[str]:
 
 def _extremes(text: str) -> Iterator[str]:
     """What is more than there is, or less than is said."""
-    shares = re.findall(r"(\d+(?:\.\d+)?) %", text) if re.search("of the step|hardware's peak", text) else []
+    shares = re.findall(r"(\d+(?:\.\d+)?) %", text) if re.search(r"of the step|hardware's \w+ peak", text) else []
     if any(float(share) > 100 for share in shares):
         yield "a part is more than the whole"
     slow = re.search(r"first step takes (?:[\d.]+× to )?([\d.]+)×.*?(?:would be (\S+) % higher|\.$)", text)
@@ -156,7 +156,9 @@ def _extremes(text: str) -> Iterator[str]:
     if frontier and int(frontier[2]) >= int(frontier[1]):
         yield "what is larger fits"
     for first, last in (
-        re.findall(r"\(([\d.,\s]+) and ([\d.,\s]+) (?:s|ms|µs),", text) if "barely grows" in text else ()
+        re.findall(r"takes ([\d.,]+) (?:s|ms|µs) at ctx \d+ and ([\d.,]+) (?:s|ms|µs)", text)
+        if "barely grows" in text
+        else ()
     ):
         ratio = float(re.sub(r"[,\s]", "", last)) / float(re.sub(r"[,\s]", "", first))
         if not 0.88 < ratio < 1.12:
@@ -171,8 +173,8 @@ def _comparison(each: Said) -> Iterator[str]:
     match = COMPARED.match(each.text)
     if match is None:
         return
-    shown = [float(number) for number in re.findall(r"(\d+\.\d+)×", each.text.split(";")[0].split("geometric")[0])]
-    told = re.search(r"not significant for (.*?)(?:: |\.$)", each.text)
+    shown = [float(number) for number in re.findall(r"(\d+\.\d+)(?:×| to )", re.split(r"geometric|×\.", each.text)[0])]
+    told = re.search(r"not significant for (.*?)\.(?: |$)", each.text)
     axis = "precision" if match[1] in ("fp32", "bf16") else "attention"
     for first, second in axes.pairs(list(each.cells), axis, match[2], match[1]):
         one, other = first.phases["step"].wall, second.phases["step"].wall
@@ -183,7 +185,7 @@ def _comparison(each: Said) -> Iterator[str]:
             continue
         if (value > 1) != (one.mean_s > other.mean_s):
             yield f"the table's means say the opposite of {value:.2f}"
-        if value < 1 and "it is slower at" not in each.text:
+        if value < 1 and "It is slower for" not in each.text:
             yield f"slower ({value:.2f}) is said to be faster"
         longer = sum(a > b for a in one.samples_s for b in other.samples_s) / len(one.samples_s) / len(other.samples_s)
         if 0.3 < longer < 0.7:
@@ -193,10 +195,10 @@ def _comparison(each: Said) -> Iterator[str]:
 
 def _told_apart(text: str, same: str) -> Iterator[str]:
     """Whether a cell stands at an end of the range, and among those that cannot be told apart."""
-    ends = re.search(r"at (\S+) ctx (\d+) and [\d.]+× at (\S+) ctx (\d+),", text)
+    ends = re.search(r"\((\S+) ctx (\d+)\) to [\d.]+× \((\S+) ctx (\d+)\) as fast", text)
     for size, ctx in ((ends[1], ends[2]), (ends[3], ends[4])) if ends else ():
         for names, contexts in re.findall(r"([a-z][\w. ,]*?) at ctx ([\d, ]+(?:and \d+)?)", same):
-            if size in re.split(r", | and ", names) and ctx in re.findall(r"\d+", contexts):
+            if size in re.split(r", and |, | and |^and ", names) and ctx in re.findall(r"\d+", contexts):
                 yield f"{size} ctx {ctx} is compared, and cannot be told apart"
 
 
@@ -206,13 +208,13 @@ def _between(sentences: Sequence[Said]) -> Iterator[str]:
     def keys(pattern: str) -> set[str]:
         return {cell.key for each in sentences if re.search(pattern, each.text) for cell in each.cells}
 
-    even, slow = keys("even with no warm-up"), keys(r"the first step takes \d")
-    never, study = keys("warm-up step takes no longer"), keys("without warm-up the mean of .* above")
+    even, slow = keys("even without warm-up"), keys(r"the first step takes \d")
+    never, study = keys("warm-up step takes no longer"), keys("without warm-up, the mean of .* above")
     if even & slow:
         yield f"the first step takes longer, and not: {sorted(even & slow)}"
     if never and (slow or study):
         yield "the first step takes no longer, and spoils the mean"
-    if both := (keys("barely grows") | keys("^launch-bound")) & keys("grows with the context"):
+    if both := (keys("barely grows") | keys("launch-bound: the host")) & keys("grows with the context"):
         yield f"time follows the work, and does not: {sorted(both)}"
     claims = [match.groups() for each in sentences if (match := COMPARED.match(each.text))]
     for arm, base in claims:
@@ -227,10 +229,10 @@ def of_attention(seed: int, noise_share: float) -> Iterator[str]:
     sentences = list(attention_findings(record))
     for each in sentences:
         yield from (f"{what}: {each.text}" for what in _within(each))
-        for tied, name in re.findall(r"tied with ([\w, -]+)\).*?as fast as ([\w-]+) at", each.text):
-            if name in tied.split(", "):
+        for tied, name in re.findall(r": ([\w, -]+) are fastest .*?as fast as ([\w-]+) at", each.text):
+            if name in re.split(r", | and ", tied):
                 yield f"tied, and faster: {each.text}"
-        for low, high in re.findall(r"within error at N \d+, [\d.]+× \(([\d.]+)–([\d.]+)\)", each.text):
+        for low, high in re.findall(r"do not differ measurably.*?ratio(?: is)? ([\d.]+)–([\d.]+)", each.text):
             if not float(low) <= 1 <= float(high):
                 yield f"an interval without 1 is said to be of equals: {each.text}"
         if not re.search("Excluded from|keeps? |fit", each.text):

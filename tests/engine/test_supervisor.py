@@ -93,11 +93,11 @@ def test_cells_are_announced_in_order_with_everything_about_them(tmp_path: Path)
         ),
         ("aborted", "crashed", "the worker was killed by SIGABRT", "SIGABRT"),
         ("leaves", "crashed", "the worker exited with code 3: RuntimeError: the device fell off the bus", None),
-        ("hangs", "timeout", "the worker said nothing for 2 s (--timeout)", "SIGTERM"),
+        ("hangs", "timeout", "the worker sent no message for 2 s (--timeout)", "SIGTERM"),
         (
             "babbles",
             "crashed",
-            "the worker sent something that is not an event: b'PK\\x03\\x04 not an event'",
+            "the worker sent an invalid event: b'PK\\x03\\x04 not an event'",
             "SIGTERM",
         ),
         ("oom", "oom", "CUDA out of memory. Tried to allocate 20.00 GiB.", "SIGTERM"),
@@ -210,7 +210,7 @@ def test_a_worker_that_dies_before_it_connects_fails_the_run_in_one_line(tmp_pat
 def test_a_worker_that_never_connects_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysbench.engine.supervisor.START_S", SHORT_S)
     session = start(spec_of([16]), tmp_path, ScriptedLauncher(start="hangs"), timeout_s=SHORT_S)
-    with pytest.raises(SysbenchError, match=r"^no worker could be started: the worker said nothing for 2 s"):
+    with pytest.raises(SysbenchError, match=r"^no worker could be started: the worker sent no message for 2 s"):
         list(session)
 
 

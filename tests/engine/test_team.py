@@ -110,7 +110,7 @@ def test_the_worker_of_one_rank_becomes_rank_0_and_stays_for_all_cells_of_that_m
         (["bereft", "oom"], "oom", "rank 1: CUDA out of memory. Tried to allocate 20.00 GiB.", "SIGTERM"),
         (["hangs", "invalid"], "invalid", "rank 1: there is no such kernel", "SIGTERM"),
         (["invalid", "invalid"], "invalid", "there is no such kernel", "SIGTERM"),
-        (["hangs", "babbles"], "crashed", "not an event", "SIGTERM"),
+        (["hangs", "babbles"], "crashed", "an invalid event", "SIGTERM"),
     ],
 )
 def test_the_rank_that_failed_is_named_the_others_are_ended_and_the_sweep_goes_on(
@@ -136,7 +136,7 @@ def test_the_rank_that_failed_is_named_the_others_are_ended_and_the_sweep_goes_o
             ["hangs", "timeout"],
             "rank 0 did not join a collective operation; rank 1 waited for 2.8 s (--timeout)",
         ),
-        (["hangs", "hangs"], "ranks 0, 1 said nothing for 4 s (--timeout)"),
+        (["hangs", "hangs"], "ranks 0, 1 sent no message for 4 s (--timeout)"),
     ],
 )
 def test_a_rank_that_hangs_is_named(tmp_path: Path, acts: list[str], detail: str) -> None:

@@ -79,17 +79,17 @@ def test_drift_says_how_far_and_which_way() -> None:
 
 def test_two_modes_are_both_named() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index * 7 % 3 == 0 else 1)))["two-modes"]
-    assert caution.message.startswith("steps switch between ")
+    assert caution.message.startswith("step times switch between ")
 
 
 def test_one_shift_of_the_level_is_told_from_switching() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index >= 25 else 1)))["two-modes"]
-    assert caution.message.startswith("the step time shifted once, between ")
+    assert caution.message.startswith("the step time shifted once between ")
 
 
 def test_outliers_say_how_much_they_move_the_mean() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (3 if index == 20 else 1)))["outliers"]
-    assert caution.message.startswith("1 of 40 steps are outliers and move the mean by 5")
+    assert caution.message.startswith("1 of 40 steps is an outlier and moves the mean by 5")
 
 
 def test_a_slow_start_asks_for_a_longer_warmup() -> None:
@@ -196,4 +196,4 @@ def test_a_source_of_readings_that_failed_is_named() -> None:
 
 
 def test_phases_without_times_are_said_to_be_unmeasured() -> None:
-    assert cautions(stream(TWO_CORES, size="small", sync="step"))["not-measured"].remedy == "--sync phase"
+    assert cautions(stream(TWO_CORES, size="small", sync="step"))["not-measured"].remedy == "use --sync phase"

@@ -86,7 +86,7 @@ def test_the_file_of_a_trace_has_what_it_shows_and_keeps_the_rest(tmp_path: Path
     line = ("calibrate", "--from", "trace.json.gz", "--out", "h100.toml", "--host", "host.toml")
     done = answered(*line, cwd=tmp_path)
     assert done.code == 0, done.err
-    assert "Not visible in the file" in " ".join(done.out.split())
+    assert "The file does not show these" in " ".join(done.out.split())
     text = (tmp_path / "h100.toml").read_text()
     assert "sysbench calibrate --from trace.json.gz" in text
     assert "borrowed" in text  # what was not visible

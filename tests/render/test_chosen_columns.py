@@ -133,7 +133,7 @@ def shown(record: TimeRecord, *names: str, form: str = "terminal", tables: tuple
 
 def test_mfu_comes_with_its_formula_and_the_source_of_its_peak(record: TimeRecord) -> None:
     text = " ".join(shown(record, "+mfu").split())
-    assert "MFU: FLOPs of a step over (its mean time × peak)" in text
+    assert "MFU: FLOPs of a step divided by (mean step time × peak)" in text
     assert "B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV]" in text
     assert "312.0 TFLOP/s in bf16, NVIDIA A100" in text
     assert "of peak" not in text  # the same number, with less said of it
@@ -154,7 +154,7 @@ def test_energy_is_shown_per_step_and_per_token_with_what_is_open_about_it(recor
     text = " ".join(shown(record, "step", "energy").split())
     assert "per step per token" in text
     assert "mJ/token" in text
-    assert "by NVML's counter during the measured steps" in text
+    assert "read from NVML's counter during the measured steps" in text
     assert "so the uncertainty is ±" in text
 
 

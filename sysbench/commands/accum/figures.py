@@ -79,9 +79,9 @@ def draw(cell: AccumCellRecord) -> Figure:
 _CAPTIONS: Final[Mapping[Experiment, str]] = {
     "sums": "Running sums of {value:g}, added {count} times, and their relative errors.",
     "autocast": "Dtypes in {size} under autocast, on this device and simulated by CUDA's rules.",
-    "norm": "Errors of layer norm over {width} values against the scale of the inputs.",
+    "norm": "Errors of layer norm over {width} values by scale of the inputs.",
     "scaling": "Gradients of {size} by magnitude in fp32, and the share lost in 16 bits at each loss scale.",
-    "matmul": "Errors of matrix products relative to fp64, against the length of the dot products (K).",
+    "matmul": "Errors of matrix products relative to fp64, by length of the dot products (K).",
 }
 
 
@@ -232,7 +232,8 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
-    _title(figure, "matrix products against fp64")
+    """Draw the errors against the length of the dot products on logarithmic axes."""
+    _title(figure, "matrix products vs. fp64")
     axes = figure.add_axes((0.075, _FLOOR, 0.68, 0.67))
     names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}
     for dtype, way in dict.fromkeys((each.dtype, each.accumulation) for each in cell.products):

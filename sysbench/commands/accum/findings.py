@@ -16,7 +16,7 @@ from sysbench.commands.accum.record import (
     SumRecord,
 )
 from sysbench.commands.accum.spec import Experiment
-from sysbench.render.findings import Said
+from sysbench.render.findings import Said, listed
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -58,21 +58,22 @@ def of_sums(cell: AccumCellRecord) -> str | None:
     if wide is None or not all(math.isfinite(each.error) for each in (narrow, wide)):
         return _of_one(narrow)
     said = (
-        f"{narrow.addend} += {narrow.addend} has error {signed(narrow.error)}: {signed(narrow.representation_error)} "
-        f"from rounding x, {signed(narrow.accumulation_error)} from adding."
+        f"Adding {narrow.addend} numbers in {narrow.addend} gives an error of {signed(narrow.error)}: "
+        f"{signed(narrow.representation_error)} from rounding x and {signed(narrow.accumulation_error)} from adding."
     )
     if abs(wide.accumulation_error) < abs(narrow.accumulation_error):
-        lost = f"has error {signed(wide.accumulation_error)}" if wide.accumulation_error else "is exact"
+        lost = f"gives an error of {signed(wide.accumulation_error)}" if wide.accumulation_error else "is exact"
         said += f" Adding the same numbers in fp32 {lost}."
     return said
 
 
 def _of_one(measured: SumRecord) -> str:
     if math.isfinite(measured.result):
-        return f"{measured.accumulator} ends at {decimal(measured.result)}, with error {signed(measured.error)}."
+        sum_ = f"the sum is {decimal(measured.result)}, with an error of {signed(measured.error)}"
+        return f"In {measured.accumulator}, {sum_}."
     return (
-        f"{measured.accumulator} += {measured.addend} overflows: its largest number is "
-        f"{float(FORMATS[measured.accumulator].largest):.5g}."
+        f"Adding {measured.addend} numbers in {measured.accumulator} overflows: the largest {measured.accumulator} "
+        f"number is {float(FORMATS[measured.accumulator].largest):.5g}."
     )
 
 
@@ -96,13 +97,15 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
     main.sort(key=lambda each: _COURSE_ORDER.index(each.part))
     said = [f"{place(each)} {short(each.on_cuda)}" for each in main]
     differing = [place(each) for each in chosen if each.here and each.on_cuda and each.here != each.on_cuda]
-    here = cell.device.type if cell.device else "here"
+    here = "CPU" if cell.device and cell.device.type == "cpu" else "device"
     if not differing:
-        rest = f"On this {here}, all {len(chosen)} have the same dtypes."
+        rest = f"On this {here}, all {len(chosen)} dtypes are the same."
     else:
-        rest = f"Dtypes that differ from CUDA's on this {here}: {', '.join(differing[:4])}"
-        rest += f" and {len(differing) - 4} more." if len(differing) > 4 else "."
-    return f"On CUDA under {precision}: {', '.join(said)}. {rest}"
+        more = [f"{len(differing) - 4} more"] if len(differing) > 4 else []
+        which = listed([*differing[:4], *more])
+        alone = len(differing) == 1
+        rest = f"On this {here}, the dtype{'' if alone else 's'} of {which} differ{'s' * alone}."
+    return f"Under {precision} autocast on CUDA, the dtypes are: {', '.join(said)}. {rest}"
 
 
 def place(each: DtypeRecord) -> str:
@@ -128,8 +131,8 @@ def of_norm(cell: AccumCellRecord) -> str | None:
     narrow, brain = alone.get("fp16"), alone.get("bf16")
     if narrow and brain and brain.error_at_one > narrow.error_at_one:
         said.append(
-            f"Where both work, bf16 is less precise: error {brain.error_at_one:.1e} at scale 1, fp16 "
-            f"{narrow.error_at_one:.1e}."
+            f"Where both work, bf16 is less precise than fp16: at scale 1, its error is {brain.error_at_one:.1e} "
+            f"instead of {narrow.error_at_one:.1e}."
         )
     return " ".join(said) or None
 
@@ -138,11 +141,13 @@ def _breaks(each: NormRecord) -> str:
     above = each.wrong_from
     squares = above is not None and each.variance_overflows_from is not None and above >= each.variance_overflows_from
     if above is None:
-        said = f"{each.dtype} works up to the largest tested scale"
+        said = f"Layer norm in {each.dtype} works up to the largest tested scale"
     else:
-        said = f"{each.dtype} fails from scale {power(above)} on" + (", where the squares overflow" if squares else "")
+        said = f"Layer norm in {each.dtype} fails from scale {power(above)} on" + (
+            ", where the squares overflow" if squares else ""
+        )
     if each.variance_vanishes_to is not None:
-        said += f"; at scales up to {power(each.variance_vanishes_to)} its variance underflows to 0"
+        said += f"; at scales up to {power(each.variance_vanishes_to)}, the variance underflows to 0"
     return said + "."
 
 
@@ -163,14 +168,15 @@ def of_scaling(cell: AccumCellRecord) -> str | None:
     bare = next((each for each in rows if each.scale == 1), None)
     if bare is None:
         return None
-    said = f"Without a scaler {bare.precision} loses {percent(bare.lost_share)} of the gradients to zero"
+    said = f"Without a scaler, {percent(bare.lost_share)} of the gradients become zero in {bare.precision}"
     kept = [each for each in rows if each.step_kept and each.scale > 1]
     best = min(kept, key=lambda each: (each.lost, each.scale), default=None)
     if best is not None and best.lost < bare.lost:
-        said += f", with a scale of {power(best.scale)} {percent(best.lost_share)}"
+        said += f"; with a loss scale of {power(best.scale)}, {percent(best.lost_share)}"
+        said += " do" if best.lost else " does"
     too_much = min((each.scale for each in rows if not each.step_kept), default=None)
     if too_much is not None:
-        said += f"; from {power(too_much)} on, gradients overflow and the scaler skips the step"
+        said += f". From {power(too_much)} on, gradients overflow and the scaler skips the step"
     return said + "."
 
 
@@ -192,8 +198,8 @@ def of_products(cell: AccumCellRecord) -> str | None:
         narrow = at_longest.get("narrow")
         if device and narrow and device.total_error < narrow.total_error:
             said.append(
-                f"{name} products with K {longest} have error {relative(device)}; "
-                f"with sums in {name} too, {relative(narrow)}"
+                f"At K {longest}, {name} matrix products have an error of {relative(device)}; "
+                f"if sums are in {name} too, it is {relative(narrow)}"
             )
     reduced = _effect_of_reduction(cell.products)
     return ". ".join([*said, *reduced]) + "." if said or reduced else None
@@ -212,8 +218,8 @@ def _effect_of_reduction(products: list[ProductRecord]) -> list[str]:
         return []
     (name, k), most = max(ratios.items(), key=lambda item: item[1])
     if most < 1.05:
-        return ["allowing reduced-precision reduction changes no error by more than 5 %"]
-    return [f"allowing reduced-precision reduction makes the error of {name} at K {k} {most:.3g} times as large"]
+        return ["Allowing reduced-precision reduction changes no error by more than 5 %"]
+    return [f"Allowing reduced-precision reduction makes the error of {name} at K {k} {most:.3g} times as large"]
 
 
 def relative(each: ProductRecord) -> str:

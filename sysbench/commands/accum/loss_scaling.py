@@ -34,7 +34,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     For each precision, all scales share one forward pass. A scale of 1 is equivalent to backward without a scaler.
     """
     if cell.scales is None:
-        raise ValueError("a cell of loss scaling says by how much")
+        raise ValueError("a loss-scaling cell needs a scale")
     where = torch_device(device)
     work = supervised(cell.step, cell.batch or 1, where, cell.seed)
     with matmul_precision("fp32"):

@@ -33,7 +33,7 @@ class Statistics:
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     """Yield the results of layer norm in every format; 16-bit formats also with fp32 statistics, as under autocast."""
     if cell.width is None or cell.eps is None:
-        raise ValueError("a cell of layer norm says how many numbers, and which eps")
+        raise ValueError("a layer-norm cell needs a width and an eps")
     where = torch_device(device)
     inputs = scaled_inputs(cell.width, cell.seed)
     expected = normalised_exactly(inputs, cell.eps)

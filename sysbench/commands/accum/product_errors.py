@@ -44,7 +44,7 @@ class Way:
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     """Yield the errors for each length, format and way; inputs are uniform in [0, 1), so that sums grow with K."""
     if cell.lengths is None:
-        raise ValueError("a cell of products says how long their sums are")
+        raise ValueError("a matmul cell needs the length of its dot products")
     where = torch_device(device)
     chosen = [way for name in cell.dtypes for way in ways(name, device)]
     for k in cell.lengths:

@@ -44,7 +44,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     """Sum in every format and order of the cell; raises UnavailableError if the sums would exceed its budget."""
     value, count, block = cell.value, cell.count, cell.block
     if value is None or count is None or block is None:
-        raise ValueError("a cell of sums says what to add, and how often")
+        raise ValueError("a sums cell needs a value and a count")
     where = torch_device(device)
     wanted = list(summations(cell))
     _refuse_longer(cell, wanted, count, block, where)

@@ -99,7 +99,7 @@ def _four_sums(cell: AccumCellRecord) -> list[SumRecord]:
 
 def _sums_title(cell: AccumCellRecord) -> str:
     count, value = cell.cell.count or 0, cell.cell.value or 0.0
-    return f"s += x, {_spaced(count)} times {value:g}: exactly {count * value:.10g}"
+    return f"s += {value:g}, {_spaced(count)} times; the exact sum is {count * value:.10g}"
 
 
 SUMS = DeclaredTable(
@@ -117,8 +117,7 @@ SUMS = DeclaredTable(
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.sums),
     notes=lambda cell: (
-        f"x: {cell.cell.value:g} in its format; error of x: {_spaced(cell.cell.count or 0)} times its rounding; "
-        "adding: the rest",
+        f"error of x: {_spaced(cell.cell.count or 0)} times its rounding error; error of adding: the rest",
     ),
 )
 """The four sums: fp32, a narrow format, and narrow numbers added in fp32, with and without conversion."""
@@ -166,12 +165,12 @@ def _orders(cell: AccumCellRecord) -> list[str]:
 
 def _formats_notes(cell: AccumCellRecord) -> Iterator[str]:
     orders = _orders(cell)
-    methods = ["Kahan: carries rounding errors forward"] if "kahan" in orders else []
-    methods += [f"blocked: sums of {cell.cell.block}, then of the sums"] if "blocked" in orders else []
+    methods = ["Kahan: compensated summation"] if "kahan" in orders else []
+    methods += [f"blocked: sums of blocks of {cell.cell.block}, then their sum"] if "blocked" in orders else []
     if methods:
         yield "; ".join(methods)
     rounded = any(each.source == "rounded" for each in cell.sums)
-    yield ("tf32, fp8: fp64, results rounded; " * rounded + "stalls at: step from which s stays constant")
+    yield ("tf32, fp8: rounded from fp64; " * rounded + "stalls at: step from which s stays constant")
 
 
 FORMATS = DeclaredTable(
@@ -250,7 +249,7 @@ AUTOCAST = DeclaredTable(
             lambda cell: cell.device.type.replace("cuda", "this cuda") if cell.device else "here",
         )
     },
-    notes=("modules: dtype of the output; CUDA, simulated: by its rules, without data; ≠: differs",),
+    notes=("modules: dtype of their output; CUDA, simulated: from CUDA's autocast rules, without data; ≠: differs",),
 )
 """Dtypes of parameters, module outputs, logits, loss and gradients, on this device and on CUDA."""
 
@@ -286,8 +285,8 @@ NORM = DeclaredTable(
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.norms),
     notes=lambda cell: (
-        f"scales of {cell.cell.width} inputs with mean and std 1, in powers of two; eps {cell.cell.eps:g}",
-        "inside: format of mean, variance and rsqrt, each operation rounded; rsqrt: of the variance without eps",
+        f"scale: of {cell.cell.width} inputs with mean and std 1, in powers of two; eps {cell.cell.eps:g}",
+        "inside: format of mean, variance and rsqrt, rounded after each operation; rsqrt: of the variance without eps",
         f"output wrong: ‖y − y64‖ / ‖y64‖ is at least {WRONG_SHARE}; error at 1: this error at scale 1",
     ),
 )
@@ -369,7 +368,7 @@ def _ways_notes(cell: AccumCellRecord, error: str) -> Iterator[str]:
     yield f"({m} × k) · (k × {m}), entries uniform in [0, 1); error: {error}"
     if "as it is" in accumulations:
         narrow = "; in bf16, in fp16: every partial sum rounded to that format" if "narrow" in accumulations else ""
-        yield f"as it is: the device's own sums{narrow}"
+        yield f"as it is: summed as the device does by default{narrow}"
     if "reduced" in accumulations:
         yield "reduced, not reduced: allow_…_reduced_precision_reduction on and off; in …: partial sums rounded to it"
     if _Way("tf32", "as it is", "rounded") in ways:
@@ -462,7 +461,7 @@ def _long(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
 
 CELLS = DeclaredTable(
     "cells",
-    "everything",
+    "all results",
     (Field("number", unit="number", get=itemgetter(3)), Field("word", get=itemgetter(4))),
     rows=_long,
     leading=leading(

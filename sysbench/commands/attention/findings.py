@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, combinations, groupby, pairwise
+from itertools import combinations, groupby, pairwise
 from typing import Final, Literal
 
 from sysbench import units
@@ -18,7 +18,18 @@ from sysbench.cells import alike
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
-from sysbench.render.findings import Said, doubts, exponent, left_out, with_interval
+from sysbench.render.findings import (
+    Said,
+    contains_one,
+    doubts,
+    exponent,
+    interval,
+    left_out,
+    listed,
+    unresolved,
+    with_interval,
+)
+from sysbench.render.table import sentence
 from sysbench.statistics import Crossover, NoPowerLaw, PowerLaw, Ratio, crossovers, direction, effect, power_law, ratio
 
 Quantity = Literal["forward", "backward", "saved"]
@@ -182,6 +193,10 @@ class Compared:
     second: AttentionCellRecord
     ratio: Ratio
 
+    def calls(self, quantity: Quantity) -> int:
+        """Return the number of measured calls of the cell that has fewer."""
+        return min(len(found.samples_s) for cell in (self.first, self.second) if (found := samples(cell, quantity)))
+
 
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
     """Return a comparison for each input on which both implementations have a value, by ascending sequence length."""
@@ -255,9 +270,9 @@ class Lead:
     last: int
 
     @property
-    def leader(self) -> str:
-        """The implementation, and those that tie with it."""
-        return self.implementation + (f" (tied with {', '.join(self.alike)})" if self.alike else "")
+    def leaders(self) -> list[str]:
+        """The implementation and those that it is tied with."""
+        return [self.implementation, *self.alike]
 
     @property
     def span(self) -> str:
@@ -304,31 +319,33 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
             f"{axis} {axes[axis]}" if axis in ("batch", "heads", "threads") else str(axes[axis] or "measured")
             for axis in differing
         ]
-        place = f"{', '.join(words)}: " if words else ""
         dim = usual_dim(cells)
         # Times of doubtful cells are excluded, but their memory is exact and is included.
         doubted = partial(doubts, alone=False)
         believed = [cell for cell in cells if not doubted(cell)]
         timed = [cell for cell in believed if cell.cell.dim == dim]
-        mark = "simulated, " if any(cell.cell.simulated for cell in cells) else ""
+        mark = "simulated" if any(cell.cell.simulated for cell in cells) else ""
         modelled = any(cell.source == "predicted" for cell in cells)
-        where = f"{'predicted, ' if modelled else ''}d {dim}"
-        for found in chain(
-            _fastest(timed, where),
-            _compiled(timed, where),
-            _grows(believed, timed, "times predicted, memory simulated, " if modelled else mark),
-            _phases(timed, where),
-            _kept([cell for cell in cells if cell.cell.dim == dim], f"{mark}d {dim}"),
-            _ends(cells, mark),
-            _accounted(cells, mark),
+        modelled_mark = "predicted" if modelled else ""
+        for told, found in (
+            (modelled_mark, _fastest(timed, dim)),
+            (modelled_mark, _compiled(timed, dim)),
+            ("times predicted, memory simulated" if modelled else mark, _grows(believed, timed)),
+            (modelled_mark, _phases(timed, dim)),
+            (mark, _kept([cell for cell in cells if cell.cell.dim == dim], dim)),
+            (mark, _ends(cells)),
+            (mark, _accounted(cells)),
         ):
-            yield replace(found, text=f"{place}{found.text}")
-        for each in left_out(cells, doubted, "findings about times"):
-            yield Finding(f"{place}{each.text}", each.cells, each.reservation)
+            prefix = ", ".join(filter(None, [*words, told]))
+            for each in found:
+                yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text)
+        prefix = f"{', '.join(words)}: " if words else ""
+        for excluded in left_out(cells, doubted, "findings about times"):
+            yield Finding(f"{prefix}{excluded.text}", excluded.cells, excluded.reservation)
 
 
-def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
-    """Yield the fastest implementation for each range of lengths, and the crossovers between the fastest ones.
+def _fastest(cells: Cells, dim: int | None) -> Iterator[Finding]:
+    """Yield the fastest implementations by length, and the crossovers between them.
 
     An implementation that is always fastest is compared with the slowest one, at the longest N where they differ.
     """
@@ -336,54 +353,86 @@ def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
         found = leads(cells, quantity)
         timed = [cell for cell in cells if value(cell, quantity) is not None]
         if len(found) == 1:
-            (lead,) = found
-            others = [name for name in implementations(cells) if name != lead.implementation]
-            against = [pairs for name in others if (pairs := compared(cells, name, lead.implementation, quantity))]
-            slowest = max(against, key=lambda pairs: pairs[-1].ratio.value)
-            pair = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
-            name = pair.first.cell.implementation
-            much = f", {with_interval(pair.ratio)} as fast as {name} at N {pair.first.cell.seq}"
-            text = f"{quantity}: {lead.leader} is fastest {lead.span}{much * (name not in lead.alike)} ({where})."
+            text = f"{quantity} at d {dim}: {_only_lead(found[0], cells, quantity)}."
             yield Finding(text, timed)
         elif found:
             takes = {(late.implementation, early.implementation) for early, late in pairwise(found)}
             crossings = [
-                f"; {each.slower_first} overtakes {each.other} near N {each.crossover.at:.0f}, "
-                f"between {each.crossover.below:.0f} and {each.crossover.above:.0f}"
+                f" From about N {each.crossover.at:.0f} on, {each.slower_first} is faster than {each.other} "
+                f"(interpolated between N {each.crossover.below:.0f} and N {each.crossover.above:.0f})."
                 for each in passages(cells)
                 if each.quantity == quantity and (each.slower_first, each.other) in takes
             ]
-            spans = ", ".join(f"{lead.leader} {lead.span}" for lead in found)
-            yield Finding(f"{quantity}: the fastest is {spans}{''.join(crossings)} ({where}).", timed)
+            text = f"{quantity} at d {dim}: {_several_leads(found, cells)}.{''.join(crossings)}"
+            yield Finding(text, timed)
 
 
-def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
-    """Yield a comparison of compiled with naive attention for each phase.
+def _several_leads(found: Sequence[Lead], cells: Cells) -> str:
+    """`naive is fastest at N 256 and flex from N 1024 to 4096; flex and naive do not differ measurably at N 512`."""
+    alone: dict[str, list[str]] = {}
+    tied: dict[tuple[str, ...], list[str]] = {}
+    for lead in found:
+        if lead.alike:
+            tied.setdefault(tuple(sorted(lead.leaders)), []).append(lead.span)
+        else:
+            alone.setdefault(lead.implementation, []).append(lead.span)
+    fastest = [f"{name} {listed(spans)}" for name, spans in alone.items()]
+    parts = [listed(fastest).replace(" ", " is fastest ", 1)] if fastest else []
+    for names, spans in tied.items():
+        first = "are fastest and " if set(implementations(cells)) - set(names) else ""
+        parts.append(f"{listed(names)} {first}{_do_not_differ(cells)} {listed(spans)}")
+    return "; ".join(parts)
 
-    It covers the shortest and the longest sequence for which both have times.
-    """
-    parts: list[str] = []
-    rests_on: list[AttentionCellRecord] = []
+
+def _only_lead(lead: Lead, cells: Cells, quantity: Quantity) -> str:
+    """Describe the implementation that is the fastest at all lengths, relative to the slowest one that differs."""
+    others = [name for name in implementations(cells) if name not in lead.leaders]
+    against = [pairs for name in others if (pairs := compared(cells, name, lead.implementation, quantity))]
+    equal = _do_not_differ(cells)
+    if not against:
+        tied = compared(cells, lead.alike[0], lead.implementation, quantity) if len(lead.alike) == 1 else []
+        if tied and tied[0].first.prediction is None:
+            return unresolved(
+                lead.alike[0], lead.implementation, [(pair.ratio, pair.calls(quantity)) for pair in tied], "call"
+            )
+        return f"{listed(lead.leaders)} {equal} {lead.span}"
+    slowest = max(against, key=lambda pairs: pairs[-1].ratio.value)
+    pair = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
+    much = f"{_with_interval(pair)} as fast as {pair.first.cell.implementation} at N {pair.first.cell.seq}"
+    if not lead.alike:
+        return f"{lead.implementation} is fastest {lead.span}, {much}"
+    return f"{listed(lead.leaders)} are fastest {lead.span} and {equal}; {lead.implementation} is {much}"
+
+
+def _do_not_differ(cells: Cells) -> str:
+    return "do not differ significantly" if any(cell.prediction for cell in cells) else "do not differ measurably"
+
+
+def _with_interval(pair: Compared) -> str:
+    """Format the ratio of a pair with its interval: of 95 % if measured, of 90 % if predicted."""
+    return with_interval(pair.ratio, "90 % interval " if pair.first.prediction is not None else "95 % CI ")
+
+
+def _compiled(cells: Cells, dim: int | None) -> Iterator[Finding]:
+    """Yield compiled compared with naive, for each phase, at the shortest and the longest common sequence."""
     for quantity in TIMES:
         pairs = compared(cells, "naive", "compiled", quantity)
         ends = pairs[:1] + pairs[1:][-1:]
-        rests_on += [cell for pair in ends for cell in (pair.first, pair.second)]
-        at_ends = [
-            f"equally fast within error at N {pair.first.cell.seq}, {with_interval(pair.ratio)}"
-            if direction(pair.ratio) == 0
-            else f"{with_interval(pair.ratio)} as fast at N {pair.first.cell.seq}"
-            for pair in ends
+        differ = [pair for pair in ends if direction(pair.ratio) != 0]
+        faster = [
+            f"{_with_interval(pair)} as fast{' as naive' * (pair is differ[0])} at N {pair.first.cell.seq}"
+            for pair in differ
         ]
-        parts += [f"{quantity} {' and '.join(at_ends)}"] if ends else []
-    if parts:
-        yield Finding(f"compiled compared with naive: {'; '.join(parts)} ({where}).", rests_on)
+        same = [str(pair.first.cell.seq) for pair in ends if direction(pair.ratio) == 0]
+        parts = [f"compiled is {' and '.join(faster)}"] if faster else []
+        parts += [f"compiled and naive {_do_not_differ(cells)} at N {listed(same)}"] if same else []
+        if parts:
+            text = f"{quantity} at d {dim}: {'; '.join(parts)}."
+            yield Finding(text, [cell for pair in ends for cell in (pair.first, pair.second)])
 
 
-def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
-    """Yield how quantities grow with N, and how times grow with d at the longest sequence.
-
-    Implementations with identical statements share a sentence.
-    """
+def _grows(cells: Cells, here: Cells) -> Iterator[Finding]:
+    """Yield growth in N, and growth of times in d at the longest sequence; equal statements share a sentence."""
     dim, every_dim = usual_dim(cells), dims(cells)
     timed = [cell for cell in cells if value(cell, "forward") is not None]
     complete = [row for row in alike(timed, "implementation", "dim") if dims(row) == every_dim]
@@ -395,14 +444,14 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
         for each in growth([cell for cell in cells if cell.cell.seq == longest], "dim")
         if each.quantity in TIMES and isinstance(each.law, PowerLaw) and _tells(each)
     ]
-    grouped: dict[str, list[Growth]] = {}
+    grouped: dict[tuple[str, str], list[Growth]] = {}
     for name in implementations(cells):
-        for growths, where in ((in_n, f"{mark}d {dim}"), (in_d, f"{mark}N {longest}")):
+        for growths, where in ((in_n, f"d {dim}"), (in_d, f"N {longest}")):
             if own := [each for each in growths if each.implementation == name]:
-                grouped.setdefault(f"{_together(own)} ({where}).", []).extend(own)
-    for text, growths in grouped.items():
-        names = dict.fromkeys(each.implementation for each in growths)
-        yield Finding(f"{', '.join(names)}: {text}", [cell for each in growths for cell in each.cells])
+                grouped.setdefault((where, _together(own)), []).extend(own)
+    for (where, text), growths in grouped.items():
+        names = list(dict.fromkeys(each.implementation for each in growths))
+        yield Finding(f"for {listed(names)} at {where}, {text}", [cell for each in growths for cell in each.cells])
 
 
 def _tells(each: Growth) -> bool:
@@ -415,23 +464,34 @@ def _tells(each: Growth) -> bool:
 
 
 def _together(growths: Sequence[Growth]) -> str:
-    """Return a clause: `forward grows as N^1.97 ± 0.03 from N 1024 to 16384 (4 sizes)`.
+    """`forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384.`
 
-    Sizes that several quantities share are mentioned once.
+    Quantities that follow no single power law come last, each with its exponents at both ends.
     """
     grouped: dict[str, list[str]] = {}
+    broken: dict[tuple[str, ...], list[str]] = {}
     for each in growths:
         symbol, law = SYMBOLS[each.axis], each.law
         if isinstance(law, PowerLaw):
-            over = f" from {symbol} {law.sizes[0]:.0f} to {law.sizes[-1]:.0f} ({len(law.sizes)} sizes)"
-            power = exponent(law, symbol)
+            over = f"over {len(law.sizes)} sizes from {symbol} {law.sizes[0]:.0f} to {law.sizes[-1]:.0f}"
+            grouped.setdefault(over, []).append(f"{NAMES[each.quantity]} as {exponent(law, symbol)}")
         else:
             ends = dict.fromkeys((law.slopes[0], law.slopes[-1]))
-            parts = [f"{symbol}^{end.exponent:.2f} from {end.first:.0f} to {end.last:.0f}" for end in ends]
-            power, over = f"{' and '.join(parts)} (no single power law)", ""
-        grouped.setdefault(over, []).append(f"{NAMES[each.quantity]} as {power}")
-    text = "; ".join(f"{', '.join(powers)}{over}" for over, powers in grouped.items())
-    return text.replace(" as ", " grows as ", 1)
+            parts = [f"{symbol}^{end.exponent:.2f} from {symbol} {end.first:.0f} to {end.last:.0f}" for end in ends]
+            broken.setdefault(tuple(parts), []).append(NAMES[each.quantity])
+    sentences = [f"{listed(powers)} {over}".replace(" as ", " grows as ", 1) for over, powers in grouped.items()]
+    if broken:
+        no_law = [f"{listed(names)} as {' and as '.join(parts)}" for parts, names in broken.items()]
+        every = [name for names in broken.values() for name in names]
+        follow, grow = ("follows", "grows as") if len(every) == 1 else ("follow", "grow as")
+        if len(broken) == 1:
+            no_law = [f"{'it' if len(every) == 1 else 'both'} {grow} {' and as '.join(parts)}" for parts in broken]
+        else:
+            no_law[0] = no_law[0].replace(
+                " as ", " grows as " if len(next(iter(broken.values()))) == 1 else " grow as ", 1
+            )
+        sentences.append(f"{listed(every)} {follow} no single power law: {'; '.join(no_law)}")
+    return " ".join(sentence(text) if number else f"{text}." for number, text in enumerate(sentences))
 
 
 def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRecord | None:
@@ -439,41 +499,50 @@ def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRe
     return max(own, key=lambda cell: cell.cell.seq, default=None)
 
 
-def _phases(cells: Cells, where: str) -> Iterator[Finding]:
-    """Yield the ratio of backward to forward time at the longest sequence of each implementation."""
+def _phases(cells: Cells, dim: int | None) -> Iterator[Finding]:
+    """Yield the ratio of backward to forward time, at the longest sequence of each implementation."""
     both = [cell for cell in cells if value(cell, "forward") and value(cell, "backward")]
     by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
     for name in implementations(cells):
         if cell := _longest(both, name):
-            much = with_interval(_ratio(cell, "backward", cell, "forward"))
-            by_length.setdefault(cell.cell.seq, []).append((f"{much} in {name}", cell))
-    for n, parts in by_length.items():
-        text = f"the ratio of backward to forward time at N {n} is {', '.join(part for part, _ in parts)} ({where})."
-        yield Finding(text, [cell for _, cell in parts])
+            by_length.setdefault(cell.cell.seq, []).append((name, cell))
+    for n, found in by_length.items():
+        ratios = {name: _ratio(cell, "backward", cell, "forward") for name, cell in found}
+        called = "90 % interval " if found[0][1].prediction is not None else "95 % CI "
+        differing = [name for name, ratio in ratios.items() if not contains_one(ratio)]
+        longer = [
+            f"{with_interval(ratios[name], called)} as long{' as forward' * (name == differing[0])} in {name}"
+            for name in differing
+        ]
+        equal = [f"{name} ({called}of the ratio {interval(ratio)})"
+                 for name, ratio in ratios.items() if contains_one(ratio)]  # fmt: skip
+        parts = [f"backward takes {listed(longer)}"] if longer else []
+        parts += [f"backward and forward {_do_not_differ(cells)} in {listed(equal)}"] if equal else []
+        yield Finding(f"at d {dim} and N {n}, {'; '.join(parts)}.", [cell for _, cell in found])
 
 
-def _kept(cells: Cells, where: str) -> Iterator[Finding]:
-    """Yield the memory saved for backward besides inputs and output, compared with naive and fused attention."""
+def _kept(cells: Cells, dim: int | None) -> Iterator[Finding]:
+    """Yield the memory saved for backward besides inputs and output, relative to naive and fused attention."""
     known = [cell for cell in cells if cell.saved_bytes is not None]
-    grouped: dict[str, list[AttentionCellRecord]] = {}
+    grouped: dict[tuple[int, str], list[AttentionCellRecord]] = {}
     for name in implementations(cells):
         if cell := _longest(known, name):
             saved, squares = cell.saved_bytes or 0, cell.naive_saved_bytes
-            two = f"the {units.size(squares)} of two N × N tensors"
+            two = f"two N × N tensors ({units.size(squares)})"
             if saved >= squares / 4:
-                against = f"{saved / squares:.2f} × {two}"
+                against = f"That is {saved / squares:.2f}× the size of {two}."
             else:
-                per_query = f"{saved / cell.fused_saved_bytes:.2f} × one fp32 number per query"
-                against = f"{per_query}, and {saved / squares:.2g} × {two}"
-            kept = f"{units.size(saved)} for backward at N {cell.cell.seq} besides inputs and output: {against}"
-            grouped.setdefault(kept, []).append(cell)
-    for kept, found in grouped.items():
+                per_query = f"{saved / cell.fused_saved_bytes:.2f}× one fp32 number per query"
+                against = f"That is {per_query} and {saved / squares * 100:.2g} % of the size of {two}."
+            kept = f"{units.size(saved)} for backward besides inputs and output. {against}"
+            grouped.setdefault((cell.cell.seq, kept), []).append(cell)
+    for (n, kept), found in grouped.items():
         keep = "keep" if len(found) > 1 else "keeps"
-        yield Finding(f"{', '.join(implementations(found))} {keep} {kept} ({where}).", found)
+        yield Finding(f"at d {dim} and N {n}, {listed(implementations(found))} {keep} {kept}", found)
 
 
-def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
-    """Yield one sentence per frontier; head dimensions with the same frontier share a sentence."""
+def _ends(cells: Cells) -> Iterator[Finding]:
+    """Yield one sentence per frontier; head dimensions with the same frontier share it."""
     grouped: dict[tuple[str, int | None, int, tuple[int, ...]], list[Frontier]] = {}
     for each in frontier(cells):
         # If a longer sequence fits, the length is not why memory ran out.
@@ -482,24 +551,23 @@ def _ends(cells: Cells, mark: str) -> Iterator[Finding]:
             place = (each.beyond.cell.implementation, fits, each.beyond.cell.seq, each.untried)
             grouped.setdefault(place, []).append(each)
     for (name, fits, beyond, untried), rows in grouped.items():
-        which = ", ".join(str(row.cells[0].cell.dim) for row in rows)
-        there = f"the largest N that fits at d {which} is {fits}" if fits else f"no N of this sweep fits at d {which}"
-        ending = "does not"
-        if untried:
-            lengths = f"N {', '.join(map(str, untried))}"
-            there = f"{f'N {fits} fits at d {which}; ' if fits else f'at d {which} '}{lengths} not tried"
-            ending = "does not fit"
+        which = listed([str(row.cells[0].cell.dim) for row in rows])
+        there = (
+            f"N {fits} fits at d {which}, but N {beyond} does not" if fits else f"N {beyond} does not fit at d {which}"
+        )
         needs = ""
         needing = next((row.beyond for row in rows if row.beyond and row.beyond.needed_bytes is not None), None)
         if needing is not None and needing.needed_bytes is not None:
             needs = f": it needs {units.size(needing.needed_bytes)}"
             if needing.available_bytes is not None:
                 needs += f", and {units.size(needing.available_bytes)} are available"
+        were = "was" if len(untried) == 1 else "were"
+        skipped = f" N {listed(list(map(str, untried)))} {were} not tried." if untried else ""
         ends = [cell for row in rows for cell in (row.fits, row.beyond) if cell is not None]
-        yield Finding(f"{mark}{name}: {there}; {beyond} {ending}{needs}.", ends)
+        yield Finding(f"{name}: {there}{needs}.{skipped}", ends)
 
 
-def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
+def _accounted(cells: Cells) -> Iterator[Finding]:
     """Yield the tensors of the smallest cell that does not fit; similar tensors are grouped."""
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
@@ -512,17 +580,17 @@ def _accounted(cells: Cells, mark: str) -> Iterator[Finding]:
     parts = []
     for (name, size_bytes), count in list(grouped.items())[:LARGEST]:
         if count == 1:
-            parts.append(f"{'a ' if name.startswith('tensor') else ''}{name}, {units.size(size_bytes)}")
+            parts.append(f"{units.size(size_bytes)} for {'a ' if name.startswith('tensor') else ''}{name}")
         else:
             many = name.replace("tensor of", "tensors of", 1) if name.startswith("tensor") else f"× {name}"
-            parts.append(f"{count} {many}, {units.size(size_bytes)} each")
+            parts.append(f"{units.size(size_bytes)} for each of {count} {many}")
     smaller = sum(list(grouped.values())[LARGEST:])
     parts += [f"{smaller} smaller tensors"] if smaller else []
     total_bytes = sum(each.size_bytes for each in cell.tensors)
-    total = units.size(total_bytes)
+    total = f"in total {units.size(total_bytes)}"
     if cell.needed_bytes is not None and cell.needed_bytes > total_bytes:
         total += f", for which the allocator would reserve {units.size(cell.needed_bytes)}"
-    have = f", of which {units.size(cell.available_bytes)} are available" if cell.available_bytes is not None else ""
-    named = f"{cell.cell.implementation}, d {cell.cell.dim}, N {cell.cell.seq}"
-    text = f"{mark}the smallest cell that does not fit ({named}) needs {'; '.join(parts)}; in total {total}{have}."
-    yield Finding(text, [cell], hint="--tables accounting lists them by name")
+    have = f"; {units.size(cell.available_bytes)} are available" if cell.available_bytes is not None else ""
+    which = f"{cell.cell.implementation} at d {cell.cell.dim} and N {cell.cell.seq}"
+    text = f"the smallest cell that does not fit is {which}. It needs {listed(parts)}, {total}{have}."
+    yield Finding(text, [cell], hint="--tables accounting lists all tensors by name")

@@ -65,8 +65,7 @@ _PREDICTED = re.compile(r"about \d[\d.]* \w+")
 def sheet(record: AttentionRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     said = [
-        Remark("finding", f"{found.text[:-1]} ({found.hint})." if found.hint else found.text)
-        for found in findings(record)
+        Remark("finding", f"{found.text} {found.hint}." if found.hint else found.text) for found in findings(record)
     ]
     return Sheet(
         subject=subject(record),
@@ -202,7 +201,7 @@ def _clock(cells: Cells) -> tuple[str, ...]:
     if not timed:
         return ()
     device = all(cell.device_events for cell in timed)
-    return ("times by device events" if device else "times by the host's clock, between two synchronizations",)
+    return ("measured with device events" if device else "measured with the host's clock between two synchronizations",)
 
 
 _MEDIAN = Field("{phase}_median", "median {phase}", "s", wide_range=True, offered=True, get=_median)
@@ -312,8 +311,8 @@ class _Row:
 
 def _flops_note(part: _Comparison, phase: str) -> str:
     causal = any(cell.cell.causal for cell in part.cells)
-    counted = "2BN(N+1)d forward, only the causal half" if causal else "4BN²d forward"
-    return f"FLOPs counted: {counted}, twice that backward"
+    counted = "2BN(N+1)d in forward (only the causal half)" if causal else "4BN²d in forward"
+    return f"FLOPs counted: {counted}, twice that in backward"
 
 
 def _of_phase(importance: int, key: str, title: str, unit: units.Unit, **declared: Any) -> Field:
@@ -349,7 +348,7 @@ COMPARISON = DeclaredTable(
                     "{phase}_moved",
                     "moved",
                     "bytes_per_s",
-                    note="moved: minimum traffic, q, k, v and output once each; backward twice that",
+                    note="moved: minimum traffic, counting q, k, v and the output once each; twice that in backward",
                     get=lambda row, phase: _per_second(row.cell, phase, "bytes_moved", "median") or NOTHING,
                 ),
                 _of_phase(
@@ -357,7 +356,7 @@ COMPARISON = DeclaredTable(
                     "{phase}_limit",
                     "of limit",
                     "share",
-                    note="of limit: lower bound of the time, from FLOPs and bytes at the data sheet's rates, over the "
+                    note="of limit: lower bound on the time, from FLOPs and bytes at data-sheet rates, divided by the "
                     "median",
                     get=lambda row, phase: _per_second(row.cell, phase, "limit_s", "median") or NOTHING,
                 ),
@@ -373,7 +372,7 @@ COMPARISON = DeclaredTable(
             unit="number",
             importance=5,
             optional=True,
-            note="error: ‖x − x64‖ / ‖x64‖ of the output relative to fp64; for gradients the largest of q, k and v",
+            note="error: ‖x − x64‖ / ‖x64‖ of the output x relative to fp64; gradient error: the largest of q, k and v",
             get=lambda row: _error(row.cell, "output") or NOTHING,
         ),
         Field(
@@ -497,7 +496,7 @@ EXPONENTS = DeclaredTable(
             get=lambda each: f"d {each.cells[0].cell.dim}" if each.axis == "seq" else f"N {each.cells[0].cell.seq}",
         ),
     ),
-    notes=("least squares on logarithms, 95 % CI from the residuals; at least three sizes",),
+    notes=("fitted by least squares on logarithms to at least three sizes; 95 % CI from the residuals",),
 )
 """Growth of every implementation in N and in d: the exponent, its 95 % interval, and the fitted sizes."""
 
@@ -630,7 +629,7 @@ MEMORY = DeclaredTable(
     ),
     rows=_known_memory,
     leading=_along(lambda record: varying(record.cells) or ("implementation",)),
-    notes=("kept for backward besides q, k, v and the output. By formula: two N × N tensors are 8BN² bytes in fp32",),
+    notes=("kept for backward besides q, k, v and the output. By formula, two N × N tensors take 8BN² bytes in fp32",),
 )
 """Memory that forward saves for backward, compared with the formulas for naive attention and for a fused kernel."""
 
@@ -739,7 +738,7 @@ def _notes(record: AttentionRecord) -> Iterator[Remark]:
         yield Remark("note", f"{MARK}: memory and times were computed without a GPU, and nothing was timed")
         if untimed:
             names = ", ".join(dict.fromkeys(str(cell.cell.simulate) for cell in untimed))
-            yield Remark("note", f"no times for {names}: they are withheld, or its speed is unknown")
+            yield Remark("note", f"no times for {names}: its rates are unknown, or its times are withheld")
         if any(cell.cell.implementation == "compiled" and cell.source == "predicted" for cell in record.cells):
             yield Remark(
                 "note", "compiled is less certain: fusion is a guess, and its memory is known only after it has run"

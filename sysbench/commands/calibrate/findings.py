@@ -19,14 +19,15 @@ def of_run(record: CalibrateRecord) -> Iterator[Said]:
         for name, why in record.unseen.items():
             by_reason.setdefault(why, []).append(name)
         unseen = "; ".join(f"{listed(names)} ({why})" for why, names in by_reason.items())
-        yield Said(f"read from {record.read_from}. Not visible in the file, left unchanged: {unseen}.", record.cells)
+        unchanged = f"The file does not show these, so they are unchanged: {unseen}."
+        yield Said(f"the rates were read from {record.read_from}. {unchanged}", record.cells)
     moved = [
         f"{rate.name} {units.ratio(rate.value / rate.before)}"
         for rate in record.rates
         if rate.before and abs(rate.value / rate.before - 1) > SURPRISING * rate.spread
     ]
     if moved:
-        yield Said(f"relative to the rates that predictions used before: {listed(moved)}.", record.cells)
+        yield Said(f"relative to the previous rates: {listed(moved)}.", record.cells)
     by_name = {rate.name: rate.value for rate in record.rates}
     for cell in record.cells:
         slower = [
@@ -35,4 +36,4 @@ def of_run(record: CalibrateRecord) -> Iterator[Said]:
             if not case.counts and case.rate in by_name
         ]
         if slower:
-            yield Said(f"{cell.cell.part}, relative to the rate for large inputs: {listed(slower)}.", (cell,))
+            yield Said(f"{cell.cell.part}: relative to the rate for large inputs, {listed(slower)}.", (cell,))

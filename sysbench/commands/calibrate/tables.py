@@ -94,7 +94,7 @@ RATES = DeclaredTable(
               note="spread: standard deviation over samples, layouts and formats"),
         Field("sheet", "of data sheet", "share", get=_share_of_sheet, optional=True, importance=1),
         Field("before", unit="number", get=lambda rate: shown(rate.name, rate.before), optional=True, importance=1),
-        Field("change", "against before", "ratio", optional=True, importance=2,
+        Field("change", "relative to before", "ratio", optional=True, importance=2,
               get=lambda rate: rate.value / rate.before if rate.before else None),
     ),
 )  # fmt: skip

@@ -73,7 +73,7 @@ def spec_of_words(text: str) -> RunSpec:
     name = words.pop(0) if words and not words[0].startswith("-") else USUAL
     able = [kind for kind in kinds() if measuring(kind).in_turns]
     if name not in able:
-        raise UsageError(unknown(name, "a command that can be measured in turns", able))
+        raise UsageError(unknown(name, "a command that --ab can measure", able))
     return validated(measuring(name).spec_class, *given(name, words, measuring(name).spec_class))
 
 

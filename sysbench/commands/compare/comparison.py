@@ -353,16 +353,16 @@ def _of_the_method(cells: Sequence[CellComparison]) -> Iterator[str]:
     times = [time for cell in cells for time in cell.times]
     if any(time.repeated == "steps" for time in times):
         yield (
-            "intervals cover the variation between steps of one process, not between processes, which can reach a few "
-            "per cent; sysbench compare --ab alternates A and B in fresh processes"
+            "intervals cover the variation between steps of one process, but not between processes, which can reach a "
+            "few per cent; to include it, use sysbench compare --ab, which alternates A and B in fresh processes"
         )
     if any(time.repeated == "runs" for time in times):
         yield "the runs of A and B were not alternated: anything else that changed between them affects the ratio"
     if any(time.low is None for time in times):
-        yield "no interval where there are fewer than 9 steps or 3 rounds"
+        yield "cells with fewer than 9 steps or 3 rounds have no interval"
     judged = sum(time.low is not None for time in times)
     if judged >= CHANCE_WORTH_SAYING:
-        yield f"of {judged} verdicts at 99 %, about {round(judged / 100)} may be FASTER or SLOWER by chance alone"
+        yield f"of {judged} verdicts at 99 %, about {round(judged / 100)} may be FASTER or SLOWER by chance"
 
 
 def refuse_nothing_measured(found: Comparison) -> None:
@@ -385,7 +385,7 @@ def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord
     names = labels([(cell.kind, cell.axes) for cell in found.cells])
     for cell, name in zip(found.cells, names, strict=True):
         if cell.a_outcome == "ok" and cell.b_outcome in LOST:
-            failed.append(f"{name}: was measured in A, and is {cell.b_outcome} in B")
+            failed.append(f"{name}: measured in A, but {cell.b_outcome} in B")
         for fails, text in _checked(cell, share):
             if fails:
                 failed.append(f"{name}: {text}")
@@ -400,11 +400,11 @@ def _checked(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:
     for time in cell.times:
         if not time.headline:
             continue
-        text = f"{time.quantity} takes {units.ratio(time.ratio)} as long"
+        text = f"{time.quantity} takes {units.ratio(time.ratio)} as long in B"
         if time.low is None or time.high is None:
-            yield False, f"{text}, with too few samples to decide" if time.ratio > 1 + share else ""
+            yield False, f"{text}, without an interval" if time.ratio > 1 + share else ""
         else:
-            interval = f"{text} ({time.low:.3f}–{time.high:.3f})"
+            interval = f"{text} (99 % CI {time.low:.3f}–{time.high:.3f})"
             yield time.low > 1 + share, interval if time.high > 1 + share else ""
     for memory in cell.memory:
         if memory.exact:

@@ -173,7 +173,7 @@ def warnings(a: Side, b: Side) -> Iterator[str]:
         yield f"A and B were measured on different GPUs: {CARDS}"
     for name, side in (("A", a), ("B", b)):
         if listed := _cautions(side):
-            yield f"{name} has warnings: {listed}; the output of its run explains them"
+            yield f"{name} has warnings: {listed}; the output of that run explains them"
 
 
 def _cautions(side: Side) -> str:

@@ -81,7 +81,7 @@ def differences_table(found: Comparison) -> Tables:
         return []
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
     rows = tuple((each.name, each.a, each.b) for each in found.differences)
-    return [Table("differences", "differs in", columns, rows, 1)]
+    return [Table("differences", "differences", columns, rows, 1)]
 
 
 def verdicts_table(found: Comparison) -> Tables:
@@ -113,7 +113,9 @@ def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
     title = kind if headline else f"{kind}: phases of a step"
     rounds = any(time.repeated == "rounds" for cell in found.cells for time in cell.times)
     what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
-    note = f"{what} with its 99 % interval: below 1, B is faster; SAME means within {_percent(found.margin)}"
+    note = (
+        f"{what} with its 99 % interval; below 1, B is faster; SAME: they differ by less than {_percent(found.margin)}"
+    )
     columns = (
         *_axis_columns(axes),
         Column("quantity", "time"),
@@ -292,7 +294,8 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
     exact = [memory for cell in found.cells for memory in cell.memory if memory.exact and memory.a_bytes]
     changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
     if exact and not changes:
-        yield Remark("finding", f"memory: all {len(exact)} peaks are the same to the byte")
+        peaks = "the peak is" if len(exact) == 1 else f"all {len(exact)} peaks are"
+        yield Remark("finding", f"memory: {peaks} identical to the byte")
     elif changes:
         span = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
         yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {span}")
@@ -300,17 +303,25 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
     yield from _without_numbers(found)
     yield from (Remark("caution", said) for said in found.cautions)
     if not found.differences:
-        yield Remark("note", "no known difference between A and B: same spec, same software")
+        yield Remark("note", "A and B have no known differences: same spec, same software")
     yield from _gate(found)
 
 
 def _mean(mean: GeometricMean) -> str:
-    """Describe a mean: `time: step of 2 cells, B is 1.18× as fast as A in the geometric mean: 1 FASTER, 1 SAME`."""
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in mean.verdicts.items())
-    cells = f"{mean.cells} cell{'' if mean.cells == 1 else 's'}"
-    average = " in the geometric mean" if mean.cells > 1 else ""
-    faster = f"B is {units.ratio(1 / mean.ratio)} as fast as A{average}"
-    return f"{mean.kind}: {mean.quantity} of {cells}, {faster}: {counts}"
+    """Describe a mean: `time: the step is 1.18× as fast in B as in A (geometric mean of 2 cells); verdicts: 1 FASTER, 1
+    SAME`. If all verdicts are AMBIGUOUS, no difference was resolved, and the ratio comes last.
+    """
+    several = mean.cells > 1
+    ratio = units.ratio(1 / mean.ratio)
+    counts = ", ".join(f"{count} {verdict}" if several else verdict for verdict, count in mean.verdicts.items())
+    if set(mean.verdicts) == {"AMBIGUOUS"}:
+        where = f" in any of {mean.cells} cells" if several else ""
+        nothing = f"no difference in {mean.quantity} time was resolved{where} ({counts})"
+        average = "geometric mean of the speed ratios" if several else "speed ratio"
+        return f"{mean.kind}: {nothing}; the {average} is {ratio}"
+    what = "the step" if mean.quantity == "step" else mean.quantity
+    average = f" (geometric mean of {mean.cells} cells)" if several else ""
+    return f"{mean.kind}: {what} is {ratio} as fast in B as in A{average}; verdict{'s' * several}: {counts}"
 
 
 def in_one_line(found: Comparison) -> str:
@@ -337,7 +348,7 @@ def _without_numbers(found: Comparison) -> Iterator[Remark]:
         ]
         if empty:
             cells = f"{len(empty)} cell{'' if len(empty) == 1 else 's'}"
-            yield Remark("note", f"{kind}: {cells} not compared: neither side has a time or a memory peak for it")
+            yield Remark("note", f"{kind}: {cells} not compared, because neither side has a time or a memory peak")
 
 
 def _outcomes(found: Comparison) -> Iterator[Remark]:
@@ -354,27 +365,28 @@ def _gate(found: Comparison) -> Iterator[Remark]:
     gate = found.gate
     if gate is None:
         return
-    beyond = f"worse by more than the gate of {_percent(gate.share)}"
+    beyond = f"regression of more than {_percent(gate.share)}"
     yield from (Remark("outcome", f"{beyond}: {said}") for said in _first(gate.failed, MOST_NAMED))
     if gate.undecided:
         named = "; ".join(_first(gate.undecided, 3))
-        yield Remark("note", f"possibly {beyond}, but there are too few samples to decide: {named}")
+        yield Remark("note", f"too few samples to rule out a {beyond}: {named}")
     missing = sum(each.arm == "A" for each in found.left_over)
     if missing:
-        yield Remark("note", f"{missing} cell{'s' if missing > 1 else ''} of A missing in B, not checked by the gate")
+        cells = "1 cell of A is" if missing == 1 else f"{missing} cells of A are"
+        yield Remark("note", f"{cells} missing in B and not checked by the gate")
     yield Remark("finding", _gate_verdict(gate))
 
 
 def _gate_verdict(gate: GateRecord) -> str:
-    """Describe the result of the gate: `gate failed: 1 of 6 times, peaks and cells are worse by more than 3 %`."""
+    """Describe the result: `gate failed: 1 of 6 times, peaks and cells regressed by more than 3 %`."""
     held = gate.passed + len(gate.failed)
+    share = _percent(gate.share)
     if gate.failed:
-        verdict = f"failed: {len(gate.failed)} of {held} times, peaks and cells are"
-    elif not gate.holds:
-        verdict = f"failed, strictly: {len(gate.undecided)} of {held} times and peaks may be"
-    else:
-        verdict = f"passed: none of {held} times and peaks is known to be"
-    return f"gate {verdict} worse by more than {_percent(gate.share)}"
+        return f"gate failed: {len(gate.failed)} of {held} times, peaks and cells regressed by more than {share}"
+    if not gate.holds:
+        times = f"{len(gate.undecided)} of {held} times and peaks"
+        return f"gate failed (--strict): {times} may have regressed by more than {share}"
+    return f"gate passed: no regression of more than {share} was found in {held} times and peaks"
 
 
 def _first(said: Sequence[str], most: int) -> list[str]:

@@ -13,7 +13,7 @@ _COLUMNS = (
     Column("name", "name"),
     Column("command", "command", importance=2),
     Column("what", "what", importance=1, elastic=True),
-    Column("began", "began (UTC)", importance=3),
+    Column("began", "started (UTC)", importance=3),
     Column("outcome", "outcome"),
     Column("size", "size", "bytes", importance=2, wide_range=True),
 )
@@ -38,7 +38,7 @@ def single(each: Earlier) -> Sheet:
         "compare": f"sysbench compare {each.path} shows its result",
     }
     again = ways.get(each.kind, f"sysbench {each.kind} --from {each.path} shows its tables")
-    remarks = (Remark("note", f"began {_when(each)} UTC"), Remark("note", again))
+    remarks = (Remark("note", f"started {_when(each)} UTC"), Remark("note", again))
     called = each.kind in ("", "compare") or each.what.startswith("sysbench.")
     repeat = each.what if called else f"sysbench {each.kind} {each.what}".rstrip()
     subject = (each.name, repeat, each.outcome)

@@ -17,7 +17,8 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
 from sysbench.commands.memory.spec import extreme
-from sysbench.render.findings import Said, listed, named, namer, share_range, together_named
+from sysbench.render.findings import Said, counted, listed, named, namer, share_range, together_named
+from sysbench.render.table import sentence
 
 NOTABLE: Final = 0.01
 """Smallest difference of two peaks that is reported, as a share."""
@@ -66,8 +67,8 @@ def _by_source(
         where = f"simulated for {gpu}" if gpu else "measured"
         prefix = f"{where}: " if len(groups) > 1 else ""
         for kind in kinds:
-            for sentence in kind(group):
-                yield Said(f"{prefix}{sentence.text}", sentence.cells)
+            for each in kind(group):
+                yield Said(f"{prefix}{each.text}", each.cells)
 
 
 def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
@@ -80,7 +81,7 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             label = namer(_cells_of(found), ("mode",))
             yield Said(
                 f"{MODES[mode]} needs {units.ratio(1 + low.share)} ({label(low.base)}) to "
-                f"{units.ratio(1 + high.share)} ({label(high.base)}) the memory of forward, which keeps its graph.",
+                f"{units.ratio(1 + high.share)} ({label(high.base)}) as much memory as forward, which keeps its graph.",
                 _cells_of(found),
             )
             continue
@@ -89,8 +90,7 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             row = [by_base[cell.key] for cell in sorted(bases, key=_ctx)]
             where = f"{label(row[0].base)}: " if len(along_ctx) > 1 else ""
             ends = [
-                f"{units.size(peak(pair.other))} at ctx {_ctx(pair.base)}, {units.ratio(1 + pair.share)} the "
-                f"{units.size(peak(pair.base))} of forward"
+                f"{units.size(peak(pair.other))} at ctx {_ctx(pair.base)}, {_against_forward(pair)}"
                 for pair in row[:: max(len(row) - 1, 1)]
             ]
             yield Said(f"{where}{MODES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
@@ -101,9 +101,8 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             found = _pairs(cells, axis, base, other)
             for mode in dict.fromkeys(_mode(pair.base) for pair in found):
                 of_mode = [pair for pair in found if _mode(pair.base) == mode]
-                where = f"{mode}: " if several_modes else ""
-                instead = f"{axes.phrase(axis, other)} instead of {axes.phrase(axis, base)}"
-                yield Said(f"{where}{instead} {_difference(of_mode, axis)}.", _cells_of(of_mode))
+                where = f"in {mode}, " if several_modes else ""
+                yield Said(f"{where}{_difference(of_mode, axis)}", _cells_of(of_mode))
 
 
 # --- cells that differ in one axis
@@ -165,36 +164,57 @@ def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
     return tuple({cell.key: cell for pair in found for cell in (pair.base, pair.other)}.values())
 
 
-def _difference(found: Sequence[Pair], axis: str) -> str:
-    """Describe by how much the peaks of pairs that have the same mode differ.
+def _against_forward(pair: Pair) -> str:
+    """Compare a pair's memory with that of forward: `1.39× as much as forward (96.3 MiB)`, or `as much as forward`."""
+    if units.size(peak(pair.base)) == units.size(peak(pair.other)):
+        return "as much as forward"
+    return f"{units.ratio(1 + pair.share)} as much as forward ({units.size(peak(pair.base))})"
 
-    Example: `saves up to 3.20 GiB (7.5 %, ctx 512) and costs up to 4.70 GiB (24 %, ctx 128): …`.
+
+def _difference(found: Sequence[Pair], axis: str) -> str:
+    """Compare two values of an axis over pairs of one mode, and state where the largest difference comes from.
+
+    `bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, compared with fp32. …`
     """
+    base, other = (axes.phrase(axis, cell.axes.get(axis)) for cell in (found[0].base, found[0].other))
     ordered = sorted(found, key=lambda pair: pair.share)
     low, high = ordered[0], ordered[-1]
     saves, costs = low.share < -NOTABLE, high.share > NOTABLE
     if not saves and not costs:
         in_optimizer = {cell.peak_phase for cell in _cells_of(found)} == {"optimizer"}
-        why = ": the peak is in the optimizer, when activations are freed and everything is fp32"
-        return f"changes the peak by less than {units.share(NOTABLE)}{why * (axis == 'precision' and in_optimizer)}"
+        why = " The peak is in the optimizer, when activations are already freed and everything is in fp32."
+        text = f"{other} instead of {base} changes the peak by less than {units.share(NOTABLE)}."
+        return f"{text}{why * (axis == 'precision' and in_optimizer)}"
     bases = [pair.base for pair in found]
     name = namer(bases, ("mode",))
+    several = len(found) > 1
     ends = [
-        f"{verb} up to {units.size(abs(pair.difference))} ({units.share(abs(pair.share))}, {name(pair.base)})"
+        f"{verb}{' up to' * several} {units.size(abs(pair.difference))} ({units.share(abs(pair.share))})"
+        f"{f' for {name(pair.base)}' * several}"
         for verb, pair, notable in (("saves", low, saves), ("costs", high, costs))
         if notable
     ]
-    copies = copies_bytes(high.other) if axis == "precision" and costs else None
-    if copies is not None:
-        against = ", which smaller activations partly offset" if saves else ""
-        why = f": autocast keeps 16-bit copies of the weights ({units.size(copies)}, computed){against}"
-    else:
-        changes = category_changes(high if costs else low)[:2]
-        words = [f"{category} {'+' if change > 0 else '−'}{units.size(abs(change))}" for category, change in changes]
-        why = f" ({listed(words)} there)" if words else ""
     same = [pair.base for pair in ordered if abs(pair.share) <= NOTABLE]
-    rest = f"; it makes no difference at {together_named(same, bases, ('mode',))}" if same else ""
-    return f"{' and '.join(ends)}{why}{rest}"
+    rest = f" It makes no difference for {together_named(same, bases, ('mode',))}." if same else ""
+    why = _reason(high if costs else low, autocast=axis == "precision" and costs, offset=saves, several=several)
+    both = ", compared with" if len(ends) > 1 else " compared with"
+    return f"{other} {' and '.join(ends)}{both} {base}.{why}{rest}"
+
+
+def _reason(pair: Pair, *, autocast: bool, offset: bool, several: bool) -> str:
+    """Return what causes the difference of a pair: autocast's copies of the weights, or the categories that changed."""
+    copies = copies_bytes(pair.other) if autocast else None
+    if copies is not None:
+        against = ", partly offset by smaller activations" if offset else ""
+        of = f"of the weights ({units.size(copies)}, computed)"
+        return f" The increase comes from autocast's 16-bit copies {of}{against}."
+    words = [
+        f"{'other memory' if category == 'other' else category} {'grow' if change > 0 else 'shrink'}"
+        f"{'' if category.endswith('s') else 's'} by {units.size(abs(change))}"
+        for category, change in category_changes(pair)[:2]
+    ]
+    there = " there" if several else ""
+    return f" {sentence(f'{listed(words)}{there}')}" if words else ""
 
 
 def copies_bytes(cell: MemoryCellRecord) -> int | None:
@@ -259,8 +279,8 @@ def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     for row, law in laws[:MOST_ROWS]:
         yield Said(
             f"{name(row[-1])}: the peak is {units.size(law.fixed)} + {units.size(law.linear)} × ctx + "
-            f"{units.size(law.square)} × ctx² (ctx {_ctx(row[0])} to {_ctx(row[-1])}, "
-            f"within {units.share(max(law.worst, 0.001))}); the quadratic term exceeds the linear one from ctx "
+            f"{units.size(law.square)} × ctx² from ctx {_ctx(row[0])} to {_ctx(row[-1])}, "
+            f"to within {units.share(max(law.worst, 0.001))}. The quadratic term exceeds the linear one from ctx "
             f"{law.linear / law.square:.0f} on.",
             tuple(row),
         )
@@ -275,7 +295,7 @@ def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             phases = {cell.peak_phase for cell in row}
             where = f", in {row[0].peak_phase}" if len(phases) == 1 and row[0].peak_phase is not None else ""
             span = f"ctx {_ctx(row[0])} to {_ctx(row[-1])}"
-            words.append(f"{name(row[0])}, {units.size(peak(row[0]))} from {span}{where}")
+            words.append(f"{name(row[0])} needs {units.size(peak(row[0]))} from {span}{where}")
         text = f"the peak does not depend on the context: {'; '.join(words)}."
         yield Said(text, tuple(cell for row in flat for cell in row))
 
@@ -289,11 +309,13 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         of_mode = [cell for cell in told if _mode(cell) == mode]
         phases = dict.fromkeys(str(cell.peak_phase) for cell in of_mode)
         if len(phases) == 1:
-            words = f"in the phase {of_mode[0].peak_phase}{' in every cell' if len(of_mode) > 1 else ''}"
+            words = f"in the {of_mode[0].peak_phase} phase{' in every cell' if len(of_mode) > 1 else ''}"
         else:
             alike = [[cell for cell in of_mode if cell.peak_phase == phase] for phase in phases]
-            words = listed([f"in {row[0].peak_phase} at {together_named(row, of_mode, ('mode',))}" for row in alike])
-        yield Said(f"the peak of {mode} is {words}.", tuple(of_mode))
+            words = listed(
+                [f"in the {row[0].peak_phase} phase for {together_named(row, of_mode, ('mode',))}" for row in alike]
+            )
+        yield Said(f"in {mode}, memory peaks {words}.", tuple(of_mode))
 
 
 def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
@@ -304,7 +326,7 @@ def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         key=lambda each: each[0],
     )
     if shares:
-        text = f"weights, gradients and optimizer state are {share_range(shares, namer(told))}"
+        text = f"weights, gradients and optimizer state make up {share_range(shares, namer(told))}"
         yield Said(f"{text} of a training step's peak.", tuple(cell for _, cell in shares))
 
 
@@ -324,20 +346,17 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     one = "allocation at the peak is" if each.count == 1 else "allocations at the peak are"
     text = f"{namer(cells)(cell)}: the largest {one} {_explained(cell, each)}"
     if together.total_bytes > each.total_bytes:
-        text += f"; the group with the largest total is {_explained(cell, together)}"
+        text += f". The group with the largest total is {_explained(cell, together)}"
     yield Said(f"{text}.", (cell,))
 
 
 def _explained(cell: MemoryCellRecord, group: AllocationGroup) -> str:
-    """Describe a group of allocations by count, size, category and source line.
-
-    Example: `32 × 128.0 MiB (batch 4 × heads 32 × ctx 512² × 4 bytes), activations from attention.py:56`.
-    """
+    """`32 × 128.0 MiB of activations from attention.py:56 (batch 4 × heads 32 × ctx 512² × 4 bytes)`."""
     product = _product(cell, group)
     frame = group.stack[0] if group.stack else None
     line = f" from {PurePath(frame.filename.replace(chr(92), '/')).name}:{frame.line}" if frame and frame.line else ""
     many = f"{group.count} × " if group.count > 1 else ""
-    return f"{many}{units.size(group.size_bytes)}{f' ({product})' if product else ''}, {group.category}{line}"
+    return f"{many}{units.size(group.size_bytes)} of {group.category}{line}{f' ({product})' if product else ''}"
 
 
 def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
@@ -381,7 +400,10 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     more = [(cell.peak_reserved_bytes / peak(cell) - 1, cell) for cell in known(cells) if cell.peak_reserved_bytes]
     more.sort(key=lambda each: each[0])
     if more:
-        text = f"the allocator reserves {share_range(more, namer(cells))} more than is allocated at the peak."
+        much = f"{share_range(more, namer(cells))} more than"
+        if units.share(more[-1][0]) == units.share(0.0):
+            much = "no more than"
+        text = f"the allocator reserves {much} is allocated at the peak."
         yield Said(text, tuple(cell for _, cell in more))
 
 
@@ -414,11 +436,13 @@ def _searches(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     if searched:
         axis = searched[0][1].axis
         name = namer([cell for cell, _ in searched], (axis,))
-        words = [
-            f"{found.value}{'' if found.beyond or axis == 'ranks' else ' or more'}"
-            f"{f' ({name(cell)})' if len(searched) > 1 else ''}"
-            for cell, found in searched
-        ]
+        found_by: dict[str, list[str]] = {}
+        for cell, found in searched:
+            at_least = "" if found.beyond or axis == "ranks" else "at least "
+            found_by.setdefault(f"{at_least}{found.value}", []).append(name(cell))
+        words = [f"{value} ({', '.join(names)})" for value, names in found_by.items()]
+        if len(found_by) == 1:
+            words = [f"{next(iter(found_by))}{f' in {counted(len(searched))}' * (len(searched) > 1)}"]
         verb = "fits is" if axis != "ranks" else "fit are"
         yield Said(f"the {extreme(axis)} that {verb} {listed(words)}.", tuple(cell for cell, _ in searched))
 
@@ -436,16 +460,16 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     batch = rests[0].cell.batch
     if len(by_size) == 1:
         ((size, row),) = by_size.items()
-        amounts, contexts = listed([units.size(cell.residual_bytes) for cell in rests]), listed(list(map(str, row)))
+        amounts = listed([f"{units.size(cell.residual_bytes)} at ctx {_ctx(cell)}" for cell in row.values()])
         product = f"batch {batch} × ctx × d_model {getattr(rests[0].cell.shape, 'd_model', '')} × 4 bytes"
-        yield Said(f"one residual stream of {size} is {amounts} at ctx {contexts}: {product}.", rests)
+        yield Said(f"the residual stream of {size} takes {amounts}: {product}.", rests)
         return
     words = []
     for size, row in by_size.items():
         first, *_, last = *row.values(), *row.values()
         more = f" to {units.size(last.residual_bytes)} at ctx {_ctx(last)}" if len(row) > 1 else ""
-        words.append(f"{units.size(first.residual_bytes)} at ctx {_ctx(first)}{more} in {size}")
-    yield Said(f"one residual stream is batch {batch} × ctx × d_model × 4 bytes: {', '.join(words)}.", rests)
+        words.append(f"{units.size(first.residual_bytes)} at ctx {_ctx(first)}{more} for {size}")
+    yield Said(f"the residual stream takes batch {batch} × ctx × d_model × 4 bytes: {', '.join(words)}.", rests)
 
 
 def of_run(record: MemoryRecord) -> Iterator[Said]:

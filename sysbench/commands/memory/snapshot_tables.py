@@ -102,7 +102,7 @@ class _Group(NamedTuple):
 
 LARGEST_ALLOCATIONS = DeclaredTable(
     "largest",
-    lambda timeline: _title("largest at the peak", timeline, "categories"),
+    lambda timeline: _title("largest allocations at the peak", timeline, "categories"),
     (
         Field("count", get=lambda row: f"{row.group.count} ×"),
         Field("size", "each", "bytes", "{source}", get=lambda row: row.group.size_bytes),
@@ -159,9 +159,9 @@ def _remarks(timeline: Timeline) -> Iterator[Remark]:
     phase = timeline.phase_at(peak.state)
     where = f" in {phase.name}" if phase else ""
     reserved = timeline.reserved_peak_bytes
-    held = f"; {units.size(reserved)} reserved at most" if reserved is not None else ""
-    count = f"{len(timeline.allocations):,} allocations"
-    yield Remark("finding", f"peak {units.size(peak.allocated_bytes)}{where}{held}; {count}")
+    count = f"The snapshot has {len(timeline.allocations):,} allocations"
+    held = f", and at most {units.size(reserved)} are reserved" if reserved is not None else ""
+    yield Remark("finding", f"memory peaks at {units.size(peak.allocated_bytes)}{where}. {count}{held}.")
     for failure in timeline.failures[:3]:
         missing = f"{units.size(failure.requested_bytes)} requested, {units.size(failure.device_free_bytes)} free"
         yield Remark("outcome", f"memory ran out: {missing}")

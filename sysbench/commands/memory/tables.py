@@ -165,7 +165,7 @@ SUMMARY = DeclaredTable(
                 else None
             ),
             optional=True,
-            note="several ranks: bytes of the rank with the highest peak; spread: how far below it the lowest peak is",
+            note="several ranks: bytes of the rank with the highest peak; spread: difference to the lowest peak",
         ),
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
         _source_bytes("host_rss_peak", "worker, host memory", importance=3, get=lambda cell: cell.host_rss_peak_bytes),
@@ -428,7 +428,7 @@ CELLS = DeclaredTable(
 
 LARGEST_ALLOCATIONS = DeclaredTable(
     "largest",
-    lambda one: _title(f"largest at the peak{one.which}", one),
+    lambda one: _title(f"largest allocations at the peak{one.which}", one),
     (
         Field("count", get=lambda group: f"{group.count} ×"),
         Field("size", "each", "bytes", "{source}", get=lambda group: group.size_bytes),
@@ -529,7 +529,7 @@ RESIDUAL = DeclaredTable(
         Field("ctx", get=lambda row: row[2]),
         Field("d_model", get=lambda row: row[3]),
     ),
-    notes=("batch × ctx × d_model × 4: the residual stream stays in fp32 under autocast. Computed, not measured",),
+    notes=("batch × ctx × d_model × 4: the residual stream stays in fp32 under autocast; computed, not measured",),
 )
 """Size of one residual stream, and its factors."""
 
@@ -545,7 +545,7 @@ STATE = DeclaredTable(
     ),
     rows=lambda record: {cell.cell.size: cell for cell in record.cells if cell.cell.own is None}.values(),
     leading=leading(Field("size", get=lambda cell: cell.cell.size)),
-    notes=("in fp32 for every precision; copies made by autocast count as activations. Computed, not measured",),
+    notes=("in fp32 for every precision; copies made by autocast count as activations; computed, not measured",),
 )
 """Weights, gradients and AdamW's state: 4, 4 and 8 bytes per parameter."""
 
@@ -567,11 +567,9 @@ def verdict(cell: MemoryCellRecord) -> str:
     found = cell.found
     largest = ""
     if found is not None and found.axis == "ranks":
-        few = f" The fewest ranks that fit are {found.value}: {len(found.tried)} numbers were tried."
+        few = f" The fewest ranks that fit are {found.value}; {len(found.tried)} numbers of ranks were tried."
         largest = (
-            few
-            if found.value
-            else f" No number of ranks below {2 * (found.beyond or 1)} fits; larger numbers were not tried."
+            few if found.value else f" Fewer than {2 * (found.beyond or 1)} ranks do not fit; more were not tried."
         )
     elif found is not None:
         largest = f" The largest {found.axis} that fits is {found.value}." if found.value else " No smaller value fits."
@@ -584,11 +582,12 @@ def verdict(cell: MemoryCellRecord) -> str:
         return f"{cell.detail or 'does not fit'}.{largest}"
     counted = ""
     if cell.gpu is not None:
-        nccl = f", NCCL's buffers {units.size(cell.gpu.nccl_bytes)}" if cell.gpu.nccl_bytes else ""
+        nccl = f", {units.size(cell.gpu.nccl_bytes)} of NCCL buffers" if cell.gpu.nccl_bytes else ""
         workspaces = units.size(cell.by_category.get("workspace", 0))
-        counted = f" (context {units.size(cell.gpu.context_bytes)}{nccl} and workspaces {workspaces} counted)"
+        context = f"{units.size(cell.gpu.context_bytes)} for the CUDA context"
+        counted = f" This counts {context}{nccl} and {workspaces} of workspaces."
     spare = f", with {units.size(reached.margin_bytes)} to spare" if reached.margin_bytes is not None else ""
-    return f"fits{spare}{counted}.{largest}"
+    return f"fits{spare}.{counted}{largest}"
 
 
 def _notes(record: MemoryRecord) -> Iterator[Remark]:
@@ -606,7 +605,7 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         (cell,) = record.cells
         wide, batch, ctx = shape.d_model, _value(cell, "batch"), _value(cell, "ctx")
         product = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
-        yield Remark("note", f"one residual stream is {units.size(cell.residual_bytes or 0)}: {product}")
+        yield Remark("note", f"the residual stream takes {units.size(cell.residual_bytes or 0)}: {product}")
         if cell.cell.mode in NEW_GRADIENTS and cell.cell.strategy in (None, "ddp"):
             weights = 4 * (cell.model.parameters or 0)
             state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""

@@ -341,7 +341,7 @@ def _kernels(profiles: Profiles) -> Iterator[_KernelRow]:
         times = [each for each in profile.times if here.holds(each)]
         if not found and times:
             raise UsageError(
-                f"--range {here.name} has no statistics in this record, which has those of folded modules only: use "
+                f"--range {here.name}: this record only has statistics of all layers together: use "
                 "layers.*.attention instead of layers.3.attention, or give the trace to --from"
             )
         chosen = [row for row in found if profiles.matches(names[row.kernel].name)]

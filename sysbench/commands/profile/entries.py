@@ -110,9 +110,9 @@ DEVICE = DeclaredTable(
             unit="s",
             get=lambda row: row.profile.per_step(row.profile.summary.window_ns),
             note=lambda profiles: (
-                "step: from its start until host and device have finished it"
+                "step: from its start until both host and device have finished"
                 if profiles.predicted
-                else "step: under the profiler, from its start until host and device have finished it"
+                else "step: under the profiler, from its start until both host and device have finished"
             ),
         ),
         Field("busy", unit="share", group="device", get=lambda row: row.of.busy_ns / row.of.window_ns),
@@ -187,7 +187,7 @@ PRECISION = DeclaredTable(
     rows=_rows(_formats),
     leading=(PROFILE, leading(Field("format", get=lambda row: row.of.name))),
     when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
-    notes=("format in the names of matmul and attention kernels; unknown: the name contains no format",),
+    notes=("format: as in the names of matmul and attention kernels; unknown: the name contains no format",),
 )
 """Time in matrix products by the number format in kernel names."""
 

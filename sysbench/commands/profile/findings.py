@@ -56,7 +56,7 @@ NAMES: Final[Mapping[KernelClass, str]] = {
     "optimizer": "the optimizer's kernels",
     "copy": "copies",
     "communication": "communication",
-    "other": "others",
+    "other": "other work",
 }
 
 _POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "profiler")
@@ -75,7 +75,7 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
         share = share_range(covered, namer(cells))
         text = f"profiled kernels cover {share} of the unprofiled step time."
         yield Said(text, tuple(cell for _, cell in covered))
-    yield from left_out(cells, doubts, "findings about this run")
+    yield from left_out(cells, doubts, "all findings")
 
 
 def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
@@ -86,7 +86,7 @@ def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
         yield from _leaders(group, f"{mark}{where}", name)
         yield from _products(group, f"{mark}{where}", name)
     if known:
-        yield from left_out(cells, doubts, "findings about this run")
+        yield from left_out(cells, doubts, "all findings")
 
 
 def doubts(cell: ProfileCellRecord) -> frozenset[CautionCode]:
@@ -198,17 +198,17 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
         return
     on_cpu = all(cell.summary is not None and cell.summary.source == "cpu" for cell in group)
     for short, each in alike.items():
-        at = "" if len(alike) == 1 else f" at {named([found.cell for found in each], name)}"
+        at = where if len(alike) == 1 else f"{where}{named([found.cell for found in each], name)}: "
         share = share_range([(found.share, found.cell) for found in each], name)
         calls = {found.calls for found in each}
         often = f" in {calls.pop()} per step" if len(calls) == 1 else ""
         work = "operator" if on_cpu else "kernel"
-        text = f"{where}the {work} that takes the most time in forward{at} is {short}, {share}{often}"
-        yield Said(f"{text}{_leaders_elsewhere(each)}.", tuple(found.cell for found in each))
+        text = f"{at}in the forward phase, {short} takes the largest share of {work} time: {share}{often}."
+        yield Said(f"{text}{_leaders_elsewhere(each)}", tuple(found.cell for found in each))
 
 
 def _leaders_elsewhere(each: Sequence[Leading]) -> str:
-    """Describe the leading kernels of backward and of the whole step, where all cells agree."""
+    """Describe the leading kernels of backward and the whole step in sentences, if all cells agree on them."""
     same, others = [], []
     for what in ("backward", "the step"):
         found = [leading(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]
@@ -220,10 +220,10 @@ def _leaders_elsewhere(each: Sequence[Leading]) -> str:
             same.append(what)
         else:
             only = found[0] if len(found) == 1 else None
-            share = f" ({units.share(only.share)} in {only.calls})" if only is not None else ""
-            others.append(f"in {what} it is {leader}{share}")
-    also = [f"it also leads in {listed(same)}"] if same else []
-    return "".join(f"; {words}" for words in [*also, *others])
+            share = f", with {units.share(only.share)} in {only.calls} per step" if only is not None else ""
+            others.append(f"In {'the whole step' if what == 'the step' else what}, {leader} leads{share}.")
+    also = [f"It also leads in {listed(same)}."] if same else []
+    return "".join(f" {words}" for words in [*also, *others])
 
 
 # --- classes
@@ -239,10 +239,11 @@ def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Name
     others = sorted(((share, kind) for kind, share in means.items() if kind != "matmul" and share >= NOTABLE))[::-1]
     if "matmul" in means and others:
         words = [
-            f"{NAMES[kind]} {share_range([(found.get(kind, 0.0), cell) for cell, found in shares], name)}"
-            for _, kind in others[:MOST_CLASSES]
+            f"{share_range([(found.get(kind, 0.0), cell) for cell, found in shares], name)}"
+            f"{' of its time' * (number == 0)} in {NAMES[kind]}"
+            for number, (_, kind) in enumerate(others[:MOST_CLASSES])
         ]
-        text = f"{where}besides matrix products, forward spends its time in {listed(words)}."
+        text = f"{where}besides matrix products, forward spends {listed(words)}."
         yield Said(text, tuple(cell for cell, _ in shares))
 
 
@@ -260,10 +261,11 @@ def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> It
     if not cells:
         return
     shares = {what: [class_shares(cell, RANGES[what]) for cell in cells] for what in ranges}
-    words = []
+    words: list[str] = []
     for what, found in shares.items():
         products = [(share.get("matmul", 0.0), cell) for share, cell in zip(found, cells, strict=True)]
-        words.append(f"{share_range(products, name)} of {what}")
+        of_time = "" if words else " of the time"
+        words.append(f"{share_range(products, name)}{of_time} in {f'{what} together' if 'and' in what else what}")
 
     def mean(what: str, kind: KernelClass) -> float:
         return sum(each.get(kind, 0.0) for each in shares[what]) / len(cells)
@@ -275,8 +277,8 @@ def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> It
     if rise >= NOTABLE:
         before, after = units.share(mean(first, kind)), units.share(mean(last, kind))
         many = " on average" if len(cells) > 1 else ""
-        gains = f"; the share of {NAMES[kind]} grows most, from {before} of {first} to {after} of {last}{many}"
-    yield Said(f"{where}matrix products take {listed(words)}{gains}.", tuple(cells))
+        gains = f" The share of {NAMES[kind]} grows most, from {before} in {first} to {after} in {last}{many}."
+    yield Said(f"{where}matrix products take {listed(words)}.{gains}", tuple(cells))
 
 
 # --- attention
@@ -292,7 +294,7 @@ def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
             if len(needed) == 3 and whole_ns and all(rate.flops is not None for rate in needed):
                 found.append((cell, parts))
         if found:
-            yield Said(f"{where}softmax has {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
+            yield Said(f"{where}softmax {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
 
 
 def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], phase: str, name: Namer) -> str:
@@ -307,15 +309,15 @@ def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], p
 
     flops, time = share(lambda rate: rate.flops or 0, "softmax"), share(lambda rate: rate.total_ns, "softmax")
     products = share(lambda rate: rate.total_ns, "scores", "output")
-    text = f"{flops} of attention's {phase} FLOPs and takes {time} of its time; the two matrix products take {products}"
+    text = f"has {flops} of attention's {phase} FLOPs and takes {time} of its time"
     (cell, rates), *others = found
     if others or cell.summary is None:
-        return text
-    per_step = [
+        return f"{text}; the two matrix products take {products}"
+    own, of_products = (
         units.seconds(sum(rates[part].total_ns for part in parts) / cell.summary.steps * 1e-9)
         for parts in (("softmax",), ("scores", "output"))
-    ]
-    return f"{text} ({' vs. '.join(per_step)})"
+    )
+    return f"{text} ({own} per step); the two matrix products take {products} ({of_products})"
 
 
 # --- precision and the device
@@ -336,10 +338,11 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
         return
     ((format_, asked),) = formats
     known_share = min(known_shares)
-    partly = "" if known_share > 1 - NOTABLE / 2 else f" (format known for {units.share(known_share)} of that time)"
     but = "" if format_ == asked else f", although {asked} was requested"
-    text = f"{where}{share_range(shares, name)} of the time of matrix products is in {format_} kernels, "
-    yield Said(f"{text}judging by kernel names{partly}{but}.", tuple(cell for _, cell in shares))
+    partly = f" Kernel names state the format for {units.share(known_share)} of that time."
+    text = f"{where}judging by kernel names, {share_range(shares, name)} of matrix product time is in {format_} kernels"
+    known_partly = known_share <= 1 - NOTABLE / 2
+    yield Said(f"{text}{but}.{partly * known_partly}", tuple(cell for _, cell in shares))
 
 
 def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
@@ -363,10 +366,10 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     idles = share_range([(idle, cell) for _, idle, cell in found], name)
     waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
     bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
-    text = f"the device is idle for {idles} of the {kind} step, for {waits} while the host launches work"
+    text = f"the device is idle for {idles} of the {kind} step; for {waits}, it waits for the host to launch work."
     if bound:
-        text += ": launch-bound" if len(found) == 1 else f": launch-bound at {named(bound, name)}"
-    yield Said(f"{text}.", basis)
+        text += " The step is launch-bound." if len(found) == 1 else f" Launch-bound cells: {named(bound, name)}."
+    yield Said(text, basis)
 
 
 def of_run(record: ProfileRecord) -> Iterator[Said]:

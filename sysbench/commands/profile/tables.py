@@ -300,10 +300,12 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
             yield from _softmax_remarks(profile, profiles.selection.range)
         if summary.left_out:
             kernels = f"{summary.left_out} {profiles.work}{'' if summary.left_out == 1 else 's'}"
-            yield Remark("note", f"{kernels}, {units.seconds(summary.left_out_ns * NS)}, outside all steps: excluded")
+            outside = f"{kernels} outside all steps, {units.seconds(summary.left_out_ns * NS)} in total"
+            yield Remark("note", f"excluded: {outside}")
         if summary.unlinked_ns and summary.source == "device":
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
-            yield Remark("note", f"{unlinked} per step in kernels without a recorded launch, which belong to no range")
+            text = f"{unlinked} per step are spent in kernels without a recorded launch, which belong to no range"
+            yield Remark("note", text)
     on_host = [profile.summary for profile in profiles.each if profile.summary.source == "cpu"]
     if on_host:
         named = dict.fromkeys(name for summary in on_host for name in summary.devices if name)
@@ -325,12 +327,15 @@ def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
         mark = "predicted, " if profile.summary.predicted else ""
         text = f"{mark}{phase}: softmax takes {units.seconds(softmax.total_ns * NS / steps)}"
         if product_ns:
-            text += f", {units.ratio(softmax.total_ns / product_ns)} the time of both attention matmuls together"
-        text += f" ({units.seconds(product_ns * NS / steps)})"
+            text += (
+                f", {units.ratio(softmax.total_ns / product_ns)} the {units.seconds(product_ns * NS / steps)} of both "
+            )
+            text += "attention matmuls together"
+        text += "."
         flops = sum(rate.flops or 0 for rate in products)
         if softmax.flops and all(rate.flops is not None for rate in products):
-            text += f", for {flops / softmax.flops:.0f}× fewer FLOPs ({units.flops(softmax.flops)}, not "
-            text += f"{units.flops(flops)}){_intensity(softmax, products, steps)}"
+            text += f" It has 1/{flops / softmax.flops:.0f} of their FLOPs: {units.flops(softmax.flops)} instead of "
+            text += f"{units.flops(flops)}.{_intensity(softmax, products, steps)}"
         yield Remark("finding", text)
 
 
@@ -340,12 +345,13 @@ def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
     if not softmax.flops or not softmax.bytes or not moved:
         return ""
     intensity, denser = softmax.flops / softmax.bytes, sum(rate.flops or 0 for rate in products) / moved
-    why = f": {intensity:.2g} FLOP per byte of minimum traffic, compared with {denser:.2g} for the matmuls"
+    why = f" Per byte of minimum traffic, softmax does {intensity:.2g} FLOP and the matmuls do {denser:.2g}."
     if softmax.peak_flops_per_s is None or softmax.peak_bytes_per_s is None:
         return why
     ridge = softmax.peak_flops_per_s / softmax.peak_bytes_per_s
     reached = softmax.bytes / (softmax.total_ns * NS / steps) / softmax.peak_bytes_per_s if softmax.total_ns else 0.0
-    return f"{why}. Below {ridge:.2g} this GPU is memory-bound; softmax reaches {units.share(reached)} of its bandwidth"
+    bound = f"Below {ridge:.2g} FLOP per byte, this GPU is memory-bound"
+    return f"{why} {bound}; softmax reaches {units.share(reached)} of its bandwidth."
 
 
 def usual(spec: ProfileSpec) -> tuple[str, ...]:

@@ -129,14 +129,15 @@ def clocks(runs: Runs) -> Iterator[Finding]:
 def _clocks(found: Sequence[ClockAndKernels]) -> str:
     name = namer([each.timed for each in found])
     filled = share_range([(each.covered, each.timed) for each in found], name)
+    text = f"profiled kernels account for {filled} of the time measured without a profiler"
     if len(found) == 1:
         (only,) = found
-        filled = f"{units.seconds(only.kernels_s)} of the {units.seconds(only.timed_s)}, {filled},"
-    text = f"profiled kernels account for {filled} of the step time measured without a profiler"
+        whole = f"the {units.seconds(only.timed_s)} measured without a profiler"
+        text = f"profiled kernels take {units.seconds(only.kernels_s)}, {filled} of {whole}"
     waits = [each.timed for each in found if each.covered < FILLED]
     slower = [each.timed for each in found if each.covered > SLOWER]
     if not waits and not slower:
-        return f"{text}: the two agree"
+        return f"{text}, so the two agree"
     parts = [f"the device was idle for the rest at {named(waits, name)}"] if waits else []
     parts += [f"kernels ran slower in the profile at {named(slower, name)}"] if slower else []
     return f"{text}; {', and '.join(parts)}" if len(found) > 1 else f"{text}; {parts[0].partition(' at ')[0]}"
@@ -152,8 +153,10 @@ def predictions(runs: Runs) -> Iterator[Finding]:
     """Yield a finding that compares measured and predicted steps for the same device."""
     if found := list(measured_and_predicted(_cells(runs, "time"))):
         held = sum(each.inside for each in found)
-        inside = ("outside", "inside")[held] if len(found) == 1 else f"{held} of them inside"
-        text = f"predicted vs. measured steps: {_errors(found)}, {inside} the 90 % interval"
+        inside = f"{held} of {len(found)} inside their 90 % intervals"
+        if len(found) == 1:
+            inside = f"{('outside', 'inside')[held]} the 90 % interval"
+        text = f"predicted vs. measured steps: {_errors(found)}, {inside}"
         yield Finding(f"{text}.", _basis_of(runs, found), "predicted")
 
 
@@ -164,7 +167,7 @@ def _errors(found: Sequence[MeasuredAndModelled]) -> str:
     if len(found) == 1:
         return f"{_off(low.share)} ({name(low.measured)})"
     return (
-        f"{_off(low.share)} ({name(low.measured)}) to {_off(high.share)} ({name(high.measured)}), "
+        f"{_off(low.share)} ({name(low.measured)}) to {_off(high.share)} ({name(high.measured)}) "
         f"over {len(found)} steps"
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from sysbench.commands.report.document import Document, Finding
 from sysbench.commands.report.wording import MARKS, headlines, phrases, rests_on, simulated_notice
@@ -31,8 +33,13 @@ def sheets(document: Document) -> Iterator[Sheet]:
         yield Sheet(("Environment",), document.environment)
 
 
+_STATED: Final = re.compile(r"[^:]*\b(predicted|simulated)\b[^:]*:", re.IGNORECASE)
+"""A finding that begins with the origin of its numbers."""
+
+
 def _finding(finding: Finding, of: str = "") -> Remark:
-    """Return a finding after `of`, with its origin unless measured: `2.7b: the peak is 3.0 GiB (simulated).`"""
+    """Return a finding with its origin, unless it was measured or states it: `Simulated: 2.7b: the peak is 3.0 GiB.`"""
     mark = MARKS[finding.origin]
-    text = f"{finding.text.removesuffix('.')} ({mark})." if mark else finding.text
-    return Remark("finding", f"{of}: {text}" if of else text)
+    stated = _STATED.match(finding.text) is not None
+    text = f"{mark.capitalize()}: {finding.text}" if mark and not stated else finding.text
+    return Remark("finding", f"{of}{'' if of.endswith('?') else ':'} {text}" if of else text)

@@ -116,6 +116,8 @@ def _reported(found: _Found, name: str) -> ReportedRun[Any]:
     if entry is None:
         return ReportedRun(name, found.record)
     note = f"{entry.here}: {entry.why}" if entry.here in ("changed", "simulated") else ""
+    if entry.why.startswith(entry.here):
+        note = entry.why
     # Files outside the manifest's own directory are ignored.
     beside = [found.path.parent / file for file in entry.files if Path(file).name == file]
     pictures = tuple(path for path in beside if path.is_file())
@@ -129,7 +131,7 @@ def _absent(experiments: dict[Path, Manifest], found: Sequence[_Found]) -> Itera
         for entry in experiment.runs if there else ():
             if entry.name in there:
                 continue
-            why = "not there"
+            why = "missing"
             if entry.failure:
                 why = f"failed: {entry.failure}"
             elif entry.here == "left out":

@@ -24,9 +24,11 @@ from sysbench.render.findings import (
     MOST_NAMED,
     Namer,
     Said,
+    contains_one,
     counted,
     doubts,
     exponent,
+    interval,
     left_out,
     listed,
     loosely,
@@ -35,11 +37,14 @@ from sysbench.render.findings import (
     namer,
     overlapping,
     percentage,
+    ratio_range,
     share_range,
     share_with_interval,
     together_named,
+    unresolved,
     with_interval,
 )
+from sysbench.render.table import sentence
 from sysbench.statistics import Effect, Pooled, PowerLaw, Ratio, effect, pooled, power_law, ratio
 
 Cells = Sequence[TimeCellRecord]
@@ -65,8 +70,7 @@ def said(cells: Cells) -> Iterator[Said]:
     yield from _spreads(cells, everywhere)
     yield from _peaks(cells, everywhere)
     yield from _frontiers(cells)
-    of = "findings about this run, or from its comparisons"
-    yield from left_out(cells, lambda cell: doubts(cell, alone=False), of)
+    yield from left_out(cells, lambda cell: doubts(cell, alone=False), "comparisons or from all findings")
 
 
 def headlines(cells: Cells) -> Iterator[Said]:
@@ -122,6 +126,10 @@ class _Compared:
     def value(self) -> float:
         """Speed-up of `other` over `base`."""
         return self.effect.ratio.value
+
+    def steps(self, phase: str) -> int:
+        """Return the number of steps of the cell that has fewer."""
+        return min(len(timed.samples_s) for cell in (self.base, self.other) if (timed := cell.samples(phase)))
 
 
 @dataclass(frozen=True)
@@ -183,52 +191,42 @@ def _compared_words(found: _Comparison, cells: Cells) -> str:
     arm, base = (axes.phrase(found.axis, value) for value in (found.arm, found.base))
     decided = found.decided(-1, 1)
     if not decided:
-        return f"{of}{_told_apart(found, arm, base)}."
+        return f"{of}{unresolved(arm, base, [(each.effect.ratio, each.steps(found.phase)) for each in found.each])}."
     name, rest = namer(cells, (found.axis,)), _exceptions(found)
     least, most, count = decided[0], decided[-1], counted(len(decided))
     if len(found.each) == 1:
         return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base}."
     if len(decided) == 1:
-        return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base} at {name(least.base)}{rest}."
+        return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base} at {name(least.base)}.{rest}"
     if found.common is not None and len(decided) == len(found.each):
         return f"{of}{arm} is {multiple(found.common)} as fast as {base} in {count}."
-    mean = f"{units.ratio(standard.geometric_mean(each.value for each in decided))} in the geometric mean of"
+    where = count if len(decided) == len(found.each) else f"{len(decided)} cells"
     if overlapping(least.effect.ratio, most.effect.ratio):
-        where = count if len(decided) == len(found.each) else f"{len(decided)} cells"
-        ends = f"{least.value:.2f} to {units.ratio(most.value)} as fast as {base}, {mean} {where}"
+        ends = ratio_range(least.value, most.value)
     else:
-        ends = (
-            f"{units.ratio(most.value)} as fast as {base} at {name(most.base)} and {units.ratio(least.value)} "
-            f"at {name(least.base)}, {mean} {len(decided)} cells"
-        )
-    return f"{of}{arm} is {ends}{_by_phase(found, cells)}{_trends(found)}{rest}."
-
-
-def _told_apart(found: _Comparison, arm: str, base: str) -> str:
-    """Return a clause stating that neither value is significantly faster, with the range of the ratios."""
-    least, most = found.each[0], found.each[-1]
-    if len(found.each) > 1:
-        ends = f"{units.ratio(least.value)} to {units.ratio(most.value)} as fast"
-        return f"{arm} and {base} do not differ significantly in any of {len(found.each)} cells: {ends}"
-    much = least.effect.ratio
-    if much.low is None or much.high is None or much.low <= 1 <= much.high:
-        return f"{arm} and {base} do not differ significantly: {with_interval(much)}"
-    return f"{arm} and {base} differ too little, or too uncertainly, for a verdict: {with_interval(much)}"
+        ends = f"{units.ratio(least.value)} ({name(least.base)}) to {units.ratio(most.value)} ({name(most.base)})"
+    mean = units.ratio(standard.geometric_mean(each.value for each in decided))
+    return (
+        f"{of}{arm} is {ends} as fast as {base}, with a geometric mean of {mean} over {where}."
+        f"{_by_phase(found, cells)}{_trends(found)}{rest}"
+    )
 
 
 def _by_phase(found: _Comparison, cells: Cells) -> str:
-    """Return the ranges of significant speed-ups by phase: ` (forward 1.50 to 2.51×, backward 1.81 to 2.58×)`."""
-    parts = []
+    """Return the ranges of significant speed-ups by phase: ` Forward is 1.50 to 2.51× as fast, backward 1.81×.`"""
+    parts: list[str] = []
     for phase in ("forward", "backward") if found.phase == "step" else ():
         of_phase = _comparison(cells, found.axis, found.base, found.arm, phase)
         decided = of_phase.decided(-1, 1) if of_phase is not None else []
         if decided and "backward" in decided[0].base.phases:
-            parts.append(f"{phase} {decided[0].value:.2f} to {units.ratio(decided[-1].value)}")
-    return f" ({', '.join(parts)})" if parts else ""
+            verb = "" if parts else " is"
+            as_fast = "" if parts else " as fast"
+            parts.append(f"{phase}{verb} {ratio_range(decided[0].value, decided[-1].value)}{as_fast}")
+    return f" {sentence(', '.join(parts))}" if parts else ""
 
 
 def _trends(found: _Comparison) -> str:
-    """Return the trends of the speed-up: `; the larger the model and the longer the context, the more`.
+    """Return the trends of the speed-up: ` The speed-up grows with model size and context length.`
 
     In every row of cells that differ only in size (or only in context), the speed-up must never drop significantly and
     must be largest in the last cell, with an interval above that of the first cell. At least one row must have three
@@ -236,7 +234,7 @@ def _trends(found: _Comparison) -> str:
     """
     by_base = {each.base.key: each.effect.ratio for each in found.each}
     words = []
-    for axis, more in (("size", "the larger the model"), ("ctx", "the longer the context")):
+    for axis, extent in (("size", "model size"), ("ctx", "context length")):
         rows = [
             [by_base[cell.key] for cell in sorted(row, key=partial(_extent, axis=axis))]
             for row in axes.alike([each.base for each in found.each], axis)
@@ -248,8 +246,8 @@ def _trends(found: _Comparison) -> str:
             and (row[-1].low or 0) > (row[0].high or 0)
             for row in rows
         ):
-            words.append(more)
-    return f"; {' and '.join(words)}, the more" if words else ""
+            words.append(extent)
+    return f" The speed-up grows with {' and '.join(words)}." if words else ""
 
 
 def _extent(cell: TimeCellRecord, axis: str) -> int:
@@ -265,15 +263,15 @@ def _exceptions(found: _Comparison) -> str:
     slower, same = found.decided(-1), found.decided(0)
     text = ""
     if slower and found.decided(1):
-        text += f"; it is slower at {found.where([each.base for each in slower])}"
+        text += f" It is slower for {found.where([each.base for each in slower])}."
     if same:
-        text += f"; the difference is not significant for {found.where([each.base for each in same])}"
+        text += f" The difference is not significant for {found.where([each.base for each in same])}."
     if found.axis in ("precision", "attention"):
         waiting = {cell.key for cell in paced_by_launches(list({cell.key: cell for cell in found.cells}.values()))}
         decided = found.decided(-1, 1)
         if decided[0].other.key in waiting and decided[-1].other.key not in waiting:
             held = [each.other for each in found.each if each.other.key in waiting]
-            text += f": kernel launches, not arithmetic, limit {found.where(held, found.cells)}"
+            text += f" Kernel launches, not arithmetic, limit {found.where(held, found.cells)}."
     return text
 
 
@@ -291,12 +289,12 @@ def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
     name = namer(cells, (found.axis,))
     (fewest, compile_s, first), (most, _, last) = paid[0], paid[-1]
     if len(paid) == 1:
-        text = f"compiling takes {units.seconds(compile_s)}, which pays off after {fewest:.0f} steps"
+        text = f"compiling takes {units.seconds(compile_s)} and pays off after {fewest:.0f} steps"
     else:
         ends = sorted(each[1] for each in paid)
         text = (
-            f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])}, which pays off after "
-            f"{fewest:.0f} ({name(first)}) to {most:.0f} steps ({name(last)})"
+            f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])} and pays off after "
+            f"{fewest:.0f} steps ({name(first)}) to {most:.0f} steps ({name(last)})"
         )
     yield Said(f"{text}.", tuple(cell for *_, cell in paid))
 
@@ -351,28 +349,53 @@ def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[st
 
 def _backward(cells: Cells) -> Iterator[Said]:
     for where, group, found, name in _parts_by_setting(cells, "backward", "forward"):
-        (low, least), (high, most), common = found.each[0], found.each[-1], found.common
-        if len(found.each) == 1:
-            text = f"backward takes {with_interval(low)} as long as forward"
-        elif common is not None:
+        equal = [(much, len(timed.samples_s)) for much, cell in found.each if contains_one(much)
+                 if (timed := cell.samples("backward"))]  # fmt: skip
+        if found.common is not None and len(found.each) > 1:
             both = _parts(group, FORWARD_BACKWARD, ("forward",))
             together = both.common if both is not None else None
-            all_three = f"; forward, loss and backward together take {multiple(together)} forward" if together else ""
-            text = f"backward takes {multiple(common)} forward in {counted(len(found.each))}{all_three}"
+            text = f"backward takes {multiple(found.common)} as long as forward in {counted(len(found.each))}."
+            if together:
+                text += f" Forward, loss and backward together take {multiple(together)} as long as forward alone."
+        elif len(equal) == len(found.each):
+            text = f"{unresolved('backward', 'forward', equal)}."
+        elif len(found.each) == 1:
+            text = f"backward takes {with_interval(found.each[0][0])} as long as forward."
         elif found.differ:
-            ends = f"{loosely(low, name(least))} to {loosely(high, name(most))}"
-            text = f"backward takes {ends} as long as forward"
-            waiting = {cell.key for cell in paced_by_launches(group)}
-            working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
-            if waiting and 2 <= len(working.each) < len(found.each):
-                shortest, longest = working.each[0][0].value, working.each[-1][0].value
-                much = multiple(working.common) if working.common else f"{shortest:.2f} to {units.ratio(longest)}"
-                there = together_named(working.cells, group)
-                text += f"; in cells that are not launch-bound it takes {much} forward ({there})"
+            text = f"{_backward_ends(found, name)}{_backward_of_working(found, group)}"
         else:
-            ends = f"{low.value:.2f} to {units.ratio(high.value)}"
-            text = f"backward takes {ends} as long as forward; differences between cells are not significant"
-        yield Said(f"{where}{text}.", found.cells)
+            ends = ratio_range(found.each[0][0].value, found.each[-1][0].value)
+            text = f"backward takes {ends} as long as forward; the cells do not differ significantly."
+            if equal:
+                text += f" In {len(equal)} of {len(found.each)} cells, backward and forward do not differ measurably."
+        yield Said(f"{where}{text}", found.cells)
+
+
+def _backward_ends(found: _Parts, name: Namer) -> str:
+    """Return the smallest and the largest ratio; an end is not stated as a ratio if its interval contains 1."""
+    (low, least), (high, most) = found.each[0], found.each[-1]
+    for much, cell, equal, same in ((high, most, low, least), (low, least, high, most)):
+        if contains_one(equal):
+            return (
+                f"backward takes {with_interval(much)} as long as forward at {name(cell)}. At {name(same)}, the two do "
+                f"not differ measurably (95 % CI of the ratio {interval(equal)})."
+            )
+    return f"backward takes {loosely(low, name(least))} to {loosely(high, name(most))} as long as forward."
+
+
+def _backward_of_working(found: _Parts, group: Cells) -> str:
+    """Return the ratio in the cells that are not launch-bound, if at least two but not all cells are not."""
+    waiting = {cell.key for cell in paced_by_launches(group)}
+    working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
+    if not 2 <= len(working.each) < len(found.each):
+        return ""
+    much = (
+        multiple(working.common) if working.common else ratio_range(working.each[0][0].value, working.each[-1][0].value)
+    )
+    which = f"the {len(working.cells)} cells that are not launch-bound"
+    if len(working.cells) <= MOST_NAMED // 2:
+        which = f"cells that are not launch-bound ({together_named(working.cells, group)})"
+    return f" In {which}, it takes {much} as long."
 
 
 def _optimizer(cells: Cells) -> Iterator[Said]:
@@ -386,7 +409,7 @@ def _optimizer(cells: Cells) -> Iterator[Said]:
         else:
             low, high = (units.share(much.value) for much, _ in (found.each[0], found.each[-1]))
             ends = low if low == high else f"{low} to {high}"
-            share = f"{ends} of the step; differences between cells are not significant"
+            share = f"{ends} of the step; the cells do not differ significantly"
         yield Said(f"{where}the optimizer takes {share}.", found.cells)
 
 
@@ -437,8 +460,9 @@ def paced_by_launches(cells: Cells) -> Cells:
 def _work_without_time(cells: Cells) -> Iterator[Said]:
     seen = [cell for cell in believable(cells) if launch_bound(cell)]
     if seen:
-        text = "launch-bound (the host, not the device, is the bottleneck)"
-        yield Said(f"{text}: {together_named(seen, cells)}.", tuple(seen))
+        verb = "is" if len(seen) == 1 else "are"
+        text = f"{together_named(seen, cells)} {verb} launch-bound: the host, not the device, is the bottleneck."
+        yield Said(text, tuple(seen))
     for where, group in _by_setting(cells, lambda _: False):
         found = _flat(group)
         if not found:
@@ -449,18 +473,18 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
             scale = units.time_scale(ends[0])
             first, last = (scale.digits(median_s, 1) for median_s in ends)
             words.append(
-                f"{name(row[0])} at ctx {row[0].cell.ctx} and {row[-1].cell.ctx} "
-                f"({first} and {last} {scale.symbol}, {units.ratio(work)} the FLOPs)"
+                f"{name(row[0])} takes {first} {scale.symbol} at ctx {row[0].cell.ctx} and {last} {scale.symbol} "
+                f"at ctx {row[-1].cell.ctx}, for {units.ratio(work)} the FLOPs"
             )
-        words += [f"{len(found) - MOST_ROWS} more rows"] if len(found) > MOST_ROWS else []
+        words += [f"the same holds for {len(found) - MOST_ROWS} more settings"] if len(found) > MOST_ROWS else []
         rests = tuple(cell for row, _ in found for cell in row)
         if all(map(launch_bound, rests)):
-            pace = "; kernel launches are the bottleneck there"
+            pace = " Kernel launches are the bottleneck there."
         else:
             device = rests[0].device
-            likely = ", kernel launches most likely do" if device is not None and device.type != "cpu" else ""
-            pace = f"; arithmetic does not limit the speed there{likely}"
-        yield Said(f"{where}forward time barely grows with the amount of work: {listed(words)}{pace}.", rests)
+            likely = "; kernel launches probably are" if device is not None and device.type != "cpu" else ""
+            pace = f" Arithmetic is not the bottleneck there{likely}."
+        yield Said(f"{where}forward time barely grows with the amount of work: {'; '.join(words)}.{pace}", rests)
 
 
 # --- growth
@@ -491,10 +515,10 @@ def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
 
 
 def _growth(cells: Cells) -> Iterator[Said]:
-    for axis, symbol, noun in (("ctx", "ctx", "the context"), ("size", "P", "the number of parameters P")):
+    for axis, symbol, noun in (("ctx", "ctx", "the context length"), ("size", "P", "the number of parameters P")):
         for where, group in _by_setting(cells, lambda _: False):
             if laws := _laws(group, axis):
-                what = "forward" if group[0].cell.mode in ("forward", "inference") else "the step"
+                what = "forward time" if group[0].cell.mode in ("forward", "inference") else "step time"
                 text = f"{where}{what} grows with {noun} {_powers(laws, group, axis, symbol)}."
                 yield Said(text, tuple(cell for _, row in laws for cell in row))
 
@@ -505,15 +529,16 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
     if len(laws) > MOST_ROWS:
         ordered = sorted(laws, key=lambda each: each[0].exponent)
         ends = " to ".join(f"{exponent(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
-        return f"as {ends}, over {len(laws)} rows"
+        return f"as {ends}, over {len(laws)} settings"
     alone = len(axes.alike(group, axis)) == 1
     words = []
     for law, row in laws:
         ends = " to ".join(
             units.count(size) if axis == "size" else f"{size:.0f}" for size in (law.sizes[0], law.sizes[-1])
         )
-        at = "" if alone else f" at {name(row[0])}"
-        words.append(f"as {exponent(law, symbol)}{at} ({ends}, {len(law.sizes)} sizes)")
+        at = "" if alone else f" for {name(row[0])}"
+        what = "contexts" if axis == "ctx" else "sizes"
+        words.append(f"as {exponent(law, symbol)}{at} ({len(law.sizes)} {what}, {ends})")
     return ", ".join(words)
 
 
@@ -535,8 +560,8 @@ def _rates(cells: Cells) -> Iterator[Said]:
         rates = found[-1][1].rates
         source = f" ({rates.peak_source})" if rates and rates.peak_source else ""
         reached = share_range(found, namer(cells, ("precision",)))
-        text = f"over the whole step, matrix products run at {reached} of the hardware's peak for {precision}"
-        yield Said(f"{text}, {units.flop_rate(peak)}{source}.", tuple(cell for _, cell in found))
+        text = f"over the whole step, matrix products reach {reached} of the hardware's {precision} peak."
+        yield Said(f"{text} The peak is {units.flop_rate(peak)}{source}.", tuple(cell for _, cell in found))
 
 
 # --- warming up
@@ -592,17 +617,18 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
     if not slow:
         return
     worst = slow[0]
-    excess = f"without warm-up the mean of {worst.steps} steps would be {units.share(worst.excess_share)} higher"
+    excess = f"the mean of {worst.steps} steps without warm-up would be {units.share(worst.excess_share)} higher"
     much = worst.excess_share >= NOTICEABLE
     after = f"step times are stable from step {max(each.settles_after for each in slow) + 1} on"
     if len(found) == 1:
-        text = f"the first step takes {_times(worst.first)} as long as later ones; {after}{f'; {excess}' * much}."
+        text = f"the first step takes {_times(worst.first)} as long as later steps; {after}."
+        text += f" {sentence(excess)}" * much
     else:
         ends = f"{_times(slow[-1].first)} to " if len(slow) > 1 else ""
         where = f"in {counted(len(found))}" if len(slow) == len(found) else f"in {len(slow)} of {len(found)} cells"
         text = (
-            f"the first step takes {ends}{_times(worst.first)} as long as later ones {where}; {after}; "
-            f"the effect is largest at {name(worst.cell)}{f', where {excess}' * much}."
+            f"the first step takes {ends}{_times(worst.first)} as long as later steps {where}; {after}. "
+            f"The effect is largest for {name(worst.cell)}{f', where {excess}' * much}."
         )
     yield Said(text, tuple(each.cell for each in slow))
 
@@ -630,13 +656,17 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
         count = ordered[0].cell.warmup
         slow_elsewhere = any(first.slow for cell in ordered if (first := _warmed_up(cell)) is not None)
         if _starts_slow(ordered[0].samples("step")):
-            text = listed([_mean_over_median(cell, first=number == 0) for number, cell in enumerate(ordered)])
+            text = _means_over_medians(ordered)
         elif count == 0 and slow_elsewhere:
             continue
         else:
-            few = f"{axes.phrase('warmup', count)} the first measured step" if count else "no warm-up the first step"
-            text = f"even with {few} takes no longer than later steps, so the mean is unaffected"
-        yield Said(f"{where}{text}.", tuple(ordered))
+            few = (
+                f"with only {axes.phrase('warmup', count)}, the first measured"
+                if count
+                else "without warm-up, the first"
+            )
+            text = f"even {few} step takes no longer than later steps, so the mean is unaffected."
+        yield Said(f"{where}{text}", tuple(ordered))
 
 
 def _starts_slow(timed: Samples | None) -> bool:
@@ -653,19 +683,40 @@ NOTICEABLE: Final = 0.0005
 """Smallest difference between mean and median that is reported, as a share of the median."""
 
 
-def _mean_over_median(cell: TimeCellRecord, *, first: bool) -> str:
-    """Return a clause such as `without warm-up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms)`."""
-    found = cell.samples("step")
-    few = axes.phrase("warmup", cell.cell.warmup) if cell.cell.warmup else ""
-    if found is None:
-        return few
-    excess = found.mean_s / found.median_s - 1
-    side = "above" if excess >= 0 else "below"
-    amount = f"{units.share(abs(excess))} {side}" if abs(excess) >= NOTICEABLE else "within 0.05 % of"
-    what = f"the mean of {len(found.samples_s)} steps is " if first else "it is "
-    median = " their median" if first else " it"
-    when = f"after {few}" if few else "without warm-up"
-    return f"{when} {what}{amount}{median} ({units.seconds_with_deviation(found.mean_s, found.std_s)})"
+def _means_over_medians(ordered: Cells) -> str:
+    """Compare mean and median for each number of warm-up steps; those with practically equal ones share a sentence.
+
+    `without warm-up, the mean of 10 steps is 116 % above the median (301.9 ± 513.5 ms).`
+    """
+    sentences: list[str] = []
+    equal: list[tuple[int, str]] = []
+    for cell in ordered:
+        found = cell.samples("step")
+        if found is None:
+            continue
+        shown = units.seconds_with_deviation(found.mean_s, found.std_s)
+        excess = found.mean_s / found.median_s - 1
+        if abs(excess) < NOTICEABLE:
+            equal.append((cell.cell.warmup, shown))
+            continue
+        of = f" of {len(found.samples_s)} steps" if not sentences else ""
+        side = "above" if excess >= 0 else "below"
+        sentences.append(
+            f"{_after([cell.cell.warmup])}, the mean{of} is {units.share(abs(excess))} {side} the median ({shown})."
+        )
+    if equal:
+        shown = listed([words for _, words in equal])
+        sentences.append(
+            f"{_after([count for count, _ in equal])}, the mean differs from the median by less than 0.05 % ({shown})."
+        )
+    return " ".join([*sentences[:1], *map(sentence, sentences[1:])])
+
+
+def _after(counts: Sequence[int]) -> str:
+    """`without warm-up`, `after 1 warm-up step`, `after 1, 2 and 5 warm-up steps`."""
+    some = [str(count) for count in counts if count]
+    after = f"after {listed(some)} warm-up step{'' if some == ['1'] else 's'}" if some else ""
+    return " and ".join(filter(None, ["without warm-up" if 0 in counts else "", after]))
 
 
 # --- spread
@@ -699,7 +750,7 @@ def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
         del by_phase["step"]  # the step consists of forward only
     if not by_phase:
         return
-    words = [f"{'the step' if phase == 'step' else phase} {_spread(found, name)}" for phase, found in by_phase.items()]
+    words = [f"{phase} {_spread(found, name)}" for phase, found in by_phase.items()]
     worst = max(found[-1][0] for found in by_phase.values())
     typical = max(found[len(found) // 2][0] for found in by_phase.values())
     verdict = ""
@@ -707,7 +758,8 @@ def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
         verdict = " is small" if worst <= STEADY else " is mostly small"
     elif typical > RESTLESS:
         verdict = " is high"
-    text = f"relative standard deviation{verdict}: {', '.join(words)}."
+    told = ("; " if any(", " in each for each in words) else ", ").join(words)
+    text = f"the relative standard deviation{verdict or ' varies'}: {told}."
     every = {cell.key: cell for found in by_phase.values() for _, cell in found}
     yield Said(text, tuple(every.values()))
 
@@ -733,9 +785,10 @@ def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
     )
     if known:
         (low, least), (high, most) = known[0], known[-1]
-        ends = f"{units.size(low)} ({name(least)}) to {units.size(high)} ({name(most)})"
-        text = ends if units.size(low) != units.size(high) else units.size(high)
-        yield Said(f"peak allocated memory: {text}.", tuple(cell for _, cell in known))
+        text = f"ranges from {units.size(low)} ({name(least)}) to {units.size(high)} ({name(most)})"
+        if units.size(low) == units.size(high):
+            text = f"is {units.size(high)}{f' in {counted(len(known))}' * (len(known) > 1)}"
+        yield Said(f"peak allocated memory {text}.", tuple(cell for _, cell in known))
 
 
 def _frontiers(cells: Cells) -> Iterator[Said]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
@@ -295,6 +295,10 @@ def usual(record: TimeRecord) -> list[Table]:
     ]
 
 
+_LIMITS: Final = {"host": "the host", "matmul": "matrix products", "elementwise": "elementwise kernels"}
+"""Names in sentences of what limits a step; the others are nouns already."""
+
+
 def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     """Yield the best GPU for each setting, and the cells that are limited by the host."""
     for group in axes.alike(cells, "simulate")[:MOST_SETTINGS]:
@@ -304,19 +308,22 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         if len(group) < 2 or found is None or found.step is None:
             continue
         cost = found.price_per_million_tokens
-        why = f"cheapest, {cost:.3g} per million tokens" if cost else "fastest"
+        why = f"the cheapest, at {cost:.3g} per million tokens" if cost else "the fastest"
+        limit = _LIMITS.get(found.limited_by, found.limited_by)
         interval = f"{units.seconds(found.step.low_s)} to {units.seconds(found.step.high_s)}"
         yield Said(
-            f"{f'{where}: ' if where else ''}predicted on {best.cell.simulate} ({why}): a step takes "
-            f"{units.seconds(found.step.point_s)} ({interval}), limited by {found.limited_by}.",
+            f"{f'{where}: ' if where else ''}{best.cell.simulate} is predicted to be {why}. A step takes "
+            f"{units.seconds(found.step.point_s)} (90 % interval {interval}) and is limited by {limit}.",
             group,
         )
     tight = [cell for cell in cells if (found := _found(cell)) and found.limited_by == "host"]
     if tight:
-        many = "this cell" if len(tight) == len(cells) == 1 else f"{len(tight)} of {len(cells)} cells"
+        alone = len(tight) == len(cells) == 1
+        many = "this cell" if alone else f"{len(tight)} of {len(cells)} cells"
+        intervals = "The interval is" if alone else "Their intervals are"
         yield Said(
-            f"predicted: the host limits {many}; a faster GPU would not help there. The interval is wide because "
-            "host speeds differ: calibrate the host (--host FILE).",
+            f"the host is predicted to limit {many}; a faster GPU would not help there. {intervals} wide because host "
+            "speeds differ; to reduce this uncertainty, calibrate the host (--host FILE).",
             tuple(tight),
         )
 

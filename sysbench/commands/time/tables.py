@@ -111,8 +111,8 @@ def _mfu_note(record: TimeRecord) -> str:
     }
     named = "; ".join(f"{units.flop_rate(rate)} in {precision}, {source}" for precision, rate, source in peaks)
     return (
-        "MFU: FLOPs of a step over (its mean time × peak); of a forward pass B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], "
-        "of backward twice that, causality not subtracted, recomputation not counted; "
+        "MFU: FLOPs of a step divided by (mean step time × peak); B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV] FLOPs for "
+        "forward and twice that for backward, without a discount for causality and without recomputation; "
         f"peak: {named or 'unknown for this device'}"
     )
 
@@ -122,8 +122,8 @@ def _energy_note(record: TimeRecord) -> str:
     if not counted:
         return "energy: no energy counter was read; NVIDIA's driver has one for Volta and later"
     what = (
-        "energy: of the whole GPU, including idle power and other processes, by NVML's counter during the measured "
-        f"steps; the counter is updated every {0.02:g} to {UPDATE_S:g} s"
+        "energy: read from NVML's counter during the measured steps, for the whole GPU, including idle power and "
+        f"other processes; the counter is updated every {0.02:g} to {UPDATE_S:g} s"
     )
     shares = [each.uncertainty_share for each in counted if each.uncertainty_share is not None]
     known = f", so the uncertainty is ± {units.share(max(shares))}" if shares else ""
@@ -131,9 +131,9 @@ def _energy_note(record: TimeRecord) -> str:
     if not withheld:
         return what + known
     needed = [each.steps_needed for each in withheld if each.steps_needed]
-    remedy = f": use --steps {max(needed)}" if needed else ""
+    remedy = f"; use --steps {max(needed)}" if needed else ""
     few = f"{len(withheld)} cell{'' if len(withheld) == 1 else 's'}"
-    return f"{what}{known}; withheld for {few}: {withheld[0].withheld} (needs {SHORTEST_S:g} s of readings){remedy}"
+    return f"{what}{known}; withheld for {few}: {withheld[0].withheld} ({SHORTEST_S:g} s is needed{remedy})"
 
 
 _on_request = partial(Field, offered=True)
@@ -246,7 +246,7 @@ def _phase_notes(record: TimeRecord) -> Iterator[str]:
     phases = [phase for cell in record.cells for phase in cell.phases.values()]
     by_device = any(phase.wall is None and phase.device is not None for phase in phases)
     if by_device:
-        yield "phases by device events, step by the host's clock (--sync step)"
+        yield "phases measured with device events, the step with the host's clock (--sync step)"
     if any(cell.cell.grad_accum > 1 for cell in record.cells):
         yield predicted.MICRO_BATCHES
 
@@ -472,7 +472,7 @@ def arms_table(axis: str) -> DeclaredTable:
     each_arm = Each("arm", _ARM_COLUMNS, values=lambda arms: arms.values, ahead=axis, said=said)
     return DeclaredTable(
         axis,
-        lambda arms: f"{said(arms.values[0])} against {', '.join(map(said, arms.values[1:]))}",
+        lambda arms: f"{said(arms.values[0])} vs. {', '.join(map(said, arms.values[1:]))}",
         (Each("phase", (each_arm,), values=lambda arms: arms.phases),),
         rows=_Arms.rows,
         leading=along(
@@ -893,7 +893,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
     """
     if chosen := tuple(names):
-        return filled(TABLES, record, chosen, why=": it compares values of an axis that has only one here")
+        return filled(TABLES, record, chosen, why=": it compares the values of an axis, and this run has only one")
     if predicted.is_predicted(record):
         return predicted.usual(record)
     differing = axes.varying(axes.axes_of(record.cells))

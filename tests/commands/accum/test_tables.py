@@ -79,20 +79,20 @@ def test_where_nothing_was_measured_nothing_is_said(experiment: str) -> None:
 def test_a_scaler_is_said_to_help_only_where_it_does() -> None:
     helped = finding(made("scaling", scaled=[scaled(1, 100), scaled(256, 1), scaled(2**20, 1, kept=False)]))
     assert helped == (
-        "Without a scaler fp16 loses 10 % of the gradients to zero, with a scale of 256 0.1 %; "
-        "from 2^20 on, gradients overflow and the scaler skips the step."
+        "Without a scaler, 10 % of the gradients become zero in fp16; with a loss scale of 256, 0.1 % do. "
+        "From 2^20 on, gradients overflow and the scaler skips the step."
     )
     assert finding(made("scaling", scaled=[scaled(1, 100), scaled(256, 100)])) == (
-        "Without a scaler fp16 loses 10 % of the gradients to zero."
+        "Without a scaler, 10 % of the gradients become zero in fp16."
     )
     assert finding(made("scaling", scaled=[scaled(256, 100)])) is None
 
 
 def test_reduced_sums_are_said_to_matter_only_where_they_do() -> None:
     apart = finding(made("matmul", products=[product("reduced", 0.3), product("not reduced", 0.1)]))
-    assert apart == "allowing reduced-precision reduction makes the error of fp16 at K 64 3 times as large."
+    assert apart == "Allowing reduced-precision reduction makes the error of fp16 at K 64 3 times as large."
     alike = finding(made("matmul", products=[product("reduced", 0.1), product("not reduced", 0.1)]))
-    assert alike == "allowing reduced-precision reduction changes no error by more than 5 %."
+    assert alike == "Allowing reduced-precision reduction changes no error by more than 5 %."
     assert finding(made("matmul", products=[product("as it is", 0.1)])) is None
 
 
@@ -110,7 +110,7 @@ def test_norm_that_never_breaks_is_not_said_to() -> None:
         scales=[1.0],
         relative_errors=[0.01],
     )
-    assert finding(made("norm", norms=[holds])) == "bf16 works up to the largest tested scale."
+    assert finding(made("norm", norms=[holds])) == "Layer norm in bf16 works up to the largest tested scale."
 
 
 def test_layers_that_differ_are_all_named() -> None:
@@ -132,7 +132,7 @@ def test_layers_that_differ_are_all_named() -> None:
     ]
     said = finding(made("autocast", dtypes=found))
     assert said is not None
-    assert f"Dtypes that differ from CUDA's on this here: {names[1]}." in said
+    assert f"On this device, the dtype of {names[1]} differs." in said
 
 
 def test_scales_are_written_so_that_they_are_read() -> None:
@@ -147,7 +147,7 @@ def test_scales_are_written_so_that_they_are_read() -> None:
 
 
 def test_the_finding_names_the_device_of_its_cell() -> None:
-    assert "on this cpu: ln." in str(finding(cell("autocast")))
+    assert "On this CPU, the dtype of ln differs." in str(finding(cell("autocast")))
 
 
 @pytest.mark.parametrize("experiment", ["sums", "autocast", "norm", "matmul", "scaling"])

@@ -166,9 +166,9 @@ def test_memory_that_ran_out_stands_where_its_number_would(record: AttentionReco
 
 
 def test_the_causal_factor_is_said_below_the_rates(record: AttentionRecord) -> None:
-    assert "4BN²d forward" in printed(record, "markdown", "comparison")
+    assert "4BN²d in forward" in printed(record, "markdown", "comparison")
     causal = runs.record(SPEC.model_copy(update={"causal": True}))
-    assert "2BN(N+1)d forward, only the causal half" in printed(causal, "markdown", "comparison")
+    assert "2BN(N+1)d in forward (only the causal half)" in printed(causal, "markdown", "comparison")
 
 
 def test_an_implementation_that_is_not_here_says_why_once(record: AttentionRecord) -> None:

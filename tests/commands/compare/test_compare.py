@@ -330,7 +330,7 @@ def test_everything_around_that_differs_is_said_first() -> None:
 
 
 def test_the_same_on_both_sides_is_said_to_be_the_same() -> None:
-    assert "no known difference between A and B" in text_of(compared(measured(1), measured(2)))
+    assert "A and B have no known differences" in text_of(compared(measured(1), measured(2)))
 
 
 def test_another_card_of_the_same_model_is_a_caution() -> None:
@@ -406,7 +406,7 @@ def gated(found: Comparison, share: float) -> tuple[list[str], list[str]]:
 def test_a_gate_fails_what_is_known_to_be_beyond_it() -> None:
     failed, undecided = gated(compared(measured(1), slowed(measured(2), 1.05, ctx=256)), 0.03)
     assert len(failed) == 1
-    assert failed[0].startswith("ctx 256: step takes 1.05× as long (1.04")
+    assert failed[0].startswith("ctx 256: step takes 1.05× as long in B (99 % CI 1.04")
     assert undecided == []
 
 
@@ -420,7 +420,7 @@ def test_a_gate_passes_noise_and_says_what_it_could_not_tell() -> None:
     failed, undecided = gated(found, 0.03)
     assert failed == []
     assert len(undecided) == 1
-    assert "too few samples to decide" in text_of(found.model_copy(update={"gate": gate(found, 0.03)}))
+    assert "too few samples to rule out a regression" in text_of(found.model_copy(update={"gate": gate(found, 0.03)}))
 
 
 def test_a_phase_alone_does_not_fail_a_gate() -> None:
@@ -447,7 +447,7 @@ def test_a_gate_fails_a_cell_that_can_no_longer_be_measured(outcome: Outcome) ->
     lost = measured(2).model_dump(mode="json")
     lost["cells"][1].update(outcome=outcome, phases={})
     failed, _ = gated(compared(measured(1), TimeRecord.model_validate(lost)), 0.03)
-    assert failed == [f"ctx 256: was measured in A, and is {outcome} in B"]
+    assert failed == [f"ctx 256: measured in A, but {outcome} in B"]
 
 
 def noisy() -> Comparison:
@@ -460,7 +460,7 @@ def test_a_strict_gate_does_not_pass_what_cannot_be_told() -> None:
     for strict, code in ((False, 0), (True, 3)):
         found = noisy().model_copy(update={"gate": gate(noisy(), 0.03, strict=strict)})
         assert exit_code(found) == code
-        assert ("failed, strictly: 1 of 1" in text_of(found)) == strict
+        assert ("failed (--strict): 1 of 1" in text_of(found)) == strict
 
 
 def test_a_strict_gate_passes_what_is_known_to_be_within_it() -> None:
@@ -512,16 +512,25 @@ def test_a_cell_beyond_the_gate_is_a_test_that_failed(regressed: Comparison) -> 
 
 def test_factors_point_one_way_or_say_which(regressed: Comparison) -> None:
     text = " ".join(text_of(regressed, width=140).split())
-    assert "B is 0.98" in text
-    assert "as fast as A in the geometric mean" in text
+    assert "the step is 0.98" in text
+    assert "as fast in B as in A (geometric mean of 2 cells)" in text
     assert "B / A, < 1 faster" in text
+
+
+def test_a_mean_without_a_resolved_difference_is_no_headline(regressed: Comparison) -> None:
+    (mean,) = regressed.geometric_means
+    unresolved = mean.model_copy(update={"verdicts": {"AMBIGUOUS": 2}, "ratio": 0.5})
+    assert compare_tables.in_one_line(regressed.model_copy(update={"geometric_means": [unresolved]})).startswith(
+        "time: no difference in step time was resolved in any of 2 cells (2 AMBIGUOUS); the geometric mean of the "
+        "speed ratios is 2.00×"
+    )
 
 
 def test_quiet_is_one_line(regressed: Comparison) -> None:
     line = compare_tables.in_one_line(regressed)
     assert "\n" not in line
-    assert line.startswith("time: step of 2 cells, B is 0.98")
-    assert line.endswith("gate failed: 1 of 6 times, peaks and cells are worse by more than 3 %")
+    assert line.startswith("time: the step is 0.98")
+    assert line.endswith("gate failed: 1 of 6 times, peaks and cells regressed by more than 3 %")
 
 
 def test_a_summary_is_appended_for_github(
@@ -635,6 +644,6 @@ def test_a_profile_is_judged_by_the_step_that_was_not_profiled() -> None:
 def test_accumulation_has_no_time_and_a_gate_is_not_passed_by_having_measured_nothing() -> None:
     a = fixtures_runs.record("accum")
     found = compared(a, a)
-    assert "accum: 1 cell not compared: neither side has a time or a memory peak" in text_of(found)
+    assert "accum: 1 cell not compared, because neither side has a time or a memory peak" in text_of(found)
     with pytest.raises(UsageError, match="no cell has a time or a memory peak on both sides"):
         refuse_nothing_measured(found)

@@ -131,8 +131,8 @@ def test_time_is_meant_where_no_command_is_named() -> None:
     [
         ("--size smal", "--ab, B: --size smal is not a size. Did you mean small?"),
         ("time --bathc 2", "--ab, B: No such option: --bathc"),
-        ("memory --ctx 8", "--ab, B: memory is not a command that can be measured in turns."),
-        ("tiem", "--ab, B: tiem is not a command that can be measured in turns. Did you mean time?"),
+        ("memory --ctx 8", "--ab, B: memory is not a command that --ab can measure."),
+        ("tiem", "--ab, B: tiem is not a command that --ab can measure. Did you mean time?"),
         ("--size 'small", "--ab, B: cannot split --size 'small into arguments: no closing quotation"),
         ("time small", "--ab, B: unexpected: small. Commas separate"),
         ("time --ctx", "--ab, B: Option '--ctx' requires an argument"),

@@ -32,15 +32,16 @@ def withheld(cells: Sequence[MemoryCellRecord], *words: str) -> bool:
 
 def test_of_the_third_report_a_training_step_is_held_against_forward() -> None:
     assert about(third_report(), "fp32: a full training step") == (
-        "fp32: a full training step needs 60.0 GiB at ctx 128, 3.11× the 19.3 GiB of forward, and 67.0 GiB at ctx 256, "
-        "2.58× the 26.0 GiB of forward."
+        "fp32: a full training step needs 60.0 GiB at ctx 128, 3.11× as much as forward (19.3 GiB), and 67.0 GiB at "
+        "ctx 256, 2.58× as much as forward (26.0 GiB)."
     )
 
 
 def test_of_the_third_report_mixed_precision_costs_memory_for_copies_of_the_weights() -> None:
-    assert about(third_report(), "forward: bf16") == (
-        "forward: bf16 instead of fp32 saves up to 3.20 GiB (7.5 %, ctx 512) and costs up to 4.70 GiB (24 %, ctx 128): "
-        "autocast keeps 16-bit copies of the weights (6.30 GiB, computed), which smaller activations partly offset."
+    assert about(third_report(), "in forward, bf16") == (
+        "in forward, bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, "
+        "compared with fp32. The increase comes from autocast's 16-bit copies of the weights (6.30 GiB, computed), "
+        "partly offset by smaller activations."
     )
 
 
@@ -50,8 +51,8 @@ def test_of_the_third_report_memory_ends_between_256_and_512() -> None:
 
 def test_of_the_third_report_a_residual_stream_is_5_10_and_20_mebibytes() -> None:
     assert about(third_report(), "residual stream") == (
-        "one residual stream of 2.7b is 5.00 MiB, 10.0 MiB and 20.0 MiB at ctx 128, 256 and 512: batch 4 × ctx × "
-        "d_model 2560 × 4 bytes."
+        "the residual stream of 2.7b takes 5.00 MiB at ctx 128, 10.0 MiB at ctx 256 and 20.0 MiB at ctx 512: batch 4 × "
+        "ctx × d_model 2560 × 4 bytes."
     )
 
 
@@ -74,8 +75,8 @@ def test_growth_is_the_parabola_that_it_was_made_from() -> None:
     assert law is not None
     assert (law.fixed, law.linear, law.square) == pytest.approx((fixed, linear, square), rel=1e-6)
     assert about(cells, "× ctx²") == (
-        "2.7b: the peak is 13.0 GiB + 21.0 MiB × ctx + 24.0 KiB × ctx² (ctx 128 to 1024, within 0.1 %); the quadratic "
-        "term exceeds the linear one from ctx 896 on."
+        "2.7b: the peak is 13.0 GiB + 21.0 MiB × ctx + 24.0 KiB × ctx² from ctx 128 to 1024, to within 0.1 %. The "
+        "quadratic term exceeds the linear one from ctx 896 on."
     )
 
 
@@ -92,7 +93,7 @@ def test_a_peak_that_jumps_is_no_parabola() -> None:
 def test_a_peak_that_does_not_grow_is_said_with_its_phase() -> None:
     cells = [memory_cell(64 * GIB, ctx=n, mode="train", peak_phase="optimizer") for n in (128, 256, 512)]
     assert about(cells, "does not depend") == (
-        "the peak does not depend on the context: 2.7b, 64.0 GiB from ctx 128 to 512, in optimizer."
+        "the peak does not depend on the context: 2.7b needs 64.0 GiB from ctx 128 to 512, in optimizer."
     )
 
 
@@ -105,8 +106,8 @@ def test_less_than_one_percent_is_no_difference() -> None:
         for precision, size in (("fp32", 64.0), ("bf16", 63.9))
     ]
     assert about(cells, "instead of") == (
-        "bf16 instead of fp32 changes the peak by less than 1.0 %: the peak is in the optimizer, when activations "
-        "are freed and everything is fp32."
+        "bf16 instead of fp32 changes the peak by less than 1.0 %. The peak is in the optimizer, when activations are "
+        "already freed and everything is in fp32."
     )
 
 
@@ -115,8 +116,8 @@ def test_other_savings_are_explained_by_category() -> None:
         memory_cell(size * GIB, ctx=1024, attention=attention, by_category={"activations": size * GIB})
         for attention, size in (("naive", 60.0), ("sdpa", 20.0))
     ]
-    assert about(cells, "instead of") == (
-        "sdpa attention instead of naive attention saves up to 40.0 GiB (67 %, 2.7b) (activations −40.0 GiB there)."
+    assert about(cells, "saves") == (
+        "sdpa attention saves 40.0 GiB (67 %) compared with naive attention. Activations shrink by 40.0 GiB."
     )
 
 
@@ -125,7 +126,7 @@ def test_other_savings_are_explained_by_category() -> None:
 
 def test_the_largest_allocation_is_told_as_the_product_it_is() -> None:
     scores = group(32, 4 * 32 * 512 * 512 * 4, "activations", "layers.0.attention.attend")
-    assert "32 × 128.0 MiB (batch 4 × heads 32 × ctx 512² × 4 bytes), activations from attention.py:56" in about(
+    assert "32 × 128.0 MiB of activations from attention.py:56 (batch 4 × heads 32 × ctx 512² × 4 bytes)" in about(
         [memory_cell(GIB, ctx=512, largest=[scores])], "largest"
     )
 
@@ -161,6 +162,22 @@ def test_what_a_search_found_is_said_and_stands_beside_nothing_else() -> None:
     cell = memory_cell(70 * GIB, simulate="h100", find="batch", ctx=512, fits=True, found=found)
     assert about([cell], "fits") == "the largest batch that fits is 5."
     assert withheld([cell], "reserves")
+
+
+def test_cells_with_the_same_result_of_a_search_share_it() -> None:
+    cells = [
+        memory_cell(
+            70 * GIB,
+            simulate="h100",
+            find="batch",
+            ctx=ctx,
+            fits=True,
+            found=LargestRecord(axis="batch", value=value, beyond=value + 1, tried=[value]),
+        )
+        for ctx, value in ((128, 7), (256, 5), (512, 5))
+    ]
+    assert about(cells, "largest batch") == "the largest batch that fits is 7 (ctx 128) and 5 (ctx 256, ctx 512)."
+    assert about(cells[1:], "largest batch") == "the largest batch that fits is 5 in both cells."
 
 
 def test_by_how_much_it_does_not_fit_is_said_where_it_is_known() -> None:

@@ -282,7 +282,7 @@ def test_pointing_shows_the_very_allocation_that_is_there(shown: Browser, timeli
         expected = plot.allocation_at(x, y)
         details = shown.text("#details")
         if expected is None:
-            assert "Point at the timeline" in details
+            assert "Hover over the timeline" in details
             continue
         seen.add(details)
         assert units.size(float(allocations.size_bytes[expected])) in details

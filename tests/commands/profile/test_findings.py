@@ -44,29 +44,29 @@ def about(cells: Sequence[ProfileCellRecord], *words: str) -> str:
 
 def test_the_kernel_that_takes_most_is_named_with_its_share_and_its_calls_of_one_pass() -> None:
     # The report: 60.4 %, 217 calls; in backward another one takes most.
-    assert about([profile_cell(LARGE)], "takes the most time") == (
-        "the kernel that takes the most time in forward is ampere_sgemm_128x64_tn, 60 % in 217 calls per step; "
-        "in backward it is ampere_sgemm_32x32_sliced1x4_nt (44 % in 72 calls); in the step it is "
-        "vectorized_elementwise_kernel<CUDAFunctor_add<float>> (25 % in 4000 calls)."
+    assert about([profile_cell(LARGE)], "takes the largest share") == (
+        "in the forward phase, ampere_sgemm_128x64_tn takes the largest share of kernel time: 60 % in 217 calls per "
+        "step. In backward, ampere_sgemm_32x32_sliced1x4_nt leads, with 44 % in 72 calls per step. In the whole step, "
+        "vectorized_elementwise_kernel<CUDAFunctor_add<float>> leads, with 25 % in 4000 calls per step."
     )
 
 
 def test_calls_are_those_of_one_step_however_many_were_profiled() -> None:
-    text = about([profile_cell(LARGE, steps=3)], "takes the most time")
+    text = about([profile_cell(LARGE, steps=3)], "takes the largest share")
     assert "60 % in 217 calls per step" in text
 
 
 def test_the_share_of_matrix_products_falls_with_backward_and_with_the_optimizer() -> None:
     assert about([profile_cell(LARGE)], "matrix products take") == (
-        "matrix products take 86 % of forward, 77 % of forward and backward and 57 % of the step; the share of the "
-        "optimizer's kernels grows most, from 0.0 % of forward to 25 % of the step."
+        "matrix products take 86 % of the time in forward, 77 % in forward and backward together and 57 % in the step. "
+        "The share of the optimizer's kernels grows most, from 0.0 % in forward to 25 % in the step."
     )
 
 
 def test_what_else_takes_time_in_forward_is_named() -> None:
     # The report: "except for matrix multiplication, there's also 7 % element wise kernels".
     assert about([profile_cell(LARGE)], "besides") == (
-        "besides matrix products, forward spends its time in elementwise kernels 12 %."
+        "besides matrix products, forward spends 12 % of its time in elementwise kernels."
     )
 
 
@@ -76,7 +76,8 @@ def test_softmax_is_held_against_its_flops() -> None:
     cell = profile_cell(LARGE, rates=rates)
     text = about([cell], "of attention's forward FLOPs")
     assert text.startswith(
-        "softmax has 1.9 % of attention's forward FLOPs and takes 36 % of its time; the two matrix products take 54 %"
+        "softmax has 1.9 % of attention's forward FLOPs and takes 36 % of its time (129.2 µs per step); the two matrix "
+        "products take 54 %"
     )
 
 
@@ -90,21 +91,22 @@ def test_softmax_without_its_flops_has_no_sentence() -> None:
 def test_a_device_that_waits_for_the_host_is_launch_bound() -> None:
     text = about([profile_cell(LARGE, busy=0.59, waiting=0.35)], "idle")
     assert text == (
-        "the device is idle for 41 % of the profiled step, for 35 % while the host launches work: launch-bound."
+        "the device is idle for 41 % of the profiled step; for 35 %, it waits for the host to launch work. "
+        "The step is launch-bound."
     )
 
 
 def test_another_precision_than_was_asked_for_is_said() -> None:
     text = about([profile_cell(LARGE, precisions={"tf32": 98, "unknown": 2})], "kernel names")
     assert text == (
-        "100 % of the time of matrix products is in tf32 kernels, judging by kernel names (format known for 98 % of "
-        "that time), although fp32 was requested."
+        "judging by kernel names, 100 % of matrix product time is in tf32 kernels, although fp32 was requested. "
+        "Kernel names state the format for 98 % of that time."
     )
 
 
 def test_cells_that_agree_share_one_sentence_and_ranges_name_their_ends() -> None:
     cells = [profile_cell(LARGE, size="large"), profile_cell(LARGE, size="xl", scale=("ampere_sgemm_128x64_tn", 2.0))]
-    text = about(cells, "takes the most time")
+    text = about(cells, "takes the largest share")
     assert "60 % (large) to 75 % (xl) in 217 calls per step" in text
 
 
@@ -130,7 +132,7 @@ def test_headlines_say_which_cells_they_are_not_of() -> None:
     busy = Caution(code="host-busy", message="", remedy="")
     quiet, doubted = profile_cell(LARGE, source="cpu"), profile_cell(LARGE, source="cpu", cautions=[busy], size="xl")
     *_, last = [each.text for each in headlines([quiet, doubted])]
-    assert last == "Excluded from findings about this run because of cautions: xl (host-busy)."
+    assert last == "Excluded from all findings because of cautions: xl (host-busy)."
     assert not any("Excluded from" in each.text for each in headlines([quiet]))
     assert not list(headlines([doubted]))  # nothing is said, and the caution itself is above it
 

@@ -209,7 +209,7 @@ def test_the_same_document_makes_the_same_page(text: str) -> None:
 def test_a_document_of_nothing_is_still_a_page() -> None:
     text = page.render(Document("Nothing", "", (), (), (), (), (), (), ()))
     assert "<h1>Nothing</h1>" in text
-    assert "What was found" not in text
+    assert "_findings_title" not in text
 
 
 def test_nothing_of_what_comes_from_outside_is_markup() -> None:

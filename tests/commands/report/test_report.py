@@ -177,7 +177,7 @@ def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
     for section in whole.sections:
         for finding in section.findings[:1]:
             (said,) = [remark.text for remark in first.remarks if finding.text.removesuffix(".") in remark.text]
-            assert (said.endswith(f"({MARKS[finding.origin]}).")) == (finding.origin != "measured"), section.run
+            assert (f" {MARKS[finding.origin].capitalize()}: " in said) == (finding.origin != "measured"), section.run
 
 
 def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:

@@ -108,7 +108,7 @@ def test_runs_of_an_experiment_that_are_not_there_are_named_with_the_reason(tmp_
     assert sources([str(directory)]).absent == (
         "gpu: left out: there is no GPU here — sysbench time --device cuda",
         "broken: failed: sysbench time: --size smal is not a size — sysbench time --size smal",
-        "later: not there — sysbench accum norm",
+        "later: missing — sysbench accum norm",
     )
 
 

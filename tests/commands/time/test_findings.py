@@ -12,7 +12,8 @@ import pytest
 from sysbench.commands.time.findings import said
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.render.findings import Said
+from sysbench.render.findings import Said, contains_one, interval
+from sysbench.statistics import ratio
 from tests.fixtures_findings import (
     FOURTH_COLD,
     FOURTH_WARM,
@@ -48,41 +49,42 @@ def withheld(cells: Sequence[TimeCellRecord], *words: str) -> bool:
 
 def test_of_the_first_report_backward_is_twice_forward_once_launching_no_longer_counts() -> None:
     assert about(first_report(), "backward takes").text == (
-        "backward takes 1.36× (medium ctx 128) to 2.07× (large ctx 512) as long as forward; in cells that "
-        "are not launch-bound it takes 2.00 to 2.07× forward (small and medium at ctx 1024, large at ctx 512 and 1024)."
+        "backward takes 1.36× (medium ctx 128) to 2.07× (large ctx 512) as long as forward. In the 4 cells that are "
+        "not launch-bound, it takes 2.00 to 2.07× as long."
     )
 
 
 def test_of_the_first_report_small_models_wait_for_launches() -> None:
     assert about(first_report(), "barely grows").text == (
         "forward time barely grows with the amount of work: "
-        "small at ctx 128 and 512 (33.3 and 34.0 ms, 4.23× the FLOPs), "
-        "medium at ctx 128 and 512 (66.6 and 67.2 ms, 4.18× the FLOPs) and large at ctx 128 and 256 (100.2 and "
-        "101.2 ms, 2.02× the FLOPs); arithmetic does not limit the speed there, kernel launches most likely do."
+        "small takes 33.3 ms at ctx 128 and 34.0 ms at ctx 512, for 4.23× the FLOPs; "
+        "medium takes 66.6 ms at ctx 128 and 67.2 ms at ctx 512, for 4.18× the FLOPs; "
+        "large takes 100.2 ms at ctx 128 and 101.2 ms at ctx 256, for 2.02× the FLOPs. "
+        "Arithmetic is not the bottleneck there; kernel launches probably are."
     )
 
 
 def test_of_the_first_report_mixed_precision_gains_least_where_launching_sets_the_pace() -> None:
     assert about(first_report(("fp32", "bf16")), "as fast as fp32").text == (
-        "bf16 is 2.56× as fast as fp32 at large ctx 1024 and 1.64× at medium ctx 256, 1.87× in the geometric mean of "
-        "12 cells (forward 1.46 to 2.51×, backward 1.80 to 2.82×): kernel launches, not arithmetic, limit "
-        "medium, small and large at ctx 128, 256 and 512."
+        "bf16 is 1.64× (medium ctx 256) to 2.56× (large ctx 1024) as fast as fp32, with a geometric mean of 1.87× "
+        "over all 12 cells. Forward is 1.46 to 2.51× as fast, backward 1.80 to 2.82×. Kernel launches, not arithmetic, "
+        "limit medium, small and large at ctx 128, 256 and 512."
     )
 
 
 def test_of_the_second_report_mixed_precision_gains_the_more_the_larger_the_model() -> None:
     # The report: small 1.73×, medium 2.38×, large 2.39×, xl 2.75×.
     assert about(second_report(), "as fast as fp32").text == (
-        "bf16 is 2.75× as fast as fp32 at xl and 1.73× at small, 2.28× in the geometric mean of 4 cells; the larger "
-        "the model, the more."
+        "bf16 is 1.73× (small) to 2.75× (xl) as fast as fp32, with a geometric mean of 2.28× over all 4 cells. "
+        "The speed-up grows with model size."
     )
 
 
 def test_of_the_third_report_mixed_precision_slows_small_models_down() -> None:
     # "Only when model is big enough do the mixed-precision show benefits."
     text = about(third_report(), "as fast as fp32").text
-    assert text.startswith("bf16 is 3.05× as fast as fp32 at 2.7b and 0.75× at small")
-    assert text.endswith("; the larger the model, the more; it is slower at small and medium.")
+    assert text.startswith("bf16 is 0.75× (small) to 3.05× (2.7b) as fast as fp32")
+    assert text.endswith(" The speed-up grows with model size. It is slower for small and medium.")
 
 
 def test_of_the_fourth_report_the_first_step_takes_twelve_times_as_long_and_spoils_the_mean() -> None:
@@ -90,20 +92,20 @@ def test_of_the_fourth_report_the_first_step_takes_twelve_times_as_long_and_spoi
     cold = [value * MS for value in FOURTH_COLD]
     cell = time_cell({"forward": warm}, size="large", warmup=5, warmup_s=cold[:5])
     assert about([cell], "the first step").text == (
-        "the first step takes 12.6× as long as later ones; step times are stable from step 2 on; without warm-up the "
-        "mean of 10 steps would be 116 % higher."
+        "the first step takes 12.6× as long as later steps; step times are stable from step 2 on. The mean of 10 steps "
+        "without warm-up would be 116 % higher."
     )
     cells = [cell, time_cell({"forward": cold}, size="large", warmup=0, cautions=["warmup-unfinished"])]
-    assert about(cells, "without warm-up the mean of 10 steps is").text == (
-        "without warm-up the mean of 10 steps is 116 % above their median (301.9 ± 513.5 ms) and after 5 warm-ups "
-        "it is within 0.05 % of it (139.59 ± 0.07 ms)."
+    assert about(cells, "without warm-up, the mean of 10 steps is").text == (
+        "without warm-up, the mean of 10 steps is 116 % above the median (301.9 ± 513.5 ms). After 5 warm-up steps, "
+        "the mean differs from the median by less than 0.05 % (139.59 ± 0.07 ms)."
     )
 
 
 def test_of_the_first_report_deviations_are_mostly_small_and_the_worst_is_named() -> None:
     text = about(first_report(), "standard deviation").text
     assert "backward typically 0.5 %, at most 3.4 % (large ctx 128)" in text
-    assert text.startswith("relative standard deviation is mostly small: ")
+    assert text.startswith("the relative standard deviation is mostly small: ")
 
 
 def test_what_all_sizes_agree_on_is_one_value_that_reaches_all_of_them() -> None:
@@ -114,7 +116,7 @@ def test_what_all_sizes_agree_on_is_one_value_that_reaches_all_of_them() -> None
         for ctx in (512, 1024)
     ]
     found = about(cells, "backward takes")
-    match = re.match(r"backward takes (\d\.\d+) ± (\d\.\d+) × forward in all 6 cells; ", found.text)
+    match = re.match(r"backward takes (\d\.\d+) ± (\d\.\d+)× as long as forward in all 6 cells\. ", found.text)
     assert match is not None, found.text
     value, reach = map(float, match.groups())
     assert abs(value - 2.03) <= reach < 0.03
@@ -138,7 +140,7 @@ def test_the_optimizer_is_held_against_the_optimizer() -> None:
         )
         for kind, optimizer in (("for-loop", 0.03), ("fused", 0.006))
     ]
-    assert about(cells, "AdamW is").text.startswith("optimizer: fused AdamW is 5.00× (")
+    assert about(cells, "AdamW is").text.startswith("optimizer: fused AdamW is 5.00×")
 
 
 def test_compiling_is_paid_back_by_faster_steps_and_never_by_slower_ones() -> None:
@@ -148,7 +150,7 @@ def test_compiling_is_paid_back_by_faster_steps_and_never_by_slower_ones() -> No
             for execution, seconds, compile_s in (("eager", 0.1, None), ("compiled", compiled_s, 20.0))
         ]
 
-    assert about(run(0.08), "compiling").text == ("compiling takes 20.0 s, which pays off after 1000 steps.")
+    assert about(run(0.08), "compiling").text == ("compiling takes 20.0 s and pays off after 1000 steps.")
     assert withheld(run(0.12), "compiling takes")
     assert withheld(run(0.1), "compiling takes")
 
@@ -158,8 +160,8 @@ def test_growth_is_a_power_of_the_context_where_it_is_one() -> None:
         time_cell({"forward": spread_about(2e-5 * ctx**1.2, 1e-6 * ctx)}, ctx=ctx) for ctx in (256, 512, 1024, 2048)
     ]
     text = about(cells, "grows with the context").text
-    assert text.startswith("forward grows with the context as ctx^1.20 ± 0.0")
-    assert text.endswith("(256 to 2048, 4 sizes).")
+    assert text.startswith("forward time grows with the context length as ctx^1.20")
+    assert text.endswith("(4 contexts, 256 to 2048).")
 
 
 def test_growth_is_withheld_of_two_sizes_and_of_no_one_power() -> None:
@@ -173,9 +175,9 @@ def test_growth_is_withheld_of_two_sizes_and_of_no_one_power() -> None:
 
 
 def test_the_share_of_the_peak_names_the_peak_and_where_it_is_from() -> None:
-    text = about(first_report(), "hardware's peak").text
+    text = about(first_report(), "hardware's", "peak").text
     assert text.startswith(
-        "over the whole step, matrix products run at 7.1 % (small ctx 128) to 47 % (large ctx 512) of"
+        "over the whole step, matrix products reach 7.1 % (small ctx 128) to 47 % (large ctx 512) of"
     )
     assert "66.9 TFLOP/s (NVIDIA H100" in text
 
@@ -250,13 +252,42 @@ def test_a_knob_of_one_strategy_is_compared_though_the_first_cell_has_another() 
 def test_equal_arms_cannot_be_told_apart_and_that_is_said() -> None:
     samples = spread_about(0.1, 1e-3)
     cells = [time_cell({"forward": samples}, precision=precision) for precision in ("fp32", "bf16")]
-    assert about(cells, "differ").text.startswith("bf16 and fp32 do not differ significantly: 1.00")
+    assert about(cells, "differ").text == (
+        "bf16 and fp32 do not differ measurably in 10 steps; the 95 % interval of the ratio is 0.989–1.011, and more "
+        "steps would narrow it."
+    )
+
+
+def test_a_ratio_whose_interval_contains_one_is_not_stated() -> None:
+    dice = random.Random(3)
+    phases = {"forward": noisy(0.1, 0.4, dice)[:6], "backward": noisy(0.11, 0.4, dice)[:6]}
+    cell = time_cell(phases)
+    much = ratio(phases["backward"], phases["forward"])
+    assert contains_one(much)
+    text = about([cell], "backward and forward").text
+    assert text == (
+        "backward and forward do not differ measurably in 6 steps; the 95 % interval of the ratio is "
+        f"{interval(much)}, and more steps would narrow it."
+    )
+    assert withheld([cell], "backward takes")
+
+
+def test_an_end_of_a_range_whose_interval_contains_one_is_not_stated_as_a_ratio() -> None:
+    dice = random.Random(3)
+    unclear = time_cell({"forward": noisy(0.1, 0.3, dice), "backward": noisy(0.1, 0.3, dice)}, ctx=128)
+    clear = time_cell({"forward": noisy(0.1, 0.01, dice), "backward": noisy(0.4, 0.01, dice)}, ctx=256)
+    text = about([unclear, clear], "backward takes").text
+    assert re.fullmatch(
+        r"backward takes [34]\.\d\d× \(95 % CI [\d.–]+\) as long as forward at ctx 256\. At ctx 128, the two do not "
+        r"differ measurably \(95 % CI of the ratio [\d.–]+\)\.",
+        text,
+    ), text
 
 
 # --- chance
 
 
-CLAIMS = re.compile(r"as fast as|slower|the larger the model|the longer the context")
+CLAIMS = re.compile(r"as fast as|slower|speed-up grows")
 
 
 def null_run(dice: random.Random, noise: float, bf16: float = 1.0) -> list[TimeCellRecord]:
@@ -304,7 +335,7 @@ def test_growth_with_the_model_is_not_made_up() -> None:
         ]
 
     runs = 150
-    false = sum(any("the larger the model" in text for text in sentences(run())) for _ in range(runs))
+    false = sum(any("grows with model size" in text for text in sentences(run())) for _ in range(runs))
     assert false / runs <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / runs)
 
 

@@ -109,7 +109,7 @@ def test_what_was_seen_just_before_a_cell_holds_for_it() -> None:
     before = Reading(at_s=stream[started].at_s, other_processes=2)
     (cell,) = fold([*stream[:started], before, *stream[started:]]).cells
     assert [caution.message for caution in cell.cautions if caution.code == "gpu-shared"] == [
-        "2 other processes on the GPU"
+        "2 other processes used the GPU"
     ]
 
 

@@ -207,7 +207,7 @@ def test_knobs_are_compared_within_their_strategy_and_strategies_only_with_equal
     asked = {"size": "small", "ctx": 128, "ranks": 2, "strategy": "ddp,fsdp2", "reshard": "on,off"}
     record = runs.record(TimeSpec.model_validate({**asked, "bucket_mb": 5}))
     table = only(TABLES["reshard"](record))
-    assert table.title == "on against off"
+    assert table.title == "on vs. off"
     assert len(table.rows) == 1
     assert not TABLES["strategy"](record)
     assert not TABLES["bucket_mb"](record)

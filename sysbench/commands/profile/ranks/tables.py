@@ -308,15 +308,15 @@ def remarks(profiles: Profiles) -> Iterator[Remark]:
             spent = {"compute": "it computes longer", "idle": "it is idle longer"}
             yield Remark(
                 "finding",
-                f"{where}rank {late.rank} is late: {units.share(late.share)} of all waiting is for this rank, "
-                f"{units.seconds(late.waiting_ns * NS)} for each other rank in a step of "
-                f"{units.seconds(late.step_ns * NS)}, because {spent[late.cause]}",
+                f"{where}rank {late.rank} is late: {units.share(late.share)} of all waiting time is spent on it. In "
+                f"a step of {units.seconds(late.step_ns * NS)}, each other rank waits for it for "
+                f"{units.seconds(late.waiting_ns * NS)}, because {spent[late.cause]}",
             )
         clock = of.summary.clock
         if clock is not None:
             number = f"{clock.collectives} collective{'' if clock.collectives == 1 else 's'}"
             yield Remark(
                 "note",
-                f"{where}the ranks' clocks were compared by {number}, whose ends differ by "
+                f"{where}the ranks' clocks were compared by means of {number}, whose ends differ by "
                 f"{units.seconds(clock.residual_ns * NS)} (median)",
             )

@@ -34,7 +34,7 @@ class Panels {
       legend.append(item);
     }
     if (this.page.data.reserved) {
-      const item = element("li", null, { title: "the most the allocator took from the device" });
+      const item = element("li", null, { title: "peak of reserved memory" });
       item.append(element("i", null, { class: "dashed" }), "reserved", element("span", size(this.page.reservedPeak)));
       legend.append(item);
     }
@@ -123,7 +123,7 @@ class Panels {
     const title = document.getElementById("details-title");
     title.textContent = this.page.pinned === null ? "Allocation" : "Pinned allocation";
     if (allocation === null) {
-      const invitation = "Point at the timeline to see what is there. Click to keep it.";
+      const invitation = "Hover over the timeline to inspect an allocation; click to pin it.";
       panel.replaceChildren(element("p", invitation, { class: "quiet" }));
       return;
     }

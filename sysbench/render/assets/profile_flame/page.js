@@ -192,8 +192,8 @@ class Page {
     const calls = node.calls / this.data.steps;
     const what = [
       `${time(node.ns / this.data.steps)} per step`,
-      `${share(node.ns, this.root.ns)} of it`,
-      ...(this.focus === this.root ? [] : [`${share(node.ns, this.focus.ns)} of what is shown`]),
+      `${share(node.ns, this.root.ns)} of the step`,
+      ...(this.focus === this.root ? [] : [`${share(node.ns, this.focus.ns)} of the enlarged box`]),
       `${Number(calls.toFixed(2))} ${calls === 1 ? "call" : "calls"}`,
       ...(node.className ? [node.className] : []),
     ];

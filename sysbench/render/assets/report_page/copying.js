@@ -10,8 +10,8 @@ function listenToCopying(block) {
     button.textContent = `Copy ${name}`;
     button.addEventListener("click", async () => {
       const done = await copied(content);
-      button.textContent = done ? "Copied" : "Not allowed here";
-      say(done ? `copied as ${name}` : "this browser does not let a page copy");
+      button.textContent = done ? "Copied" : "Copying blocked";
+      say(done ? `copied as ${name}` : "the browser blocked copying");
       setTimeout(() => { button.textContent = `Copy ${name}`; }, 1500);
     });
     tools.append(button);

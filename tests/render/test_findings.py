@@ -1,0 +1,64 @@
+"""Numbers in sentences, and sentences without numbers where no difference was resolved."""
+
+from __future__ import annotations
+
+import pytest
+
+from sysbench.render.findings import contains_one, ratio_range, share_with_interval, unresolved, with_interval
+from sysbench.statistics import Ratio
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (Ratio(1.3, 1.299, 1.301), "1.30×"),
+        (Ratio(3.65, 3.61, 3.69), "3.65× (95 % CI 3.61–3.69)"),
+        (Ratio(3.65, None, None), "3.65×"),
+    ],
+)
+def test_an_interval_is_shown_if_its_ends_differ_from_the_ratio(found: Ratio, shown: str) -> None:
+    assert with_interval(found) == shown
+
+
+def test_a_share_is_shown_as_a_ratio_is() -> None:
+    assert share_with_interval(Ratio(0.054, 0.054, 0.0541)) == "5.4 %"
+    assert share_with_interval(Ratio(0.4, 0.2, 1.3)) == "40 % (95 % CI 20–100 %)"
+
+
+@pytest.mark.parametrize(
+    ("found", "contained"),
+    [(Ratio(2.24, 0.64, 3.86), True), (Ratio(2.24, 1.64, 3.86), False), (Ratio(1.0, None, None), False)],
+)
+def test_only_an_interval_contains_one(found: Ratio, contained: bool) -> None:
+    assert contains_one(found) == contained
+
+
+def test_a_ratio_whose_interval_contains_one_is_replaced_by_its_interval() -> None:
+    assert unresolved("bf16", "fp32", [(Ratio(2.24, 0.64, 3.86), 6)]) == (
+        "bf16 and fp32 do not differ measurably in 6 steps; the 95 % interval of the ratio is 0.64–3.86, and more "
+        "steps would narrow it"
+    )
+
+
+def test_of_several_cells_the_widest_interval_is_stated() -> None:
+    assert unresolved("a", "b", [(Ratio(1.2, 0.9, 1.5), 6), (Ratio(2.24, 0.64, 3.86), 10)], "call") == (
+        "a and b do not differ measurably in any of 2 cells with 6 to 10 calls each; the widest 95 % interval of a "
+        "ratio is 0.64–3.86, and more calls would narrow it"
+    )
+
+
+def test_what_is_resolved_to_be_equal_asks_for_no_more_steps() -> None:
+    assert unresolved("a", "b", [(Ratio(1.001, 0.998, 1.004), 40)]) == "a and b are equally fast to within 1 %"
+    assert unresolved("a", "b", [(Ratio(1.006, 1.002, 1.011), 40)]) == "a and b differ by less than 1 %"
+
+
+def test_an_interval_without_one_that_is_insignificant_is_said_to_be_of_too_few_steps() -> None:
+    assert unresolved("a", "b", [(Ratio(1.9, 1.89, 1.91), 6), (Ratio(1.9, 1.89, 1.91), 6)]) == (
+        "6 steps are too few, or vary too much, to tell whether a or b is faster in any of 2 cells: the ratio is 1.90×"
+    )
+
+
+def test_the_ends_of_a_range_have_the_same_decimals() -> None:
+    assert ratio_range(0.993, 1.27) == "0.99 to 1.27×"
+    assert ratio_range(1.001, 1.004) == "1.001 to 1.004×"
+    assert ratio_range(1.311, 1.309) == "1.31×"
