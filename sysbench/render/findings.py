@@ -92,7 +92,7 @@ def named(cells: Sequence[CellRecord], name: Namer, most: int = NAMED) -> str:
 def together_named(
     cells: Sequence[CellRecord], among: Sequence[CellRecord] | None = None, but: Iterable[str] = ()
 ) -> str:
-    """Name all cells, grouped by contexts: `small and large at ctx 128 and 256, and xl at ctx 128`.
+    """Name cells grouped by context length: `small and large at ctx 128 and 256, and xl at ctx 128`.
 
     Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `but`.
     """
@@ -187,8 +187,9 @@ def overlapping(one: Ratio, other: Ratio) -> bool:
 
 
 def loosely(found: Ratio, name: str) -> str:
-    """Format a ratio with its cell: `2.03× (small)`, or with the interval if not all digits are certain: `2.17× (small,
-    95 % CI 1.84–2.70)`.
+    """Format a ratio with the name of its cell: `2.03× (small)`.
+
+    The interval is added if not all digits are certain: `2.17× (small, 95 % CI 1.84–2.70)`.
     """
     if found.low is not None and found.high is not None and found.high - found.low > 2 * LOOSE * found.value:
         return f"{units.ratio(found.value)} ({name}, 95 % CI {interval(found)})"
@@ -209,7 +210,7 @@ def percentage(found: Pooled) -> str:
 
 
 def exponent(law: PowerLaw, symbol: str) -> str:
-    """`N^1.97 ± 0.03`, or `N^2.00` if the uncertainty rounds to 0."""
+    """Format the exponent of a power law: `N^1.97 ± 0.03`, or `N^2.00` if the uncertainty rounds to 0."""
     uncertainty = f"{law.half_width:.2f}"
     return f"{symbol}^{law.exponent:.2f}{f' ± {uncertainty}' * (uncertainty != '0.00')}"
 
@@ -220,7 +221,7 @@ def _up(value: float, decimals: int) -> float:
 
 
 def share_with_interval(found: Ratio) -> str:
-    """Format a share with its interval, which ends at 100 %: `7.3 % (95 % CI 7.1–7.4 %)`.
+    """Format a share with its interval, cut off at 100 %: `7.3 % (95 % CI 7.1–7.4 %)`.
 
     The interval is left out if both of its ends round to the share.
     """

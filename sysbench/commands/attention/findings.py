@@ -345,7 +345,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
 
 
 def _fastest(cells: Cells, dim: int | None) -> Iterator[Finding]:
-    """Yield the fastest implementations by length, and the crossovers between them.
+    """Yield the fastest implementation for each range of lengths, and the crossovers between the fastest ones.
 
     An implementation that is always fastest is compared with the slowest one, at the longest N where they differ.
     """
@@ -414,7 +414,10 @@ def _with_interval(pair: Compared) -> str:
 
 
 def _compiled(cells: Cells, dim: int | None) -> Iterator[Finding]:
-    """Yield compiled compared with naive, for each phase, at the shortest and the longest common sequence."""
+    """Yield a comparison of compiled with naive attention for each phase.
+
+    It covers the shortest and the longest sequence for which both have times.
+    """
     for quantity in TIMES:
         pairs = compared(cells, "naive", "compiled", quantity)
         ends = pairs[:1] + pairs[1:][-1:]
@@ -432,7 +435,10 @@ def _compiled(cells: Cells, dim: int | None) -> Iterator[Finding]:
 
 
 def _grows(cells: Cells, here: Cells) -> Iterator[Finding]:
-    """Yield growth in N, and growth of times in d at the longest sequence; equal statements share a sentence."""
+    """Yield how quantities grow with N, and how times grow with d at the longest sequence.
+
+    Implementations with identical statements share a sentence.
+    """
     dim, every_dim = usual_dim(cells), dims(cells)
     timed = [cell for cell in cells if value(cell, "forward") is not None]
     complete = [row for row in alike(timed, "implementation", "dim") if dims(row) == every_dim]
@@ -464,7 +470,7 @@ def _tells(each: Growth) -> bool:
 
 
 def _together(growths: Sequence[Growth]) -> str:
-    """`forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384.`
+    """Describe growth: `forward grows as N^1.97 ± 0.03 and backward as N^1.99 over 4 sizes from N 1024 to 16384.`
 
     Quantities that follow no single power law come last, each with its exponents at both ends.
     """
@@ -500,7 +506,7 @@ def _longest(cells: Iterable[AttentionCellRecord], name: str) -> AttentionCellRe
 
 
 def _phases(cells: Cells, dim: int | None) -> Iterator[Finding]:
-    """Yield the ratio of backward to forward time, at the longest sequence of each implementation."""
+    """Yield the ratio of backward to forward time at the longest sequence of each implementation."""
     both = [cell for cell in cells if value(cell, "forward") and value(cell, "backward")]
     by_length: dict[int, list[tuple[str, AttentionCellRecord]]] = {}
     for name in implementations(cells):
@@ -522,7 +528,7 @@ def _phases(cells: Cells, dim: int | None) -> Iterator[Finding]:
 
 
 def _kept(cells: Cells, dim: int | None) -> Iterator[Finding]:
-    """Yield the memory saved for backward besides inputs and output, relative to naive and fused attention."""
+    """Yield the memory saved for backward besides inputs and output, compared with naive and fused attention."""
     known = [cell for cell in cells if cell.saved_bytes is not None]
     grouped: dict[tuple[int, str], list[AttentionCellRecord]] = {}
     for name in implementations(cells):
@@ -542,7 +548,7 @@ def _kept(cells: Cells, dim: int | None) -> Iterator[Finding]:
 
 
 def _ends(cells: Cells) -> Iterator[Finding]:
-    """Yield one sentence per frontier; head dimensions with the same frontier share it."""
+    """Yield one sentence per frontier; head dimensions with the same frontier share a sentence."""
     grouped: dict[tuple[str, int | None, int, tuple[int, ...]], list[Frontier]] = {}
     for each in frontier(cells):
         # If a longer sequence fits, the length is not why memory ran out.

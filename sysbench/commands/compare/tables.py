@@ -378,7 +378,7 @@ def _gate(found: Comparison) -> Iterator[Remark]:
 
 
 def _gate_verdict(gate: GateRecord) -> str:
-    """Describe the result: `gate failed: 1 of 6 times, peaks and cells regressed by more than 3 %`."""
+    """Describe the result of the gate: `gate failed: 1 of 6 times, peaks and cells regressed by more than 3 %`."""
     held = gate.passed + len(gate.failed)
     share = _percent(gate.share)
     if gate.failed:

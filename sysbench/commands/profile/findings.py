@@ -208,7 +208,7 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
 
 
 def _leaders_elsewhere(each: Sequence[Leading]) -> str:
-    """Describe the leading kernels of backward and the whole step in sentences, if all cells agree on them."""
+    """Describe the leading kernels of backward and of the whole step in sentences, where all cells agree."""
     same, others = [], []
     for what in ("backward", "the step"):
         found = [leading(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]

@@ -38,7 +38,9 @@ _STATED: Final = re.compile(r"[^:]*\b(predicted|simulated)\b[^:]*:", re.IGNORECA
 
 
 def _finding(finding: Finding, of: str = "") -> Remark:
-    """Return a finding with its origin, unless it was measured or states it: `Simulated: 2.7b: the peak is 3.0 GiB.`"""
+    """Return a finding with its origin, unless it was measured or names its origin itself: `Simulated: 2.7b: the peak
+    is …`.
+    """
     mark = MARKS[finding.origin]
     stated = _STATED.match(finding.text) is not None
     text = f"{mark.capitalize()}: {finding.text}" if mark and not stated else finding.text
