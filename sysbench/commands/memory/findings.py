@@ -351,7 +351,7 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _explained(cell: MemoryCellRecord, group: AllocationGroup) -> str:
-    """Describe a group of allocations: `32 × 128.0 MiB of activations from attention.py:56 (batch 4 × heads 32 × …)`."""
+    """Describe a group of allocations: `32 × 128.0 MiB of activations from attention.py:56 (batch 4 × heads 32 …)`."""
     product = _product(cell, group)
     frame = group.stack[0] if group.stack else None
     line = f" from {PurePath(frame.filename.replace(chr(92), '/')).name}:{frame.line}" if frame and frame.line else ""
