@@ -65,7 +65,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     outcome: Outcome = "ok"
     detail = trace = None
     try:
-        with device.computing_on(_threads(request)), _ranks(request):
+        with device.using_threads(_threads(request)), _ranks(request):
             for event in of_package(request.package).measured(request.cell, request.device, request.artifact):
                 channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.

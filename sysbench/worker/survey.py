@@ -93,7 +93,7 @@ def _cuda_problem(torch: Any) -> str | None:
 def _devices(torch: Any) -> list[dict[str, Any]]:
     from sysbench.lab import devices as device_facts
 
-    return device_facts.available()
+    return device_facts.available_device_fields()
 
 
 def _cudnn(torch: Any) -> str | None:

@@ -44,7 +44,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import Outcome, RunStatus
-from sysbench.statistics import enough
+from sysbench.statistics import has_enough_samples
 
 BETWEEN_READINGS_S = 1.0
 
@@ -206,7 +206,7 @@ def measured(
             allocator.reset_peaks(account.device)
             taken: list[float] = []
             try:
-                while not enough(taken, cell.steps or 1, cell.until, cell.max_steps):
+                while not has_enough_samples(taken, cell.steps or 1, cell.until, cell.max_steps):
                     times = once()
                     account.take(len(taken), times, warmup=False)
                     taken.append(times.wall_s)
