@@ -74,7 +74,7 @@ class TraceReader:
             raise TypeError(f"{cell.kind} leaves no trace")
         yield StageEntered(at_s=time.time(), cell=cell.key, stage="reading")
         if cell.profiler == "nsys":
-            nsys.complete(trace)
+            nsys.convert_raw_stream(trace)
         readings: list[RankReading] = []
         for rank, path in enumerate(paths_of_ranks(trace, cell.workers)):
             if not path.is_file():

@@ -97,14 +97,14 @@ def _planned(
         earlier.predicted_s |= prediction.durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
         return planned, earlier
     from sysbench.engine.launchers import PlainLauncher
-    from sysbench.engine.process import launched_ahead
+    from sysbench.engine.process import prelaunched
 
-    ahead.enter_context(launched_ahead(PlainLauncher()))
+    ahead.enter_context(prelaunched(PlainLauncher()))
     # While the worker imports torch, import what asks it, and what carries out the runs.
     from sysbench.commands.run import runs  # noqa: F401
-    from sysbench.engine.devices import devices_here
+    from sysbench.engine.devices import list_devices
 
-    devices = devices_here()
+    devices = list_devices()
     planned = plan(experiment, overrides, tuple(dict.fromkeys(device.type for device in devices)))
     return planned, measured_before(options.out, {device.name for device in devices})
 
