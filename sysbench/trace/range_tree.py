@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from sysbench.trace.columns import Nesting, depths, distinct, grouped, looked_up
+from sysbench.trace.columns import Nesting, depths, distinct, take_or_none, unique_with_inverse
 from sysbench.trace.recording import NONE, Integers, Ranges
 from sysbench.trace.summary import PHASES
 
@@ -77,12 +77,12 @@ class RangeTree:
 
     def module_at(self, thread: Integers, at_ns: Integers) -> Integers:
         """For each time on a thread, return the position of the module in `modules`; 0 outside all ranges."""
-        return np.maximum(looked_up(self.module, self.at(thread, at_ns)), 0)
+        return np.maximum(take_or_none(self.module, self.at(thread, at_ns)), 0)
 
     def milestone_at(self, at_ns: Integers) -> Integers:
         """For each time, return the index of the innermost step or phase range on any thread; NONE if there is none."""
         found = self.milestones.innermost(np.zeros(len(at_ns), np.int64), at_ns)
-        return looked_up(self.milestone, found)
+        return take_or_none(self.milestone, found)
 
 
 _STEP: Final = len(PHASES)
@@ -171,7 +171,7 @@ class _Modules:
 
     def numbered(self, outer: Integers, name: Integers) -> Integers:
         """Return the number of each module, given its parent's number and the index of its own name."""
-        pairs, which = grouped(outer * len(self._names) + name)
+        pairs, which = unique_with_inverse(outer * len(self._names) + name)
         below = []
         for pair in pairs.tolist():
             around, own = divmod(pair, len(self._names))

@@ -102,7 +102,7 @@ def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="writing")
     whole = recording(step.found, artifact.name)
     try:
-        window.write(artifact, window.cut(whole, window.find(whole, None), sys.maxsize), sys.maxsize)
+        window.write(artifact, window.extract_slice(whole, window.find_window(whole, None), sys.maxsize), sys.maxsize)
     except OSError as error:
         raise cannot_write(artifact, error) from error
 
