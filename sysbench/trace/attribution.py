@@ -151,7 +151,7 @@ def _append_launches(work: Table, launches: Table) -> None:
 
 
 def _slice_boundaries(operators: Table, work: Table) -> list[int]:
-    """Return a small set of times at which no operator is open, with at least ROWS rows between any two."""
+    """Return a small set of times at which no operator is open, with at least MIN_SLICE_ROWS rows between any two."""
     tables = [(operators, START), *([(work, _LAUNCH_TIME)] if len(work) else [])]
     if sum(len(table) for table, _ in tables) <= MIN_SLICE_ROWS:
         return []

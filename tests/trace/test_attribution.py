@@ -78,7 +78,7 @@ def test_a_summary_made_of_slices_is_that_of_the_whole(trace: Trace, rows: int) 
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
         for module in (attribution, kernel_time):
-            patch.setattr(module, "ROWS", rows)
+            patch.setattr(module, "MIN_SLICE_ROWS", rows)
         patch.setattr(attribution, "BATCH_OPERATORS", rows)
         patch.setattr(kernel_statistics, "_BATCH_CALLS", rows)
         patch.setattr(trace_recording, "_CHUNK_ROWS", 3)
@@ -90,7 +90,7 @@ def test_a_training_step_is_cut_between_its_operators() -> None:
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
         for module in (attribution, kernel_time):
-            patch.setattr(module, "ROWS", 20)
+            patch.setattr(module, "MIN_SLICE_ROWS", 20)
         assert len(list(attribution.slice_recording(recording(trace))[1])) > 5
         assert summarise(recording(trace)) == whole
 

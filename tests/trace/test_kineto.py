@@ -254,7 +254,7 @@ def test_damage_costs_no_event_before_it_and_its_place_is_said(
     slow_passes: list[int] = []
     walked = kineto_events.decode_one_by_one
     for module in (kineto, kineto_events):
-        monkeypatch.setattr(module, "walked", lambda *given: slow_passes.append(1) or walked(*given))
+        monkeypatch.setattr(module, "decode_one_by_one", lambda *given: slow_passes.append(1) or walked(*given))
     events = [json.dumps(event, default=float).encode() for event in kineto_files.events(40)]
     at = [number for number, event in enumerate(events) if b"cpu_op" in event][operator]
     before = HEADER.encode() + b",".join(events[:at])

@@ -81,7 +81,7 @@ _UNINFORMATIVE: Final = frozenset(
 
 
 def short_name(name: str) -> str:
-    """Return the short form of a kernel's name, at most LONGEST characters long."""
+    """Return the short form of a kernel's name, at most MAX_LENGTH characters long."""
     text = name[:_MAX_READ].removeprefix(_ENGINE)
     if _CODE.search(text):
         cleaned = text

@@ -224,7 +224,7 @@ class OperatorSums:
         return [*self._rows(self._by_name), *self._rows(self._by_shapes)]
 
     def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:
-        """Return one row per key, sorted by self time on the device, then on the host; at most MOST_OPERATORS."""
+        """Return one row per key, sorted by self time on the device, then on the host; at most MAX_OPERATORS."""
         keys, *columns = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
         groups, calls, self_host, total_host, self_device, total_device = sum_by_key(keys, *columns)
         order = np.lexsort((-self_host, -self_device))[:MAX_OPERATORS].tolist()

@@ -223,7 +223,7 @@ class Timeline:
 def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
     """Return the timeline of the last step that all ranks have; None if they have no step in common.
 
-    Readings must have been made with `compute`. Pauses of at most 1/RESOLUTION of the step are closed, which bounds the
+    Readings must have been made with `compute`. Pauses of at most 1/MAX_PAUSES of the step are closed, which bounds the
     size of the result for any trace.
     """
     first, *others = (reading.steps for reading in readings.values())
