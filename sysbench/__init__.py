@@ -1,6 +1,6 @@
-"""sysbench measures, simulates and explains time and memory of Transformer training steps.
+"""sysbench measures, simulates and explains the time and memory of Transformer training steps.
 
-Its functions (`load`, `run`, `measure`, `record`, …) and the specs of runs (`TimeSpec`, …) are imported on first use.
+The functions (`load`, `run`, `measure`, `record`, …) and the spec classes (`TimeSpec`, …) are imported on first use.
 """
 
 TYPE_CHECKING = False  # `typing` takes longer to import than everything else here

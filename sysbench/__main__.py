@@ -1,4 +1,4 @@
-"""`python -m sysbench` and the `sysbench` script."""
+"""Entry point of `python -m sysbench` and of the `sysbench` script."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line and exit. From here on, an interrupting signal results in one line and exit code 130."""
+    """Run the command line and exit. Interrupt signals lead to exit code 130, even during imports."""
     code: str | int | None = INTERRUPTED
     interrupted_by: str | None = "a signal"
     try:
@@ -44,9 +44,10 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Launch a worker if one will be needed, before the command line is parsed, which takes a while; then run it.
+    """Run the command line, with a worker launched in advance if one will probably be needed.
 
-    If the command line turns out to be invalid, the worker ends with the command.
+    The worker starts while this process is still parsing the command line. If the command line turns out to be invalid,
+    the worker is stopped.
     """
     # Collections every 700 objects, the default, took a third of the time to show a run of 10,000 cells.
     gc.set_threshold(100_000)
@@ -71,7 +72,7 @@ def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
 
 
 def measures(words: Sequence[str]) -> bool:
-    """Whether a command line probably measures something."""
+    """Whether a command line probably needs a worker, judged before it is parsed."""
     from sysbench.command import runnable
 
     options = {word.partition("=")[0] for word in words}

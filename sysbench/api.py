@@ -14,7 +14,7 @@ And for a training loop of your own:
             with sysbench.phase("forward"):
                 …
 
-All errors raise SysbenchError with the one-line message that the command line prints.
+Errors are raised as SysbenchError, with the one-line message that the command line would print.
 """
 
 from __future__ import annotations
@@ -44,32 +44,35 @@ if TYPE_CHECKING:
 
 
 class Result(ABC):
-    """A result with tables; a notebook shows the command line's default tables."""
+    """Base class of results.
+
+    A result consists of tables. A notebook displays the tables that the command line shows by default.
+    """
 
     @property
     @abstractmethod
     def tables(self) -> tuple[str, ...]:
-        """Names of all tables that `rows` accepts; a particular result may lack some of them."""
+        """Names of all tables that `rows` accepts; a given result may lack some of these tables."""
 
     @property
     @abstractmethod
     def _long_table(self) -> str:
-        """Name of the default table."""
+        """Name of the table that `rows` returns by default."""
 
     @abstractmethod
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
-        """Return the named tables, or the default ones, with their remarks."""
+        """Return the named tables with their remarks; without names, the default tables."""
 
     @abstractmethod
     def to_json(self) -> str:
         """Return the whole result as JSON, as `--json` writes it."""
 
     def rows(self, table: str | None = None) -> list[dict[str, Value]]:
-        """Return the rows of a table, by default of the one that `--format csv` writes.
+        """Return the rows of a table; by default, of the table that `--format csv` writes.
 
-        The keys are the CSV headings, which include units (`median_s`, `allocated_peak_bytes`), and are the same for
-        all rows; numbers are in base units and not rounded, and missing values are None. Raises SysbenchError for a
-        table that does not exist or that this result does not have.
+        The keys are the CSV headings, which include units (`median_s`, `allocated_peak_bytes`), and all rows have the
+        same keys. Numbers are in base units and not rounded; missing values are None. Raises SysbenchError if the table
+        does not exist or this result lacks it.
         """
         from sysbench.render.csv import tidy
 
@@ -86,7 +89,7 @@ class Result(ABC):
 
 
 class Run(Result):
-    """A run that measured or simulated cells; `record` holds its complete result."""
+    """A measured or simulated run; `record` holds its complete result."""
 
     def __init__(self, record: RunRecord[Any]) -> None:
         self.record = record
@@ -97,20 +100,20 @@ class Run(Result):
 
     @property
     def cells(self) -> list[Any]:
-        """The record of each cell, in the class of its command: TimeCellRecord, MemoryCellRecord, …"""
+        """Records of the cells; their class depends on the command: TimeCellRecord, MemoryCellRecord, …"""
         return self.record.cells
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of all tables of the command; a particular run may lack some of them."""
+        """Names of all tables of the command; a given run may lack some of these tables."""
         return tuple(measuring(self.record.kind).part("tables"))
 
     def to_json(self) -> str:
-        """Return the record, as stored next to the log."""
+        """Return the record as JSON, as in the record file next to the log."""
         return self.record.model_dump_json(indent=1)
 
     def save(self, path: str | Path) -> None:
-        """Write the record to a file, which `load` and the command line read; raises SysbenchError."""
+        """Write the record to a .json file for `load` and the command line; raises SysbenchError on failure."""
         from sysbench.log.storage import write_atomically
 
         if Path(path).suffix != ".json":
@@ -128,7 +131,7 @@ class Run(Result):
 
 
 class Profile(Result):
-    """A trace of any program by torch.profiler or nsys, with its `summary`."""
+    """A trace of any program, recorded with torch.profiler or nsys; `summary` holds its contents."""
 
     def __init__(self, summary: ProfileSummary) -> None:
         self.summary = summary
@@ -139,11 +142,11 @@ class Profile(Result):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of all tables of a trace; a particular trace may lack some of them."""
+        """Names of all tables of a trace; a given trace may lack some of these tables."""
         return tuple(name for name in measuring("profile").part("tables") if name != "summary")
 
     def to_json(self) -> str:
-        """The summary, as `sysbench profile --from FILE --json` writes it."""
+        """Return the summary as JSON, as `sysbench profile --from FILE --json` writes it."""
         from sysbench.commands.profile.record import TraceRecord
 
         return TraceRecord(summaries=[self.summary]).model_dump_json(indent=1)
@@ -159,7 +162,7 @@ class Profile(Result):
 
 
 class Snapshot(Result):
-    """A memory snapshot of any program, with its device's memory over time as `timeline`."""
+    """A memory snapshot of any program; `timeline` shows the device's memory over time."""
 
     def __init__(self, timeline: Timeline, name: str) -> None:
         self.timeline = timeline
@@ -173,13 +176,13 @@ class Snapshot(Result):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of all tables of a snapshot; a particular snapshot may lack some of them."""
+        """Names of all tables of a snapshot; a given snapshot may lack some of these tables."""
         from sysbench.commands.memory.snapshot_tables import TABLES
 
         return tuple(TABLES)
 
     def to_json(self) -> str:
-        """The tables, as `sysbench memory --from FILE --json` writes them."""
+        """Return the tables as JSON, as `sysbench memory --from FILE --json` writes them."""
         from sysbench.render.csv import sheet_json
 
         return sheet_json(self._sheet())
@@ -195,9 +198,9 @@ class Snapshot(Result):
 
 
 def load(name: str | Path) -> Run:
-    """Load an earlier run: the path of its log or record, or its name in `runs/`, such as `latest` or `time:latest~1`.
+    """Load an earlier run by the path of its log or record, or by its name in `runs/` (`latest`, `time:latest~1`).
 
-    Raises SysbenchError for a name that matches no run or several, and for a file that cannot be read.
+    Raises SysbenchError if the name matches no run or several, or if the file cannot be read.
     """
     from sysbench.log import runs
 
@@ -208,13 +211,13 @@ def load(name: str | Path) -> Run:
 
 
 def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = None, **options: object) -> Run:
-    """Measure or simulate in a worker process; log and record are written to `runs/`, as by the command line.
+    """Measure or simulate in a worker process, and write a log and a record to `runs/`, as the command line does.
 
     `what` is a spec (`TimeSpec(size="tiny")`) or a command line (`"time --size tiny"`). `options` are the command's
     options by field name (`out="elsewhere"`, `timeout_s=60`, `force=True`). `progress` is called with every event as
-    it is written to the log; nothing is printed. A cell that fails is in the record with its outcome. Raises
-    SysbenchError where the command line would exit with an error. Ctrl-C ends the run cleanly: earlier results are
-    returned, with the status `interrupted`.
+    it is written to the log; nothing is printed. A failed cell raises nothing: its record holds the outcome. Raises
+    SysbenchError where the command line would exit with an error. Ctrl-C ends the run cleanly and returns the results
+    so far, with the status `interrupted`.
     """
     from sysbench.commands import running
     from sysbench.spec.validation import validated
@@ -250,13 +253,14 @@ def measure(
 ) -> Run:
     """Measure your own training step in this process, with the clocks, statistics and cautions of `sysbench time`.
 
-    `step` is a function, or a mapping from phases to functions, called in its order: `{"forward": f, …}`. Inside a
-    function, mark phases with `with sysbench.phase("forward"):`; `phases` lists the allowed names. `device` is where
-    the step runs: a name or a torch.device; default: the current GPU, else the CPU. `warmup`, `steps`, `until`,
-    `max_steps` and `sync` are as on the command line; `tokens` is the number of tokens per step, for a throughput.
-    The record is written to `save`, or later with `Run.save`. `progress` is called between steps with every event.
+    `step` is a function, or a mapping from phase names to functions (`{"forward": f, …}`), which are called in the
+    order of the mapping. Inside a function, mark phases with `with sysbench.phase("forward"):`; `phases` lists the
+    allowed names. `device` is where the step runs, a name or a torch.device; default: the current GPU, else the CPU.
+    `warmup`, `steps`, `until`, `max_steps` and `sync` are as on the command line. `tokens` is the number of tokens per
+    step, from which throughput is computed. The record is written to `save`, or later with `Run.save`. `progress` is
+    called between steps with every event.
 
-    Raises SysbenchError for invalid arguments, and propagates exceptions of the step; earlier steps are saved.
+    Raises SysbenchError for invalid arguments. Exceptions raised by the step propagate; earlier steps are saved.
     """
     from sysbench.commands.loop.measure import measured
     from sysbench.commands.loop.spec import LoopSpec
@@ -271,7 +275,7 @@ def measure(
 
 
 class Recording:
-    """The recording that `with sysbench.record(…) as recording:` returns; `run` is set when the block ends."""
+    """Result of `with sysbench.record(…) as recording:`; `run` is None until the block ends."""
 
     run: Run | None = None
 
@@ -292,12 +296,12 @@ def record(
     """Record the loop in this block: the times of its steps and phases, and its peak memory.
 
     Mark phases with `with sysbench.phase("forward"):`. A step ends when its first phase begins again, or at
-    `sysbench.step()`. The first `warmup` steps do not count, and after `max_steps` more steps nothing is recorded.
-    The record is written to `path` (.json) however the block ends. `trace` names a file for a trace of three steps
-    (.json, .json.gz), which do not count either. `name` defaults to the name of the file; the other arguments are
-    those of `measure`.
+    `sysbench.step()`. The first `warmup` steps do not count, and nothing is recorded after `max_steps` more steps.
+    The record is written to `path` (.json) even if the block raises. `trace` names a file (.json, .json.gz) for a trace
+    of three steps, which do not count either. `name` defaults to the stem of `path`; the other arguments are those of
+    `measure`.
 
-    Raises SysbenchError before the block starts if it cannot be recorded, and for a mark in the wrong place.
+    Raises SysbenchError before the block if recording is not possible, and inside the block for a misplaced mark.
     """
     from sysbench.commands.loop.recording import Recorder
     from sysbench.commands.loop.spec import LoopSpec
@@ -319,14 +323,14 @@ def record(
 
 
 def read_trace(path: str | Path) -> Profile:
-    """Read and summarise a trace of torch.profiler (JSON) or nsys (SQLite); raises SysbenchError for other files."""
+    """Read and summarise a trace from torch.profiler (JSON) or nsys (SQLite); raises SysbenchError for other files."""
     from sysbench.trace import traces
 
     return Profile(traces.summary_of(traces.read(Path(path))))
 
 
 def read_snapshot(path: str | Path) -> Snapshot:
-    """Read a snapshot of `torch.cuda.memory._dump_snapshot` or sysbench, plain or gzipped.
+    """Read a snapshot file written by `torch.cuda.memory._dump_snapshot` or by sysbench, plain or gzipped.
 
     Nothing in the file is executed. Raises SysbenchError for other files.
     """
@@ -337,7 +341,7 @@ def read_snapshot(path: str | Path) -> Snapshot:
 
 
 def _typed(line: str) -> tuple[Command, Given, Given]:
-    """Parse a command line into the command, its spec's values, and its options."""
+    """Parse a command line; return the command, the given fields of its spec, and the given options."""
     from sysbench.spec.command_options import given
 
     try:

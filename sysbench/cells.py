@@ -1,7 +1,4 @@
-"""The axes of cells, and groups of cells that agree in all but some axes.
-
-The title, the phrase and the role of each axis are defined only here.
-"""
+"""The axes of cells, with their titles, phrases and roles; grouping and naming of cells by axis."""
 
 from __future__ import annotations
 
@@ -11,15 +8,17 @@ from typing import Any, Literal, TypeVar
 
 from sysbench.log.records import CellRecord
 from sysbench.render.table import Cell, Column
+from sysbench.spec.cell import RunSpec
 from sysbench.spec.ranks import KNOBS
+from sysbench.spec.validation import option_name
 
 
 @dataclass(frozen=True)
 class Axis:
     """One axis: its title in column headings, and the phrase for its values in sentences.
 
-    Its role says how two cells that differ in this axis differ: in the `machine` they ran on, their `extent`, their
-    `work`, their `choice` of implementation, or the `effort` of the measurement.
+    `role` says what an axis describes: the `machine`, the `extent` of the problem, the kind of `work`, a `choice` of
+    implementation, or the `effort` of the measurement.
     """
 
     title: str
@@ -30,14 +29,16 @@ class Axis:
     unset: str = "none"
     """Phrase for a cell without a value."""
     left_out: object = None
-    """Value of cells that are stored without it."""
+    """Value that the axis has in cells stored without it."""
+    plural: str = ""
+    """Noun for the values of an axis that has several values by default."""
 
     def said(self, value: object) -> str:
-        """`ctx 512`, `bf16`, `5 warm-ups`."""
+        """Return the phrase for a value: `ctx 512`, `bf16`, `5 warm-ups`."""
         if value is None:
             return self.unset
         if isinstance(value, str) and ":" in value:
-            return value  # code of the user's, or a device, names itself
+            return value  # a reference to the user's code, or a device, needs no phrase
         return self.phrase.format(value) + ("s" if self.counted and value != 1 else "")
 
 
@@ -57,8 +58,8 @@ AXES: Mapping[str, Axis] = {
     "size": Axis("size", "extent"),
     "batch": Axis("batch", "extent", "batch {}"),
     "grad_accum": Axis("grad accum", "extent", "grad accum {}", unset="grad accum 1", left_out=1),
-    "ctx": Axis("ctx", "extent", "ctx {}"),
-    "mode": Axis("mode", "work"),
+    "ctx": Axis("ctx", "extent", "ctx {}", plural="context lengths"),
+    "mode": Axis("mode", "work", plural="modes"),
     "attention": Axis("attention", "choice", "{} attention"),
     "execution": Axis("execution", "choice"),
     "optimizer": Axis("optimizer", "choice", "{} AdamW"),
@@ -69,7 +70,7 @@ AXES: Mapping[str, Axis] = {
     "heads": Axis("heads", "extent", "{} heads", unset="no heads"),
     "implementation": Axis("implementation", "choice"),
     "dim": Axis("d_model", "extent", "d {}"),
-    "seq": Axis("seq_len", "extent", "N {}"),
+    "seq": Axis("seq_len", "extent", "N {}", plural="sequence lengths"),
     "part": Axis("part", "work"),
     "profiler": Axis("profiler", "choice", "with {}"),
     "active": Axis("active", "effort", "{} profiled step", counted=True),
@@ -80,7 +81,7 @@ AXES: Mapping[str, Axis] = {
 TITLES: Mapping[str, str] = {name: axis.title for name, axis in AXES.items()}
 
 CHOICES = ("precision", "execution", "attention", "optimizer", "strategy", *KNOBS, "threads")
-"""Choices of how a training step is computed, the most frequently compared first."""
+"""Axes that choose how a training step is computed, the most frequently compared first."""
 
 _SUBJECT = (
     "size",
@@ -99,7 +100,7 @@ _SUBJECT = (
 )
 
 Axes = Mapping[str, Any]
-"""The complete spec of a cell, as `TimeCell.model_dump()` returns it."""
+"""All axes of a cell with their values, as returned by `TimeCell.model_dump()`."""
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
@@ -107,7 +108,7 @@ AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 
 def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
-    """Return the specs of recorded cells."""
+    """Return the axes of each recorded cell, with their values."""
     return [cell.axes for cell in cells]
 
 
@@ -117,13 +118,16 @@ def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def known(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """Return the axes that any of these cells has."""
+    """Return the axes that at least one of these cells has."""
     there = set().union(*cells)
     return tuple(axis for axis in AXES if axis in there)
 
 
 def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
-    """Group cells that agree on all axes except these, in the order of the run; `size` includes the dimensions."""
+    """Group cells that agree in all axes except those in `but`, in the order of the run.
+
+    With `size` in `but`, the model's dimensions may differ, too.
+    """
     free = {*but, "model"} if "size" in but else set(but)
     found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
     for cell in cells:
@@ -132,12 +136,12 @@ def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
 
 
 def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
-    """Return the values of an axis, in the order of the run."""
+    """Return the distinct values of an axis, in the order of the run."""
     return list(dict.fromkeys(cell.axes.get(axis) for cell in cells))
 
 
 def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> Iterator[tuple[AnyCell, AnyCell]]:
-    """Yield pairs of cells that differ in one axis only, with these two values."""
+    """Yield pairs of cells that differ only in `axis`, with the value `base` in the first and `other` in the second."""
     for row in alike(cells, axis):
         by_value = {cell.axes.get(axis): cell for cell in row}
         if base in by_value and other in by_value:
@@ -148,20 +152,23 @@ def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> I
 
 
 def phrase(axis: str, value: object) -> str:
-    """Return one axis and its value as a phrase: `ctx 512`, `bf16`, `5 warm-ups`, `no heads`."""
+    """Return the phrase for a value of an axis: `ctx 512`, `bf16`, `5 warm-ups`, `no heads`."""
     return AXES[axis].said(value) if axis in AXES else str(value)
 
 
 def label(cell: Axes, axes: Sequence[str]) -> str:
-    """Name a cell by these axes: `small ctx 128 bf16`; without any, by its size, implementation or kind."""
+    """Name a cell by its values on these axes: `small ctx 128 bf16`.
+
+    Without axes, the name is the cell's size, implementation, name or kind.
+    """
     named = " ".join(filter(None, (phrase(axis, cell.get(axis)) for axis in axes)))
     return named or str(cell.get("size") or cell.get("implementation") or cell.get("name") or cell["kind"])
 
 
 def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """Return the axes in which all cells agree, as phrases.
+    """Return phrases for the axes in which all cells agree.
 
-    The optimizer is included only for `train`, and eager execution is omitted.
+    The optimizer is included only for training; eager execution, the default, is omitted.
     """
     if not cells:
         return ()
@@ -182,13 +189,28 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """Return the measurement effort that all cells share: `5 warm-ups`, `10 steps`."""
+    """Return phrases for the warm-ups and steps, if all cells have the same number: `5 warm-ups`, `10 steps`."""
     differing = varying(cells)
     return tuple(
         phrase(axis, cells[0][axis])
         for axis in ("warmup", "steps")
         if cells and axis in cells[0] and axis not in differing
     )
+
+
+def by_default(spec: RunSpec) -> str:
+    """Say which axes have several values although none was given: `2 modes (forward, train); choose with --mode`.
+
+    Empty if there are none.
+    """
+    cells, counted, flags = list(spec.cells()), [], []
+    for name, axis in AXES.items():
+        if axis.plural and name in type(spec).model_fields and name not in spec.model_fields_set:
+            values = list(dict.fromkeys(str(getattr(cell, name)) for cell in cells))
+            if len(values) > 1:
+                counted.append(f"{len(values)} {axis.plural} ({', '.join(values)})")
+                flags.append(option_name(type(spec), name))
+    return f"{' and '.join(counted)}; choose with {' and '.join(flags)}" if counted else ""
 
 
 # --- tables
@@ -200,5 +222,5 @@ def columns(axes: Sequence[str]) -> tuple[Column, ...]:
 
 
 def values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
-    """Return the contents of those columns for one cell."""
+    """Return the values of one cell for the columns of these axes."""
     return tuple(cell.get(axis, AXES[axis].left_out) for axis in axes)

@@ -1,6 +1,6 @@
-"""The command line: the only entry point, and the only place that exits.
+"""The command line: the `sysbench` application with its commands.
 
-Defines the `sysbench` application with its commands, and turns every error into one line and an exit code.
+All errors are converted here to one line on stderr and an exit code.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Examples:
 WRONG_PATH = {
     errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
 }  # fmt: skip
-"""Errors caused by an invalid path; all other errors are caused by the machine."""
+"""Errors of file operations caused by an invalid path; all others are caused by the machine."""
 
 
 def application(words: Sequence[str]) -> typer.Typer:
-    """Create the command line; only the commands in `words` are imported, so that `--help` is fast."""
+    """Create the Typer application. Only the commands in `words` are imported, so that `--help` is fast."""
     completing = "_SYSBENCH_COMPLETE" in os.environ
     named = [name for name in commands() if completing or name in words]
     settings: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -62,7 +62,7 @@ def application(words: Sequence[str]) -> typer.Typer:
 
 
 def _listed_only() -> None:
-    """A placeholder in the list of commands for a command that is not imported."""
+    """Stand in for a command that is listed in the help but not imported."""
 
 
 def _version(value: bool) -> None:
@@ -77,13 +77,13 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options of `sysbench` itself."""
+    """Accept the options of `sysbench` itself; exit on ranks other than 0 if the command runs no workers."""
     if started_as_rank(os.environ) and context.invoked_subcommand not in runnable():
         raise typer.Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 measured, 1 failed, 2 bad usage, 130 interrupted."""
+    """Run the command line and exit: 0 success, 1 failure, 2 invalid usage, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(_run(words))
 
@@ -95,7 +95,7 @@ def _run(words: list[str]) -> int:
         return 2
     with collection_paused():
         command = typer.main.get_command(application(words))
-    # Whoever types nothing but the name wants to know what it can do.
+    # Without arguments, show the help.
     words = words or ["--help"]
     try:
         return int(command.main(words, prog_name="sysbench", standalone_mode=False) or 0)

@@ -1,7 +1,7 @@
-"""The interface of a command: one frozen record that names its parts, which are imported on use.
+"""The interface of a command: one frozen record that names its parts, each imported on first use.
 
 A command is a package with a `COMMAND` in its `__init__`, listed in `sysbench.commands.PACKAGES`. No other code
-contains names of commands: given the `kind` of a spec, log or record, `measuring` returns the command and its parts.
+contains names of commands: given the `kind` of a spec, log or record, `measuring` returns the command.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = str
 
 @dataclass(frozen=True)
 class InReport:
-    """How a report presents runs of a command."""
+    """How a report presents the runs of a command."""
 
     place: int
     """Position of the command's runs if no experiment orders them."""
@@ -42,8 +42,10 @@ class InReport:
 
 @dataclass(frozen=True)
 class Command:
-    """One command. Each part is a `module:attribute` of the command's package; parts that start with `sysbench.` are
-    absolute.
+    """One command, with each part named as `module:attribute`.
+
+    Modules are relative to the command's package, unless they start with `sysbench.`. `{name}` is replaced by the
+    command's name, and `{class_name}` by the capitalised name.
     """
 
     package: str
@@ -54,18 +56,18 @@ class Command:
     function: str = "command:{name}"
     """Function registered with Typer."""
     spec: str | None = "spec:{class_name}Spec"
-    """Class of its specs; None for commands that run no cells, which also lack all parts below."""
+    """Class of the specs; None for commands without cells, which also lack all parts below."""
     cell: str = "spec:{class_name}Cell"
     options: str = "spec:{class_name}Options"
-    """Class of its run options."""
+    """Class of the run options."""
     record: str = "record:{class_name}Record"
-    """Class of its records; importing its module registers the command's own events."""
+    """Class of the records; importing the module of this class registers the command's own events."""
     perform: str = "sysbench.commands.running:perform"
     """Function that runs the cells in this process and writes all files: `(spec, options) -> Performed`."""
     files: str | None = None
     """Function that writes the files requested by the options, besides log and record: `(record, options) -> paths`."""
     refuse_files: str | None = None
-    """Function that raises UsageError or OutputError if one of these files cannot be written: `options -> None`."""
+    """Function that raises UsageError or OutputError if a requested file cannot be written: `options -> None`."""
     show: str | None = None
     """Function that shows the argument of `--from`, `(source, options) -> None`, if it can be more than a log or
     record.
@@ -75,9 +77,9 @@ class Command:
     user's own program, which sysbench cannot run.
     """
     fold: str = "fold:fold"
-    """Function from events to the record."""
+    """Function that computes the record from the events."""
     tables: str = "tables:TABLES"
-    """Builders of its tables by name."""
+    """Builders of the tables, by name."""
     usual_tables: str | None = None
     """Names of the default tables: `spec -> names`; if None, all tables."""
     long_table: str = "cells"
@@ -95,12 +97,12 @@ class Command:
     figures: str = "figures:of_run"
     """Figures of a run: `record -> Iterable[Drawn]`."""
     terms: str | None = None
-    """Definitions of the terms in its tables: `cells -> Iterator[Term]`."""
+    """Definitions of the terms in the tables: `cells -> Iterator[Term]`."""
     report: InReport | None = None
     compared: tuple[str, ...] = ()
     """Times for which `compare` gives verdicts; all other times are parts of these."""
     in_turns: bool = False
-    """Whether `compare --ab` can measure two of its specs alternately."""
+    """Whether `compare --ab` can measure two specs of the command alternately."""
     foreseen: str | None = None
     """Function that estimates how long a predicted cell takes to measure: `cell record -> seconds`, or None without a
     predicted time.
@@ -114,7 +116,7 @@ class Command:
         object.__setattr__(self, "name", self.name or self.package.rpartition(".")[2])
 
     def part(self, name: str) -> Any:
-        """Import and return a part by its field name; raises ValueError if the command does not have it."""
+        """Import and return the part named by a field; raises ValueError if the command does not have this part."""
         written: str | None = getattr(self, name)
         if not written:
             raise ValueError(f"sysbench {self.name} has no {name}")
@@ -124,37 +126,37 @@ class Command:
 
     @property
     def spec_class(self) -> type[RunSpec]:
-        """Class of its specs."""
+        """Class of the command's specs."""
         found: type[RunSpec] = self.part("spec")
         return found
 
     @property
     def cell_class(self) -> type[RunCell]:
-        """Class of its cells."""
+        """Class of the command's cells."""
         found: type[RunCell] = self.part("cell")
         return found
 
     @property
     def options_class(self) -> type[RunOptions]:
-        """Class of its run options."""
+        """Class of the command's run options."""
         found: type[RunOptions] = self.part("options")
         return found
 
     @property
     def record_class(self) -> type[RunRecord[Any]]:
-        """Class of its records."""
+        """Class of the command's records."""
         found: type[RunRecord[Any]] = self.part("record")
         return found
 
     @property
     def folded(self) -> Callable[[Iterable[Event]], RunRecord[Any]]:
-        """Function from events to the record."""
+        """Function that computes the record from the events."""
         found: Callable[[Iterable[Event]], RunRecord[Any]] = self.part("fold")
         return found
 
     @property
     def measured(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
-        """The worker's event generator for a cell. Importing it imports torch."""
+        """Generator function with which the worker runs a cell and yields events; accessing it imports torch."""
         found: Callable[[Any, DeviceInfo, Path | None], Iterator[Event]] = self.part("measure")
         return found
 
@@ -167,12 +169,12 @@ def of_package(package: str) -> Command:
 
 
 def commands() -> Mapping[str, Command]:
-    """Return every command by name, in the order in which they are listed."""
+    """Return every command by name, in the order of the help screen."""
     return {command.name: command for command in map(of_package, importlib.import_module("sysbench.commands").PACKAGES)}
 
 
 def measuring(kind: Kind) -> Command:
-    """Return the command that has cells of this kind; raises ValueError if there is none."""
+    """Return the command named `kind`; raises ValueError if no command with cells has this name."""
     found = commands().get(kind)
     if found is None or found.spec is None:
         raise ValueError(f"{kind} is not a command that measures cells ({', '.join(kinds())})")
@@ -190,16 +192,22 @@ def runnable() -> tuple[Kind, ...]:
 
 
 STORED: Final = "stored"
-"""pydantic context for specs read from a file: the things that they name were checked when the file was written."""
+"""pydantic context for specs read from a file: their names were checked when the file was written."""
 
 
 def spec_of(fields: Mapping[str, Any]) -> RunSpec:
-    """Build a spec from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
+    """Build a spec from its stored fields.
+
+    Raises ValueError if `kind` is missing or unknown, and its subclass pydantic.ValidationError if a field is invalid.
+    """
     if "kind" not in fields:
         raise ValueError(f"it does not say which command wrote it (kind: {', '.join(kinds())})")
     return measuring(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 
 def cell_of(axes: Mapping[str, Any]) -> RunCell:
-    """Build a cell from its stored fields; raises ValueError (pydantic.ValidationError is one)."""
+    """Build a cell from its stored fields.
+
+    Raises ValueError if `kind` is missing or unknown, and its subclass pydantic.ValidationError if a field is invalid.
+    """
     return measuring(str(axes.get("kind"))).cell_class.model_validate(axes)

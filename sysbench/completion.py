@@ -1,6 +1,6 @@
 """Shell completion for option values: sizes, GPUs, experiments, tables, columns, and names of earlier runs.
 
-Nothing here imports torch, and completion never fails: it omits what it cannot determine.
+Nothing here imports torch. Completion never fails: candidates that cannot be determined are omitted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _RUNS = ("FILE", "FILE,…", "LOG", "LOG|DIR…", "A", "B")
 
 
 def offered(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> list[str]:
-    """Return the values of a command's option that start with the typed text; for an axis, complete its last value.
+    """Return the completions of the text typed so far for an option; in a comma-separated list, complete the last item.
 
-    `given` has the options typed before it, by field.
+    `given` holds the options typed earlier, by field.
     """
     begun, comma, last = typed.rpartition(",")
     try:

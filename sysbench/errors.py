@@ -1,4 +1,4 @@
-"""All exceptions that sysbench raises deliberately; each carries the exit code of the program."""
+"""All exceptions that sysbench raises deliberately; each class has its exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class SysbenchError(Exception):
-    """An error that one clear line explains; the command line prints it and exits with `exit_code`."""
+    """Base class of errors with a one-line message, which the command line prints before it exits with `exit_code`."""
 
     exit_code = 1
 
@@ -19,7 +19,7 @@ class UsageError(SysbenchError):
 
 
 class OptionError(UsageError):
-    """An option has an invalid value; `field` is its field in the spec, or None for several options together."""
+    """An invalid value of an option; `field` is the option's field in the spec, or None if several options conflict."""
 
     def __init__(self, message: str, field: str | None) -> None:
         super().__init__(message)
@@ -31,41 +31,42 @@ class OutputError(SysbenchError):
 
 
 class LogError(SysbenchError):
-    """A log or record could not be read: truncated, foreign, or of a newer schema."""
+    """A log or record could not be read: truncated, written by another program, or with a newer schema."""
 
     exit_code = 2
 
 
 class UnavailableError(SysbenchError):
-    """This combination is not available: no kernel for this device, data type or shape."""
+    """The requested combination is not available: no kernel for this device, data type or shape."""
 
 
 class DoesNotFitError(SysbenchError, MemoryError):
-    """The memory is insufficient, according to a simulation or an allocation that failed."""
+    """There is not enough memory, according to a simulation or a failed allocation."""
 
 
 class NotTriedError(SysbenchError):
-    """The cell was not run because its outcome is already known."""
+    """Base class of errors for a cell that was not run, because its outcome was predictable."""
 
 
 class OverBudgetError(NotTriedError):
-    """The cell would take longer than allowed, judging by smaller cells or by its first call."""
+    """A cell would take longer than allowed, judging by earlier cells or by its own first call."""
 
 
 class BeyondMemoryError(NotTriedError):
-    """The cell would need more host memory than is available."""
+    """A cell would need more host memory than is available."""
 
 
 def nearest(value: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that a mistyped `value` most likely meant, or None if none is close."""
+    """Return the choice closest to a mistyped `value`, or None if none is close."""
     by_lower_case = {choice.lower(): choice for choice in choices}
     matches = difflib.get_close_matches(value.lower(), by_lower_case, n=1, cutoff=0.5)
     return by_lower_case[matches[0]] if matches else None
 
 
 def unknown(value: str, noun: str, choices: Iterable[str]) -> str:
-    """Return one line for a value outside a closed set: the value, the nearest choice, and all choices."""
+    """Return a one-line message for an invalid value: the value, the closest choice, and all choices."""
     listed = list(choices)
     hint = nearest(value, listed)
     question = f" Did you mean {hint}?" if hint else ""
-    return f"{value or '(nothing)'} is not {noun}.{question} ({', '.join(listed) or 'there are none'})"
+    allowed = f".{question} ({', '.join(listed)})" if listed else "; there are none"
+    return f"{value or '(nothing)'} is not {noun}{allowed}"

@@ -1,13 +1,14 @@
-"""The cost of a Transformer and of attention, computed from dimensions alone: parameters, FLOPs, bytes, memory.
+"""Costs of a Transformer and of attention, computed from dimensions alone: parameters, FLOPs, bytes moved, memory.
 
 One multiply-add is two operations. The Transformer is `sysbench.lab.transformer`; tests compare the formulas with it.
-For attention alone, R = batch × heads attentions have N queries and N keys, each of d numbers of s bytes.
+In the formulas for attention alone, R = batch × heads is the number of attention matrices, N the number of queries and
+of keys, d their length, and s the bytes of one number.
 
-The memory of a training step is predicted moment by moment: tensors, in bytes. In the comments N is the number of
-tokens, d, f and V the widths of the model, of its feed-forward blocks and of its vocabulary, T the context, and
-S = batch · heads · T² the elements of one layer's attention scores. "Narrow" tensors have autocast's type, or fp32
-without autocast. Each term names the tensors it counts in `sysbench.lab.transformer` and `.attention`; tests compare
-the sums with the live bytes of real steps.
+The memory of a step is the sum of the live tensors, in bytes, at each moment that can be the peak. In the comments on
+memory, N is the number of tokens, T the context length, and S = batch · heads · T² the number of attention scores of a
+layer; d, f and V are the widths of model, feed-forward block and vocabulary. "Narrow" tensors have autocast's type, or
+fp32 without autocast. Each term names the tensors in `sysbench.lab` that it counts; tests compare the sums with the
+live bytes of real steps.
 """
 
 from __future__ import annotations
@@ -24,57 +25,58 @@ if TYPE_CHECKING:
 
 
 def parameters(shape: ModelShape) -> int:
-    """P = 2·V·d + L·(4d² + 3·d·d_ff + 2d) + d: untied embedding and head, bias-free, RMSNorm gains."""
+    """Return the number of parameters, P = 2·V·d + L·(4d² + 3·d·d_ff + 2d) + d.
+
+    Embedding and head are untied, linear layers have no biases, and an RMSNorm has d gains.
+    """
     d = shape.d_model
     per_layer = 4 * d * d + 3 * d * shape.d_ff + 2 * d
     return 2 * shape.vocab * d + shape.layers * per_layer + d
 
 
 def parameters_without_lm_head(shape: ModelShape) -> int:
-    """Number of parameters without the output projection, as some reports count them."""
+    """Return the number of parameters without the output projection, as some reports count them."""
     return parameters(shape) - shape.vocab * shape.d_model
 
 
 def attention_forward_flops(shape: ModelShape, ctx: int, batch: int) -> int:
-    """FLOPs of scores and weighted sum in all layers, 4·B·T²·d each; the causal half is not subtracted."""
+    """Return the FLOPs of the scores and the weighted sum in all layers, 2·B·T²·d each, ignoring the causal mask."""
     return shape.layers * batch * 4 * ctx * ctx * shape.d_model
 
 
 def forward_flops(shape: ModelShape, ctx: int, batch: int) -> int:
-    """FLOPs of a forward pass: B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV]; causality is not exploited."""
+    """Return the FLOPs of a forward pass, B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV], ignoring the causal mask."""
     d, tokens = shape.d_model, batch * ctx
     projections = shape.layers * tokens * (8 * d * d + 6 * d * shape.d_ff)
     return projections + attention_forward_flops(shape, ctx, batch) + 2 * tokens * d * shape.vocab
 
 
 def phase_flops(shape: ModelShape, ctx: int, batch: int) -> dict[str, int]:
-    """Matrix-product FLOPs by phase: backward is twice forward; the optimizer is elementwise and not counted."""
+    """Return the FLOPs of the matrix products by phase: backward has twice those of forward, the optimizer none."""
     forward = forward_flops(shape, ctx, batch)
     return {"forward": forward, "backward": 2 * forward}
 
 
 def step_flops(mode: Mode, shape: ModelShape, ctx: int, batch: int) -> int:
-    """FLOPs of one step of `mode`."""
+    """Return the FLOPs of one step in `mode`."""
     by_phase = phase_flops(shape, ctx, batch)
     return sum(by_phase.get(phase, 0) for phase in PHASES_OF[mode])
 
 
 def step_flops_of(cell: ModelCell) -> int | None:
-    """FLOPs of one step of one rank of this cell; None for the user's own model."""
+    """Return the FLOPs of one step of this cell on one rank; None for the user's own model."""
     return None if cell.shape is None else cell.grad_accum * step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
 
 
 def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
-    """Size of one residual stream: batch × ctx × d_model numbers of 4 bytes, since they stay in fp32 under autocast."""
+    """Return the size of the residual stream: batch × ctx × d_model numbers, in fp32 even under autocast."""
     return batch * ctx * shape.d_model * 4
 
 
 def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
-    """Predicted peak memory of any cell, biased to the high side.
+    """Return the predicted peak memory of any cell in bytes, biased to the high side; None if the cell has no formula.
 
-    None if memory is not a constraint, or if there is no formula for the model.
-
-    `device` is the device it runs on, if known; the name `auto` alone does not determine it.
+    `device` is the device that will run the cell, if known; it replaces `cell.device`, which may be `auto`.
     """
     step = cell.step
     if step is None or step.shape is None or step.strategy not in (None, "ddp"):
@@ -86,12 +88,13 @@ def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
 def predicted_memory(
     cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
 ) -> MemoryPrediction:
-    """Predicted peak of a step of `cell`, or of the first `phases` of it, in bytes of tensors.
+    """Return the predicted peak memory of a step of `cell`, in bytes of tensors.
 
-    In the `first` step, the optimizer has no state before it runs.
+    `phases` are the first phases of the step, if only these run. In the `first` step, the optimizer has no state before
+    it runs.
 
-    The prediction is biased to the high side, because it is used to reject cells that cannot fit. Workspaces, the
-    CUDA context and allocator overhead are not included.
+    The prediction is biased to the high side, because it is used to reject cells that cannot fit. It does not include
+    workspaces, the CUDA context or allocator overhead.
     """
     return max(moments(cell, phases, first=first), key=lambda moment: moment.total_bytes)
 
@@ -107,34 +110,35 @@ _PRODUCTS: Mapping[AttentionCostsPhase, int] = {"forward": 2, "backward": 4}
 """Number of N × N by d products: q kᵀ and p v; in backward dv, dp, dq and dk. Recomputation is not counted."""
 
 _TENSORS: Mapping[AttentionCostsPhase, int] = {"forward": 4, "backward": 8}
-"""Minimum number of N × d tensors moved: q, k, v and o; backward reads these and do, and writes dq, dk and dv."""
+"""Minimum number of N × d tensors moved: q, k, v, o; backward also reads the gradient of o and writes dq, dk, dv."""
 
 
 def pairs(cell: AttentionCell) -> int:
-    """Number of query–key pairs: N², or N(N + 1)/2 under a causal mask, about half."""
+    """Return the number of query–key pairs: N² without a mask, N(N + 1)/2 with a causal mask."""
     return cell.seq * (cell.seq + 1) // 2 if cell.causal else cell.seq * cell.seq
 
 
 def flops(cell: AttentionCell, phase: AttentionCostsPhase) -> int:
-    """FLOPs of the matrix products: 4RN²d forward and 8RN²d backward; half of that with a causal mask."""
+    """Return the FLOPs of the matrix products: 4RN²d forward, 8RN²d backward; about half with a causal mask."""
     return _PRODUCTS[phase] * 2 * cell.rows * pairs(cell) * cell.dim
 
 
 def bytes_moved(cell: AttentionCell, phase: AttentionCostsPhase) -> int:
-    """Minimum memory traffic: 4RNds forward, 8RNds backward."""
+    """Return the minimum memory traffic in bytes: 4RNds forward, 8RNds backward."""
     return _TENSORS[phase] * cell.rows * cell.seq * cell.dim * ELEMENT_BYTES[cell.precision]
 
 
 def naive_saved_bytes(cell: AttentionCell) -> int:
-    """Memory that naive attention keeps for backward besides inputs and output: two N × N tensors, 8RN² bytes in fp32.
+    """Return the bytes that naive attention saves for backward, besides inputs and output: 2RN² numbers.
 
-    These are the exponentials and the weights, the exponentials divided by their sum; a causal mask is extra.
+    The numbers are the exponentials and the weights (the exponentials divided by their sum). A causal mask is not
+    counted.
     """
     return 2 * cell.rows * cell.seq * cell.seq * ELEMENT_BYTES[cell.precision]
 
 
 def fused_saved_bytes(cell: AttentionCell) -> int:
-    """Memory that a fused kernel keeps besides inputs and output: one fp32 number per query, 4RN bytes."""
+    """Return the bytes that a fused kernel saves, besides inputs and output: 4RN, one fp32 number per query."""
     return _STATISTIC_BYTES * cell.rows * cell.seq
 
 
@@ -161,30 +165,30 @@ class MemoryPrediction:
 
 @dataclass(frozen=True)
 class _Part:
-    """One part of the model: the tensors kept from forward to backward, and its other live tensors."""
+    """Memory of one part of the model, in bytes: tensors saved for backward, and further live tensors at the peaks."""
 
     weights: int
-    """Size of its parameters, in fp32."""
+    """Parameters, in fp32."""
     saved: int
-    """Saved for backward, including the weights' copies in autocast's type."""
+    """Tensors saved for backward, including copies of weights in autocast's type."""
     forward: int
     """Additional peak in forward with a graph."""
     backward: int
     """Additional peak in backward."""
     alone: int
-    """Peak in forward without a graph, in place of all the others."""
+    """Peak in forward without a graph, instead of `saved` and `forward`."""
     cached: int = 0
-    """Copies of its weights that autocast creates without a graph and keeps until the end of forward."""
+    """Copies of weights that autocast creates in forward without a graph and keeps until its end."""
 
 
 def moments(
     cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
 ) -> Iterator[MemoryPrediction]:
-    """Yield the moments at which a step of `cell` can reach its peak, in order.
+    """Yield the memory needed at each moment that can be the peak of a step of `cell`, in order.
 
-    `phases` are the first phases of its mode that run; default: all. In the `first` step, the optimizer has no state
-    before it runs. With several micro-batches, the moments are those of a later one: all gradients exist, and each
-    new gradient is added to its parameter's.
+    `phases` are the first phases of a step, if only these run. In the `first` step, the optimizer has no state before
+    it runs. With several micro-batches, the moments are those of any micro-batch but the first: all gradients exist,
+    and each new gradient is added to the existing one.
     """
     phases = cell.phases if phases is None else phases
     sizes = _Sizes(cell)
@@ -252,28 +256,28 @@ class _Sizes:
 
     @property
     def loss(self) -> int:
-        """The log-softmax of the logits and, while it is computed, autocast's copy of the logits."""
+        """The log-softmax of the logits and, under autocast, a temporary fp32 copy of the logits."""
         return self.full_logits * (2 if self._autocast else 1)
 
     @property
     def constants(self) -> int:
-        """Token ids and targets, the rotary tables, and the attention mask: bools or numbers, depending on the kind."""
+        """Token ids and targets, the rotary tables, and the attention mask (bools or fp32, depending on the kind)."""
         cell = self._cell
         mask = cell.ctx**2 * {"naive": 1, "math": FULL_BYTES}.get(cell.attention, 0)
         return 2 * 8 * cell.grad_accum * cell.tokens + cell.ctx * self.shape.d_head * FULL_BYTES + mask
 
     def optimizer_temporaries(self, parameters: int) -> int:
-        """Denominators of AdamW: for all parameters at once, for one at a time, or none.
+        """Return the bytes of AdamW's denominators: of all parameters at once, of one parameter at a time, or none.
 
-        torch/optim/adam.py: `_multi_tensor_adam` has one list of square roots; `_single_tensor_adam` a square root and
-        its quotient, while the quotient of the previous parameter is still live.
+        torch/optim/adam.py: `_multi_tensor_adam` has one list of square roots. `_single_tensor_adam` has a square root
+        and its quotient, while the quotient of the previous parameter is still live.
         """
         shape = self.shape
         largest = max(shape.vocab, shape.d_ff, shape.d_model) * shape.d_model * FULL_BYTES
         return {"foreach": parameters, "for-loop": 3 * largest, "fused": 0}[self._cell.optimizer]
 
     def attention(self) -> _Part:
-        """Norm, projections, attention, output projection, residual sum."""
+        """Return the memory of an attention block: norm, projections, attention, output projection, residual sum."""
         d = self.shape.d_model
         products = 4 * d * d
         kernel = self._kernel()
@@ -287,7 +291,7 @@ class _Sizes:
         )
 
     def _kernel(self) -> _Part:
-        """Return the memory of attention between the projections of q, k and v and the output projection."""
+        """Return the memory of attention itself, without the projections before and after it."""
         return self._materialised() if self._cell.attention in _MATERIALISED else self._fused()
 
     def _materialised(self) -> _Part:
@@ -335,7 +339,7 @@ class _Sizes:
         )
 
     def feed_forward(self) -> _Part:
-        """Norm, SwiGLU, residual sum."""
+        """Return the memory of a feed-forward block: norm, SwiGLU, residual sum."""
         d, f = self.shape.d_model, self.shape.d_ff
         activations = 3 if self._compiled else 4
         return _Part(
@@ -349,7 +353,7 @@ class _Sizes:
         )
 
     def head(self) -> _Part:
-        """Final norm and projection to logits."""
+        """Return the memory of the final norm and the projection to logits."""
         d, vocab = self.shape.d_model, self.shape.vocab
         return _Part(
             weights=(vocab * d + d) * FULL_BYTES,
@@ -362,9 +366,10 @@ class _Sizes:
         )
 
     def _norm_saved(self, consumers: int) -> int:
-        """The residual stream, its normalised form, and the output: in fp32 once, under autocast once per consumer.
+        """Return the bytes that a norm saves for backward: the residual stream, its normalised form, and the output.
 
-        Compiled code recomputes the normalised form in backward, and casts the output once.
+        In fp32, all consumers share the output; under autocast, each has a copy. Compiled code recomputes the
+        normalised form in backward, and casts the output once.
         """
         rows = self.stream // self.shape.d_model
         if self._compiled:
@@ -372,18 +377,18 @@ class _Sizes:
         return 2 * self.stream + rows + (consumers * self._narrow if self._autocast else self.stream)
 
     def _weight_copies(self, elements: int) -> int:
-        """Autocast's copies of weights, which the matrix products keep for backward."""
+        """Return the bytes of autocast's copies of weights, which the matrix products save for backward."""
         return elements * HALF_BYTES if self._autocast else 0
 
     def _cached_copies(self, elements: int) -> int:
-        """Copies of weights without a graph: autocast casts each weight once and keeps it; compiled code casts on use.
+        """Return the bytes of weight copies that autocast keeps in a forward pass without a graph.
 
-        aten/src/ATen/autocast_mode.cpp: `cached_cast`, whose cache is cleared when autocast exits. It keeps copies of
-        leaves only. On CUDA, where `einsum` itself is cast, weights are leaves; on a CPU the product inside it is cast,
-        and its argument is a view.
+        Autocast caches copies of leaf tensors only (aten/src/ATen/autocast_mode.cpp, `cached_cast`). On CUDA, it casts
+        the arguments of `einsum`: weights, which are leaves, so it keeps one copy of each. On a CPU, it casts the
+        arguments of the product inside `einsum`: views, so it keeps none. Compiled code casts weights on use.
         """
         return self._weight_copies(elements) if self._keeps_copies else 0
 
     def _copy_at_work(self, elements: int) -> int:
-        """Copy of the single weight in use, if copies are not kept."""
+        """Return the bytes of autocast's copy of the weight in use; 0 if autocast keeps all copies."""
         return 0 if self._keeps_copies else self._weight_copies(elements)

@@ -1,7 +1,7 @@
 """Control of Python's garbage collector, which would disturb measurements and slow down the creation of many objects.
 
-A collection takes as long as a small step, could free tensors at any time, and takes a fifth of the time among millions
-of events, which hold no reference cycles.
+A collection takes as long as a small step and can free tensors at any time. While millions of events are read,
+collections take a fifth of the time and free nothing, because events hold no reference cycles.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused(*, collected: bool = False) -> Iterator[None]:
-    """Disable garbage collection inside this context; with `collected`, run one collection first."""
+    """Disable garbage collection inside this context; with `collected`, run a collection first."""
     enabled = gc.isenabled()
     if collected:
         gc.collect()

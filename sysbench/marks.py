@@ -1,7 +1,7 @@
-"""Marks in a program's own training loop: where a phase begins and ends, and where a step ends.
+"""Marks in a program's own training loop, for phases and for the end of steps.
 
-They do nothing unless `sysbench.record` or `sysbench.measure` is active, so they may stay in a script. This module
-imports nothing.
+Marks do nothing unless `sysbench.record` or `sysbench.measure` is active, so they may stay in a script. This module
+imports nothing, so that scripts with marks start quickly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         """Interface of the active recording, which receives the marks."""
 
         def phase(self, name: str) -> AbstractContextManager[None]:
-            """Return the context in which this phase runs."""
+            """Return a context manager that marks its block as this phase."""
 
         def step(self) -> None:
             """End the current step."""
@@ -44,16 +44,16 @@ NOTHING = _Nothing()
 def phase(name: str) -> AbstractContextManager[None]:
     """Mark the block `with sysbench.phase("forward"):` as a phase of the step.
 
-    Phases cannot be nested: one inside another raises SysbenchError. Outside a recording, and in threads other than
-    the recording one, the mark does nothing.
+    Phases cannot be nested: a phase inside another one raises SysbenchError. The mark does nothing outside a recording,
+    and in threads other than the recording one.
     """
     return NOTHING if active is None else active.phase(name)
 
 
 def step() -> None:
-    """Mark the end of a step; from then on, only these marks end steps, and a phase may run several times per step.
+    """Mark the end of a step. Afterwards only such marks end steps, and a phase may run several times per step.
 
-    Without such marks, a step ends when its first phase begins again.
+    Without these marks, a step ends when its first phase begins again.
     """
     if active is not None:
         active.step()

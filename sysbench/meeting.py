@@ -1,6 +1,6 @@
-"""How a worker finds the engine that started it, and the NVTX range that Nsight Systems records.
+"""Names and functions that a worker needs before all other imports.
 
-This module imports nothing at import time, because both are needed before everything else is imported.
+This is why the module itself imports nothing at import time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ CAPTURE_RANGE = "sysbench"
 
 
 def die_with_the_parent() -> None:
-    """Make the kernel end this process when its parent ends; on other systems the next message fails."""
+    """Make the Linux kernel kill this process when its parent ends.
+
+    On other systems, do nothing; the worker's next message to its parent will fail.
+    """
     import ctypes
     import signal
     import sys
@@ -33,7 +36,7 @@ def die_with_the_parent() -> None:
 def started_as_rank(environment: Mapping[str, str]) -> int:
     """Return the rank of this process under torchrun or srun; 0 without them.
 
-    Rank 0 runs the engine; the others are workers of their rank (`sysbench.engine.nodes`), or have nothing to do.
+    Rank 0 runs the engine. Other ranks run a worker (`sysbench.engine.nodes`), or exit if the command needs none.
     """
     rank = environment.get("RANK") or environment.get("SLURM_PROCID") or ""
     return int(rank) if rank.isdigit() else 0

@@ -20,10 +20,10 @@ FormatName = Literal["fp32", "tf32", "bf16", "fp16", "fp8-e4m3", "fp8-e5m2"]
 class Format:
     """One floating-point format.
 
-    significant_bits  including the implicit leading one
-    least_exponent    exponent of two of the smallest normal number
+    significant_bits  including the implicit leading bit
+    least_exponent    base-2 exponent of the smallest normal number
     largest           the largest finite number
-    saturates         larger values become `largest`, because the format has no infinity
+    saturates         whether larger values become `largest`, because the format has no infinity
     """
 
     name: FormatName
@@ -34,7 +34,7 @@ class Format:
 
     @property
     def epsilon(self) -> float:
-        """The relative distance between 1 and the next number."""
+        """The distance between 1 and the next larger number."""
         return math.ldexp(1.0, 1 - self.significant_bits)
 
     @property
@@ -43,12 +43,12 @@ class Format:
         return math.ldexp(1.0, self.least_exponent - self.significant_bits + 1)
 
     def spacing(self, value: Fraction) -> Fraction:
-        """The distance between the numbers of the format around `value`."""
+        """Return the distance between neighbouring numbers of the format near `value`."""
         exponent = max(_exponent(abs(value)), self.least_exponent) if value else self.least_exponent
         return _power_of_two(exponent - self.significant_bits + 1)
 
     def rounded(self, value: Fraction) -> Fraction | None:
-        """Return the nearest number of the format; None if the value overflows to infinity."""
+        """Round to the nearest number of the format; return None if the value overflows to infinity."""
         spacing = self.spacing(value)
         nearest = Fraction(round(value / spacing)) * spacing  # Python rounds ties to even
         if abs(nearest) <= self.largest:
@@ -56,7 +56,7 @@ class Format:
         return (self.largest if value > 0 else -self.largest) if self.saturates else None
 
     def nearest(self, value: float) -> float:
-        """Return the nearest number as a float, quickly; overflow results in infinity."""
+        """Round to the nearest number of the format, in fast float arithmetic; overflow results in infinity."""
         if not value or not math.isfinite(value):
             return value
         _, exponent = math.frexp(value)  # its mantissa is in [0.5, 1)
@@ -92,19 +92,19 @@ saturates, as hardware conversions do."""
 
 
 def exact(value: float) -> Fraction:
-    """Convert a decimal number as written: 0.01 is 1/100."""
+    """Return the fraction that equals the shortest decimal form of a float: 1/100 for 0.01."""
     return Fraction(Decimal(repr(value)))
 
 
 def _exponent(value: Fraction) -> int:
-    """Return the e of 2**e ≤ value < 2**(e + 1), for value > 0."""
+    """Return the exponent e with 2**e ≤ value < 2**(e + 1), for value > 0."""
     guess = value.numerator.bit_length() - value.denominator.bit_length()
     return guess if _power_of_two(guess) <= value else guess - 1
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive steps of a running sum that all add the same amount."""
+    """Consecutive steps of a running sum that all add the same `increment`; an endless stretch has `steps` 0."""
 
     first_step: int
     steps: int
@@ -113,12 +113,12 @@ class Stretch:
 
 
 def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
-    """Yield the steps of `s = rounded(s + addend)` from 0 on, grouped, without computing them one by one.
+    """Yield the running sum `s = rounded(s + addend)`, which starts at 0, as stretches of steps with equal increments.
 
-    As long as s and s + addend are between the same two powers of two, the spacing of numbers is constant, and every
-    step adds the same multiple of it. Only the first step between two powers may differ: a tie is rounded to the even
-    neighbour, and from an even number every further tie is rounded in the same direction. The last stretch adds nothing
-    and is endless (its `steps` is 0), or the sum overflows and there is no last stretch.
+    While s and s + addend lie between the same two powers of two, the spacing of the format is constant, and every step
+    adds the same multiple of the spacing. Only the first step between two powers may differ: it rounds a tie to the
+    even neighbour, and from an even number all further ties are rounded in the same direction. If the sum stalls, the
+    last stretch has increment 0 and no end (`steps` is 0). If the sum overflows, there is no such stretch.
     """
     total, step = Fraction(0), 0
     settled = False
@@ -138,7 +138,10 @@ def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
 
 
 def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: Format) -> int:
-    """Lower bound on how many further steps add exactly `increment`: their unrounded sum stays below the next power."""
+    """Return a lower bound on how many steps, starting at `total`, add exactly `increment`.
+
+    Counts the steps whose unrounded sum is below the next power of two, where the spacing changes.
+    """
     exponent = max(_exponent(abs(total)), accumulator.least_exponent)
     room = _power_of_two(exponent + 1) - abs(total) - abs(addend)
     return math.ceil(room / abs(increment))
@@ -146,20 +149,20 @@ def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: 
 
 @dataclass(frozen=True)
 class Stall:
-    """The point where a running sum stops growing: its value, and the number of steps before."""
+    """The point where a running sum stops growing: after `step` additions, the sum stays at `total`."""
 
     step: int
     total: Fraction
 
 
 def stall(addend: Fraction, accumulator: Format) -> Stall | None:
-    """Return the point where adding `addend` no longer changes the sum; None if the sum overflows first."""
+    """Return the point from which adding `addend` no longer changes the sum; None if the sum overflows first."""
     ends = (each for each in stretches(addend, accumulator) if each.steps == 0)
     return next((Stall(each.first_step, each.begins_at) for each in ends), None)
 
 
 def running_sum(addend: Fraction, count: int, accumulator: Format) -> Fraction | None:
-    """Return `s = rounded(s + addend)` from 0 after `count` steps; None if it overflows."""
+    """Return the sum of `count` addends, rounded after every addition; None if it overflows."""
     total, step = Fraction(0), 0
     for each in stretches(addend, accumulator):
         if each.steps == 0:
@@ -172,7 +175,7 @@ def running_sum(addend: Fraction, count: int, accumulator: Format) -> Fraction |
 
 
 def checkpoints(count: int, most: int) -> tuple[int, ...]:
-    """Return the steps at which to inspect a running sum: at most `most`, evenly spaced, including the last one."""
+    """Return the steps at which to inspect a running sum: up to `most` steps, evenly spaced, including the last one."""
     if count <= most:
         return tuple(range(1, count + 1))
     steps = [round(count * each / most) for each in range(most + 1)]

@@ -1,21 +1,24 @@
-"""Write lines to stderr with control characters escaped."""
+"""Output to stderr, with control characters escaped."""
 
 from __future__ import annotations
 
 import sys
 
 _UNDECODED = range(0xDC80, 0xDD00)
-"""How Python represents a byte that is not UTF-8, in arguments and names of files."""
+"""Surrogates by which Python represents bytes that are not UTF-8, in arguments and file names."""
 
 
 def say(text: str) -> None:
-    """Print one line with control characters escaped: values and names come from outside, and a terminal obeys them."""
+    """Print one line to stderr, with control characters escaped.
+
+    The line may contain text from files, and a terminal would obey control characters in it.
+    """
     encoding = sys.stderr.encoding or "ascii"
     print(printable(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)  # noqa: T201
 
 
 def printable(text: str) -> str:
-    r"""Return the text with control characters and invalid UTF-8 bytes as escapes, such as `\x1b`."""
+    r"""Return the text with control characters and invalid UTF-8 bytes escaped, as in `\x1b`."""
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 

@@ -1,7 +1,7 @@
 """Formatting of all quantities with units: seconds, bytes, FLOPs, tokens, shares, ratios.
 
-A value and its deviation share one unit and one number of decimals: `21.4 ± 0.2 ms`. So do the values of a table's
-column, which is why a scale and a number of decimals can also be chosen for several values at once. Commas separate
+A value and its deviation share one unit and one number of decimals: `21.4 ± 0.2 ms`. The values in a column of a table
+also share them, so a scale and a number of decimals can be chosen for several values at once. Commas separate
 thousands: `1,016.0`.
 """
 
@@ -37,13 +37,13 @@ Unit = Literal[
 
 @dataclass(frozen=True)
 class Scale:
-    """A unit for display: a value in base units is divided by `factor`."""
+    """A unit for display; values in base units are divided by `factor`."""
 
     factor: float
     symbol: str
 
     def digits(self, value: float, decimals: int) -> str:
-        """Format the number in this unit, without the unit symbol."""
+        """Format the value in this unit, without the unit symbol."""
         if not math.isfinite(value):
             return UNKNOWN
         shown = round(value / self.factor, decimals)
@@ -78,7 +78,7 @@ _SCALES: dict[Unit, tuple[Scale, ...]] = {
 
 
 def _scale(value: float, scales: tuple[Scale, ...]) -> Scale:
-    """The largest unit in which the value, rounded as shown, is 1 or more; 0 is shown in the base unit."""
+    """Return the largest unit in which the value, rounded as shown, is at least 1; for 0, the base unit."""
     magnitude = abs(value)
     if not magnitude or not math.isfinite(magnitude):
         return next((scale for scale in scales if scale.factor == 1), scales[-1])
@@ -88,19 +88,20 @@ def _scale(value: float, scales: tuple[Scale, ...]) -> Scale:
 
 
 def time_scale(value_s: float) -> Scale:
-    """Unit for a time and its deviation: seconds from 10 s on, otherwise milliseconds and below."""
+    """Return the unit for a time and its deviation: seconds for 10 s or more, otherwise milliseconds or smaller."""
+    # Capped at 0.9 s, because _scale would choose seconds from 1 s on.
     return _TIME[0] if abs(value_s) >= 10 else _scale(min(abs(value_s), 0.9), _TIME)
 
 
 def shared_scale(unit: Unit, values: Iterable[float]) -> Scale:
-    """One scale for many values, chosen by their median. Times of 10 s and more are in seconds."""
+    """Return one scale for many values, chosen by their median. Times with a median of at least 10 s are in seconds."""
     finite = [abs(value) for value in values if math.isfinite(value) and value]
     typical = statistics.median_low(finite) if finite else 0.0
     return time_scale(typical) if unit == "s" else _scale(typical, _SCALES[unit])
 
 
 def decimals_for(deviation: float, scale: Scale) -> int:
-    """Number of decimals, 0 to 3, that show the first significant digit of `deviation`."""
+    """Return the number of decimals, 0 to 3, that shows the first significant digit of `deviation`."""
     shown = abs(deviation) / scale.factor
     if shown <= 0 or not math.isfinite(shown):
         return 1
@@ -108,10 +109,10 @@ def decimals_for(deviation: float, scale: Scale) -> int:
 
 
 def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[float] = ()) -> int:
-    """One number of decimals for many values and their deviations.
+    """Return one number of decimals for many values and their deviations.
 
-    Three significant digits of the typical value, plus one decimal if the typical deviation is that small, but at most
-    two decimals.
+    The median value gets at least three significant digits. One more decimal is added, up to two in all, if the median
+    deviation needs it for its first significant digit.
     """
     finite = [abs(value) / scale.factor for value in values if math.isfinite(value) and value]
     if not finite:
@@ -160,12 +161,12 @@ def flop_rate(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """Format a count: `423.2 M`, `3.41 B`; billions are written as B."""
+    """Format a count: `423.2 M`, `3.41 B`, with B for billions."""
     return quantity("count", value)
 
 
 def frequency(value_hz: float) -> str:
-    """Format a clock, always in MHz: `1410 MHz`."""
+    """Format a clock frequency, always in MHz: `1410 MHz`."""
     return f"{value_hz / 1e6:.0f} MHz"
 
 
@@ -177,9 +178,7 @@ def ratio(value: float | None) -> str:
 
 
 def ratio_decimals(values: Iterable[float]) -> int:
-    """Return the decimals for ratios: two, or three if a ratio is so close to 1 that two would not distinguish it from
-    1.
-    """
+    """Return the number of decimals for ratios: two, or three if a ratio is within 0.01 of 1."""
     return 3 if any(abs(value - 1) < 0.01 for value in values) else 2
 
 
@@ -191,7 +190,7 @@ def share(value: float | None) -> str:
 
 
 def quantity(unit: Unit, value: float | None) -> str:
-    """Format a single value with three significant digits and its unit; `—` for None and for non-finite values."""
+    """Format one value with its unit and at least three significant digits; `—` for None and for non-finite values."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     scale = _scale(value, _SCALES[unit])
@@ -201,14 +200,14 @@ def quantity(unit: Unit, value: float | None) -> str:
 
 
 def short(unit: Unit, value: float) -> str:
-    """`12.3 ms`: a quantity with at most four characters of digits."""
+    """Format a quantity with a number of at most four characters: `12.3 ms`."""
     number, _, symbol = quantity(unit, value).partition(" ")
     digits = number if len(number) <= 4 else number[:4].rstrip(".")
     return f"{digits} {symbol}"
 
 
 def _decimals(shown: float) -> int:
-    """Return the decimals for three significant digits, and at least one below a thousand."""
+    """Return the number of decimals that shows three significant digits, and at least one decimal below 1,000."""
     magnitude = abs(shown)
     if not magnitude:
         return 0

@@ -1,4 +1,4 @@
-"""The commands: one package each, all alike; `COMMAND` in its `__init__` is the interface."""
+"""The commands, one package each; each package has the same structure and exposes `COMMAND` in its `__init__`."""
 
 PACKAGES = (
     "sysbench.commands.time",

@@ -61,7 +61,7 @@ Artefact = TraceArtefact | TablesArtefact
 def read(path: Path) -> Artefact | None:
     """Return the trace, snapshot or tables in a file; None for a directory, a log, a record or a missing file.
 
-    Raises LogError for a file that cannot be read.
+    Raises LogError if the file cannot be read.
     """
     name = path.name.lower()
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Events with facts about the user's own models."""
+"""Events that report facts about the user's own models."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ANY_GPU = Gpu("any", 1 << 50)
 
 
 def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBuilt]:
-    """Yield the facts about a user's model, including FLOPs, which are counted in a simulated step.
+    """Yield the facts about a user's model, including its FLOPs, which are counted in a simulated step.
 
-    Called before and after the first step, because the loss may be known only after it.
+    Called before and after the first step, because the loss may be unknown before that step.
     """
     if cell.own is None:
         return

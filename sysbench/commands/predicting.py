@@ -1,4 +1,4 @@
-"""Checks before a prediction: known rates, no GPU that can be measured here, and a valid host file."""
+"""Checks before a prediction: the rates are known, the GPU is not in this machine, and the host file is valid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def refuse_unpredictable(
     slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
 ) -> None:
-    """Raise UsageError for GPUs with unusable rates, GPUs in this machine unless `force`, and an invalid host file.
+    """Raise UsageError for an invalid host file, a GPU with unusable rates and, unless `force`, a GPU in this machine.
 
     `option` is the option that names the GPUs.
     """

@@ -42,7 +42,7 @@ class ShowOptions(Protocol):
 
     @property
     def json_path(self) -> str | None:
-        """File for JSON, or `-` for stdout; None for no JSON."""
+        """File for JSON, or `-` for stdout; None if no JSON is requested."""
 
     @property
     def format(self) -> Format:
@@ -62,7 +62,7 @@ class RecordOptions(ShowOptions, Protocol):
 
     @property
     def selection(self) -> Selection:
-        """Part and order of a profile to show."""
+        """Which part of a profile to show, and in what order."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Performed:
 def options_of(kind: Kind, given: Given) -> Any:
     """Return the validated options of a command; names of earlier runs are replaced by their files.
 
-    Raises UsageError, and LogError for a name that matches no run of this command, or several.
+    Raises UsageError for invalid options, and LogError unless each name matches exactly one run of this command.
     """
     options = validated(measuring(kind).options_class, given)
     source, resume = getattr(options, "source", None), options.resume
@@ -94,9 +94,9 @@ def options_of(kind: Kind, given: Given) -> Any:
 
 
 def earlier(kind: Kind, path: Path, directory: Path) -> Path:
-    """Return the file of the earlier run named `path`, or `path` itself if it is not a name.
+    """Return the file of the earlier run named `path`, or `path` itself if it is a path rather than a name.
 
-    Raises LogError if the name matches no run, or several.
+    Raises LogError unless the name matches exactly one run.
     """
     if path.exists() or path.suffix or path.name != str(path):
         return path
@@ -112,8 +112,8 @@ def earlier(kind: Kind, path: Path, directory: Path) -> Path:
 def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
     """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code.
 
-    Raises the exceptions of `options_of` and `carry_out`, and UsageError or OutputError for impossible tables and
-    files.
+    Raises the exceptions of `options_of` and `carry_out`, UsageError for an unknown table or file format, and
+    OutputError for a file that cannot be written.
     """
     command = measuring(kind)
     options = options_of(kind, options_given)
@@ -143,7 +143,7 @@ def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
 
 @contextmanager
 def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
-    """Yield the options in rank 0 of torchrun or srun, and in a process that was started alone.
+    """Yield the options if this process is rank 0 of torchrun or srun, or the only process.
 
     Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
     """
@@ -181,7 +181,7 @@ def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
 def perform(spec: RunSpec, options: RunOptions) -> Performed:
     """Run the cells and write the requested files.
 
-    Raises the exceptions of `carry_out`, and UsageError or OutputError for a file that cannot be written.
+    Raises the exceptions of `carry_out`, UsageError for an unknown file format, and OutputError for an unwritable file.
     """
     _refuse_unwritable(spec.kind, options)
     record = carry_out(spec, options)
@@ -204,7 +204,7 @@ def refuse_wrong_figure(path: Path | None) -> None:
 
 
 def refuse_wrong_results(spec: RunSpec, options: RunOptions) -> None:
-    """Raise UsageError or OutputError for requested tables, columns or files that a run of this spec cannot have."""
+    """Raise UsageError for an unknown table, column or file format, and OutputError if a file cannot be written."""
     refuse_unknown_tables(spec.kind, options)
     refuse_unknown_columns(spec, options)
     _refuse_unwritable(spec.kind, options)
@@ -310,13 +310,18 @@ def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None)
         with collection_paused():
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
+            from sysbench import cells as axes
             from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
 
             measuring(spec.kind).part("record")
             events.build()
             records.build()
-        with _progress(spec.kind, options) as progress:
+        # An experiment has chosen, and has its own line above the dashboard.
+        unchosen = "" if options.overall else axes.by_default(spec)
+        if unchosen:
+            say(unchosen, options)
+        with _progress(spec.kind, options, unchosen) as progress:
             for event in chain(beginning, running):
                 progress.show(event)
         return running.log_path
@@ -396,7 +401,8 @@ def exit_code(record: RunRecord[Any]) -> int:
     return 1 if outcomes & FAILURES or not outcomes & {"ok", "oom"} else 0
 
 
-def _progress(kind: Kind, options: RunOptions) -> Progress:
+def _progress(kind: Kind, options: RunOptions, above: str) -> Progress:
+    """Return the display of a run's progress, with a line `above` the dashboard if it is not empty."""
     from rich.console import Console
 
     from sysbench.log import journal as log
@@ -412,4 +418,4 @@ def _progress(kind: Kind, options: RunOptions) -> Progress:
     if options.no_live or not command.picture or not can_draw_on(console):
         lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
         return lines
-    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall)
+    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall, above=above)

@@ -15,14 +15,17 @@ from sysbench.spec.cell import RunSpec
 
 
 def record(path: Path, kind: Kind) -> RunRecord[Any]:
-    """Return the record in a file, or folded from a log; raises LogError, also for a run of another command."""
+    """Return the record in a file, or the record folded from a log.
+
+    Raises LogError if the file cannot be read or belongs to another command.
+    """
     found = runs.load(path)
     _refuse_other(path, found.kind, kind)
     return found
 
 
 def spec(path: Path, kind: Kind) -> RunSpec:
-    """Return the spec of a log; raises LogError, also for a run of another command."""
+    """Return the spec in a log; raises LogError if the log cannot be read or belongs to another command."""
     for event in log.read(path):
         if isinstance(event, RunStarted):
             _refuse_other(path, event.kind, kind)

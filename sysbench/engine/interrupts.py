@@ -126,6 +126,12 @@ def catch_interrupts() -> Iterator[Interrupts]:
             interrupts.deferrals -= 1
 
 
+def request_stop() -> None:
+    """Stop the current run, as a signal does: the user has stopped it elsewhere."""
+    for interrupts in _active:
+        interrupts.request(signal.SIGINT, None)
+
+
 def is_interrupted() -> bool:
     """Whether a signal has interrupted the program, which is about to exit."""
     return bool(_active) and _active[0].interrupting_signal is not None

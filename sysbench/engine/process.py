@@ -77,15 +77,21 @@ def prelaunched(launcher: Launcher) -> Iterator[None]:
             _idle_workers.pop().close(patience_s=0)
 
 
-def get_worker(launcher: Launcher) -> WorkerProcess:
-    """Return the worker that was launched ahead with this launcher, or a new one; raises SysbenchError."""
+def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
+    """Return the worker that was launched ahead with this launcher, or a new one; raises SysbenchError.
+
+    A worker that has simulated is returned only to a run that `simulates`, and ends otherwise.
+    """
     if _idle_workers and _idle_workers[0].command == launcher.command():
-        return _idle_workers.pop()
+        worker = _idle_workers.pop()
+        if simulates or not worker.has_simulated:
+            return worker
+        worker.close(patience_s=0)
     return WorkerProcess(launcher)
 
 
 def keep_for_reuse(worker: WorkerProcess) -> None:
-    """Keep an unused worker for the next call of `get_worker`; `prelaunched` ends it if there is no such call."""
+    """Keep a worker for the next call of `get_worker`; `prelaunched` ends it if there is no such call."""
     _idle_workers.append(worker)
 
 
@@ -98,6 +104,8 @@ class WorkerProcess:
         """Command line of the launched process."""
         self.ready: WorkerReady | None = None
         """The worker's report of its devices and of torch, once it is ready."""
+        self.has_simulated = False
+        """Whether it has simulated, and should measure nothing afterwards."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:

@@ -145,7 +145,7 @@ class Session:
                     executor = Elsewhere(pool_of(self._options), interrupts, self._spec, self._options)
                     events = executor.run(pending)
                 elif pending:
-                    executor = self._supervisor(interrupts)
+                    executor = self._supervisor(interrupts, all(cell.simulated for _, cell in pending))
                     events = executor.run(self._place)
                 else:
                     events = iter(())
@@ -161,7 +161,8 @@ class Session:
                 _stop(executor)
                 raise OutputError(f"{error}. The run was stopped; the log has all earlier events") from error
             except SysbenchError as error:
-                status, failure = "failed", error
+                # A rank that its user has stopped may be missed first.
+                status, failure = ("interrupted", None) if interrupts.requested else ("failed", error)
             except BaseException as error:
                 # Abandoned in the middle: by the caller, by a third Ctrl-C, or because of a bug.
                 abandoned = isinstance(error, GeneratorExit | KeyboardInterrupt)
@@ -179,7 +180,7 @@ class Session:
             self._open_cell = None
         return event
 
-    def _supervisor(self, interrupts: Interrupts) -> Supervisor:
+    def _supervisor(self, interrupts: Interrupts, simulates: bool) -> Supervisor:
         return Supervisor(
             self._launcher,
             self._sampler,
@@ -189,6 +190,7 @@ class Session:
             self._provisions,
             ceilings=self._options.ceilings,
             links=self._options.links,
+            simulates_in_sequence=simulates and self._options.overall is not None,
         )
 
     def _finish(self, executor: Supervisor | Elsewhere | None, status: RunStatus) -> list[Event]:

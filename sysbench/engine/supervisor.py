@@ -66,8 +66,15 @@ class Supervisor:
         *,
         ceilings: bool = True,
         links: Links | None = None,
+        simulates_in_sequence: bool = False,
     ) -> None:
+        """With `simulates_in_sequence`, share one worker with the runs before and after, which must only simulate too.
+
+        A measured run always starts with a new worker. In the worker of a run with a larger context, its first step
+        took 40 % less time and its peak of host memory was 1.9 times as high.
+        """
         self._links = links
+        self._shares_worker = simulates_in_sequence
         self._provisions = provisions or Provisions()
         self._launcher = launcher
         self._launched_by = launcher
@@ -179,6 +186,7 @@ class Supervisor:
             exited = self._end_worker(worker, lost.patience_s)
             finished = _finished(placed.cell, lost.outcome, lost.detail or _describe_exit(exited))
             yield exited
+            self._conversation.check_interrupts()  # the user may have stopped the lost rank
         yield finished
         return finished
 
@@ -234,7 +242,7 @@ class Supervisor:
     def _start_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, tuple[Worker, WorkerReady]]:
         self._conversation.check_interrupts()
         self._launched_by = launcher
-        self._worker = worker = self._worker or get_worker(launcher)
+        self._worker = worker = self._worker or get_worker(launcher, simulates=self._shares_worker)
         if ranks > 1 and isinstance(worker, WorkerProcess):
             self._worker = worker = Team(worker, launcher, ranks, self._timeout_s, self._links)
         self._sampler.watch(*worker.pids)
@@ -258,6 +266,11 @@ class Supervisor:
     def _shut_down_worker(self) -> Iterator[Event]:
         worker = self._worker
         if worker is None:
+            return
+        if self._shares_worker and isinstance(worker, WorkerProcess):
+            worker.has_simulated, self._worker = True, None
+            self._sampler.watch()
+            keep_for_reuse(worker)
             return
         # Everything is measured: neither a worker that takes too long nor a Ctrl-C now makes the run incomplete.
         with suppress(LostWorkerError, StoppedByUserError):

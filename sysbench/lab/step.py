@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,7 +60,7 @@ class TrainingStep:
         self._user_code: Callable[[str], AbstractContextManager[None]] = (
             _no_user_code if own is None else own.printed.running
         )
-        self._scaler = GradScaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
+        self._scaler = _Scaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
         self._optimizer = self.work.optimizer() if "optimizer" in cell.phases else None
         self._output: Any = None
         self._losses: list[Tensor] = []
@@ -171,6 +172,27 @@ class TrainingStep:
             assert self._optimizer is not None
             self._scaler.step(self._optimizer)
             self._scaler.update()
+
+
+class _Scaler(GradScaler):
+    """A gradient scaler that unscales sharded and whole gradients separately.
+
+    torch's own unscales all gradients at once, and fails if only some are sharded, as in tensor parallelism.
+    """
+
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+    ) -> dict[torch.device, Tensor]:
+        kinds: dict[type, list[Tensor]] = {}
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            kinds.setdefault(type(parameter.grad), []).append(parameter)
+        found: dict[torch.device, Tensor] = {}
+        for alike in kinds.values():
+            one: Any = SimpleNamespace(param_groups=[{"params": alike}])
+            found = super()._unscale_grads_(one, inv_scale, found_inf, allow_fp16) or found
+            # The operator sets this to 1 at an infinity and never resets it, so the next kind continues with it.
+            found_inf = next(iter(found.values()), found_inf)
+        return found
 
 
 def workload_of(cell: ModelCell, device: torch.device) -> Workload:

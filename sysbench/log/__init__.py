@@ -1,1 +1,1 @@
-"""The log of a run: events, the journal that stores them, and records and earlier runs read from it."""
+"""Logs of runs: events, the journal that stores them, records, and access to earlier runs."""

@@ -1,6 +1,6 @@
 """Cautions about a cell's numbers, each with a remedy.
 
-The statistics detect effects; the cautions say what an effect means for the reliability of the result.
+`sysbench.statistics` detects an effect; a caution says what the effect means for the reliability of the result.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ WIDE_INTERVAL = 0.05
 """A 95 % interval wider than this share of the median does not support a comparison of a few percent."""
 
 THROTTLED_SHARE = 0.1
-"""Share of the readings that must report a reason before a cell counts as throttled: one may be a coincidence."""
+"""A cell counts as throttled if more than this share of its readings report a reason; one may be a coincidence."""
 
 BUSY_SHARE = 0.15
 """Share of all cores used by other processes beyond which a CPU measurement is doubtful."""
 
 WAITING_SHARE = 0.05
-"""If a device works for less than this share of a phase after the host has launched everything, it waited for the host.
-If the launch queue (1,024 entries in CUDA) fills up, draining it takes far longer.
+"""A phase is launch-bound if, after the last launch, the device works for less than this share of the phase. A full
+launch queue (1,024 entries in CUDA) takes far longer to drain.
 """
 
 
 def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequence[ReadingsLost]) -> list[Caution]:
-    """Return every caution that applies to a cell, the most serious first; none for a cell without measured steps."""
+    """Return every caution about a cell, the most serious first; none for a cell without measured steps."""
     if not seen.steps or seen.started is None:
         return []
     wall = statistics.series([step.step.wall_s for step in seen.steps if step.step.wall_s is not None])
@@ -82,7 +82,10 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
 
 
 def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | None) -> Iterator[Caution]:
-    """Warn if a step is faster than its matrix products at peak; fused kernels may skip the causal half."""
+    """Warn if the step is faster than the measured ceiling, or than its matrix products at data-sheet peak.
+
+    The products above the causal diagonal are not counted, because fused kernels may skip them.
+    """
     if rates is None:
         return
     if rates.ceiling_flops_per_s and rates.ceiling_share is None and rates.step_flops is not None:
@@ -108,8 +111,9 @@ def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | No
 
 
 def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Caution]:
-    """Yield reasons to doubt the mean of these steps: drift, outliers, two levels, an unfinished warm-up. Times are in
-    s.
+    """Yield reasons to doubt the mean of these step times, which are in seconds.
+
+    Detects an unfinished warm-up, two levels, drift, outliers and autocorrelation.
     """
     wall = statistics.series(steps)
     if unfinished := statistics.warmup_unfinished(warmup, wall):
@@ -154,7 +158,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
 
 
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
-    """Warn about too few steps for an interval, or an interval wider than `until` or than a comparison allows."""
+    """Warn about too few steps for an interval of the median, or an interval wider than `until` (default: 5 %)."""
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",
@@ -172,7 +176,7 @@ def precision_of_the_median(wall: statistics.Stream, until: float | None, max_st
 
 
 def launching(seen: CellEvents) -> Iterator[Caution]:
-    """Warn if a phase is launch-bound: the device finishes as soon as the host has launched everything."""
+    """Warn if forward or backward is launch-bound: the device finishes as soon as the host has launched its kernels."""
     if seen.started is None or seen.started.device.type != "cuda":
         return
     bound = [phase for phase in ("forward", "backward") if _waits_for_the_host(seen, phase)]
@@ -195,7 +199,7 @@ def _waits_for_the_host(seen: CellEvents, phase: str) -> bool:
 
 
 def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
-    """Warn about the environment: throttled clocks, other programs, readings that stopped."""
+    """Warn about the environment: throttled clocks, other processes, lost sensor readings."""
     readings = seen.measured_readings or seen.readings
     throttled = [reading.throttle_reasons for reading in readings if reading.throttle_reasons]
     if readings and len(throttled) > THROTTLED_SHARE * len(readings):
@@ -230,7 +234,7 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
 
 
 def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
-    """Warn about a number format that this processor emulates."""
+    """Warn if the processor emulates this number format."""
     device = seen.started.device if seen.started is not None else None
     if precision == "bf16" and device is not None and device.type == "cpu" and device.bf16 is False:
         yield Caution(
@@ -242,7 +246,7 @@ def emulation(precision: str, seen: CellEvents) -> Iterator[Caution]:
 
 
 def compilation(seen: CellEvents) -> Iterator[Caution]:
-    """Warn about a compiled cell that was partly not compiled."""
+    """Warn if torch.compile ran part of the model eagerly."""
     if seen.compiled is not None and seen.compiled.fell_back:
         yield Caution(
             code="compile-fell-back",
@@ -252,7 +256,7 @@ def compilation(seen: CellEvents) -> Iterator[Caution]:
 
 
 def unmeasured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
-    """Warn about phases without separate times."""
+    """Warn if the phases have no separate times."""
     if sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
         yield Caution(
             code="not-measured",
@@ -266,7 +270,7 @@ def _leading(steps: int) -> str:
 
 
 def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
-    """Warn about more ranks on a CPU than it has cores: the ranks take turns."""
+    """Warn if a cell has more ranks than the CPU has cores, so that the ranks take turns."""
     cores = run.started.host.logical_cores
     if cell.workers > cores and seen.started is not None and seen.started.device.type == "cpu":
         yield Caution(

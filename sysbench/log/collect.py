@@ -1,4 +1,4 @@
-"""Groups the events of a log by cell, and computes the fields that all records have in common."""
+"""Grouping of a log's events by cell, and the record fields common to all commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Said = TypeVar("Said", bound=Frozen)
 
 @dataclass
 class CellEvents:
-    """The events of one cell, since its latest start."""
+    """Events of the latest attempt at one cell."""
 
     started: CellStarted | None = None
     built: ModelBuilt | None = None
@@ -55,27 +55,27 @@ class CellEvents:
     """Readings between the first and the last measured step."""
     finished: CellFinished | None = None
     ranks: dict[int, CellEvents] = field(default_factory=dict)
-    """Events of the ranks other than 0, which took the cell together with it."""
+    """Events of the ranks other than 0 that ran the cell together with rank 0."""
     said: dict[type, list[Any]] = field(default_factory=dict)
     """All other events, by kind."""
 
     def all(self, kind: type[Said]) -> list[Said]:
-        """Return all events of a kind without a field of its own here, in order."""
+        """Return all events of a class that has no field of its own here, in order."""
         return self.said.get(kind, [])
 
     def last(self, kind: type[Said]) -> Said | None:
-        """Return the last event of a kind, if there is one."""
+        """Return the last event of a class that has no field of its own here, or None."""
         every = self.all(kind)
         return every[-1] if every else None
 
     @property
     def warmup_s(self) -> list[float]:
-        """Wall time of the warm-up steps, in order."""
+        """Wall times of the warm-up steps, in order."""
         return [each.step.wall_s for each in self.warmup if each.step.wall_s is not None]
 
     @property
     def device_used_peak_bytes(self) -> int | None:
-        """Highest reading of the memory in use on the whole device; None without one."""
+        """Highest sampled memory use of the whole device; None without a sample."""
         used = [reading.device_used_bytes for reading in self.readings if reading.device_used_bytes is not None]
         return max(used, default=None)
 
@@ -103,14 +103,14 @@ _LATEST = {
     StepChecked: "checked",
     CellFinished: "finished",
 }
-"""Fields of CellEvents that hold the latest event of a kind. Classes are compared by identity: `isinstance` of a
-pydantic model takes a tenth of the time of reading an event, and a chain of them as long as all of it.
+"""Fields of CellEvents that hold the latest event of a class. Classes are compared by identity: one `isinstance` of
+a pydantic model takes a tenth of the time of reading an event, and a chain of checks takes as long as reading it.
 """
 
 
 @dataclass
 class Run:
-    """All events of a log, grouped by subject."""
+    """All events of a log, grouped by cell and by kind."""
 
     started: RunStarted
     worker: WorkerReady | None = None
@@ -124,7 +124,7 @@ class Run:
     """The last reading between cells; it also describes the environment of the next cell."""
 
     def add(self, event: Event) -> None:
-        """Add the next event; CellStarted discards all earlier ones of its cell."""
+        """Add the next event; CellStarted discards the events of earlier attempts at its cell."""
         if type(event) is Reading:
             if self.current is None:
                 self.between = event
@@ -160,7 +160,7 @@ class Run:
 
 
 def collect(events: Iterable[Event]) -> Run:
-    """Group the events of a log; raises LogError if they contain no run."""
+    """Group the events of a log; raises LogError if the first event is not RunStarted."""
     remaining = iter(events)
     run = _begun(remaining)
     for event in remaining:
@@ -178,10 +178,10 @@ def _begun(events: Iterator[Event]) -> Run:
 def fold_cells(
     events: Iterable[Event], fold_cell: Callable[[Any, CellEvents, Run], AnyCell]
 ) -> tuple[Run, list[AnyCell]]:
-    """Group a log, and fold every cell of its spec as soon as it is finished; raises LogError if it contains no run.
+    """Group the events of a log, and fold each cell of the run's spec as soon as the cell has finished.
 
-    Only one cell's events are in memory at a time: those of 10,000 cells would take most of a gigabyte. A cell sees
-    the run's events up to its end.
+    Keeps only one cell's events in memory at a time: the events of 10,000 cells would take most of a gigabyte.
+    `fold_cell` gets the run's events up to the end of the cell. Raises LogError if the first event is not RunStarted.
     """
     remaining = iter(events)
     run = _begun(remaining)
@@ -192,7 +192,7 @@ def fold_cells(
         if type(event) is CellFinished and event.cell in cells:
             seen = run.cells.pop(event.cell)
             if seen.started is None and event.cell in folded:
-                # The last word on how it ended, and not another attempt.
+                # A later verdict on the same attempt, not another attempt.
                 changed = {"outcome": event.outcome, "detail": event.detail}
                 folded[event.cell] = folded[event.cell].model_copy(update=changed)
             else:
@@ -205,7 +205,7 @@ def fold_cells(
 
 
 def of_run(run: Run) -> dict[str, Any]:
-    """Return the fields of a RunRecord except its cells."""
+    """Return all fields of a RunRecord except its cells."""
     finished_at = run.finished.at_s if run.finished else None
     return {
         "schema_version": run.started.schema_version,
@@ -225,7 +225,7 @@ def of_run(run: Run) -> dict[str, Any]:
 
 
 def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
-    """Return the fields of a CellRecord except its cautions."""
+    """Return all fields of a CellRecord except its cautions."""
     return {
         "key": seen.started.cell if seen.started else cell.key,
         "axes": cell,
@@ -238,7 +238,10 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:
-    """Return these phases over all steps that have them, then `step`; nothing if no step was measured."""
+    """Return a record for each of these phases, over the steps that contain the phase, and one for the whole `step`.
+
+    The result is empty if no step was measured.
+    """
     if not steps:
         return {}
     samples = {name: [step.phases[name] for step in steps if name in step.phases] for name in names}
@@ -264,7 +267,7 @@ def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, 
 
 
 def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Return raw samples with their summary; None if there are none, or if the clock is so coarse that most are 0."""
+    """Return raw samples with summary statistics; None without samples, or if a coarse clock makes their median 0."""
     if not samples_s:
         return None
     summary = statistics.summarize(samples_s)
@@ -288,7 +291,7 @@ def samples_of(samples_s: Sequence[float]) -> Samples | None:
 
 
 def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
-    """Return the fields of a ModelCellRecord except its cautions."""
+    """Return all fields of a ModelCellRecord except its cautions."""
     own = seen.last(OwnModelBuilt)
     if (shape := cell.shape) is not None:
         model = ModelRecord(
@@ -306,9 +309,10 @@ def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
 
 
 def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
-    """Return the FLOPs of one step of all ranks; None if unknown.
+    """Return the FLOPs of one step, summed over all ranks; None if unknown.
 
-    They come from formulas, or are counted in the user's model. Work that several ranks do identically counts once.
+    The FLOPs of the built-in model come from formulas, and those of a user's model from counting its operators. Work
+    that several ranks do identically counts once.
     """
     if cell.shape is not None:
         return cell.batches * formulas.step_flops(cell.mode, cell.shape, cell.ctx, cell.batch)
@@ -317,7 +321,7 @@ def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
 
 
 def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
-    """Return the tokens in one step of all ranks; None for a user's model with other inputs."""
+    """Return the tokens in one step, over all ranks; None if the inputs of a user's model are not token ids."""
     if cell.own is None:
         return cell.batches * cell.tokens
     own = seen.last(OwnModelBuilt)
@@ -325,7 +329,10 @@ def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
 
 
 def slowest(seen: CellEvents) -> CellEvents:
-    """Return a cell's events with the slowest rank's sample of each step that all ranks took, and the highest peak."""
+    """Merge the events of a cell's ranks: each step's sample from the slowest rank, and the highest memory peak.
+
+    Only steps that all ranks completed are included.
+    """
     every = [seen, *seen.ranks.values()]
     if len(every) == 1:
         return seen

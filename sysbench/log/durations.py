@@ -18,30 +18,36 @@ MOST_LOGS = 200
 """Number of newest logs to read; older durations are irrelevant."""
 
 MOST_BYTES = 32 * 1024 * 1024
-"""Larger logs have thousands of cells and would take too long to read for a plan."""
+"""Size limit; larger logs have thousands of cells and would take too long to read for a plan."""
 
 _TELLING = re.compile(rb'\s*{\s*"event":\s*"(run_started|worker_ready|cell_started|cell_finished|run_resumed)"')
 
 
 @dataclass
 class Durations:
-    """Durations of cells on these devices, each from the newest log that has the cell."""
+    """Durations of cells on the given devices, each from the newest log that contains the cell."""
 
     cells_s: dict[str, float] = field(default_factory=dict)
     """Seconds from the start of a cell to its end, by key."""
     predicted_s: dict[str, float] = field(default_factory=dict)
-    """Predicted seconds of cells that never ran on such a device, by key; steps only."""
+    """Predicted seconds for the steps of cells that have not run on these devices, by key."""
     beginnings_s: dict[Kind, list[float]] = field(default_factory=dict)
     """Seconds from the start of a run to its first cell, by command."""
 
     def beginning_s(self, kind: Kind) -> float:
-        """Seconds before the first cell of a run of this command; if unknown, those of other commands."""
+        """Return the median seconds from the start of a run of this command to its first cell.
+
+        If no run of this command is known, return the median over all commands, or 0.
+        """
         every = self.beginnings_s.get(kind) or [one for each in self.beginnings_s.values() for one in each]
         return statistics.median(every) if every else 0.0
 
 
 def measured_before(directory: Path, devices: Collection[str]) -> Durations:
-    """Read the logs in and below a directory, for cells on devices with these names; skips unreadable logs."""
+    """Read the durations of cells on devices with these names, from the logs in and below a directory.
+
+    Unreadable logs are skipped.
+    """
     found = Durations()
     for path in sorted(_logs(directory), key=_age)[-MOST_LOGS:]:
         try:

@@ -1,7 +1,7 @@
 """Events of a run: one frozen class per event, distinguished by the field `event`.
 
-The worker reports what it does and measures; the engine adds its own readings and verdicts. In order, they form the
-log, from which all later output is computed. `at_s` is always in seconds since the epoch.
+The worker reports what it does and measures; the engine adds its own readings and verdicts. The events of both, in
+order, form the log, from which all later output is computed. `at_s` is always in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ WrittenSpec = Annotated[dict[str, Any], AfterValidator(_of_a_command)]
 
 
 class Event(Frozen):
-    """Base class of events. The default of `event` is the name of the event."""
+    """Base class of events; the default of the field `event` is the name of the class in a log."""
 
     event: str
     at_s: Instant
@@ -75,7 +75,7 @@ EVENTS: dict[str, type[Event]] = {}
 
 
 class HostInfo(Frozen):
-    """The machine of the run, as far as it can be determined without torch."""
+    """The machine that runs sysbench, as far as it can be described without torch."""
 
     hostname: str
     platform: str
@@ -151,7 +151,7 @@ class RunStarted(Event):
 
 
 class RunResumed(Event):
-    """The run is resumed; missing and failed cells run again."""
+    """An interrupted run continues; missing and failed cells run again."""
 
     event: Literal["run_resumed"] = "run_resumed"
     keep: Count
@@ -159,7 +159,7 @@ class RunResumed(Event):
 
 
 class WorkerReady(Event):
-    """A worker has imported torch and reports the devices. The first device is the default of `auto`."""
+    """A worker has imported torch and lists its devices; `auto` means the first device."""
 
     event: Literal["worker_ready"] = "worker_ready"
     pid: Count
@@ -168,7 +168,7 @@ class WorkerReady(Event):
 
 
 class CeilingMeasured(Event):
-    """Best rate of several large matrix products on this device, in FLOP/s."""
+    """Highest rate among matrix products of several sizes on a device, in FLOP/s."""
 
     event: Literal["ceiling_measured"] = "ceiling_measured"
     device: str
@@ -181,7 +181,7 @@ class CeilingMeasured(Event):
 
 
 class CeilingFailed(Event):
-    """The ceiling could not be measured; the run continues without shares of the ceiling."""
+    """The matmul ceiling could not be measured; the run continues without shares of the ceiling."""
 
     event: Literal["ceiling_failed"] = "ceiling_failed"
     device: str
@@ -190,7 +190,7 @@ class CeilingFailed(Event):
 
 
 class MemoryForeseen(Event):
-    """Result of a simulation before a cell is measured: whether it will fit in the free memory."""
+    """Forecast for a cell, from a simulation before its measurement: whether the cell fits in the free memory."""
 
     event: Literal["memory_foreseen"] = "memory_foreseen"
     cell: str
@@ -202,9 +202,9 @@ class MemoryForeseen(Event):
 
 
 class CellStarted(Event):
-    """A cell begins; `index` counts from 0 over the whole run.
+    """A cell starts; `index` is its position in the run, from 0.
 
-    In a resumed run, all events of an earlier attempt at the same cell become invalid.
+    In a resumed run, this event invalidates all events of earlier attempts at the cell.
     """
 
     event: Literal["cell_started"] = "cell_started"
@@ -231,7 +231,7 @@ Stage = Literal[
 
 
 class StageEntered(Event):
-    """The worker enters another stage."""
+    """The worker enters the next stage of a cell."""
 
     event: Literal["stage_entered"] = "stage_entered"
     cell: str
@@ -249,17 +249,17 @@ class ModelBuilt(Event):
 
 
 class CodeFile(Frozen):
-    """A user's file that was imported, with its hash at that time."""
+    """A file of the user's code that was imported, with its hash at the time of the import."""
 
     target: str
     """The reference as the user wrote it: `package.module:Class`."""
     path: str | None
-    """None if it is not a file but a C module."""
+    """None if the code is in a C module."""
     sha256: str | None
 
 
 class OwnModelFacts(Frozen):
-    """The user's model as it ran."""
+    """Facts about the user's model, as observed when it ran."""
 
     class_name: str
     config_class: str | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -273,27 +273,27 @@ class OwnModelFacts(Frozen):
     loss: str | None
     """Source of the loss: `output.loss`, `cross entropy of the logits`; None in a mode without a loss."""
     tokens: Count | None
-    """Tokens in one step; None if the inputs are not token ids."""
+    """Tokens in one micro-batch of one rank; None if the inputs are not token ids."""
     flops: dict[str, Flops] | None
-    """FLOPs of one step by phase, counted by operator in a step without data; None if that was not possible."""
+    """FLOPs of one micro-batch by phase, counted by operator in a simulated step; None if that was not possible."""
     uncounted: str | None
-    """Reason why they were not counted."""
+    """Reason why the FLOPs were not counted."""
     files: list[CodeFile]
     import_s: Seconds = 0.0
-    """Duration of the first import of its code in this process."""
+    """Duration of the first import of the model's code in this process."""
     printed: str
-    """Output of the code until then; only the beginning."""
+    """Beginning of the output that the code has printed so far."""
 
 
 class OwnModelBuilt(OwnModelFacts, Event):
-    """The user's model is ready, or has taken its first step."""
+    """Facts about the user's model; sent once the model is built, and again after its first step if more is known."""
 
     event: Literal["own_model_built"] = "own_model_built"
     cell: str
 
 
 class Compiled(Event):
-    """torch.compile has run: the first step including compilation took `compile_s`."""
+    """torch.compile has run; `compile_s` is the time of the first step, which includes compilation."""
 
     event: Literal["compiled"] = "compiled"
     cell: str
@@ -308,9 +308,9 @@ class Compiled(Event):
 class PhaseSample(Frozen):
     """Times of one phase of one step, in seconds.
 
-    `wall_s` is read on the host between two synchronizations; `enqueue_s` is the part of it until the host has launched
-    everything (None on devices that execute synchronously); `device_s` is the time between two device events (None for
-    devices without events).
+    `wall_s` is read on the host between two synchronizations. `enqueue_s` is the time from the start of the phase until
+    the host has launched everything (None on devices that execute synchronously). `device_s` is the time between two
+    device events (None for devices without events).
     """
 
     wall_s: SomeSeconds | None
@@ -319,9 +319,10 @@ class PhaseSample(Frozen):
 
 
 class StepMeasured(Event):
-    """One step. With `sync=phase` each phase has a wall time, and `step` is their sum.
+    """One warm-up step or measured step.
 
-    With `sync=step` only `step` has a wall time; phases have device times if the device has events.
+    With `sync=phase` each phase has a wall time, and the wall time of `step` is their sum. With `sync=step` only `step`
+    has a wall time; phases have device times if the device has events.
     """
 
     event: Literal["step_measured"] = "step_measured"
@@ -334,7 +335,7 @@ class StepMeasured(Event):
 
 
 class MemoryMeasured(Event):
-    """Peak memory of the measured steps; None if the device does not report it."""
+    """Peak memory over the measured steps; a field is None if the device does not report it."""
 
     event: Literal["memory_measured"] = "memory_measured"
     cell: str
@@ -345,7 +346,7 @@ class MemoryMeasured(Event):
 
 
 class StepChecked(Event):
-    """Checks that the steps did their work; None if the mode has no such phase."""
+    """Results of checks that the steps did real work; a field is None if the mode lacks the phase that it checks."""
 
     event: Literal["step_checked"] = "step_checked"
     cell: str
@@ -357,7 +358,7 @@ class StepChecked(Event):
 
 
 class Reading(Event):
-    """A reading by the parent process, from outside the worker; unknown values are None."""
+    """A sensor reading that the parent process takes from outside the worker; unknown values are None."""
 
     event: Literal["reading"] = "reading"
     host_rss_bytes: Bytes | None = None
@@ -381,7 +382,7 @@ Source = Literal["measured", "simulated"]
 
 
 class GpuSimulated(Event):
-    """The cell is simulated: the GPU and the assumptions for its memory."""
+    """The GPU that is simulated for a cell, and the assumptions about its memory."""
 
     event: Literal["gpu_simulated"] = "gpu_simulated"
     cell: str
@@ -398,9 +399,9 @@ class GpuSimulated(Event):
 
 
 class CellFinished(Event):
-    """A cell has ended; the last such event of a cell counts.
+    """A cell has ended. If a cell has several CellFinished events, the last one counts.
 
-    A cell that was not started (`skipped`, or `invalid` on this device) has only this event.
+    A cell that was not started (`skipped`, or `invalid` on this device) has no other events.
     """
 
     event: Literal["cell_finished"] = "cell_finished"
@@ -411,7 +412,6 @@ class CellFinished(Event):
 
 
 def _decoded(said: Any) -> Any:
-    """Decode an event nested in another event."""
     if not isinstance(said, dict):
         return said
     kind = EVENTS.get(str(said.get("event")))
@@ -421,7 +421,7 @@ def _decoded(said: Any) -> Any:
 
 
 class OfRank(Event):
-    """An event of a rank other than 0, in a cell that several ranks run together."""
+    """An event of a rank other than 0, in a cell that several ranks run together; `said` is that event."""
 
     event: Literal["of_rank"] = "of_rank"
     cell: str
@@ -432,7 +432,7 @@ class OfRank(Event):
 class WorkerExited(Event):
     """A worker has ended; `signal` is the name of the signal that ended it, if any.
 
-    With several ranks, it is the one that ended first; the others were stopped after it.
+    With several ranks, this is the worker that ended first; the engine then stopped the others.
     """
 
     event: Literal["worker_exited"] = "worker_exited"
@@ -443,11 +443,11 @@ class WorkerExited(Event):
     signal: str | None
     stderr_tail: str | None = None
     lost: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether the connection to the node of its rank was lost, so that its exit status is unknown."""
+    """Whether the connection to the worker's node was lost, so that the exit status is unknown."""
 
 
 class ReadingsLost(Event):
-    """A source of readings failed during the run, which continues without it."""
+    """A source of sensor readings failed; the run continues without this source."""
 
     event: Literal["readings_lost"] = "readings_lost"
     source: str
@@ -462,7 +462,7 @@ class RunFinished(Event):
 
 
 def build() -> None:
-    """Build the pydantic models of all known events now instead of at their first use."""
+    """Build the pydantic models of all imported events now instead of at their first use."""
     for model in EVENTS.values():
         model.model_rebuild()
 
@@ -471,20 +471,20 @@ _NAME = re.compile(rb'\s*{\s*"event":\s*"(\w+)"')
 
 
 def name_of(line: bytes) -> str | None:
-    """Return the name of the event at the start of a line, as in every line that sysbench writes; else None."""
+    """Return the event name at the start of a line, where sysbench always writes it; None for other lines."""
     beginning = _NAME.match(line)
     return beginning[1].decode() if beginning else None
 
 
 def lines_of_others(names: Collection[str]) -> re.Pattern[bytes]:
-    """Return a pattern for lines that start with the name of an event not in `names`."""
+    """Return a pattern for lines that begin with the name of an event not in `names`."""
     return re.compile(rb'\s*{\s*"event":\s*"(?!(?:%s)")\w+"' % "|".join(names).encode())
 
 
 def decode(line: bytes) -> Event:
-    """Decode one line of JSON; raises ValueError if it holds no event.
+    """Decode one line of JSON; raises ValueError if the line is not an event.
 
-    Events of a command are known only after its `record` module has been imported.
+    The events of a command can be decoded only after its `record` module has been imported.
     """
     name = name_of(line)
     if name is None:
@@ -497,8 +497,8 @@ def decode(line: bytes) -> Event:
 
 
 def decode_all(lines: Sequence[bytes]) -> list[Event]:
-    """Decode several lines at once, in two thirds of the time; raises ValueError if one of them is not an event."""
-    # A null between any two lines tells whether each of them is one event, neither a part of one nor several.
+    """Decode several lines, in a third less time than one by one; raises ValueError if a line is not an event."""
+    # Nulls between the lines reveal a line that is only a part of an event, or several events.
     found = _any_event(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
     events: list[Event] = found[::2]
     if len(events) != len(lines) or not all(events) or any(found[1::2]):
@@ -508,7 +508,10 @@ def decode_all(lines: Sequence[bytes]) -> list[Event]:
 
 @lru_cache(maxsize=1)
 def _any_event(known: int) -> TypeAdapter[list[Any]]:
-    """Return the decoder of all known events, or nulls; importing a command adds events."""
+    """Return a decoder for lists of events and nulls.
+
+    The decoder is rebuilt when `known`, the number of event classes, grows: importing a command adds classes.
+    """
     return TypeAdapter(list[Annotated[Union[*EVENTS.values(), None], Field(discriminator="event")]])  # type: ignore[arg-type, misc]
 
 

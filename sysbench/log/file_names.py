@@ -1,4 +1,4 @@
-"""Names of the files that a run writes next to its record; with several cells, each name identifies its cell."""
+"""Names of the files that a run writes next to its record; if there are several cells, each name includes a label."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sysbench.spec.cell import RunCell
 
 
 def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
-    """Return a label for each cell that is valid in file names, by key: `ctx128-train`; empty for a single cell.
+    """Return a label for each cell, by key, that is valid in file names: `ctx128-train`.
 
-    The label omits axes that a cell does not have, such as the strategy of a single process.
+    A label lists the cell's values on the axes in which the cells differ. The label of a single cell is empty.
     """
     differing = [axis for axis in axes if len({str(getattr(cell, axis, None)) for cell in cells}) > 1]
     return {
@@ -21,7 +21,7 @@ def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
 
 
 def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
-    """Return a path for each cell: the given one, or with several cells that path with the cell's label in its name."""
+    """Return a path for each cell, by key: `path`, with the label of the cell, if not empty, added to the file name."""
     if path is None:
         return {}
     whole = path.absolute()
@@ -29,12 +29,12 @@ def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
 
 
 def path_of_rank(path: Path, rank: int) -> Path:
-    """Return the path of another rank for rank 0's `path`: next to it, with the rank in the name."""
+    """Return the path for one rank: `path` itself for rank 0, otherwise `path` with the rank added to the name."""
     return _labelled(path, f"rank{rank}") if rank else path
 
 
 def paths_of_ranks(path: Path, ranks: int) -> list[Path]:
-    """Return the paths of this many ranks, in order."""
+    """Return the paths for ranks 0 to `ranks` - 1, in order."""
     return [path_of_rank(path, rank) for rank in range(ranks)]
 
 

@@ -1,7 +1,7 @@
-"""The log of a run: an append-only file with one event per line of JSON.
+"""The log of a run: an append-only file in which each line is one event as JSON.
 
-A line is complete once its newline is written; a process that is killed while writing leaves a partial last line, which
-readers ignore and a continued run removes.
+A line is complete once its newline is written. A process that is killed while writing leaves a partial last line;
+readers ignore this line, and a resumed run removes it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DURABLE = (RunStarted, RunResumed, CellFinished, RunFinished)
 
 
 class Log:
-    """A log open for writing, by one process at a time."""
+    """A log opened for writing, and locked so that no other process writes to it."""
 
     def __init__(self, path: Path, descriptor: int, created: bool) -> None:
         self.path = path
@@ -57,9 +57,9 @@ class Log:
 
     @classmethod
     def create(cls, directory: Path, kind: str, name: str | None = None) -> Log:
-        """Create a new, empty log in `directory`, which is created if necessary; raises OutputError.
+        """Create a new, empty log in `directory`, which is created if necessary; raises OutputError if that fails.
 
-        Its name is `name`, or the time and the kind; if that file exists, a number is added.
+        The file name is `name`, or the current time and `kind`. If the file exists, a number is added to the name.
         """
         make_directory(directory)
         stem = name or f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{kind}"
@@ -70,7 +70,7 @@ class Log:
 
     @classmethod
     def _claim(cls, path: Path) -> Log | None:
-        """Create the file exclusively; return None if it exists, since runs may start within the same second."""
+        """Create the file, or return None if it exists: two runs may start within the same second."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except FileExistsError:
@@ -82,7 +82,7 @@ class Log:
 
     @classmethod
     def reopen(cls, path: Path) -> Log:
-        """Open an existing log; raises LogError if there is none, UsageError if another run is writing to it."""
+        """Open an existing log; raises LogError if it does not exist, UsageError if another run is writing to it."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError as error:
@@ -99,7 +99,7 @@ class Log:
             self._cut(self._size_bytes)
 
     def append(self, event: Event) -> None:
-        """Write an event; raises OutputError, and the log then ends with the previous event."""
+        """Append an event; on failure, remove whatever was written of the event and raise OutputError."""
         if self._descriptor is None:
             raise ValueError(f"{self.path} is closed")
         line = encode(event) + b"\n"
@@ -111,19 +111,19 @@ class Log:
             self._cut(self._size_bytes)
             raise cannot_write(self.path, error) from error
         except BaseException:
-            # A third Ctrl-C in mid-write; half a line would spoil what is appended after it.
+            # A third Ctrl-C during the write: half a line would corrupt what is appended after it.
             self._cut(self._size_bytes)
             raise
         self._size_bytes += len(line)
 
     def withdraw(self) -> None:
-        """Remove everything appended here, and the file itself if this object created it."""
+        """Remove all events that this object appended, or the file if this object created it; then close the log."""
         self._cut(self._found_bytes)
         self._size_bytes = self._found_bytes
         self.close()
 
     def close(self) -> None:
-        """Close the file; if it was created here and is empty, remove it."""
+        """Close the file, and delete it if this object created it and it is empty."""
         if self._descriptor is None:
             return
         if self._created and self._size_bytes == 0:
@@ -147,10 +147,10 @@ class Log:
 
 
 def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
-    """Yield the events of a log, or `only` those of some classes; a partial last line is ignored.
+    """Yield the events of a log, ignoring a partial last line; `only` limits the result to events of these classes.
 
-    With `only`, the other lines are only checked to be JSON objects. Raises LogError for a file that cannot be read,
-    is not a log, has a newer schema, or is damaged.
+    Lines with other events are only checked to be JSON objects. Raises LogError if the file cannot be read, is not a
+    log, has a newer schema, or is damaged.
     """
     try:
         with path.open("rb") as file:
@@ -168,7 +168,7 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
     first = next(lines, b"")
     schema = _schema(path, first)
     of_others = lines_of_others(only) if only and schema == SCHEMA_VERSION else None
-    # The first event is decoded alone, because it names the command, whose own events are then known.
+    # The first event is decoded alone, because it names the command, whose own events must be registered for the rest.
     batch, number = [first], 1
     while batch:
         torn = not batch[-1].endswith(b"\n") and len(batch[-1]) < LINE_LIMIT_BYTES
@@ -195,14 +195,17 @@ _OBJECTS = msgspec.json.Decoder(list[_Object | None])
 
 
 def _refuse_broken(lines: Sequence[bytes]) -> None:
-    """Raise ValueError unless every line is a JSON object, in a tenth of the time that decoding takes."""
+    """Raise ValueError unless every line is one JSON object.
+
+    This check takes a tenth of the time of decoding the lines.
+    """
     found = _OBJECTS.decode(b"[" + b",null,".join(lines) + b"]")  # nulls as in decode_all
     if len(found) != 2 * len(lines) - 1 or not all(found[::2]) or any(found[1::2]):
         raise ValueError("a line is not a single JSON object")
 
 
 def _one_by_one(path: Path, batch: Sequence[bytes], first: int, schema: int) -> Iterator[Event]:
-    """Decode lines, starting at this line number; one of them may be damaged."""
+    """Decode lines one by one, so that an error can name the damaged line; `first` is the first line's number."""
     for number, line in enumerate(batch, first):
         try:
             event = decode(_upgraded(line, schema))
@@ -216,7 +219,7 @@ def _one_by_one(path: Path, batch: Sequence[bytes], first: int, schema: int) -> 
 
 
 def _upgraded(line: bytes, schema: int) -> bytes:
-    """Convert a line of an earlier schema to this one; raises ValueError if it is not an event."""
+    """Convert a line from an earlier schema to the current one; raises ValueError if the line is not an event."""
     if schema == SCHEMA_VERSION:
         return line
     fields = from_json(line)
@@ -226,7 +229,7 @@ def _upgraded(line: bytes, schema: int) -> bytes:
 
 
 def _schema(path: Path, line: bytes) -> int:
-    """Return the schema of the log with this first line; raises LogError unless this version supports it."""
+    """Return the schema named in the first line of a log; raises LogError unless this version supports the schema."""
     if not line:
         raise LogError(f"{path} is empty")
     try:
@@ -257,7 +260,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _end_of_last_line(descriptor: int) -> int:
-    """Return the start of a partial last line, or the end of the file; reads backwards, in blocks."""
+    """Return the offset after the last newline, or 0 if there is no newline; reads backwards, in blocks."""
     block_bytes = 64 * 1024
     end = os.fstat(descriptor).st_size
     while end > 0:

@@ -1,6 +1,6 @@
-"""The manifest of an experiment's directory: its runs, their order, and their options.
+"""The manifest of an experiment's directory: the runs of the experiment, in order, with their options.
 
-The outcome of a run is in its log, not here. A run without a log has not started, was skipped (`here` is "left
+The outcome of a run is in the run's log, not here. A run without a log has not started, was skipped (`here` is "left
 out"), or failed before its log was created (`failure`).
 """
 
@@ -33,7 +33,7 @@ class RunEntry(Frozen):
     name: str
     """Unique in the experiment, and valid as a file name."""
     part: str
-    """Title of the original experiment, if this one combines several."""
+    """Title of the experiment file that defines the run."""
     title: str
     question: str = ""
     """The question that the run answers; empty if not stated."""
@@ -60,7 +60,7 @@ class RunEntry(Frozen):
 
     @property
     def command_line(self) -> str:
-        """Command line that repeats only this run."""
+        """The command line that repeats this run without the rest of the experiment."""
         words = ["sysbench", self.command]
         for name, value in self.options.items():
             # Experiments of `accum` are positional arguments, without a flag.
@@ -77,7 +77,7 @@ class _Versioned(BaseModel):
 
 
 class Manifest(Frozen):
-    """An experiment that was run in one directory."""
+    """The manifest of an experiment that was run in one directory."""
 
     manifest_version: int = MANIFEST_VERSION
     sysbench_version: str
@@ -96,12 +96,12 @@ class Manifest(Frozen):
 
 
 def is_manifest(directory: Path) -> bool:
-    """Whether this is an experiment's directory."""
+    """Whether the directory belongs to an experiment, and thus has a manifest."""
     return (directory / FILE_NAME).is_file()
 
 
 def read(directory: Path) -> Manifest:
-    """Read the manifest in a directory; raises LogError if there is none, or one that this version cannot read."""
+    """Read the manifest in a directory; raises LogError if there is none, or if this version cannot read it."""
     path = directory / FILE_NAME
     try:
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Outcomes of cells, and cautions about their numbers."""
+"""Possible outcomes of cells, and the class of cautions about their numbers."""
 
 from __future__ import annotations
 

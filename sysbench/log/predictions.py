@@ -1,4 +1,4 @@
-"""Events and records of predictions: times computed for a GPU, not measured on it."""
+"""Events and records of predictions, which are computed for a GPU instead of measured on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTERVAL = "in brackets: 90 % prediction interval"
 
 
 class PredictedTime(Frozen):
-    """A predicted time with its interval."""
+    """A predicted time with its 90 % prediction interval."""
 
     point_s: Seconds
     low_s: Seconds
@@ -31,7 +31,7 @@ class PredictedTime(Frozen):
 
 
 class PredictedPhase(PredictedTime):
-    """One phase of a predicted step."""
+    """The predicted time of one phase of a step, and its composition."""
 
     name: Phase
     host_s: Seconds
@@ -39,9 +39,9 @@ class PredictedPhase(PredictedTime):
     device_s: Seconds
     """Total time of the kernels."""
     limited_by: str
-    """`host`, or the largest share of the device's time: matmul, bandwidth, indexing, or latency."""
+    """`host`, or what takes the largest share of the device's time: matmul, bandwidth, indexing, or latency."""
     limited_share: Amount
-    """Share of `limit` in the phase, from 0 to 1."""
+    """Share of the phase's time that `limited_by` takes, from 0 to 1."""
     lower_bound_s: Seconds
     """Time at data-sheet rates, assuming zero host time."""
     launches: Count
@@ -52,29 +52,29 @@ class PredictedPhase(PredictedTime):
 
 
 class PredictedConstant(Frozen):
-    """A constant used by a prediction."""
+    """A constant on which a prediction is based."""
 
     name: str
     value: PerSecond
     spread: Amount
-    """Standard deviation of its logarithm."""
+    """Standard deviation of the logarithm of `value`."""
     basis: Basis
     source: str
 
 
 class Grounds(Frozen):
-    """The inputs of a prediction, and reasons to doubt it."""
+    """A prediction for a GPU: times by phase, the constants used, and reasons to doubt the prediction."""
 
     source: Literal["predicted"] = "predicted"
     gpu: str
     """Title of the GPU."""
     withheld: str | None
-    """Reason why there is no time; None if there is one."""
+    """Reason why no times are given; None if times are given."""
     phases: list[PredictedPhase]
     unknown_operators: dict[str, Count]
-    """Unknown operators, with their number of launches."""
+    """Number of launches of each operator that the time model does not know."""
     unknown_share: Amount
-    """Their share of the device's time, from 0 to 1."""
+    """Share of the device's time that unknown operators take, from 0 to 1."""
     constants: list[PredictedConstant]
     doubts: list[str]
     """Reasons to doubt the constants, such as a calibration with a different version of torch."""
@@ -98,7 +98,7 @@ class Grounds(Frozen):
 
 
 class PredictedStep(Grounds):
-    """The predicted time of a step on a GPU, and its simulated memory."""
+    """The predicted time of a step on a GPU, and the simulated memory of the step."""
 
     host: str
     step: PredictedTime | None
@@ -115,14 +115,14 @@ class PredictedStep(Grounds):
 
 
 class StepPredicted(PredictedStep, Event):
-    """The step of a cell was predicted instead of measured."""
+    """The step of a cell was predicted, not measured."""
 
     event: Literal["step_predicted"] = "step_predicted"
     cell: str
 
 
 class PredictionRecord(PredictedStep):
-    """The prediction of a cell, with the rates and costs that follow from it."""
+    """The prediction for a cell, with the rates and costs computed from it."""
 
     step_flops: Flops | None
     flops_per_s: PerSecond | None
@@ -135,7 +135,7 @@ class PredictionRecord(PredictedStep):
 
 
 def prediction_of(cell: ModelCell, seen: CellEvents, price_per_hour: float | None = None) -> PredictionRecord | None:
-    """Return the prediction of a cell, with rates and costs; None if the cell was measured."""
+    """Return the prediction for a cell, with rates and costs; None if the cell was measured."""
     predicted = seen.last(StepPredicted)
     if predicted is None:
         return None

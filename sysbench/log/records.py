@@ -1,4 +1,4 @@
-"""The record of a run: a JSON summary, computed from the log and never edited."""
+"""The record of a run: a JSON summary, computed from the log and never edited by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, Second
 
 
 class Samples(Frozen):
-    """Raw samples in the order of measurement, and their summary statistics. All values are in seconds."""
+    """Raw samples in the order of measurement, with summary statistics; times are in seconds."""
 
     samples_s: Annotated[list[Seconds], Field(min_length=1)]
     mean_s: SomeSeconds
@@ -45,7 +45,7 @@ class Samples(Frozen):
 
 
 class PhaseRecord(Frozen):
-    """One phase over the measured steps, by the host's clock and, if available, the device's."""
+    """Times of one phase over the measured steps, by the host clock and, where available, by device events."""
 
     wall: Samples | None
     device: Samples | None
@@ -53,12 +53,12 @@ class PhaseRecord(Frozen):
 
     @property
     def times(self) -> Samples | None:
-        """Times by the host's clock, or by the device's if the host did not wait for it."""
+        """Wall times; if there are none, as with `--sync step`, device times."""
         return self.wall or self.device
 
 
 class PeakRecord(Frozen):
-    """Peaks over the measured steps, in bytes; None if not measured."""
+    """Memory peaks over the measured steps, in bytes; a field is None if not measured."""
 
     allocated_peak_bytes: Bytes | None
     reserved_peak_bytes: Bytes | None
@@ -71,18 +71,18 @@ class PeakRecord(Frozen):
 
 
 class ModelRecord(Frozen):
-    """The model's dimensions, and the cost of a forward pass."""
+    """The number of the model's parameters, and the FLOPs of a forward pass."""
 
     parameters: Count | None
     """None for a user's model that was never built."""
     parameters_without_lm_head: Count | None
     """None for a user's model, whose layers are unknown."""
     forward_flops: Flops | None
-    """FLOPs of one forward pass over the batch; causality is not exploited. None if they could not be counted."""
+    """FLOPs of one forward pass over the batch, ignoring the causal mask; None if they could not be counted."""
 
 
 class CellRecord(Frozen):
-    """Fields of a cell that all commands have in common, for every outcome."""
+    """The record of a cell: the fields common to all commands and all outcomes."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -100,9 +100,10 @@ class CellRecord(Frozen):
 
     @cached_property
     def axes(self) -> dict[str, Any]:
-        """The cell in JSON form, for code that accesses axes by name. Code that needs one specific axis uses `cell`.
+        """The cell in JSON form, for code that accesses axes by name; code for one specific axis uses `cell`.
 
-        For cells measured elsewhere it includes the hardware, so that cells of different GPUs remain distinct.
+        If the cell was measured elsewhere, the hardware is added, so that equal cells on different GPUs remain
+        distinct.
         """
         axes: dict[str, Any] = self.cell.model_dump(mode="json")
         if self.host is not None and self.device is not None and not self.cell.simulated:
@@ -111,18 +112,18 @@ class CellRecord(Frozen):
 
     @cached_property
     def written_axes(self) -> tuple[tuple[str, str], ...]:
-        """The axes and their values as text, in alphabetical order: equal for cells that agree in all of them."""
+        """Pairs of axis and value as text, in alphabetical order; equal for cells that agree in all axes."""
         return tuple(sorted((axis, str(value)) for axis, value in self.axes.items()))
 
 
 class ModelCellRecord(CellRecord):
-    """Fields of a cell that measures a Transformer."""
+    """The record of a cell that measures a Transformer."""
 
     model: ModelRecord
 
 
 class SimulatedGpuRecord(Frozen):
-    """The GPU that a cell was simulated for, and the memory assumed to be in use outside the allocator."""
+    """The GPU that was simulated for a cell, and the memory assumed to be in use outside the allocator."""
 
     title: str
     memory_bytes: Bytes
@@ -143,7 +144,7 @@ class EnvironmentRecord(Frozen):
 
     @property
     def software(self) -> tuple[str, ...]:
-        """`torch 2.13.0`, as headings name it; nothing if no worker was ready."""
+        """The version of torch as shown in headings, `torch 2.13.0`; empty if no worker was ready."""
         return (f"torch {self.torch.torch}",) if self.torch else ()
 
 

@@ -1,4 +1,4 @@
-"""Resuming an earlier run: its log, and whether this run may continue it."""
+"""Resuming an earlier run from its log, and checks that the run may be resumed here."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=2**16)
 def _key(cell: RunCell) -> str:
-    """Return the key of a cell, cached because runs need it repeatedly; computing it takes as long as reading a few
-    lines.
-    """
+    """Return the key of a cell, cached because computing a key takes as long as reading a few lines."""
     return cell.key
 
 
 @dataclass
 class EarlierRun:
-    """The parts of a log that are needed to continue it."""
+    """The parts of a log that are needed to continue its run."""
 
     path: Path
     started: RunStarted
@@ -41,15 +39,15 @@ class EarlierRun:
     """Device of the last attempt, by cell."""
 
     def keeps(self, cell: RunCell) -> bool:
-        """Whether the logged result of this cell is kept."""
+        """Whether the logged result of this cell is kept instead of running the cell again."""
         return self.outcome(cell) in LASTING
 
     def outcome(self, cell: RunCell) -> Outcome | None:
-        """Return the outcome of the last attempt at this cell; None if it was not finished."""
+        """Return the outcome of the last finished attempt at this cell; None if there is none."""
         return self.outcomes.get(_key(cell))
 
     def refuse_other_spec(self, spec: RunSpec) -> None:
-        """Raise UsageError, naming every difference, if the spec of the log is not exactly this one."""
+        """Raise UsageError, naming every difference, if the log was recorded with another spec."""
         if self.started.kind != spec.kind:
             raise UsageError(
                 f"--resume {self.path}: this is a log of `sysbench {self.started.kind}`, not of `sysbench {spec.kind}`"
@@ -63,7 +61,7 @@ class EarlierRun:
             raise UsageError(f"--resume {self.path}: the log was made with different options: {listed}")
 
     def refuse_other_code(self, digest: str) -> None:
-        """Raise UsageError unless the log was written by exactly this code."""
+        """Raise UsageError if the log was recorded by different source code of sysbench."""
         if self.started.source_digest != digest:
             raise UsageError(
                 f"--resume {self.path}: the log was made by different code: sysbench {self.started.sysbench_version} "
@@ -71,7 +69,7 @@ class EarlierRun:
             )
 
     def refuse_other_machine(self, ready: WorkerReady, placed: Iterable[PlacedCell]) -> None:
-        """Raise UsageError unless torch, and the devices of the kept cells, are the same."""
+        """Raise UsageError if the version of torch, or the device of a kept cell, differs from the log."""
         if self.worker is not None and self.worker.torch.torch != ready.torch.torch:
             raise UsageError(
                 f"--resume {self.path}: the log was made with a different torch: {self.worker.torch.torch} there, "
@@ -87,7 +85,10 @@ class EarlierRun:
 
 
 def recall(path: Path) -> EarlierRun:
-    """Read the parts of a log needed to resume it; only the last attempt at a cell counts. Raises LogError."""
+    """Read the parts of a log that are needed to continue its run; raises LogError.
+
+    For each cell, the last attempt counts.
+    """
     events = read(path, only=(RunStarted, WorkerReady, CellStarted, CellFinished))
     beginning = next(events, None)
     if not isinstance(beginning, RunStarted):
@@ -115,7 +116,7 @@ def _described(device: DeviceInfo) -> str:
 
 
 def _text(value: Any) -> str:
-    """Format a spec's value as on the command line."""
+    """Format a value of a spec as on the command line."""
     if isinstance(value, list):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

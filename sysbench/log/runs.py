@@ -1,6 +1,6 @@
-"""Earlier runs: found by path or by name, and read from a record or a log.
+"""Earlier runs: lookup by path or by name, and loading from a record or a log.
 
-A comparison with `--ab` has a log for each arm and round: `A/round-01.jsonl`, `B/round-01.jsonl`.
+A comparison with `--ab` has one log for each arm and round: `A/round-01.jsonl`, `B/round-01.jsonl`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ _LISTED = 8
 
 @dataclass(frozen=True)
 class _Entry:
-    """A run, or a directory of runs, in the directory of runs."""
+    """A run in the default directory of runs, or a subdirectory that contains runs."""
 
     name: str
     paths: tuple[Path, ...]
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """Sort key: the date in the name, then the number among runs of one second; names without a date come first."""
+        """Sort key: the date in the name, then the number that distinguishes runs started in the same second.
+
+        Names without a date come first.
+        """
         dated = _DATED.fullmatch(self.name)
         return (dated["date"], int(dated["number"] or 1), self.name) if dated else ("", 0, self.name)
 
@@ -59,23 +62,23 @@ _BEGINNING_BYTES = 256
 
 
 def is_log_or_record(path: Path) -> bool:
-    """Whether a file is a sysbench log or record, and not a trace."""
+    """Whether a file is a sysbench log or record; traces, which also end in .json, are neither."""
     if path.suffix != ".json":
         return path.suffix == ".jsonl"
     try:
         with path.open("rb") as file:
             return _RECORD.match(file.read(_BEGINNING_BYTES)) is not None
     except OSError:
-        return False  # whoever reads it says why it cannot be read
+        return False  # reading the file later reports the reason
 
 
 def find(name: str, directory: Path = RUNS) -> list[Path]:
-    """Return the files of the runs that match `name`, in the order in which they started; never empty.
+    """Return the files of the runs that match `name`, in the order in which the runs started; never empty.
 
-    `name` is one of: the path of a log or a record; the path of a directory, for every run in and below it; or the
-    name of an earlier run in `directory`: the unique beginning of its file name, `latest`, or `latest~1` for the one
-    before. The prefix `time:` selects runs of that command. If a run has a log and a record, the record is used
-    unless the log was continued after it. Raises LogError if no run matches, or more than one.
+    `name` is the path of a log or record; the path of a directory, for every run in and below it; or the name of an
+    earlier run in `directory`. A name is `latest`, `latest~1` for the run before the latest, or the unique beginning of
+    a file name. A prefix such as `time:` limits the search to runs of that command. If a run has both a log and a
+    record, the record is used unless the log is newer. Raises LogError if no run matches, or if a name is ambiguous.
     """
     if Path(name).exists():
         return _at(Path(name), None)
@@ -86,9 +89,10 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
-    """Return the directory of the experiment that matches `name`: its path, or a name in `directory` as for `find`.
+    """Return the directory of the experiment that matches `name`: a path, or a name in `directory` as in `find`.
 
-    `quick` is the latest run of the experiment quick. Raises LogError if no or several directories match.
+    The name of an experiment, such as `quick`, selects its latest run. Raises LogError if no directory matches, or if a
+    name is ambiguous.
     """
     if Path(name).exists() or Path(name).name != name:
         return Path(name)
@@ -100,12 +104,15 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
 
 
 def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
-    """Return the names of earlier runs in a directory, newest first, optionally of one command only."""
+    """Return the names of earlier runs in a directory, newest first; with `kind`, only those of this command."""
     return [entry.name for entry in _entries(directory)[::-1] if _of_kind(entry.paths, kind)]
 
 
 def entries(directory: Path = RUNS) -> list[tuple[str, tuple[Path, ...]]]:
-    """Return all named runs in a directory with one file of each, oldest first."""
+    """Return the name and the files of each run, or subdirectory of runs, in a directory; oldest first.
+
+    Each run has one file: its log or its record.
+    """
     return [(entry.name, entry.paths) for entry in _entries(directory)]
 
 
@@ -120,10 +127,10 @@ def _experiments(directory: Path) -> list[_Entry]:
 
 
 def load(path: Path) -> RunRecord[Any]:
-    """Read a record, or compute it from a log, for any command.
+    """Read the record of a run of any command, or compute it from the log.
 
-    A log with a partial last line, or of a run that was killed, is read up to there. Raises LogError for a file that
-    cannot be read, has a newer schema (naming the version that wrote it), is damaged, or was edited.
+    A log of a run that was killed is read up to its last complete line. Raises LogError if the file cannot be read, has
+    a newer schema (naming the version that wrote it), or is not in sysbench's format.
     """
     if path.suffix != ".json":
         return _folded(path)
@@ -136,7 +143,7 @@ def load(path: Path) -> RunRecord[Any]:
 
 
 def _at(path: Path, kind: str | None) -> list[Path]:
-    """Return the runs at an existing path."""
+    """Return the runs at an existing path; raises LogError if there are none of this `kind`."""
     if not path.is_dir():
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not a record of `sysbench {kind}`")
@@ -158,7 +165,7 @@ def _named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path
 
 
 def _meant(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> _Entry:
-    """Return the entry with this name, this unique beginning, or this distance from the latest; raises LogError."""
+    """Return the entry for a full name, a unique beginning of a name, or `latest~N`; raises LogError."""
     latest = _LATEST.fullmatch(rest)
     if latest or not rest:
         return _latest(name, entries, int(latest[1] or 0) if latest else 0, directory)
@@ -185,14 +192,13 @@ def _latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) ->
 
 
 def _listed(entries: Sequence[_Entry]) -> str:
-    """List the newest names."""
     names = [entry.name for entry in entries[::-1][:_LISTED]]
     more = len(entries) - len(names)
     return ", ".join(names) + (f", and {more} more" if more else "") + ", latest, latest~1"
 
 
 def _entries(directory: Path) -> list[_Entry]:
-    """Return all named entries of a directory in the order in which they started."""
+    """Return all entries of a directory in the order in which the runs started."""
     children = _children(directory)
     single = [_Entry(path.stem, (path,)) for path in _preferred(children)]
     nested = [_Entry(path.name, tuple(_runs_below(path))) for path in children if path.is_dir()]
@@ -211,7 +217,10 @@ MOST_SEARCHED = 100_000
 
 
 def _runs_below(directory: Path) -> list[Path]:
-    """Return the runs in and below a directory; other files are ignored. Raises LogError for too many files."""
+    """Return the runs in and below a directory, ignoring other files.
+
+    Raises LogError if the directory contains more than MOST_SEARCHED files and directories.
+    """
     files: list[Path] = []
     seen = 0
     for folder, folders, names in os.walk(directory):
@@ -226,7 +235,7 @@ def _runs_below(directory: Path) -> list[Path]:
 
 
 def _preferred(files: Iterable[Path]) -> list[Path]:
-    """Return the files that are runs; for a log and a record of the same run, the record if it is no older."""
+    """Return the files that are logs or records; for a run with both, the newer file, and in a tie the record."""
     preferred: dict[Path, Path] = {}
     for path in files:
         if path.suffix not in (".json", ".jsonl") or not path.is_file() or kind_at(path) is None:
@@ -246,7 +255,7 @@ _TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
 
 
 def kind_at(path: Path) -> Kind | None:
-    """Return the command of a log or a record, determined from the beginning of the file; None for other files."""
+    """Return the command that wrote a log or record, according to the beginning of the file; None for other files."""
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)
@@ -273,7 +282,7 @@ def _folded(path: Path) -> RunRecord[Any]:
 
 
 def _upgraded(path: Path, content: bytes) -> bytes:
-    """Convert a record of an earlier schema to this one; return other content unchanged."""
+    """Convert a record from an earlier schema to the current one; return any other content unchanged."""
     found = _TOP_SCHEMA.search(content, 0, _BEGINNING_BYTES)
     if found and int(found[1]) >= SCHEMA_VERSION:
         return content
@@ -289,7 +298,7 @@ def _upgraded(path: Path, content: bytes) -> bytes:
 
 
 def _validated(path: Path, content: bytes) -> RunRecord[Any]:
-    """Parse a record; if that fails, determine the reason."""
+    """Parse a record; raises LogError with the reason if the content is not a record."""
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
     model = _record_class(found[1].decode()) if found else _model_of(content)
     if model is None:
@@ -309,7 +318,7 @@ def _record_class(kind: str) -> type[RunRecord[Any]] | None:
 
 
 def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
-    """Return the class of a record whose fields are in an unusual order."""
+    """Return the class of a record in which `kind` is not one of the first fields; None if the kind is unknown."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
@@ -318,7 +327,7 @@ def _model_of(content: bytes) -> type[RunRecord[Any]] | None:
 
 
 def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
-    """Return an error that explains why the content is not a record: not JSON, another version, or edited."""
+    """Return the error for content that is not a record: not JSON, from another version, or edited."""
     try:
         top = json.loads(content)
     except (ValueError, RecursionError):
@@ -342,13 +351,13 @@ _ROUND = re.compile(r"round-(\d+)")
 
 
 def log_name(number: int) -> str:
-    """Name of the logs of a round, the same in both arms' directories."""
+    """Return the name, without its ending, of the log for a round; both arms use the same name."""
     return f"round-{number:02d}"
 
 
 @dataclass(frozen=True)
 class Part:
-    """The runs of one arm of an earlier comparison, by round number."""
+    """The runs of one arm of an earlier comparison; `files` maps round numbers to files."""
 
     directory: Path
     arm: Arm
@@ -356,14 +365,15 @@ class Part:
 
 
 def part_of(files: Iterable[Path]) -> Part | None:
-    """Return the arm to which all these files belong; None if there is none."""
+    """Return the single arm of a comparison to which all these files belong; None if there is no such arm."""
     parts = parts_of(files)
     return next(iter(parts.values())) if len(parts) == 1 else None
 
 
 def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
-    """Return the arms of the single comparison to which these files belong; empty for other files or several
-    comparisons.
+    """Return the arms of the single comparison to which all these files belong.
+
+    The result is empty if there is no such comparison.
     """
     found: dict[Arm, dict[int, Path]] = {}
     directories = set()

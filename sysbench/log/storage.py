@@ -26,7 +26,7 @@ _REASONS = {
 
 
 def reason(error: OSError) -> str:
-    """Describe an error in a few words."""
+    """Describe a file error in a few words."""
     return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
 
 
@@ -46,7 +46,7 @@ def make_directory(path: Path) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raise OutputError now if writing `path` later would certainly fail: missing directory, no permission."""
+    """Raise OutputError now if writing `path` later is certain to fail: missing directory, no permission."""
     if path.is_dir():
         raise OutputError(f"cannot write {path}: it is a directory")
     if not path.parent.is_dir():
@@ -57,9 +57,10 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` atomically: whatever happens, either the old or the new file is on disk, complete.
+    """Replace `path` atomically: even after a crash, either the old file or the new one is on disk, complete.
 
-    Anything other than a regular file (`/dev/stdout`, a named pipe) is written directly. Raises OutputError.
+    A path that is not a regular file (`/dev/stdout`, a named pipe) is written to directly. Raises OutputError if
+    writing fails.
     """
     try:
         if _is_stream(path):
@@ -75,14 +76,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all bytes, with as many calls as necessary; raises OSError."""
+    """Write all bytes, in several calls if necessary; raises OSError."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def sync_directory(path: Path) -> None:
-    """Synchronise the names in a directory to disk, if the file system supports it."""
+    """Flush the entries of a directory to disk (fsync), if the file system supports it."""
     # Some network file systems do not, and some directories can be written but not read; the files themselves are safe.
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -93,7 +94,7 @@ def sync_directory(path: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether this is a device, a pipe, or the name of an open file, which cannot be replaced by a new file."""
+    """Whether the path is a device, a pipe or an open file descriptor, which cannot be replaced by a new file."""
     absolute = path.absolute()
     if absolute.parent in (Path("/dev"), Path("/dev/fd")) or absolute.parts[:2] == ("/", "proc"):
         return True

@@ -1,7 +1,7 @@
 """Upgrades of files from earlier schemas, one schema at a time.
 
-A change of `SCHEMA_VERSION` must add here how a record and each event of the previous schema are converted. Schema 1 is
-the first one, so there are no upgrades yet.
+When `SCHEMA_VERSION` is increased, functions must be added here that convert a record and each event from the previous
+schema. Schema 1 is the first one, so there are no upgrades yet.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sysbench.log.events import SCHEMA_VERSION
 Fields = dict[str, Any]
 
 RECORD: Mapping[int, Callable[[Fields], Fields]] = {}
-"""Function that converts a record to the next schema, by schema."""
+"""Functions that convert a record from a schema to the next one, by schema."""
 
 EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
-"""Function that converts an event, by schema; called in the order of the log, as it may depend on earlier events."""
+"""Functions that convert an event, by schema; called in log order, since a conversion may depend on earlier events."""
 
 
 def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:
-    """Raise LogError for a schema that cannot be read or upgraded: a newer one, or one that does not exist."""
+    """Raise LogError if a schema is newer than this version supports, or if no version has written it."""
     if isinstance(schema, int) and not isinstance(schema, bool):
         if schema > SCHEMA_VERSION:
             raise newer(path, schema, writer)
@@ -41,7 +41,7 @@ def newer(path: Path, schema: int, writer: object) -> LogError:
 
 
 def upgraded(fields: Fields, schema: int, steps: Mapping[int, Callable[[Fields], Fields]]) -> Fields:
-    """Return the content in the current schema."""
+    """Return the fields of a record or an event, converted to the current schema."""
     for step in range(schema, SCHEMA_VERSION):
         fields = steps[step](fields)
     return {**fields, "schema_version": SCHEMA_VERSION} if "schema_version" in fields else fields

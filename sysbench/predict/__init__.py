@@ -1,2 +1,1 @@
-"""Prediction of the time of a step on a GPU that is not present: its kernels, the GPU's speed for each, and the
-host."""
+"""Prediction of step times on a GPU that is not present, from kernels and the rates of the GPU and the host."""

@@ -1,9 +1,9 @@
-"""Time of a collective among the ranks of one or several nodes, from its bytes and the links between GPUs.
+"""Time of a collective on one or several nodes, from its bytes and the links between GPUs.
 
-Within a node: latency + bytes · (ring factor) / bandwidth + root · √bytes; the last term covers messages too small to
-saturate the links. In a ring of n ranks, all-gather and reduce-scatter move (n−1)/n of the whole buffer over each link,
-and all-reduce moves twice that (Patarasuk and Yuan, 2009; NCCL's `busbw`). Across nodes, the network limits the
-bandwidth, and each further node adds latency.
+Within a node, the time is latency + bytes · (ring factor) / bandwidth + root · √bytes. The last term covers messages
+too small to saturate the links. In a ring of n ranks, all-gather and reduce-scatter move (n−1)/n of the whole buffer
+over each link, and all-reduce moves twice as much (Patarasuk and Yuan, 2009; NCCL's `busbw`). Across nodes, the network
+limits the bandwidth, and each further node adds latency.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 
 class Links(NamedTuple):
-    """Parameters of a collective among some ranks of a node."""
+    """Fitted parameters of a collective's time within a node."""
 
     latency_us: float
     gb_per_s: float
@@ -71,13 +71,13 @@ _GROUPS = (2, 4, 8)
 _LIKE: Mapping[str, str] = {
     "a100-40gb": "a100", "a100-80gb": "a100", "h100": "h100", "h200": "h200", "b200": "b200", "l40s": "l40s",
 }  # fmt: skip
-"""GPUs by slug, and the GPU whose links they share: both A100 SXM have the same NVLink."""
+"""By slug of a GPU: the measured GPU with the same links. Both A100 SXM variants have the same NVLink."""
 
 NETWORK_SHARE = 0.9
 """Fraction of a network's nominal rate that a large collective reaches: an assumption, not measured."""
 
 NETWORK_LATENCY_S = 5e-6
-"""Latency that each further node adds to a collective: an assumption, as 5 to 20 µs are usual."""
+"""Latency that each further node adds to a collective: an assumption; 5 to 20 µs are usual."""
 
 SPREAD = 0.08
 """Standard deviation of the log time of a collective within a node: fit error, NCCL version, concurrent kernels."""
@@ -86,7 +86,7 @@ NETWORK_SPREAD = 0.3
 """Standard deviation of the log time of a collective across nodes."""
 
 _GBIT_PER_S: Mapping[Interconnect, float] = {"eth-100": 100.0, "ib-200": 200.0, "ib-400": 400.0, "ib-800": 800.0}
-"""Nominal rate of the network adapter that each GPU has."""
+"""By network: nominal rate of each GPU's adapter."""
 
 
 def refuse_unknown_links(hardware: Hardware) -> None:
@@ -98,9 +98,10 @@ def refuse_unknown_links(hardware: Hardware) -> None:
 
 
 def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | None, count: int, seed: int = 0) -> Draws:
-    """Return the seconds of a collective, (count,); its dims are (ranks, nodes), its bytes those of the whole buffer.
+    """Return the seconds that a collective takes, (count,).
 
-    The first draw is the nominal value. Raises UnavailableError for unknown links.
+    `kernel.dims` is (ranks, nodes), and `kernel.bytes` is the size of the whole buffer. The first draw is the nominal
+    value. Raises UnavailableError for a GPU whose links were not measured.
     """
     refuse_unknown_links(hardware)
     ranks, nodes = kernel.dims
@@ -119,6 +120,6 @@ def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | Non
 
 
 def _links(gpu: str, collective: str, ranks: int) -> Links:
-    """Return the links among this many ranks of a node, taken from the next larger group that was measured."""
+    """Return the parameters for `ranks` GPUs on a node, from the smallest measured group that is large enough."""
     measured = _MEASURED[gpu]["all_gather" if collective == "broadcast" else collective]
     return Links(*measured[next(i for i, group in enumerate(_GROUPS) if ranks <= group)])

@@ -17,7 +17,7 @@ from sysbench.predict.trace import Trace
 from sysbench.spec.hardware import Rate
 
 PHASE_SPREAD: Final = 0.08
-"""Standard deviation of the logarithm of a phase that no rate explains, like `rates.UNEXPLAINED_SPREAD` for steps."""
+"""Standard deviation of the logarithm of phase times at known rates (cf. `rates.UNEXPLAINED_SPREAD`)."""
 SEEN_SHARE: Final = 0.7
 """A rate counts as seen if the fit reduces its spread to at most this fraction."""
 _LEAST_PRIOR: Final = 0.15
@@ -33,7 +33,7 @@ _GROUPS: Final[Mapping[str, tuple[GpuRate | HostRate, ...]]] = {
     "attention": ("attention_forward", "attention_backward"),
     "bandwidth": ("stream", "reduce", "indexed", "transpose"),
 }
-"""Groups of rates that steps cannot tell apart; one factor scales all rates of a group."""
+"""Groups of rates that step times cannot distinguish; one factor scales all rates of a group."""
 
 
 _OF_PRODUCT: Final[Mapping[str, str]] = {
@@ -42,18 +42,18 @@ _OF_PRODUCT: Final[Mapping[str, str]] = {
 
 
 class TimedStep(NamedTuple):
-    """A measured step, and the seconds of each of its phases."""
+    """The trace of a step, and the measured seconds of each phase."""
 
     trace: Trace
     phases_s: Mapping[str, float]
 
 
 def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observed:
-    """Fit the rates to the measured times of these steps, starting from the known rates.
+    """Fit the rates of a GPU and a host to the measured times of these steps.
 
-    The method is least squares on the logarithms of phase times, with the known rates as a prior (Gauss-Newton). Rates
-    that steps cannot tell apart are scaled together. Rates that the steps hardly constrain are not reported as seen.
-    Raises UnavailableError without steps.
+    The method is Gauss-Newton least squares on the logarithms of phase times, with the known rates as the prior. Rates
+    that step times cannot distinguish share a factor. Rates that step times hardly constrain count as unseen. Raises
+    UnavailableError if there is no measured step.
     """
     measured = np.log([seconds for step in steps for seconds in step.phases_s.values()])
     if not len(measured):
@@ -94,7 +94,7 @@ def fitted(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Observ
 def _predicted(
     steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates, names: Sequence[str], factors: Floats
 ) -> Floats:
-    """Return the log times of phases, (phases,), with each group's rates scaled by the exponential of its factor."""
+    """Return the logarithms of predicted phase times, (phases,), with each group of rates scaled by exp(factor)."""
     off = {rate: float(np.exp(factor)) for name, factor in zip(names, factors, strict=True) for rate in _GROUPS[name]}
     changed_gpu = replace(gpu, rates={name: _times(rate, off.get(name, 1.0)) for name, rate in gpu.rates.items()})
     changed_host = replace(host, rates={name: _times(rate, off.get(name, 1.0)) for name, rate in host.rates.items()})

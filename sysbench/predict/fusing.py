@@ -2,10 +2,10 @@
 
 The rules follow Inductor's scheduler (torch/_inductor/scheduler.py). Operators are fused if one reads the output of the
 other or both read the same data, unless a matrix product or fused attention lies between them. A fused kernel reads
-each of its inputs once, and writes only outputs that are needed elsewhere. Activations that forward would save only for
-fused kernels of backward are recomputed there, as in the min-cut partitioner (torch/_functorch/partitioners.py).
-Inductor's actual kernels depend on shapes, versions and its own measurements, so the result is a guess, and is marked
-as one.
+each of its inputs once, and writes only outputs that are needed elsewhere. Activations that only fused kernels of
+backward need are recomputed in backward, as by the min-cut partitioner (torch/_functorch/partitioners.py). Inductor's
+actual kernels depend on shapes, versions and its own measurements. The result is therefore an estimate, and is marked
+as less certain.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import NamedTuple
 from sysbench.predict.trace import Kernel, Kind, Stage
 
 COMPILED_PHASES = ("forward", "backward")
-"""Phases that are compiled: only the model is; loss, optimizer and zero_grad run eagerly."""
+"""Compiled phases: only the model is compiled; loss, optimizer and zero_grad run eagerly."""
 
 _FUSIBLE: frozenset[Kind] = frozenset({"map", "indexed", "transpose", "reduce", "softmax"})
 _ROW_WISE: frozenset[Kind] = frozenset({"reduce", "softmax"})
 _GATHERS = frozenset({"embedding", "index_select", "gather"})
-"""Gathers that Inductor generates like elementwise operators, but not gradients of tables, which sum equal indices."""
+"""Gathers, for which Inductor generates code as for elementwise operators; gradients of tables are not among them."""
 
 Storages = Mapping[int, int]
 """Bytes touched in each storage, by its number."""
 
 
 class Flow(NamedTuple):
-    """One operator: the kernels it launches when it is not fused, and the storages it reads and writes."""
+    """One operator: the kernels that it launches when not fused, and the storages that it reads and writes."""
 
     kernels: tuple[Kernel, ...]
     reads: Storages
@@ -49,7 +49,10 @@ Place = tuple[Stage, int | None]
 
 
 def fused(stages: Mapping[Stage, Sequence[Flow]]) -> Iterator[tuple[Stage, str, tuple[Kernel, ...]]]:
-    """Return stage, module and kernels of all launches in compiled phases, in order; `stages` are those of one step."""
+    """Yield (stage, module, kernels) for each unfused operator and each fused group of the compiled phases, in order.
+
+    `stages` are all stages of one step.
+    """
     places: dict[Stage, list[Place]] = {
         stage: [(stage, group) for group in (_groups(flows) if _is_compiled(stage) else [None] * len(flows))]
         for stage, flows in stages.items()
@@ -94,7 +97,10 @@ def _is_fused_backward(place: Place) -> bool:
 
 
 def _moved(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
-    """Return bytes by storage, and whether they are read: a group does not read what it has produced itself."""
+    """Return the bytes that a group of operators reads and writes, by (storage, whether it is read).
+
+    Reads of storages that the group itself has written do not count.
+    """
     moved: dict[tuple[int, bool], int] = {}
     made: set[int] = set()
     for flow in flows:
@@ -107,7 +113,11 @@ def _moved(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
 
 
 def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
-    """Return one kernel for all kernels of a group: row-wise if a considerable one of them is row-wise."""
+    """Return the fused kernel of a group of operators.
+
+    The kernel is row-wise if the group has a row-wise kernel that moves at least a quarter as many bytes as the group's
+    largest kernel.
+    """
     kernels = [kernel for flow in flows for kernel in flow.kernels]
     largest = max(kernels, key=lambda kernel: kernel.bytes)
     rows = next((each for each in kernels if each.kind in _ROW_WISE and 4 * each.bytes >= largest.bytes), None)
@@ -118,9 +128,10 @@ def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
 
 
 def _groups(flows: Sequence[Flow]) -> list[int | None]:
-    """Return the group of every operator of a phase; None for operators that stay separate.
+    """Return the number of each operator's fusion group in a phase; None for operators that are not fused.
 
-    Operators belong to the same group if they share a storage and are preceded by the same number of library calls.
+    Operators that share a storage belong to the same group if the longest chains of library calls that their inputs
+    depend on are equally long.
     """
     parents: list[int] = []
     level_of: dict[int, int] = {}

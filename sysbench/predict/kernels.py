@@ -1,7 +1,7 @@
-"""Time of one kernel on a GPU, from its kind and the GPU's rates.
+"""Time of one kernel on a GPU, from the kind of kernel and the GPU's rates.
 
-Matrix products and fused attention run as tiles, in waves over the multiprocessors. All other kernels move bytes or
-compute an offset for each element, whichever takes longer.
+Matrix products and fused attention run as tiles, in waves over the multiprocessors. The time of most other kernels is
+that of moving their bytes or that of computing an offset for each element, whichever is longer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Precision
 
 Limit = Literal["matmul", "bandwidth", "indexing", "latency", "communication"]
-"""Main component of a kernel's time: arithmetic of a product, bytes, element offsets, launch, or communication."""
+"""Main component of a kernel's time: arithmetic of products, bytes, element offsets, start-up, or communication."""
 
 RateDraws = Mapping[GpuRate, Draws]
 Floats = NDArray[np.float64]
@@ -28,21 +28,21 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TileModel:
-    """Dependence of a library's matrix products on their shape.
+    """Parameters for predicting the time of a library's matrix products from their shape.
 
-    clock           share of the data sheet's peak that multiprocessors reach when only their clock limits them
-    padding_power   power of a FLOP on padding, relative to a useful FLOP
-    other_power     power of a FLOP in other layouts, relative to TN
-    l2_share        share of the L2 that operands can use; the larger they are beyond it, the less comes from the L2
-    l2_write_share  share of the L2 that the result can use
-    l2_speed        rate of the L2, relative to memory
-    efficiency      share of `clock` that a tile reaches, by its area as in `_AREAS`: for TN layouts, and for all others
-    alone, pair     efficiency of a multiprocessor with one tile or two, where more tiles would hide latency better
-    extra_k         cost of filling and draining the pipeline, as inner length
-    smoothing       0 if waves start together, 1 if there are no waves
-    split_s         seconds to add up the parts of a split inner dimension, in addition to its bytes
-    traffic_share   rate at which operands come from memory, relative to a plain copy
-    norm            arithmetic and traffic overlap: time is (a^norm + b^norm)^(1/norm)
+    clock           share of the data sheet's peak that multiprocessors reach if only their clock limits them
+    padding_power   power consumption of a FLOP on padding, relative to a useful FLOP
+    other_power     power consumption of a FLOP in layouts other than TN, relative to TN
+    l2_share        share of the L2 that holds operands; operands of twice that size come from memory only
+    l2_write_share  share of the L2 that holds the result
+    l2_speed        bandwidth of the L2, relative to memory
+    efficiency      share of `clock` that a tile of each area in `_AREAS` reaches: (in TN layout, in all other layouts)
+    alone, pair     efficiency of a multiprocessor with one tile or with two tiles, which are too few to hide latency
+    extra_k         cost of filling and draining the pipeline, as additional inner length
+    smoothing       0 if tiles run in whole waves, 1 if there are no waves
+    split_s         seconds to add up the parts of a split inner dimension, in addition to the time for their bytes
+    traffic_share   bandwidth for reading operands, relative to a plain copy
+    norm            exponent n that combines the overlapping times of arithmetic and traffic: (aⁿ + bⁿ)^(1/n)
     start_s         fixed seconds in addition
     """
 
@@ -117,7 +117,7 @@ _TENSOR: Mapping[str, TileModel] = {
     "7": _AMPERE_TENSOR, "8": _ADA_TENSOR, "8.0": _AMPERE_TENSOR, "9": _HOPPER_TENSOR, "10": _BLACKWELL_TENSOR,
     "12": _ADA_TENSOR,
 }  # fmt: skip
-"""Models by compute capability, or by its major number."""
+"""Models by compute capability or by major number."""
 
 _AREAS = (32768, 16384, 8192, 4096, 2048, 1024)
 _TILES = np.array(
@@ -129,7 +129,7 @@ _SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
 _LEAST_SPLIT_K = 128
 
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
-"""Time of NT relative to TN layouts on tensor cores. SimuMax's median rates are 0.951 (A100) and 0.975 (B200) of TN."""
+"""Time in NT layout relative to TN on tensor cores. SimuMax's median ratio of the rates: 0.951 (A100), 0.975 (B200)."""
 
 _RATE_OF_PRODUCT: Mapping[str, GpuRate] = {
     "fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_half", "fp16": "matmul_half",
@@ -138,13 +138,13 @@ _RATE_OF_PRODUCT: Mapping[str, GpuRate] = {
 
 @dataclass(frozen=True)
 class AttentionModel:
-    """Dependence of a generation's flash attention on its shape.
+    """Parameters for predicting the time of flash attention on a GPU generation from its shape.
 
     extra_keys     cost of starting a tile of queries, as a number of keys
-    narrow_share   rate for heads up to 64 wide, relative to 128
-    balance        the longest tile and the average over multiprocessors take (a^balance + b^balance)^(1/balance)
-    traffic_share  rate at which queries, keys and values come from memory, relative to a plain copy
-    norm           arithmetic and traffic overlap in the same way
+    narrow_share   rate for heads up to 64 wide, relative to heads 128 wide
+    balance        exponent n that combines the longest tile and the average load of multiprocessors: (aⁿ + bⁿ)^(1/n)
+    traffic_share  bandwidth for reading queries, keys and values, relative to a plain copy
+    norm           exponent that combines arithmetic and traffic, as in `TileModel`
     start_s        fixed seconds in addition
     """
 
@@ -162,7 +162,7 @@ _ATTENTION: Mapping[str, AttentionModel] = {
     "9": AttentionModel(206, 0.6, 2.32, 0.907, 2.05, 4.8e-6),
     "10": AttentionModel(211, 0.426, 1.2, 0.825, 2.28, 8.3e-6),
 }
-"""Models by compute capability or its major number, fitted to one half of the causal prefill kernels in the tables of
+"""Models by compute capability or by major number, fitted to one half of the causal prefill kernels in the tables of
 aiconfigurator-core: A100, L40S, H100 and H200 together, and B200. The A100's table has no narrow heads: 0.8 is
 assumed."""
 
@@ -175,15 +175,15 @@ IMPLEMENTATION_SHARES: Mapping[str, float] = {"cudnn": 1.0, "flash": 1.0, "flex"
 blog, August 2024); memory-efficient: half of FlashAttention-2 on an A100 (Dao, "FlashAttention-2", 2023, figures 4 and
 5)."""
 FLASH_SHARE_ON_HOPPER = 0.6
-"""Share of the best rate that torch's flash attention reaches on Hopper. It is version 2, which does not use
+"""Share of the best rate that torch's flash attention reaches on Hopper. torch contains version 2, which does not use
 asynchronous copies: 370 of cuDNN's 600 TFLOP/s (Shah et al., "FlashAttention-3", 2024, figure 5)."""
 FULL_PRECISION_SHARE = 0.12
-"""Share of the half-precision rate for fp32 inputs: the memory-efficient kernel runs three products on tensor cores at
+"""Rate for fp32 inputs relative to half precision: the memory-efficient kernel runs three products on tensor cores at
 half the rate (CUTLASS, OpMultiplyAddFastF32)."""
 
 
 def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Floats:
-    """Return the seconds of each kernel from start to end, (kernels, draws), if it runs alone on the device."""
+    """Return the seconds that each kernel takes when it runs alone on the device, (kernels, draws)."""
     result = np.empty((len(kernels), len(drawn["stream"])))
     for model in dict.fromkeys(tile_model(kernel, gpu.hardware) for kernel in kernels if kernel.kind == "gemm"):
         alike = [i for i, k in enumerate(kernels) if k.kind == "gemm" and tile_model(k, gpu.hardware) is model]
@@ -199,7 +199,7 @@ def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Float
 
 
 def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
-    """Return the largest component of the kernel's time, with the first draw of the rates."""
+    """Return the largest component of the kernel's time, according to the first draw of the rates."""
     if kernel.kind == "collective":
         return "communication"
     moving, indexing = _moving(kernel, drawn)[0], _indexing(kernel, drawn)[0]
@@ -212,9 +212,10 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
 
 
 def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
-    """Return the data sheet's lower bound: the slower of FLOPs at the peak and bytes at full bandwidth.
+    """Return a lower bound on the kernel's time: the longer of FLOPs at peak rate and bytes at full bandwidth.
 
-    Without a data sheet, measured rates are used instead.
+    Peak and bandwidth come from the data sheet or, without one, from the measured rates. The bound for a collective is
+    0.
     """
     if kernel.kind == "collective":
         return 0.0
@@ -224,13 +225,13 @@ def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
 
 
 def rate_of_product(kernel: Kernel, known: Collection[GpuRate]) -> GpuRate:
-    """Return the rate that a product of this type depends on; a GPU without tf32 computes in fp32."""
+    """Return the name of the rate for matrix products of this dtype; the fp32 rate if the GPU does not support tf32."""
     name = _RATE_OF_PRODUCT.get(kernel.dtype, "matmul_fp32")
     return name if name in known else "matmul_fp32"
 
 
 def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:
-    """Return the model of products of this type on this generation; an unknown generation is treated as Ampere."""
+    """Return the model for matrix products of this dtype on this GPU generation (Ampere if it is unknown)."""
     capability = hardware.compute_capability or "8.0"
     major = capability.partition(".")[0]
     if kernel.dtype in ("fp32", "other"):
@@ -254,7 +255,7 @@ def _peak(kernel: Kernel, hardware: Hardware) -> float | None:
 
 
 def _halved(kernel: Kernel) -> float:
-    """Return the FLOPs, without the hidden half of a causal mask."""
+    """Return the kernel's FLOPs, halved if there is a causal mask, because masked scores are not computed."""
     return kernel.flops / 2 if kernel.layout.endswith("causal") else kernel.flops
 
 
@@ -263,7 +264,10 @@ def _attention_rate(kernel: Kernel) -> GpuRate:
 
 
 def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
-    """Return the time of tiles of 128 queries that iterate over all keys, or over keys up to the diagonal."""
+    """Return the seconds of a fused attention kernel, (draws,).
+
+    Each tile of 128 queries iterates over all keys or, with a causal mask, over the keys up to the diagonal.
+    """
     batch, heads, queries, keys, width = kernel.dims
     implementation, capability = kernel.layout.split(" ")[0], gpu.hardware.compute_capability or "8.0"
     model = _ATTENTION.get(capability) or _ATTENTION.get(capability.split(".")[0]) or _ATTENTION["8"]
@@ -288,10 +292,11 @@ def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
 
 
 def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn: RateDraws) -> Floats:
-    """Return (kernels, draws) seconds with the fastest tile and split of the inner dimension, as cuBLAS would choose.
+    """Return the seconds of matrix products, (kernels, draws).
 
-    Multiprocessors compute at their clock, including the padding of tiles. Over the whole product, power limits the
-    useful FLOPs.
+    Each product uses the fastest tile and split of the inner dimension (split-K), as cuBLAS would choose. The clock of
+    the multiprocessors limits all FLOPs, including those on padding. Power limits the useful FLOPs of the whole
+    product.
     """
     sustained = np.array([drawn[rate_of_product(kernel, drawn)] for kernel in kernels])
     peak = np.array([_peak(kernel, gpu.hardware) or 0.0 for kernel in kernels])
@@ -317,9 +322,10 @@ def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn:
 
 
 def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int, at_clock: Floats) -> tuple[Floats, Floats]:
-    """Return (kernels, splits): FLOPs, at the sustained rate, of the best tile, and bytes of partial sums.
+    """Return the work of the best tile and the bytes of partial sums for each split-K, both (kernels, splits).
 
-    `at_clock` (kernels,) is the rate relative to the sustained one of multiprocessors that only their clock limits.
+    Work is the number of FLOPs that take the same time at the sustained rate. `at_clock` (kernels,) is the ratio of the
+    clock-limited rate to the sustained rate.
     """
     dims = np.array([kernel.dims for kernel in kernels], dtype=float)
     batch, m, n, k = (column[:, None, None] for column in dims.T)
@@ -345,13 +351,13 @@ def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int, at_clock:
 
 
 def _waves(tiles: Floats | float, sms: int, smoothing: float) -> Floats:
-    """Return the number of tiles per multiprocessor, at least one."""
+    """Return the number of waves in which the tiles run, at least one; fractional with `smoothing`."""
     waves: Floats = (1 - smoothing) * np.ceil(tiles / sms) + smoothing * np.maximum(tiles / sms, 1)
     return waves
 
 
 def _overlapping(one: Floats, other: Floats, norm: float) -> Floats:
-    """Combine two times, the shorter of which is mostly hidden behind the longer."""
+    """Return the total time of two overlapping activities: the shorter one is mostly hidden behind the longer one."""
     longer = np.maximum(one, other)
     result: Floats = longer * ((one / longer) ** norm + (other / longer) ** norm) ** (1 / norm)
     return result

@@ -1,8 +1,7 @@
 """Rates of a GPU and its host, derived from a trace with shapes.
 
-A trace shows kernels and times, but not rates. For a product of known dimensions, the model predicts a time from the
-rates known so far, and the trace has the measured time. A kernel that is limited by one rate therefore determines that
-rate.
+A trace shows kernels and times, but no rates. From the rates known so far, the model predicts the time of a kernel with
+known dimensions. If only one rate limits that kernel, the measured time determines the rate.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ LEAST_BYTES: Final = 96 * 1024**2
 """Minimum size of a tensor; smaller ones may come from the L2."""
 TINY_BYTES: Final = 64 * 1024
 MOST_CASES: Final = 8
-"""Maximum number of cases per rate: those that take the most time."""
+"""Maximum number of cases per rate; those that take the most time are kept."""
 
 LONGEST_GAP_S: Final = 20e-6
-"""Maximum gap between two waiting kernels; a longer gap is something else, such as a synchronization or a copy."""
+"""Maximum gap between queued kernels; a longer one has another cause, such as a synchronization or a copy."""
 LONGEST_PAUSE_S: Final = 200e-6
-"""Maximum pause between operators; in a longer one Python does something else, or waits."""
+"""Maximum pause between operators; in a longer one, Python does other work or waits."""
 VIEW_SHARE: Final = 0.2
-"""Cost of a view relative to an operator, as in `commands.calibrate.host`."""
+"""Cost of a view relative to an operator, as in `commands.calibrate.measure`."""
 _CHUNKS: Final = 9
 _ROUNDS: Final = 8
 """Number of iterations that solve for a rate; three suffice if the rate limits most of the kernel."""
 _LEAST_DEPENDENCE: Final = 0.7
-"""Minimum increase of a kernel's time in per cent if its rate is one per cent lower."""
+"""Minimum increase of a kernel's time, in per cent, for a rate that is one per cent lower."""
 
 _DTYPES: Final[Sequence[tuple[Dtype, re.Pattern[str]]]] = (
     ("tf32", re.compile(r"tf32|s1688gemm|s1688tensorop", re.IGNORECASE)),
@@ -58,30 +57,30 @@ _STREAMING: Final[Mapping[str, int]] = {
     "add": 3, "add_": 3, "sub": 3, "sub_": 3, "mul": 3, "mul_": 3, "div": 3, "div_": 3, "copy_": 2, "gelu": 2,
     "silu": 2, "relu": 2, "tanh": 2, "exp": 2, "neg": 2, "sqrt": 2, "rsqrt": 2, "sigmoid": 2,
 }  # fmt: skip
-"""Elementwise operators, and the number of tensors each moves if all inputs have the same shape."""
+"""By elementwise operator: the number of tensors it moves if all inputs have the same shape."""
 _BACKWARD: Final = "autograd::engine::evaluate_function"
 
 
 class Observation(NamedTuple):
-    """One piece of work, and all its repetitions."""
+    """Measured times of one piece of work, which determine a rate."""
 
     rate: GpuRate | HostRate
     case: str
     work: float
-    """FLOPs, bytes, or number of pieces of host work. Work over time is the rate, or its inverse."""
+    """FLOPs, bytes, or units of host work. Work divided by time is the rate, or the inverse of the rate."""
     samples_s: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Rates that a trace shows, and reasons why it does not show the others."""
+    """Rates derived from measured times, and the reasons why all other rates could not be derived."""
 
     found: tuple[Observation, ...]
     unseen: Mapping[GpuRate | HostRate, str]
 
 
 def observed(trace: Trace, gpu: GpuRates) -> Observed:
-    """Derive the rates of `gpu` from a trace; raises LogError if it has no kernels or no shapes."""
+    """Derive the rates of a GPU and its host from a trace. Raises LogError if the trace has no kernels or no shapes."""
     if not (trace.work.kind == KERNEL).any():
         raise LogError(f"{trace.title} has no GPU kernels: rates cannot be derived from it")
     if (trace.operators.shapes == NONE).all():
@@ -119,7 +118,7 @@ _WHY: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class _Launched:
-    """Kernels with the call that launched each and the enclosing operator; NONE if unknown."""
+    """Positions of kernels, of their launch calls, and of the operators around these calls (NONE if unknown)."""
 
     rows: Integers
     launch: Integers
@@ -141,7 +140,7 @@ class _Launched:
 
 
 def _of_kernels(trace: Trace, launched: _Launched, gpu: GpuRates) -> Iterator[Observation]:
-    """Compare every operator that is one kernel and limited by one rate with the model."""
+    """Yield observations of operators that launch a single kernel, if a single rate limits the kernel."""
     by_kernel: dict[Kernel, list[float]] = defaultdict(list)
     count = np.bincount(launched.operator[launched.operator != NONE], minlength=len(trace.operators.name))
     known: dict[tuple[int, int, int], Kernel | None] = {}
@@ -168,7 +167,7 @@ def _of_kernels(trace: Trace, launched: _Launched, gpu: GpuRates) -> Iterator[Ob
 
 
 def _rate(name: GpuRate, kernel: Kernel, measured_s: float, gpu: GpuRates) -> float | None:
-    """Return the rate at which the model predicts the measured time; None if the time hardly depends on it."""
+    """Return the rate with which the model predicts the measured time; None if that time hardly depends on the rate."""
     drawn = dict(gpu.drawn())
 
     def predicted_s() -> float:
@@ -182,7 +181,7 @@ def _rate(name: GpuRate, kernel: Kernel, measured_s: float, gpu: GpuRates) -> fl
 
 
 def _telling(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate | None:
-    """Return the rate that the kernel's time determines, or None."""
+    """Return the name of the rate that limits the kernel; None if no single rate does."""
     drawn = gpu.drawn()
     if kernel.kind == "gemm":
         long = predicted_s >= LEAST_PRODUCT_S and limit(kernel, drawn) == "matmul"
@@ -193,7 +192,7 @@ def _telling(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate | Non
 
 
 def _kernel(operator: str, shapes: str, name: str) -> Kernel | None:
-    """Return the kernel that the operator's name and shapes and the kernel's name describe; None if ambiguous."""
+    """Identify a kernel by its name and by the name and shapes of its operator; None if they are ambiguous."""
     bare = operator.removeprefix("aten::")
     sizes = _sizes(shapes)
     dtype = next((dtype for dtype, pattern in _DTYPES if pattern.search(name[:400])), None)
@@ -223,7 +222,7 @@ def _kernel(operator: str, shapes: str, name: str) -> Kernel | None:
 
 
 def _sizes(shapes: str) -> list[list[int]]:
-    """Return the sizes of the tensors among an operator's inputs; empty if the text is no list of shapes."""
+    """Parse the shapes of an operator's tensor inputs; return an empty list if the text is not a list of shapes."""
     try:
         read = json.loads(shapes) if len(shapes) <= 4000 else None
     except ValueError:
@@ -242,7 +241,7 @@ def _described(kernel: Kernel) -> str:
 
 
 def _gaps(trace: Trace, launched: _Launched) -> Iterator[Observation]:
-    """Return the gaps between kernels of a stream, if the later one was launched before the earlier one began."""
+    """Yield the gaps between consecutive kernels of a stream, if the second was queued before the first began."""
     work, launches = trace.work, trace.launches
     order = np.lexsort((work.start_ns[launched.rows], work.stream[launched.rows], work.device[launched.rows]))
     rows, launch = launched.rows[order], launched.launch[order]
@@ -256,7 +255,7 @@ def _gaps(trace: Trace, launched: _Launched) -> Iterator[Observation]:
 
 
 def _launches(trace: Trace) -> Iterator[Observation]:
-    """Return the faster half of the launch calls: the others wait for room in the queue."""
+    """Yield the durations of the faster half of the launch calls; the other half wait for room in the queue."""
     launching = np.array(["launchkernel" in name.lower() for name in trace.names], bool)
     rows = launching[trace.launches.name] & (trace.launches.duration_ns > 0)
     taken_s = np.sort(trace.launches.duration_ns[rows] / 1e9)
@@ -266,7 +265,10 @@ def _launches(trace: Trace) -> Iterator[Observation]:
 
 
 def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
-    """Return times from one innermost operator to the next, without launches, for forward's and autograd's threads."""
+    """Yield the host's time per operator and per view, for the threads of forward and for those of autograd.
+
+    Each time runs from the start of one innermost operator to the start of the next, excluding launch calls.
+    """
     operators, launches = trace.operators, trace.launches
     nesting = Nesting.of(operators.thread, operators.start_ns, operators.duration_ns)
     is_aten = np.array([name.startswith("aten::") for name in trace.names], bool)[operators.name]
@@ -297,5 +299,5 @@ def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
 
 
 def _quantiles(values_s: np.ndarray) -> tuple[float, ...]:
-    """Return a few values that represent all of them, including the median."""
+    """Return nine evenly spaced quantiles of the values, with the median in the middle."""
     return tuple(np.quantile(values_s, np.linspace(0.1, 0.9, _CHUNKS)).tolist())

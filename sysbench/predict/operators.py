@@ -1,4 +1,4 @@
-"""CUDA kernels that each ATen operator launches, with the work of each.
+"""The CUDA kernels that each ATen operator launches, and the work of each kernel.
 
 Sources, PyTorch 2.11 to 2.13, below aten/src/ATen/native: cuda/Loops.cuh (vectorized if all tensors have the same
 layout, otherwise an offset for each element), cuda/Blas.cpp, cuda/SoftMax.cu, cuda/Reduce.cuh, cuda/Embedding.cu,
@@ -36,7 +36,7 @@ _FREE = _names(
     "_reshape_alias _amp_update_scale_ wait_tensor "
     "_wrap_tensor_autograd"
 )
-"""Operators that launch nothing, or almost nothing once per step."""
+"""Operators that launch no kernel, or at most a tiny one per step."""
 
 _FILLS = _names(
     "zeros zeros_like ones ones_like full full_like fill_ zero_ new_zeros new_ones new_full scalar_tensor arange "
@@ -70,7 +70,7 @@ _TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 
 @dataclass(frozen=True)
 class Call:
-    """Call of one operator on the simulated device."""
+    """A call of one operator on the simulated device."""
 
     func: Any
     args: tuple[Any, ...]
@@ -79,7 +79,7 @@ class Call:
 
     @cached_property
     def name(self) -> str:
-        """Return the name without namespace and overload: `bmm`."""
+        """Return the operator's name without namespace and overload: `bmm`."""
         return str(self.func._schema.name).partition("::")[2]
 
     @cached_property
@@ -105,7 +105,10 @@ class Call:
 
     @property
     def host(self) -> tuple[HostWork, ...]:
-        """Return the host work of issuing the operator. Lists of host tensors (an optimizer's counters) take a loop."""
+        """Return the host work of issuing the operator.
+
+        An operator on a list of host tensors (an optimizer's step counters) counts as one `scalar` per tensor.
+        """
         if not self.is_on_device and self.name.startswith("_foreach_"):
             return tuple("scalar" for _ in self.lists[0])
         if self.name == "_local_scalar_dense":
@@ -133,17 +136,20 @@ class Call:
         return self.func.is_view or self.name in _FREE or not self.is_on_device
 
     def flag(self, name: str) -> bool:
-        """Return the value of a Boolean argument of the schema; False if it is omitted."""
+        """Return the value of the Boolean argument `name`; False if it is omitted."""
         position = next((i for i, each in enumerate(self.func._schema.arguments) if each.name == name), len(self.args))
         return bool(self.options.get(name, self.args[position] if position < len(self.args) else False))
 
     def kernel(self, kind: Kind, of: Tensor, moved_bytes: int, **more: Any) -> Kernel:
-        """Return a kernel that moves this many bytes, with the type and number of elements of a tensor."""
+        """Return a kernel that moves this many bytes, with the dtype and number of elements of the tensor `of`."""
         return Kernel(kind, self.name, _dtype(of), moved_bytes, of.numel(), **more)
 
 
 def attention(name: str, layout: str, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Kernel:
-    """Return a fused attention kernel on (batch, heads, seq, d_head). Backward has five products, forward has two."""
+    """Return a fused attention kernel for tensors (batch, heads, seq, d_head).
+
+    Forward computes two matrix products, backward five.
+    """
     batch, heads, queries, width = query.shape
     products, passes = (5, 4) if "backward" in layout else (2, 2)
     return Kernel(
@@ -169,7 +175,10 @@ def _product(call: Call) -> Kernels:
 
 
 def _grouped_product(call: Call) -> Kernels:
-    """Return one kernel with a product per expert, assuming equal numbers of tokens: rows (2-D by 3-D) or sums."""
+    """Return one kernel with a product per expert, assuming that every expert has the same number of tokens.
+
+    The experts divide the rows of the result (2-D by 3-D) or the inner dimension (2-D by 2-D).
+    """
     first, second, ends = call.tensors[:3]
     batch = ends.shape[0]
     by_expert = first.dim() == second.dim() == 2
@@ -185,7 +194,7 @@ def _fill(call: Call) -> Kernels:
 
 
 def _reduction(call: Call) -> Kernels:
-    """Return a row-wise reduction if neighbours in memory are summed, otherwise a column-wise one."""
+    """Return a row-wise reduction if the summed elements are adjacent in memory, otherwise a column-wise one."""
     source, out = call.tensors[0], call.results[0]
     rows = max(1, out.numel())
     fastest = _fastest(source)
@@ -210,7 +219,7 @@ def _row_wise(call: Call) -> Kernels:
 
 
 def _layer_norm_backward(call: Call) -> Kernels:
-    """Return one kernel for the gradient of the input, and one for those of gain and bias, which sums over rows."""
+    """Return two kernels: the gradient of the input, and the gradients of gain and bias, which are sums over rows."""
     gradient = call.tensors[0]
     rows, width = gradient.numel() // max(1, gradient.shape[-1]), gradient.shape[-1]
     return (
@@ -224,7 +233,10 @@ def _gather(call: Call) -> Kernels:
 
 
 def _scatter(call: Call) -> Kernels:
-    """Return the kernels of a table's gradient: zero, sort many indices, add rows (cuda/Embedding.cu)."""
+    """Return the kernels for the gradient of a table: fill it with zeros, sort the indices, add rows.
+
+    Source: cuda/Embedding.cu.
+    """
     gradient = call.tensors[0]
     return (
         call.kernel("map", call.result, _bytes(call.result)),
@@ -259,7 +271,7 @@ def _attention_forward(call: Call) -> Kernels:
 
 
 def _attention_backward(call: Call) -> Kernels:
-    """Return a kernel for the sums of gradient × output over each row, then one for everything else."""
+    """Return two kernels: the row sums of gradient × output, and all other work."""
     gradient, query, key, value = call.tensors[:4]
     width = gradient.shape[-1]
     sums = call.kernel("reduce", gradient, 2 * _bytes(gradient), dims=(gradient.numel() // width, width), layout="rows")
@@ -289,7 +301,7 @@ def _elementwise_kind(name: str, sources: list[Tensor], out: Tensor) -> Kind:
 
 
 def _foreach(call: Call) -> Kernels:
-    """Return kernels that read each list, and write one list of the same size."""
+    """Return the kernels of an operator on lists, which reads each list and writes one."""
     lists = call.lists
     return _multi_tensor("foreach", call, passes=len(lists) + 1, lists=len(lists) + (not call.name.endswith("_")))
 
@@ -299,12 +311,18 @@ def _unscale(call: Call) -> Kernels:
 
 
 def _fused_adam(call: Call) -> Kernels:
-    """Return kernels that read parameters, gradients and two moments, and write all but gradients: 28 bytes each."""
+    """Return the kernels of fused Adam, which moves 28 bytes per fp32 parameter.
+
+    The kernels read parameters, gradients and two moments, and write all but the gradients.
+    """
     return _multi_tensor("optimizer", call, passes=7, lists=4)
 
 
 def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
-    """Return the launches that the lists of tensors need, all alike."""
+    """Return the launches for lists of tensors, with equal shares of the work.
+
+    `passes` is the number of lists that are read or written, and `lists` the number that the kernel receives.
+    """
     tensors = call.lists[0]
     count = sum(each.numel() for each in tensors)
     chunks = sum(math.ceil(each.numel() / _CHUNK) for each in tensors)
@@ -323,11 +341,11 @@ _COLLECTIVES: Mapping[str, str] = {
     "all_reduce": "all_reduce",
     "broadcast_": "broadcast",
 }
-"""Operators of torch.distributed, and the collectives that they call."""
+"""By operator of torch.distributed: the collective that it calls."""
 
 
 def _collective(call: Call) -> Kernels:
-    """Return a collective; its bytes are those of the whole buffer of all ranks: the size of the largest tensor."""
+    """Return the kernel of a collective, with the bytes of the whole buffer, which is the largest tensor."""
     whole = max([*call.tensors, *call.results], key=_bytes)
     ranks = _ranks_of(call)
     nodes = len({rank // NODE_RANKS for rank in ranks})
@@ -336,7 +354,7 @@ def _collective(call: Call) -> Kernels:
 
 
 def _ranks_of(call: Call) -> Sequence[int]:
-    """Return the number of ranks and nodes of a torch.distributed operator, from its group or the group's name."""
+    """Return the ranks of a torch.distributed operator, from its process group or the name of the group."""
     for each in call.args:
         if isinstance(each, torch.ScriptObject) and "ProcessGroup" in str(each._type()):
             return distributed.get_process_group_ranks(distributed.ProcessGroup.unbox(each))
@@ -349,7 +367,7 @@ _REDUCTION_NAMES = _names("sum avg min max product")
 
 
 def _copy_between_shards(call: Call) -> Kernels:
-    """Return FSDP2's copies between parameters and the buffers of collectives."""
+    """Return FSDP2's copy between parameters and the buffer of a collective."""
     moved_bytes = (
         sum(map(_bytes, call.tensors)) if call.name != "all_gather_copy_in" else 2 * sum(map(_bytes, call.args[0]))
     )
@@ -388,7 +406,10 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def touched(tensor: Tensor) -> int:
-    """Return the bytes moved to read a whole tensor: broadcast dimensions once, whole sectors if strided."""
+    """Return the bytes that reading a whole tensor moves.
+
+    Broadcast dimensions count once. If the tensor is strided, whole DRAM sectors count.
+    """
     steps = _steps(tensor)
     spacing = min((step for step, _ in steps), default=1)
     size_bytes = math.prod(tensor.shape[d] for _, d in steps) * tensor.dtype.itemsize
@@ -396,11 +417,11 @@ def touched(tensor: Tensor) -> int:
 
 
 def _fastest(tensor: Tensor) -> int:
-    """Return the dimension along which neighbours are adjacent in memory; -1 if there is none."""
+    """Return the dimension with the smallest stride; -1 if there is none."""
     return min(_steps(tensor), default=(0, -1))[1]
 
 
 def _steps(tensor: Tensor) -> Sequence[tuple[int, int]]:
-    """Return stride and index of every dimension that is longer than 1 and not broadcast."""
+    """Return (stride, dimension) for every dimension that is longer than 1 and not broadcast."""
     shape, stride = tensor.shape, tensor.stride()
     return [(stride[d], d) for d in range(len(shape)) if shape[d] > 1 and stride[d]]

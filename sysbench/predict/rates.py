@@ -1,4 +1,4 @@
-"""Rates of a GPU and a host: each constant with its spread, its source, and random draws."""
+"""Rates of GPUs and hosts, with the spread and the source of each rate, and random draws of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ attention_*   FLOP/s of flash attention on long sequences, heads 128 wide, bf16;
 stream        bytes/s, read and written, of a vectorized elementwise kernel far larger than the L2
 reduce        bytes/s of a reduction over long rows
 indexed       elements/s of a kernel that computes an offset for each element
-transpose     elements/s of a copy whose fastest dimensions differ
+transpose     elements/s of a copy between tensors with different fastest dimensions
 kernel_s      seconds of an almost empty kernel
 gap_s         seconds between two queued kernels
 """
@@ -40,25 +40,25 @@ GPU_RATES: tuple[GpuRate, ...] = get_args(GpuRate)
 
 HostRate = Literal["operator", "view", "operator_backward", "view_backward", "scalar", "launch", "synchronize"]
 """operator, view, scalar   seconds to issue each, in forward, loss and optimizer; see `trace.HostWork`
-*_backward               seconds to issue each in backward, where autograd's C++ makes the calls, without Python
+*_backward               seconds to issue each in backward, where autograd calls operators from C++, without Python
 launch                   additional seconds per kernel
-synchronize              seconds from the end of the last kernel until the host goes on
+synchronize              seconds from the end of the last kernel until the host continues
 """
 
 HOST_RATES: tuple[HostRate, ...] = get_args(HostRate)
 
 CALIBRATED_HOST_SPREAD = 0.05
-"""Error of a calibrated host as a whole, from one process to the next, and from model to model."""
+"""Spread of all rates of a calibrated host, between processes and between models."""
 
 UNEXPLAINED_SPREAD = 0.08
-"""Standard deviation of the logarithm of whole steps that no constant explains: clocks, temperature, library versions.
+"""Standard deviation of the logarithm of step times at known rates, due to clocks, temperature, library versions.
 With 0.05, the interval contained 80 % of the published runs used to choose constants (`python -m
 tests.bench.prediction`)."""
 
 
 @dataclass(frozen=True)
 class GpuRates:
-    """Rates of a GPU for kernels."""
+    """Rates at which a GPU executes kernels."""
 
     hardware: Hardware
     rates: Mapping[GpuRate, Rate]
@@ -67,7 +67,7 @@ class GpuRates:
 
     @classmethod
     def of(cls, hardware: Hardware) -> GpuRates:
-        """Return the rates of a GPU; raises UnavailableError if it has none, for example for a bare memory size."""
+        """Return the rates of a GPU. Raises UnavailableError if any are unknown, for example for a bare memory size."""
         unneeded = set() if "tf32" in hardware.peak_flops_per_s else {"matmul_tf32"}
         missing = [name for name in GPU_RATES if name not in hardware.rates and name not in unneeded]
         if missing or hardware.sms is None:
@@ -90,7 +90,11 @@ class GpuRates:
 
 @dataclass(frozen=True, eq=False)
 class HostRates:
-    """Rates of a host with one thread of Python and autograd. One factor, with `spread`, scales all of them."""
+    """Rates at which a host issues operators, from Python in forward and from autograd in backward.
+
+    Draws also multiply all rates except `synchronize` by a common factor, whose logarithm has the standard deviation
+    `spread`.
+    """
 
     title: str
     rates: Mapping[HostRate, Rate]
@@ -98,7 +102,10 @@ class HostRates:
 
     @classmethod
     def read(cls, path: Path) -> HostRates:
-        """Read a host from a TOML file with `title`, `spread` and a `[rates.NAME]` per rate; raises UsageError."""
+        """Read a host from a TOML file with `title`, `spread` and one `[rates.NAME]` per rate.
+
+        Raises UsageError if the file is missing or invalid.
+        """
         try:
             return _HostFile(**tomllib.loads(path.read_text(encoding="utf-8"))).host
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
@@ -130,12 +137,12 @@ class _HostFile(BaseModel):
 
 @cache
 def typical_host() -> HostRates:
-    """Return the rates of a typical host, for hosts that were not calibrated."""
+    """Return the rates of a typical host, as a fallback for hosts that were not calibrated."""
     return HostRates.read(hardware.directory("hosts") / "typical.toml")
 
 
 def host_of(hardware: Hardware) -> HostRates:
-    """Return the host that was calibrated together with the device; a typical host if none was."""
+    """Return the rates of the host that was calibrated together with the GPU, or of a typical host if none was."""
     rates = {name: hardware.rates[name] for name in HOST_RATES if name in hardware.rates}
     if len(rates) < len(HOST_RATES):
         return typical_host()
@@ -143,7 +150,7 @@ def host_of(hardware: Hardware) -> HostRates:
 
 
 def gpu(slug: str) -> GpuRates:
-    """Return the rates of GPU `slug`; raises UsageError if it is unknown, UnavailableError if it has no rates."""
+    """Return the rates of a GPU. Raises UsageError for an unknown name, UnavailableError for a GPU without rates."""
     return GpuRates.of(hardware.named(slug))
 
 
@@ -152,7 +159,7 @@ COMPILED_SPREAD = 0.15
 
 
 def unexplained(count: int, seed: int = 0, *, compiled: bool = False) -> Draws:
-    """Return factors on a whole step, (count,); the first is 1."""
+    """Return random factors, (count,), for the variation of step times that no rate explains; the first is 1."""
     return np.exp((COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD) * normal(count, seed, "unexplained"))
 
 
@@ -160,7 +167,7 @@ _GROUPS: Mapping[str, str] = {
     "matmul_tf32": "matmul", "matmul_half": "matmul", "matmul_fp32": "matmul", "attention_forward": "attention",
     "attention_backward": "attention", "reduce": "stream", "indexed": "indexed", "transpose": "indexed",
 }  # fmt: skip
-"""Rates that are off together: a power-limited card is slower in every precision."""
+"""Group of each rate. Rates of a group share random factors: a power-limited GPU is slower in every precision."""
 
 
 def _group(name: str) -> str:
@@ -169,9 +176,9 @@ def _group(name: str) -> str:
 
 @cache
 def normal(count: int, seed: int, name: str) -> Draws:
-    """Return (count,) standard normal draws in random order, evenly spread over the distribution; the first is 0.
+    """Return stratified standard normal draws in random order, (count,); the first is 0.
 
-    Even spreading (Latin hypercube sampling, McKay, Beckman and Conover 1979) stabilises quantiles of few draws.
+    Stratification (Latin hypercube sampling, McKay, Beckman and Conover 1979) stabilises quantiles of few draws.
     """
     generator = np.random.default_rng([seed, *name.encode()])
     levels = (generator.permutation(count - 1) + 0.5) / max(1, count - 1)

@@ -1,6 +1,6 @@
 """Conversion of a predicted step to a recording: operators and launches on the host, kernels on the device.
 
-All code that reads traces can read the recording, which keeps its mark as predicted.
+The recording has the format of a profiler's recording, and is marked as predicted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sysbench.trace.recording import KERNEL, NONE, Integers, Recording, Table
 from sysbench.trace.summary import STEP, ancestry
 
 STREAM = 7
-"""CUPTI's number of torch's default stream."""
+"""CUPTI's number for torch's default stream."""
 
 _FORMATS: Mapping[str, str] = {"fp32": "f32", "other": "other"}
 
@@ -43,9 +43,10 @@ _TEMPLATES: Mapping[Kind, str] = {
 
 
 def kernel_name(kernel: Kernel) -> str:
-    """Return the name of the kernel, following cuBLAS and PyTorch, with the dimensions of a product.
+    """Return a name for the kernel in the style of cuBLAS and PyTorch, with the dimensions of a matrix product.
 
-    `gemm_bf16_tn 4096x768x768`, `flash_attention_forward_causal_bf16`, `vectorized_elementwise_kernel<mul>`.
+    Examples: `gemm_bf16_tn 4096x768x768`, `flash_attention_forward_causal_bf16_in`,
+    `vectorized_elementwise_kernel<mul>`.
     """
     format_ = _FORMATS.get(kernel.dtype, kernel.dtype)
     if kernel.kind == "gemm":
@@ -115,7 +116,7 @@ class _Writer:
         return Table.of([self._began_ns, self._issued_ns - self._began_ns, names, thread, nothing, nothing, nothing])
 
     def _launches(self) -> Table:
-        """Return launches at the end of their operators, one after the other, and the final wait for the device."""
+        """Return the launch calls, back to back at the end of each operator, and the final wait for the device."""
         launches = self._joined("launches")
         issuer = np.repeat(np.arange(len(launches)), launches)
         left = np.repeat(np.cumsum(launches), launches) - np.arange(len(issuer))
@@ -160,7 +161,7 @@ class _Writer:
         return Table.of([start_ns, end_ns - start_ns, names, np.zeros(len(rows), np.int64)])
 
     def _phases(self) -> Iterator[tuple[int, int, str]]:
-        """Return ranges of each phase, then ranges of the modules of its operators, outer ones around inner ones."""
+        """Yield (start, end, name) of each phase, followed by those of its modules, outer modules before inner ones."""
         first = 0
         for phase in self._trace.phases:
             beyond = first + len(phase.host)
@@ -184,13 +185,13 @@ class _Writer:
         yield from found
 
     def _joined(self, column: str) -> Integers:
-        """Concatenate a column of all phases."""
+        """Concatenate one column of all phases."""
         columns = [getattr(phase, column) for phase in self._trace.phases]
         return np.concatenate([np.zeros(0, np.int64), *columns]).astype(np.int64)
 
 
 def _callers(path: str) -> list[str]:
-    """Return a module and its callers, outermost first; a list of layers is never called, and is omitted."""
+    """Return the paths of a module and its callers, outermost first, but no lists of layers: they are never called."""
     paths = ancestry(path)
     return [each for each, inner in zip(paths, [*paths[1:], ""], strict=False) if not inner[len(each) + 1 :].isdigit()]
 

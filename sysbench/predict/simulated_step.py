@@ -1,6 +1,7 @@
-"""Prediction of a cell's step on a GPU that is not present: traced once without data, then predicted for each GPU.
+"""Prediction of a cell's step on a GPU that is not present.
 
-The same run simulates the memory, so that a cell that does not fit ends as out of memory.
+The step is traced once without data, and then predicted for each GPU. The same run simulates the memory, so that a cell
+that does not fit ends as out of memory.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ UNLIMITED_BYTES = 1 << 50
 """Memory of the GPU on which a step is traced: allocations never fail, and no real memory is used."""
 
 KEPT = 4
-"""Number of traces to keep: the GPUs of one cell are predicted in sequence, and those of a generation share one."""
+"""Number of cached traces. The GPUs of one cell are predicted in sequence, and GPUs of one generation share a trace."""
 
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """The step of a cell on the GPU called `slug`, issued by the host in a file, or by the GPU's usual host.
+    """The predicted step of a cell on a GPU.
 
+    slug    name of the GPU
+    host    file with the rates of the host; None for the default of `host_for`
     placed  whether the trace records the module of every operator, which takes longer
-    whole   whether phases follow each other without synchronization; otherwise each ends with one
+    whole   whether the host waits for the device only at the end of the step; otherwise after each phase
     """
 
     cell: ModelCell
@@ -57,7 +60,7 @@ class SimulatedStep:
     def events(self) -> Iterator[Event]:
         """Yield the events of the prediction.
 
-        Raises UnavailableError for cells that cannot be predicted, and DoesNotFitError if memory would run out.
+        Raises UnavailableError for cells that cannot be predicted, and DoesNotFitError if memory runs out.
         """
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
         yield self._said()
@@ -78,7 +81,7 @@ class SimulatedStep:
 
     @cached_property
     def found(self) -> StepPrediction:
-        """Return the prediction."""
+        """Return the prediction of the step's time."""
         rates = replace(GpuRates.of(self._known), interconnect=self.interconnect)
         return predict(self._traced[0], rates, host_for(self._known, self.host), whole=self.whole)
 
@@ -92,7 +95,7 @@ class SimulatedStep:
 
     @property
     def _step(self) -> tuple[ModelCell, Gpu, bool]:
-        """Return the step to trace, a GPU on which it launches the same kernels, and `placed`."""
+        """Return the arguments of `_traced`: the cell, a GPU on which it launches the same kernels, and `placed`."""
         step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
         refuse_other_generations(step, self._gpu)
         return step, _launching(step, self._gpu), self.placed
@@ -132,7 +135,7 @@ class SimulatedStep:
 
 
 def said_of(phase: PhasePrediction, *, of_device: bool = False) -> PredictedPhase:
-    """Return a phase as logs have it, with the time that the host sees, or the device time alone."""
+    """Convert a phase to the format of logs, with the time that the host sees, or with the device time alone."""
     limiting = phase.device_limiting if of_device else phase.limiting
     return PredictedPhase(
         name=phase.name,
@@ -149,18 +152,18 @@ def said_of(phase: PhasePrediction, *, of_device: bool = False) -> PredictedPhas
 
 
 def constant(each: Constant) -> PredictedConstant:
-    """Return a constant as logs have it."""
+    """Convert a constant to the format of logs."""
     rate = each.rate
     return PredictedConstant(name=each.name, value=rate.value, spread=rate.spread, basis=rate.basis, source=rate.source)
 
 
 def host_for(known: Hardware, file: Path | None = None) -> HostRates:
-    """Return the host in the given file, the one that was calibrated with the GPU, or a typical one."""
+    """Return the rates of the host in `file`; by default, of the host calibrated with the GPU or a typical one."""
     return HostRates.read(file) if file is not None else host_of(known)
 
 
 def doubts(known: Hardware) -> Iterator[str]:
-    """Yield cautions about a calibration; it is used nevertheless."""
+    """Yield a caution if the GPU was calibrated with another version of torch. The calibration is used nevertheless."""
     calibration = known.calibration
     if calibration is None:
         return
@@ -169,7 +172,10 @@ def doubts(known: Hardware) -> Iterator[str]:
 
 
 def _launching(step: ModelCell, gpu: Gpu) -> Gpu:
-    """Return a GPU that launches the same kernels: only fused attention depends on the generation."""
+    """Return a GPU without a memory limit that launches the same kernels.
+
+    Only fused attention depends on the GPU's generation.
+    """
     return Gpu("", UNLIMITED_BYTES, gpu.compute_capability if step.attention != "naive" else (8, 0))
 
 
@@ -180,7 +186,7 @@ def _traced(step: ModelCell, gpu: Gpu, placed: bool) -> tuple[Trace, StepRecordi
 
 @lru_cache(maxsize=KEPT)
 def _server(step: ModelCell, gpu: Gpu, placed: bool, workspace_bytes: int) -> Server:
-    """Return the server for the step's allocator requests, on GPUs with cuBLAS workspaces of this size."""
+    """Return a server that replays the step's memory on GPUs with cuBLAS workspaces of this size."""
     _, recording = _traced(step, gpu, placed)
     settings = AllocatorSettings.from_environment(os.environ)
     return Server(recording.with_workspaces_of(workspace_bytes), settings)

@@ -1,4 +1,4 @@
-"""Prediction of a step on a GPU that is not present: its time, the uncertainty, the bottleneck, and a lower bound."""
+"""Prediction of a step on a GPU that is not present: time, uncertainty, bottleneck and lower bound."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Estimate:
 
     @classmethod
     def of(cls, drawn: Draws, least_s: float) -> Estimate:
-        """Build an estimate from draws: the first is the point, quantiles give the interval. `least_s` clips all."""
+        """Build an estimate from draws: the first draw is the point estimate, quantiles give the interval.
+
+        All values are at least `least_s`.
+        """
         low_s, high_s = np.maximum(np.quantile(drawn, INTERVAL), least_s)
         point_s = max(least_s, float(drawn[0]))
         return cls(point_s, min(point_s, float(low_s)), max(point_s, float(high_s)))
@@ -51,12 +54,12 @@ class Limiting:
 
     name: StepLimit
     share: float
-    """Share of the time."""
+    """Share of the phase's or step's time."""
 
 
 @dataclass(frozen=True)
 class KernelRow:
-    """All launches of one kernel in one phase of one module."""
+    """All launches of one kernel in one phase and module."""
 
     phase: str
     module: str
@@ -73,13 +76,13 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class PhasePrediction:
-    """One phase, synchronized before and after.
+    """Prediction of one phase, with synchronization before and after.
 
-    host_s           seconds in which the host issues everything
+    host_s           seconds that the host takes to issue everything
     device           seconds of all kernels in sequence, with gaps, as if all had been issued in advance
     limiting         the host, or the largest component of the device time
     device_limiting  the largest component of the device time
-    lower_bound_s    seconds at the data sheet's rates, without a host
+    lower_bound_s    seconds at the data sheet's rates, if the host took no time
     """
 
     name: str
@@ -91,13 +94,13 @@ class PhasePrediction:
     lower_bound_s: float
     launches: int
     communication_s: float = 0.0
-    """Sum of the times of single collectives."""
+    """Sum of the times of all collectives."""
     exposed_s: float = 0.0
-    """Additional device time due to collectives; less than their time if they run beside other kernels."""
+    """Device time that collectives add; less than `communication_s` if they overlap with other kernels."""
 
     @property
     def device_s(self) -> float:
-        """Return the device time of the kernels."""
+        """Return the point estimate of the device time."""
         return self.device.point_s
 
 
@@ -111,7 +114,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class StepPrediction:
-    """Result of `predict`. All times are predicted, none is measured."""
+    """Result of `predict`. All times are predicted; none are measured."""
 
     trace: Trace
     gpu: GpuRates
@@ -121,15 +124,15 @@ class StepPrediction:
     limiting: Limiting
     lower_bound_s: float
     unknown: Mapping[str, int]
-    """Operators unknown to the model, with their launches."""
+    """Number of launches of each operator that is unknown to the model."""
     unknown_share: float
     """Share of unknown operators in the device time."""
     kernel_s: tuple[float, ...]
-    """Seconds of each of the trace's kernels."""
+    """Seconds of each kernel in `trace.kernels`."""
 
     @property
     def withheld(self) -> str | None:
-        """Return why the step time is withheld; None if it is not."""
+        """Return the reason why the step time is withheld; None if it is not withheld."""
         if self.unknown_share <= MOST_UNKNOWN:
             return None
         names = ", ".join(sorted(self.unknown))
@@ -137,7 +140,7 @@ class StepPrediction:
 
     @property
     def less_certain(self) -> bool:
-        """Return whether parts of the prediction are a guess: the fusion by torch.compile."""
+        """Return whether the step is compiled: the fusion of its kernels is then only an estimate."""
         return self.trace.compiled
 
     @property
@@ -149,7 +152,7 @@ class StepPrediction:
 
     @cached_property
     def rows(self) -> tuple[KernelRow, ...]:
-        """Return every kernel by phase and module, in order of first launch."""
+        """Return one row per phase, module and kernel, in order of first launch."""
         drawn = self.gpu.drawn()
         limits = [limit(kernel, drawn) for kernel in self.trace.kernels]
         launched: Counter[tuple[str, int, int]] = Counter()
@@ -162,7 +165,7 @@ class StepPrediction:
         )
 
     def lanes(self) -> walking.Lanes:
-        """Return when the host issues and when each kernel runs if phases follow each other without interruption.
+        """Return when the host issues each operator and when each kernel runs, without synchronization between phases.
 
         Kernel times are integer nanoseconds, as in a profiler's recording.
         """
@@ -173,10 +176,10 @@ class StepPrediction:
 def predict(
     trace: Trace, gpu: GpuRates, host: HostRates, *, whole: bool = False, draws: int = DRAWS, seed: int = 0
 ) -> StepPrediction:
-    """Predict the step of `trace` on a GPU and host; the interval is computed from `draws` draws of their constants.
+    """Predict the step of `trace` on a GPU and host, with an interval from `draws` random draws of their rates.
 
-    The host waits for the device after every phase or, if the step is taken `whole`, only at its end. Phases are
-    predicted separately in either case. The time of a phase that occurs several times is the sum.
+    The host waits for the device after every phase or, with `whole`, only at the end of the step. In both cases, phase
+    times assume a wait after each phase. The time of a phase is the sum over its occurrences.
     """
     drawn, issued = gpu.drawn(draws, seed), _issued(trace, host, draws, seed)
     factor = unexplained(draws, seed, compiled=trace.compiled)
@@ -233,7 +236,7 @@ def predict(
 
 @lru_cache(maxsize=2)
 def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str, Sequence[walking.Issued]]:
-    """Return every occurrence of each phase, issued separately; cached, because GPUs mostly share a host."""
+    """Return the occurrences of each phase as the host issues them; cached, because most GPUs share a host."""
     issued: dict[str, list[walking.Issued]] = {}
     of_host = host.drawn(draws, seed)
     each = {id(phase): walking.Issued((phase,), of_host) for phase in trace.phases}  # micro-batches repeat
@@ -243,21 +246,21 @@ def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str
 
 
 def _apart(issued: Sequence[walking.Issued], walk: Callable[[walking.Issued], walking.Walked]) -> walking.Walked:
-    """Return the sums of phases that are walked separately; phases that are the same object are walked once."""
+    """Return the summed times of phases that are walked separately; repetitions of the same object are walked once."""
     walked = {key: walk(each) for key, each in {id(each): each for each in issued}.items()}
     columns = zip(*(astuple(walked[id(each)]) for each in issued), strict=True)
     return walking.Walked(*(sum(column[1:], column[0]) for column in columns))
 
 
 def _by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -> dict[Limit, float]:
-    """Return the seconds of device time by component."""
+    """Return the total seconds of kernels, by the component that limits each kernel."""
     return {
         name: float(unique_s @ (counts * np.array([each == name for each in limits]))) for name in dict.fromkeys(limits)
     }
 
 
 def _limiting(host_s: float, device_s: float, total_s: float, spent: Mapping[Limit, float]) -> Limiting:
-    """Return the host if it takes longer than the device, otherwise the largest component of the device time."""
+    """Return the bottleneck: the host if it takes longer than the device, otherwise the device's largest component."""
     if host_s >= device_s or not spent:
         return Limiting("host", float(min(1.0, host_s / max(total_s, 1e-12))))
     most_s, name = max((each_s, name) for name, each_s in spent.items())
@@ -265,6 +268,6 @@ def _limiting(host_s: float, device_s: float, total_s: float, spent: Mapping[Lim
 
 
 def _unknown(trace: Trace) -> dict[int, int]:
-    """Return positions of unknown kernels, with their launches."""
+    """Return the number of launches of each unknown kernel, by the kernel's position in the trace."""
     counts = sum(trace.counts.values(), np.zeros(len(trace.kernels), dtype=np.intp))
     return {i: int(counts[i]) for i, kernel in enumerate(trace.kernels) if kernel.kind == "unknown"}

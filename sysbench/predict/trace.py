@@ -1,8 +1,7 @@
 """A step as a sequence of kernels and of the host work that launches them, independent of any GPU.
 
 A Transformer launches the same few kernels in every layer. A trace therefore stores each distinct kernel once, and for
-every launch the position of its kernel. Kernels are timed once for each GPU and each draw of its rates; the rest is
-indexing.
+every launch the position of its kernel. A prediction times each distinct kernel only once per draw of the GPU's rates.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ Kind = Literal[
 attention  a fused attention kernel, forward or backward
 map        elementwise, all tensors of one layout: loads and stores are vectorized
 indexed    elementwise over broadcast or strided tensors, and concatenation: an offset is computed for each element
-transpose  a copy whose fastest dimensions differ
+transpose  a copy between tensors with different fastest dimensions
 reduce     a sum, mean or maximum over some dimensions
 softmax    a row-wise softmax or normalization, forward or backward
 foreach    an elementwise operator on a list of tensors
 optimizer  a fused optimizer's update
 embedding  rows gathered from a table, or added up into one
-loss       the negative log likelihood's own kernels
+loss       a kernel of the negative log likelihood
 collective a collective among ranks
 unknown    an operator unknown to this model: timed as if elementwise, counted and named
 """
 
 Dtype = Literal["fp32", "tf32", "bf16", "fp16", "other"]
-"""Type in which a kernel computes; tf32 stands for fp32 products if tf32 is allowed."""
+"""Type in which a kernel computes; `tf32` is an fp32 product that may use tf32."""
 
 HostWork = Literal["operator", "view", "scalar"]
 """operator  an aten operator dispatched to the device
@@ -68,7 +67,7 @@ class Kernel(NamedTuple):
     elements: int = 0
     """Number of elements of the result; of the input for a reduction."""
     flops: int = 0
-    """FLOPs of matrix products, attention included; the hidden half of a causal mask is not counted."""
+    """FLOPs of matrix products, including attention; masked scores also count."""
     dims: tuple[int, ...] = ()
     """gemm: (batch, m, n, k). attention: (batch, heads, queries, keys, d_head). reduce, softmax: (rows, width).
     collective: (ranks, nodes)."""
@@ -80,13 +79,13 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseTrace:
-    """One phase: the operators that the host issues, in order, and the launches of each."""
+    """One occurrence of a phase: the operators that the host issues, in order, and the launches of each operator."""
 
     name: str
     host: Positions
     """(operators,) Positions in `HOST_WORK`."""
     launches: Positions
-    """(operators,) Number of kernels that each launches."""
+    """(operators,) Number of kernels that each operator launches."""
     kernels: Positions
     """(launches,) Positions in `Trace.kernels`, in order."""
     operators: Positions
@@ -94,11 +93,11 @@ class PhaseTrace:
     modules: Positions
     """(operators,) Positions in `Trace.modules`."""
     replayed: bool = False
-    """Whether the whole phase is one CUDA graph, so that the host launches once."""
+    """Whether the whole phase is one CUDA graph, which the host launches only once."""
     streams: Positions | None = None
     """(launches,) The stream of each launch; None if all are on the same stream."""
     waits: tuple[tuple[int, int], ...] = ()
-    """Launches that wait for the end of an earlier one on another stream."""
+    """(later, earlier) positions of launches: the later one waits for the end of the earlier one on another stream."""
 
     @cached_property
     def issuers(self) -> Positions:
@@ -107,18 +106,21 @@ class PhaseTrace:
 
     @cached_property
     def issued(self) -> NDArray[np.float64]:
-        """Return the cumulative counts at the end of each operator: (kinds of host work and launches, operators)."""
+        """Return the cumulative counts of each kind of host work, then of launches, after each operator.
+
+        The shape is (kinds of host work + 1, operators).
+        """
         each = [self.host == work for work in range(len(HOST_WORK))]
         return np.cumsum([*each, self.launches], axis=1, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A step: its distinct kernels, and its phases in order, one for each micro-batch under the same name.
+    """A step: its distinct kernels, and its phases in order. Each micro-batch has its own phases, with the same names.
 
     operators  names, such as `aten::bmm`
-    modules    paths of modules, such as `layers.3.attention.q`; the empty one is the whole model
-    compiled   what was fused as torch.compile would: less certain than what runs eagerly
+    modules    paths of modules, such as `layers.3.attention.q`; the empty path is the whole model
+    compiled   whether kernels were fused as by torch.compile, which is less certain than eager execution
     """
 
     kernels: tuple[Kernel, ...]
@@ -134,7 +136,7 @@ class Trace:
 
     @cached_property
     def counts(self) -> Mapping[str, NDArray[np.intp]]:
-        """Return for each phase how often each kernel is launched."""
+        """Return the number of launches of each kernel, (kernels,), by phase."""
         none = np.zeros(len(self.kernels), dtype=np.intp)
         counts = dict.fromkeys((phase.name for phase in self.phases), none)
         for phase in self.phases:
@@ -147,12 +149,12 @@ class Trace:
         return sum(self.kernels[i].flops * int(n) for counts in self.counts.values() for i, n in enumerate(counts))
 
     def only(self, phases: Iterable[str]) -> Trace:
-        """Return the trace of these phases."""
+        """Return a trace with only these phases."""
         wanted = set(phases)
         return replace(self, phases=tuple(each for each in self.phases if each.name in wanted))
 
     def with_tf32(self) -> Trace:
-        """Return the trace with fp32 products that may run on tensor cores; nothing else changes."""
+        """Return a copy of the trace in which fp32 matrix products may use tf32."""
         kernels = (each._replace(dtype="tf32") if _is_fp32_product(each) else each for each in self.kernels)
         return replace(self, kernels=tuple(kernels))
 
@@ -163,7 +165,7 @@ def _is_fp32_product(kernel: Kernel) -> bool:
 
 @dataclass
 class TraceWriter:
-    """Writes a trace, operator by operator."""
+    """A trace that is written operator by operator."""
 
     kernels: dict[Kernel, int] = field(default_factory=dict)
     operators: dict[str, int] = field(default_factory=dict)
@@ -173,7 +175,7 @@ class TraceWriter:
     waits: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
 
     def begin(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
-        """Begin a stage, which follows all stages begun before it; return its columns."""
+        """Return the columns of a stage; a new stage is added after all earlier ones."""
         columns = self.stages.get(stage)
         if columns is None:
             columns = self.stages[stage] = [], [], [], [], []
@@ -182,7 +184,7 @@ class TraceWriter:
     def operator(
         self, stage: Stage, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""
     ) -> None:
-        """Add an operator that launches these kernels; an operator without a name is named after its host work."""
+        """Add an operator that launches these kernels; the name defaults to the kind of host work."""
         host, launches, launched, operators, modules = self.begin(stage)
         positions = [self.kernels.setdefault(kernel, len(self.kernels)) for kernel in kernels]
         host.append(HOST_WORK.index(work))
@@ -192,7 +194,10 @@ class TraceWriter:
         modules.append(self.modules.setdefault(module, len(self.modules)))
 
     def on_stream(self, stage: Stage, stream: int, after: Iterable[int]) -> int:
-        """Put the latest launches of a stage on this stream, after the given ones; return the position of the last."""
+        """Assign the latest launches of a stage to a stream; return the position of the last one.
+
+        The first of these launches waits for the earlier launches `after`.
+        """
         launched, streams = self.begin(stage)[2], self.streams.setdefault(stage, [])
         waits = self.waits.setdefault(stage, [])
         waits += ((len(streams), earlier) for earlier in after)
@@ -200,17 +205,17 @@ class TraceWriter:
         return len(launched) - 1
 
     def alike(self, one: Stage, other: Stage) -> bool:
-        """Return whether the same operators and launches were written for both stages."""
+        """Return whether both stages have the same operators, launches, streams and waits."""
         return all(each.get(one) == each.get(other) for each in (self.stages, self.streams, self.waits))
 
     def repeat(self, stage: Stage, like: Stage) -> None:
-        """Let a new stage share everything that is written for stage `like`, now and later."""
+        """Make a new stage share all columns of stage `like`, which may still grow."""
         self.stages[stage] = self.begin(like)
         self.streams[stage] = self.streams.get(like, [])
         self.waits[stage] = self.waits.get(like, [])
 
     def trace(self) -> Trace:
-        """Return the trace; stages that repeat another one are the same object."""
+        """Return the trace; all repetitions of a stage are the same object."""
         phases: dict[int, PhaseTrace] = {}
         for stage, columns in self.stages.items():
             if id(columns) in phases:

@@ -1,4 +1,4 @@
-"""Tracing of a cell's step, which runs without data, as a sequence of kernels."""
+"""Conversion of a cell's step, which runs without data, to a trace of its kernels."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ COMPILED_HOST_WORK: HostWork = "view"
 
 
 class Tracer:
-    """Writes a trace while code runs on a simulated device.
+    """Writer of the trace of code that runs on a simulated device.
 
-    One run gives both memory and trace: `Recorder(platform, tracer.device, …)`, inside `telling(tracer.told)`. The
-    recorder's spans are the phases.
+    One run gives both memory and trace, if a `Recorder(platform, tracer.device, …)` records it inside
+    `telling(tracer.told)`. The recorder's spans become the phases of the trace.
     """
 
     def __init__(self, step: int, *, compiled: bool = False) -> None:
-        """Trace step number `step`; earlier steps create its initial state, such as optimizer state.
+        """Trace step number `step`; earlier steps only create state, such as optimizer state.
 
-        `compiled` applies the fusion of torch.compile to forward and backward.
+        `compiled` fuses the kernels of forward and backward as torch.compile would.
         """
         self._writer = TraceWriter()
         self._step = step
@@ -48,13 +48,13 @@ class Tracer:
         self._known: dict[object, tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
 
     def device(self, observer: DeviceObserver) -> SimulatedDevice:
-        """Return a simulated device that is traced."""
+        """Return a simulated device whose operators are traced."""
         assert isinstance(observer, Recorder)
         self._place = observer
         return _TracedDevice(observer, self)
 
     def told(self, layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
-        """Add a kernel without an ATen operator: `flex forward`."""
+        """Add a kernel that has no ATen operator, such as `flex forward`."""
         place = self._place
         if place is not None and place.step == self._step:
             kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
@@ -102,18 +102,21 @@ class Tracer:
         if found is None:
             call = Call(func, args, options, result)
             found = self._known[question] = call.host, call.kernels
-            self._asked.append(asked)  # its identity stands for the question as long as it lives
+            self._asked.append(asked)  # `id(asked)` is a valid key only while `asked` is alive
         return found
 
     def _flowed(
         self, place: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]
     ) -> bool:
-        """Note which storages a kernel uses; return whether nothing else has to be done for now."""
+        """Note which storages an operator's kernels use, for the fusion of a compiled step.
+
+        Return whether the kernels are to be written only after fusion.
+        """
         if self._flows is None:
             return False
         if kernels:
             stage = _stage(place)
-            self._writer.begin(stage)  # phases keep their order
+            self._writer.begin(stage)  # keeps the phases in order
             reads, writes = (
                 {number: touched(each) for each in tensors if (number := place.device.number_of(each)) is not None}
                 for tensors in (read, written)
@@ -122,7 +125,7 @@ class Tracer:
         return place.phase in COMPILED_PHASES
 
     def repeats(self, place: Recorder) -> bool:
-        """Return whether the latest micro-batch has launched the same as the previous one."""
+        """Return whether the latest micro-batch launched the same kernels as the previous one."""
         return all(
             self._writer.alike(now, before) and self._flowing(now) == self._flowing(before)
             for now, before in zip(_micro_batch(place.turn), _micro_batch(place.turn - 1), strict=True)
@@ -133,7 +136,7 @@ class Tracer:
         return [(flow.kernels, flow.module, *flow.reads.values(), *flow.writes.values()) for flow in flows]
 
     def repeat(self, place: Recorder, times: int) -> None:
-        """Add the latest micro-batch `times` more."""
+        """Write the latest micro-batch `times` more times."""
         if place.step == self._step:
             for turn in range(place.turn + 1, place.turn + 1 + times):
                 for stage, like in zip(_micro_batch(turn), _micro_batch(place.turn), strict=True):
@@ -162,22 +165,19 @@ class _TracedDevice(SimulatedDevice):
         self._place, self._tracer = observer, tracer
 
     def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Run the operator, and add its launches to the trace."""
         result = super().run(func, args, kwargs)
         self._tracer.launched(self._place, func, args, kwargs, result)
         return result
 
     def repeats(self) -> bool:
-        """Return whether the latest two micro-batches have launched the same."""
         return self._tracer.repeats(self._place)
 
     def repeat(self, times: int) -> None:
-        """Repeat the launches of the latest micro-batch for the next ones."""
         self._tracer.repeat(self._place, times)
 
 
 def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:
-    """Raise UnavailableError for combinations that CUDA lacks, and for formats that `gpu` does not support."""
+    """Raise UnavailableError if CUDA does not support the cell, or `gpu` does not support the cell's precision."""
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
     if cell.computed_in in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
@@ -185,11 +185,12 @@ def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:
 
 
 def trace(cell: ModelCell, gpu: Gpu, *, placed: bool = False) -> tuple[Trace, StepRecording]:
-    """Trace a step of `cell` with the kernels of that GPU's generation, and record its allocator requests.
+    """Trace a step of `cell` with the kernels of the GPU's generation, and record its allocator requests.
 
-    With `placed`, the trace has the module of every operator, and the parts of materialised attention. A compiled step
-    requests less memory than recorded; how much less is only known after a run. Both results hold for every GPU of the
-    same `generation`. Raises UnavailableError for features that the generation lacks.
+    With `placed`, the trace has the module of every operator, and the parts of materialised attention. The recording is
+    that of the eager step; a compiled step requests less memory, and how much less is only known after a run. Both
+    results are valid for every GPU of the same generation. Raises UnavailableError for features that the generation
+    lacks.
     """
     refuse_other_generations(cell, gpu)
     tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.execution == "compiled")

@@ -1,9 +1,9 @@
-"""Timeline of host and device in closed form: the host issues kernels, the device executes them in order.
+"""Timeline of host and device in closed form: the host issues kernels, and the device executes them in order.
 
-Phases are walked separately, if the host waits for the device between them, or together.
+A walk covers one phase, or several phases between which the host does not wait for the device.
 
 Kernel i is issued at a[i] and ends at f[i] = max(a[i], f[i−1] + gap) + t[i]. With S the running sum of t + gap, this is
-f[i] = S[i] + max over j ≤ i of (a[j] − gap − S[j−1]): a running maximum, no loop.
+f[i] = S[i] + max over j ≤ i of (a[j] − gap − S[j−1]), which is a running maximum and needs no loop.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _NOTHING = np.empty(0, dtype=np.intp)
 
 @dataclass(frozen=True)
 class Issued:
-    """Phases that `host` launches without waiting for the GPU; the same for every GPU."""
+    """Phases that the host issues without waiting for the device; independent of the GPU."""
 
     phases: Sequence[PhaseTrace]
     host: Mapping[HostRate, Draws]
 
     @cached_property
     def until_s(self) -> Floats:
-        """Return (draws, operators): when the host has finished each operator, by its rates and cumulative counts."""
+        """Return the seconds until the host has finished each operator, (draws, operators)."""
         host = self.host
         until_s = np.zeros((len(host["launch"]), 1))
         issued_s = [until_s[:, :0]]
@@ -49,40 +49,40 @@ class Issued:
 
     @cached_property
     def launched_s(self) -> Floats:
-        """Return (draws, launches): when the host has finished the operator of each launch."""
+        """Return the seconds until the host has finished the operator of each launch, (draws, launches)."""
         before = np.cumsum([0, *(len(phase.host) for phase in self.phases)])
         issuers = [phase.issuers + first for phase, first in zip(self.phases, before[:-1], strict=True)]
         return self.until_s[:, np.concatenate([_NOTHING, *issuers])]
 
     @cached_property
     def kernels(self) -> Positions:
-        """Return (launches,): the kernel of each launch."""
+        """Return the position of each launch's kernel in the trace, (launches,)."""
         return np.concatenate([_NOTHING, *(phase.kernels for phase in self.phases)])
 
     @cached_property
     def ready_s(self) -> Floats:
-        """Return (launches, draws): when each kernel could begin on an idle device."""
+        """Return the seconds until each kernel could begin on an idle device, (launches, draws)."""
         return np.ascontiguousarray(self.launched_s.T) + LAUNCH_LATENCY_S
 
     @cached_property
     def apart(self) -> tuple[Issued, ...]:
-        """Return each phase separately."""
+        """Return one `Issued` per phase."""
         return (self,) if len(self.phases) == 1 else tuple(Issued((phase,), self.host) for phase in self.phases)
 
     @property
     def end_s(self) -> Draws:
-        """Return (draws,): when the host has finished everything."""
+        """Return the seconds until the host has finished everything, (draws,)."""
         last_s: Draws = self.until_s[:, -1] if self.until_s.size else np.zeros(len(self.host["launch"]))
         return last_s
 
 
 @dataclass(frozen=True)
 class Walked:
-    """Phases that follow each other, times in seconds from their start, by draw.
+    """Total times of phases in seconds, each (draws,).
 
-    total_s   (draws,) until the host knows that the device has finished
-    host_s    (draws,) until the host has issued everything
-    device_s  (draws,) run time of the kernels, including gaps between queued ones
+    total_s   until the host has synchronized with the device
+    host_s    until the host has issued everything
+    device_s  run time of the kernels, including gaps between queued ones
     """
 
     total_s: Draws
@@ -92,7 +92,7 @@ class Walked:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Times of all operators and kernels of these phases, in seconds from their start."""
+    """Times of all operators and kernels in seconds since the start of the first phase."""
 
     issued_s: Floats
     """(operators,) Time at which the host has finished each operator."""
@@ -103,9 +103,10 @@ class Lanes:
 
 
 def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = False) -> Walked:
-    """Walk phases with synchronization before and after; `unique_s` (kernels, draws) has the seconds of each kernel.
+    """Return the total times of phases with synchronization before the first and after the last.
 
-    If the device is `synchronous`, the host waits while kernels run.
+    `unique_s` (kernels, draws) has the seconds of each distinct kernel. If the device is `synchronous`, the host waits
+    while kernels run.
     """
     if any(phase.streams is not None for phase in issued.phases):
         return _walk_streams(issued, unique_s, gap_s)
@@ -122,9 +123,10 @@ def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = 
 
 
 def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> Walked:
-    """Walk phases on several streams: a launch begins when its stream is free and its waits have ended.
+    """Return the total times of phases on several streams.
 
-    For the device alone, the host takes no time.
+    A kernel begins when its stream is free and all launches that it waits for have ended. The device time assumes a
+    host that issues everything at once.
     """
     host_s, total_s, device_s = (np.zeros(len(gap_s)) for _ in range(3))
     for phase, alone in zip(issued.phases, issued.apart, strict=True):
@@ -135,7 +137,7 @@ def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> Walked:
 
 
 def _ended(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -> Draws:
-    """Return (draws,): when the last kernel ends, if each may begin at `ready_s` (launches, draws)."""
+    """Return the end of the last kernel, (draws,), if each kernel may begin at `ready_s` (launches, draws)."""
     streams = phase.streams if phase.streams is not None else np.zeros(len(phase.kernels), dtype=np.intp)
     waits: dict[int, list[int]] = {}
     for later, earlier in phase.waits:
@@ -154,7 +156,7 @@ def _ended(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -
 
 
 def lanes(issued: Issued, unique_s: Floats, gap_s: Draws) -> Lanes:
-    """Return all times at the first draw."""
+    """Return the times of all operators and kernels for the first draw."""
     ready_s = issued.launched_s[0] + LAUNCH_LATENCY_S
     each_s, gap = unique_s[issued.kernels, 0], gap_s[0]
     busy_s = np.cumsum(each_s + gap)

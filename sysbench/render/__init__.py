@@ -1,1 +1,1 @@
-"""Sheets as text: for the terminal, Markdown, CSV and LaTeX. All renderers take the same format-independent tables."""
+"""Output of records: tables and remarks for the terminal, Markdown, CSV, JSON and LaTeX; figures; HTML pages."""

@@ -1,4 +1,4 @@
-"""Selection of a table's columns by name: in place of the default ones, or in addition to them."""
+"""Selection of table columns by name (`--columns`): instead of the default columns, or in addition to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sysbench.errors import UsageError, unknown
 from sysbench.render.table import Cell, Column, Remark, Sheet, Table
 
 ADDED = "+"
-"""Prefix of a name: adds the column to the default ones instead of replacing them."""
+"""Prefix of a name: the column is added to the default ones instead of replacing them."""
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.]+")
 
@@ -27,7 +27,7 @@ class Name:
 
     @property
     def shown(self) -> str:
-        """Name of the column in a list of all columns."""
+        """The column's name in messages and lists."""
         return self.key or _slug(self.title)
 
     @property
@@ -39,19 +39,17 @@ class Name:
 
 @dataclass(frozen=True)
 class _Filled:
-    """A column with its cells."""
-
     column: Column
     cells: tuple[Cell, ...]
 
 
 def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] = ()) -> Sheet:
-    """Return the sheet with only these columns besides the axes, in this order; without names, the sheet unchanged.
+    """Return the sheet with only the named columns, in the order of `names`; unchanged without names.
 
-    A name is a column's key, its title, or the heading that several share. A `+` prefix adds the column to the default
-    ones, or to those named without a prefix. Tables without any of the columns named without a prefix are left out.
-    Axes are always kept. A note lists columns among the `possible` ones that these tables do not have. Raises
-    UsageError for any other name that no table of the sheet has.
+    A name is a column's key, its title, or the heading of its group. With the prefix `+`, a name adds to the columns
+    named without a prefix or, if there are none, to the default columns. Axis columns are always kept. Tables without
+    any of the columns named without a prefix are omitted. The sheet gets a note for each named column that is
+    `possible` but in none of the tables. Raises UsageError for any other unknown name.
     """
     if not names:
         return sheet
@@ -72,7 +70,7 @@ def with_columns(sheet: Sheet, names: Sequence[str], possible: Collection[Name] 
 
 
 def refuse_unknown(names: Sequence[str], known: Collection[Name]) -> None:
-    """Raise UsageError for the first name on the command line that is neither a column nor an axis."""
+    """Raise UsageError for the first name that is neither a column nor an axis."""
     for each in names:
         if is_known(each, known):
             continue
@@ -83,12 +81,12 @@ def refuse_unknown(names: Sequence[str], known: Collection[Name]) -> None:
 
 
 def is_known(name: str, columns: Iterable[Name]) -> bool:
-    """Whether one of the columns, or an axis, has this name."""
+    """Whether this is the name of an axis or of one of the columns."""
     return is_any(name, columns) or _slug(name) in _AXES
 
 
 def name_of(column: Column) -> str:
-    """Name of a column on the command line."""
+    """Return the name that selects the column on the command line."""
     return _name(column).shown
 
 
@@ -106,7 +104,10 @@ def _chosen(tables: Iterable[Table], plain: Sequence[str], added: Sequence[str])
 
 
 def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
-    """Return the table with its axes, `base`, and the added columns, which are never hidden for lack of width."""
+    """Return the table with its axes, `base`, and the added columns.
+
+    Added columns are never hidden for lack of width, and replace less detailed columns (`Offer.instead_of`).
+    """
     there = {_identity(each.column) for each in base}
     more = [each for each in _named(table, added) if _identity(each.column) not in there]
     said_better = {offer.instead_of for offer in table.offers for each in more if offer.column == each.column}
@@ -118,7 +119,7 @@ def _adding(table: Table, base: list[_Filled], added: Sequence[str]) -> Table:
 
 
 def _named(table: Table, names: Sequence[str]) -> list[_Filled]:
-    """Return the named columns in the order of the names, each once."""
+    """Return the table's columns with these names, in the order of `names` and without duplicates."""
     everything = [*_own(table), *(_Filled(offer.column, offer.cells()) for offer in table.offers)]
     found = [each for name in names for each in everything if is_any(name, [_name(each.column)])]
     return list({id(each): each for each in found}.values())
@@ -143,7 +144,7 @@ def _name(column: Column) -> Name:
 
 
 def is_any(name: str, known: Iterable[Name]) -> bool:
-    """Whether one of the columns, not counting axes, has this name."""
+    """Whether this is the name of one of the columns; axes do not count."""
     wanted = _slug(name)
     return bool(wanted) and any(wanted in each.spellings for each in known)
 

@@ -1,4 +1,4 @@
-"""Tables for programs, as CSV and JSON: base units, full precision, and the unit in every heading."""
+"""Tables for programs, as CSV and JSON: base units, full precision, and units in the column names."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _PARTS = {"value": "", "deviation": "_std", "low": "_low", "high": "_high"}
 
 
 Value = int | float | str | None
-"""Return the content of a field: a number as measured, a text, or nothing."""
+"""Content of a field: a number as measured, a text, or nothing."""
 
 
 def csv_text(*tables: Table) -> str:
-    """Format tables as comma-separated values under one header."""
+    """Format tables as CSV with a common header row."""
     headings, rows = tidy(*tables)
     out = io.StringIO()
     writer = csv.DictWriter(out, headings, restval="", extrasaction="ignore", lineterminator="\n")
@@ -48,12 +48,11 @@ def csv_text(*tables: Table) -> str:
 
 
 def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
-    """Return the headings of all tables, and their rows as dicts by heading.
+    """Return the column headings of all tables, and their rows as dicts keyed by heading.
 
-    Axes on which all rows agree are ordinary columns. A number with a deviation or an interval has one column for
-    each part. A word in place of a number (`oom`) would turn the column into text, so it is in a separate column
-    `outcome`. The axes come first. If tables have different names, the column `table` contains the name of each
-    row's table.
+    The axes come first, including those with the same value in all rows. If the tables have different names, a column
+    `table` precedes the axes. A number with a deviation or an interval has a column for each part. A word in place of
+    a number (`oom`) goes into the separate column `outcome`, so that columns of numbers stay numeric.
     """
     several = len({table.name for table in tables}) > 1
     leading: list[str] = ["table"] if several else []
@@ -71,7 +70,7 @@ def tidy(*tables: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
 
 def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
-    """Return the headings of a table, and its rows as dicts by heading."""
+    """Return headings and rows of one table, as `tidy` does."""
     constants, values = zip(*table.constants, strict=True) if table.constants else ((), ())
     columns = (*table.columns[: table.axes], *constants, *table.columns[table.axes :])
     filled = [(*row[: table.axes], *values, *row[table.axes :]) for row in table.rows]
@@ -92,7 +91,7 @@ def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
 
 
 def _parts(cells: Sequence[Cell]) -> list[str]:
-    """Return the parts that any Measure of a column has; the value is always included."""
+    """Return the parts of a Measure that need a column: the value, and every other part that occurs in some cell."""
     measures = [cell for cell in cells if isinstance(cell, Measure)]
     return ["value", *(part for part in list(_PARTS)[1:] if any(getattr(each, part) is not None for each in measures))]
 
@@ -135,7 +134,7 @@ class _RemarkRecord(Frozen):
 
 
 class SheetRecord(Frozen):
-    """Tables without a record, in JSON: rows as in CSV (units in the keys, base units, not rounded)."""
+    """JSON form of tables without a record. Rows are as in CSV: units in the keys, base units, not rounded."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["tables"] = "tables"
@@ -146,7 +145,7 @@ class SheetRecord(Frozen):
 
     @property
     def sheet(self) -> Sheet:
-        """Return the tables as a sheet."""
+        """The tables and remarks as a sheet."""
         tables = tuple(
             Table(
                 table.name,
@@ -162,7 +161,6 @@ class SheetRecord(Frozen):
 
 
 def _cell(row: Mapping[str, Value], column: _ColumnRecord) -> Cell:
-    """Convert a column of a CSV row to a cell."""
     if column.unit is None:
         value = row.get(column.key)
         return "" if value is None else str(value)

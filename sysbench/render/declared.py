@@ -1,6 +1,6 @@
-"""Declared tables: columns are known before there is a record.
+"""Declared tables: the columns of a table are known before there is a record.
 
-A slice declares a table with its columns, which is then called as a function (record → list of tables):
+A command declares a table with its columns. The declaration is a function from a record to a list of tables:
 
     SUMMARY = DeclaredTable(
         "summary", "peak memory", rows=lambda record: record.cells, leading=along(),
@@ -11,12 +11,16 @@ A slice declares a table with its columns, which is then called as a function (r
         words={"source": Fill(("measured", "simulated"), source_of)},
     )
 
-A row is any object that `rows` returns: a cell, a pair of cells, a phase of a cell. `get` reads a column's cell off a
-row; a bare number becomes a Measure where the column has a unit. An `optional` column is left out if no row has a
-value, one with a `when` if that is false. `Each("phase", columns, values=phases_of)` repeats columns for each value:
-`{phase}` stands for it in key, title and group; `get(row, phase)`, `when(part, phase)`, `note` and `importance` receive
-it. A record that takes several tables is split by `parts`; `rows`, `title`, `notes`, `values`, … then receive the part.
-`names(values)` lists the columns without a record: axis values come from the spec, others from `ahead`.
+A row is any object that `rows` returns: a cell of a run, a pair of cells, a phase of a cell. `get` returns the table
+cell of a row; a bare number becomes a Measure if the column has a unit. An `optional` column is omitted if no row has a
+value, and a column with `when` is omitted if that function returns false.
+
+`Each("phase", columns, values=phases_of)` repeats columns for each value. The value replaces `{phase}` in key, title
+and group, and is passed to `get(row, phase)`, `when(part, phase)`, `note` and `importance`.
+
+If a record takes several tables, `parts` splits it; `rows`, `title`, `notes`, `values`, … then receive one part.
+
+`names(values)` lists the columns without a record: axis values come from the spec, all others from `ahead`.
 
 `names_in` and `possible` list the columns that a run can have before it starts: the valid names for `--columns`.
 """
@@ -42,16 +46,15 @@ from sysbench.spec.run import Format
 from sysbench.units import Unit
 
 AxisValues = Mapping[str, Sequence[str]]
-"""The values of a run's axes, from its spec, before anything has run."""
+"""Values of each axis of a run, taken from its spec before anything has run."""
 
 
 @dataclass(frozen=True)
 class Field:
     """The declaration of a column.
 
-    The default `title` is the key. `offered` columns are shown only on request by name; a column that is `instead_of`
-    another (its key) then replaces that one. An `always` column keeps its value in rows that have an outcome instead of
-    numbers.
+    `title` defaults to the key. An `offered` column is shown only if it is requested by name; it then replaces the
+    column whose key is `instead_of`. An `always` column keeps its value in rows with an outcome instead of numbers.
     """
 
     key: str
@@ -75,9 +78,9 @@ class Field:
 class Each:
     """Columns that are repeated for each value of a placeholder: a phase, an arm of a comparison, a context length.
 
-    `values` are the values, or a function that finds them in the part. `ahead` lists the values that are possible
-    before the run: a sequence, or the name of the axis that has them; by default the fixed `values`, otherwise the axis
-    with the placeholder's name. `said` formats a value for titles and groups; keys contain it unformatted.
+    `values` are the values, or a function that returns the values for a part. `ahead` lists the values that are
+    possible before the run, or names the axis that has them. `ahead` defaults to `values` if these are fixed, otherwise
+    to the axis with the placeholder's name. `said` formats a value for titles and groups; keys contain it unformatted.
     """
 
     place: str
@@ -87,14 +90,17 @@ class Each:
     said: Callable[[Any], Any] = str
 
     def possible(self, axis_values: AxisValues) -> Sequence[Any]:
-        """Return the possible values."""
+        """Return the values that are possible before the run."""
         ahead = self.ahead or (self.place if callable(self.values) else self.values)
         return axis_values.get(ahead, ()) if isinstance(ahead, str) else ahead
 
 
 @dataclass(frozen=True)
 class Fill:
-    """A word in titles and groups that is fixed within a table: its possible values, and its value in a part."""
+    """A placeholder in titles and groups with one value per table.
+
+    `ahead` lists the possible values, and `now(part)` returns the value for a part.
+    """
 
     ahead: Sequence[str]
     now: Callable[[Any], str]
@@ -102,9 +108,9 @@ class Fill:
 
 @dataclass(frozen=True)
 class Leading:
-    """The columns that identify a row: `columns(part)`, and for each row `values(part)(row)`.
+    """The columns that identify a row: `columns(part)`, with the cells `values(part)(row)`.
 
-    `cells_of` returns the cells of a row. Axes with one value in all of them become constants.
+    `cells_of(row)` returns the cells of the run that a row describes; axes on which they all agree become constants.
     """
 
     columns: Callable[[Any], Sequence[Column]]
@@ -112,7 +118,7 @@ class Leading:
     cells_of: Callable[[Any], Iterable[Any]] | None = None
 
     def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
-        """Yield the axes not in `there` on which the cells of all rows agree, each with its value."""
+        """Yield each axis that has one value in all rows, with this value, except the axes in `there`."""
         specs = [cell.axes for row in rows for cell in self.cells_of(row)] if self.cells_of else []
         for axis in cells.known(specs):
             value = specs[0].get(axis)
@@ -121,7 +127,7 @@ class Leading:
 
 
 def varying_or_size(record: Any) -> tuple[str, ...]:
-    """Return the axes in which the cells of a record differ, or its size if they differ in none."""
+    """Return the axes in which the cells of a record differ; `size` if they do not differ."""
     return cells.varying(cells.axes_of(record.cells)) or ("size",)
 
 
@@ -129,7 +135,7 @@ def along(
     axes: Callable[[Any], Sequence[str]] = varying_or_size,
     cells_of: Callable[[Any], Iterable[Any]] = lambda row: (row,),
 ) -> Leading:
-    """Leading columns for axes of the cells of a row, which agree in them."""
+    """Return leading columns for the axes in `axes(part)`, on which all cells of a row must agree."""
 
     def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
         named = axes(part)
@@ -139,7 +145,7 @@ def along(
 
 
 def leading(*fields: Field) -> Leading:
-    """Leading columns that are declared like other columns."""
+    """Return leading columns that are declared like other columns."""
     columns = tuple(_column(_Bound(each, (), {}, {}), {}, int(each.importance), "") for each in fields)  # type: ignore[arg-type]
     return Leading(
         columns=lambda part: columns,
@@ -149,7 +155,7 @@ def leading(*fields: Field) -> Leading:
 
 @dataclass(frozen=True)
 class _Bound:
-    """A field with the values of its placeholders, and their texts."""
+    """A field with values for its placeholders: `keys` for column keys, `words` for titles and groups."""
 
     field: Field
     values: tuple[Any, ...]
@@ -161,9 +167,9 @@ class _Bound:
 class DeclaredTable:
     """A table whose structure is known without data.
 
-    `instead` marks rows that have an outcome in place of numbers: it is shown in the most important column, and the
-    other cells are empty. A table without rows is omitted, unless it is declared `empty`. `name_of` names parts that
-    are separate tables (`grid-forward`). The tables `below` are shown together with it.
+    `instead` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and the
+    other columns are empty. A table without rows is omitted, unless `empty` is set. `name_of` names the tables of
+    different parts (`grid-forward`). The tables in `below` follow this one.
     """
 
     name: str
@@ -181,13 +187,13 @@ class DeclaredTable:
     below: tuple[DeclaredTable, ...] = ()
 
     def __call__(self, record: Any) -> list[Table]:
-        """Return the tables that the record fills; none if it lacks the data."""
+        """Return the tables for a record; none if the record lacks their data."""
         parts = [part for part in self.parts(record) if self.when(part)]
         found = [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.empty]
         return [*found, *(table for each in self.below for table in each(record))]
 
     def names(self, axis_values: AxisValues) -> Iterator[Name]:
-        """Yield the names of all columns except the leading ones, given the axis values of a future run."""
+        """Yield the names of all columns except the leading ones, given the values of each axis."""
         values = {**axis_values, **{word: fill.ahead for word, fill in self.words.items()}}
         for bound in _bound(self.columns, lambda each: each.possible(values)):
             texts = (bound.field.key, bound.field.title or bound.field.key, bound.field.group)
@@ -242,7 +248,7 @@ class DeclaredTable:
     def _columns(
         self, part: Any, rows: Sequence[Any]
     ) -> tuple[list[tuple[_Bound, Column]], list[tuple[_Bound, Column]]]:
-        """Return the columns that are shown, and those available on request."""
+        """Return the columns to show by default, and those available on request."""
         words = {word: fill.now(part) for word, fill in self.words.items()}
         shown: list[tuple[_Bound, Column]] = []
         offered: list[tuple[_Bound, Column]] = []
@@ -271,7 +277,7 @@ def _bound(
     keys: Mapping[str, Any] | None = None,
     words: Mapping[str, Any] | None = None,
 ) -> Iterator[_Bound]:
-    """Yield every field, once for each combination of the values over which it is repeated."""
+    """Yield every field, once for each combination of values of its placeholders."""
     for column in columns:
         if isinstance(column, Field):
             yield _Bound(column, values, keys or {}, words or {})
@@ -299,13 +305,15 @@ def _column(bound: _Bound, words: Mapping[str, Any], importance: int, note: str)
 
 
 def _cell(declared: Field, value: Any) -> Cell:
-    """Convert a bare number in a column of numbers to a Measure."""
     numeric = declared.unit is not None and isinstance(value, int | float)
     return Measure(value) if numeric else value
 
 
 def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name, ...]:
-    """Return the columns that a table can have besides its axes; with a spec, including those named by its values."""
+    """Return the names of the columns that a table can have besides its axes.
+
+    A spec adds the columns whose names contain an axis value.
+    """
     declared: DeclaredTable = measuring(kind).part("tables")[table]
     return tuple(dict.fromkeys(declared.names(_values(spec))))
 
@@ -317,7 +325,7 @@ def filled(
     what: str = "this run",
     why: str = "",
 ) -> list[Table]:
-    """Return the tables called `names`; raises UsageError for an unknown table, and for a table without rows."""
+    """Return the tables called `names`; raises UsageError if a table is unknown or has no rows."""
     shown: list[Table] = []
     for name in names:
         if name not in tables:
@@ -329,7 +337,7 @@ def filled(
 
 
 def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> None:
-    """Raise UsageError, before a run, for a column that its tables cannot have."""
+    """Raise UsageError, before the run, if one of `names` cannot be a column of the tables that will be shown."""
     if not names:
         return
     known = _of_tables(spec, tables, form)
@@ -344,19 +352,19 @@ def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], f
 
 
 def shows(key: str, names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> bool:
-    """Whether the output of a run can have the column with this key, given the `names` on the command line."""
+    """Whether the output of a run can have the column with this key, given the names in `--columns`."""
     columns = [name for name in _of_tables(spec, tables, form) if name.key == key]
     instead = [name for name in names if not name.startswith(chosen_columns.ADDED)]
     return bool(columns) if not instead else any(chosen_columns.is_any(name, columns) for name in names)
 
 
 def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
-    """Return the columns of these tables, or of all tables of a command, that a run may have."""
+    """Return the names of all columns that these tables, by default all tables of the command, can have."""
     return [name for table in tables or measuring(kind).part("tables") for name in names_in(kind, table)]
 
 
 def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]:
-    """Return the columns of the tables shown for a run of this spec, including those available on request."""
+    """Return the names of the columns in the tables shown for this spec, including columns available on request."""
     command = measuring(spec.kind)
     shown = tables or ((command.long_table,) if form == "csv" else ())
     if not shown:
@@ -365,7 +373,7 @@ def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]
 
 
 def _values(spec: RunSpec | None) -> dict[str, list[str]]:
-    """Return the values of placeholders: of each axis, and the phases of the steps."""
+    """Return the possible values of every placeholder: axis values in the spec, and phases of the steps."""
     values: dict[str, list[str]] = {"source": ["measured", "simulated"]}
     cells: Sequence[Any] = list(spec.cells()) if spec is not None else []
     for cell in cells:

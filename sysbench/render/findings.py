@@ -1,4 +1,4 @@
-"""Findings: sentences with the cells they are based on, and the formatting of numbers in them."""
+"""Findings (sentences about the cells of a run), and the formatting of numbers in sentences."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ NAMED: Final = 3
 """Largest number of cells named in a sentence; the others are counted."""
 
 MOST_NAMED: Final = 6
-"""Largest number of kinds of cells that are all named with their contexts."""
+"""Largest number of cells that are all named; cells that differ only in context count once."""
 
 
 LOOSE: Final = 0.02
-"""A ratio with a wider interval is shown with its interval."""
+"""Half the width of an interval, as a share of the ratio, above which the interval is shown."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence, with the cells whose numbers it contains."""
+    """A sentence and the cells that it is about."""
 
     text: str
     cells: Sequence[CellRecord]
     reservation: bool = False
-    """Whether it explains why these cells have no findings."""
+    """Whether the sentence explains why these cells have no findings."""
 
 
 DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
@@ -56,7 +56,10 @@ INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset(
 
 
 def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
-    """Return the cautions that exclude a cell from findings: fewer if it is only compared with itself."""
+    """Return the cautions that exclude a cell from findings.
+
+    Fewer cautions do so if the cell is compared only with itself (`alone`).
+    """
     against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
     return frozenset(caution.code for caution in cell.cautions) & against
 
@@ -64,23 +67,23 @@ def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
 
 Namer = Callable[[CellRecord], str]
-"""Returns the name of a cell among others."""
+"""Function that returns the name of a cell among others."""
 
 
 def namer(cells: Sequence[CellRecord], but: Iterable[str] = ()) -> Namer:
-    """Return a function that names cells by the axes in which they differ, except those that the sentence mentions."""
+    """Return a function that names a cell by the axes in which `cells` differ, except the axes in `but`."""
     left_out = frozenset(but)
     named = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in left_out]
     return lambda cell: axes.label(cell.axes, named)
 
 
 def listed(words: Sequence[str]) -> str:
-    """Join words: `a, b and c`."""
+    """Join words as in `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def named(cells: Sequence[CellRecord], name: Namer, most: int = NAMED) -> str:
-    """Join the first words and count the others: `small ctx 128, small ctx 256 and 4 more`."""
+    """Name cells, and count those after the first `most`: `small ctx 128, small ctx 256 and 4 more`."""
     words = list(dict.fromkeys(name(cell) for cell in cells))
     return listed([*words[:most], f"{len(words) - most} more"] if len(words) > most + 1 else words)
 
@@ -88,9 +91,9 @@ def named(cells: Sequence[CellRecord], name: Namer, most: int = NAMED) -> str:
 def together_named(
     cells: Sequence[CellRecord], among: Sequence[CellRecord] | None = None, but: Iterable[str] = ()
 ) -> str:
-    """Name all cells, grouped by contexts: `small and large at ctx 128 and 256, xl at ctx 128`.
+    """Name cells grouped by context length: `small and large at ctx 128 and 256, xl at ctx 128`.
 
-    Names distinguish the cells from all others in `among`, by default from each other.
+    Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `but`.
     """
     everything = cells if among is None else among
     differing = axes.varying(axes.axes_of(everything))
@@ -114,7 +117,7 @@ def together_named(
 
 
 def counted(count: int, noun: str = "cell") -> str:
-    """Count cells: `the only cell`, `both cells`, `all 12 cells`."""
+    """Return a count in words: `the only cell`, `both cells`, `all 12 cells`."""
     return f"the only {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
 
 
@@ -126,15 +129,19 @@ def with_interval(found: Ratio) -> str:
 
 
 def overlapping(one: Ratio, other: Ratio) -> bool:
-    """Whether noise may explain the difference of two ratios: their intervals overlap, or one has none."""
+    """Whether the intervals of two ratios overlap, so that noise may explain the difference between the ratios.
+
+    True if an interval is unknown.
+    """
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return True
     return one.low <= other.high and other.low <= one.high
 
 
 def loosely(found: Ratio, name: str) -> str:
-    """Format a ratio with its cell: `2.03× (small)`, or with the interval if not all digits are certain: `2.17×
-    (1.84–2.70; small)`.
+    """Format a ratio with the name of its cell: `2.03× (small)`.
+
+    An interval wider than ± LOOSE is shown as well: `2.17× (1.84–2.70; small)`.
     """
     if found.low is not None and found.high is not None and found.high - found.low > 2 * LOOSE * found.value:
         return f"{with_interval(found)[:-1]}; {name})"
@@ -142,20 +149,20 @@ def loosely(found: Ratio, name: str) -> str:
 
 
 def multiple(found: Pooled) -> str:
-    """Format a common ratio: `2.03 ± 0.02 ×`, with decimals up to the first digit of the reach, which is rounded up."""
+    """Format a pooled ratio: `2.03 ± 0.02 ×`. The deviation (after ±) determines the decimals, and is rounded up."""
     decimals = min(3, max(1, math.ceil(-math.log10(found.max_deviation)))) if found.max_deviation > 0 else 3
     return f"{found.value:.{decimals}f} ± {_up(found.max_deviation, decimals):.{decimals}f} ×"
 
 
 def percentage(found: Pooled) -> str:
-    """Format a common share: `7.3 ± 0.2 %`."""
-    reach = found.max_deviation * 100
-    decimals = min(2, max(0, math.ceil(-math.log10(reach)))) if reach > 0 else 1
-    return f"{found.value * 100:.{decimals}f} ± {_up(reach, decimals):.{decimals}f} %"
+    """Format a pooled share: `7.3 ± 0.2 %`."""
+    deviation = found.max_deviation * 100
+    decimals = min(2, max(0, math.ceil(-math.log10(deviation)))) if deviation > 0 else 1
+    return f"{found.value * 100:.{decimals}f} ± {_up(deviation, decimals):.{decimals}f} %"
 
 
 def exponent(law: PowerLaw, symbol: str) -> str:
-    """`N^1.97 ± 0.03`."""
+    """Format the exponent of a power law: `N^1.97 ± 0.03`."""
     return f"{symbol}^{law.exponent:.2f} ± {law.half_width:.2f}"
 
 
@@ -165,7 +172,7 @@ def _up(value: float, decimals: int) -> float:
 
 
 def share_with_interval(found: Ratio) -> str:
-    """Format a share with its interval, which ends at 100 %: `7.3 % (7.1–7.4)`."""
+    """Format a share with its interval, cut off at 100 %: `7.3 % (7.1–7.4)`."""
     if found.low is None or found.high is None:
         return units.share(found.value)
     decimals = 0 if abs(found.value) >= 0.0995 else 1
@@ -183,7 +190,7 @@ def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell
 
 
 def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
-    """State which cells are excluded from all findings, and the cautions that exclude them."""
+    """Yield a sentence that names the cells excluded from `of`, and their cautions; nothing if no cell is excluded."""
     by_code: dict[CautionCode, list[AnyCell]] = {}
     for cell in cells:
         for code in sorted(doubts(cell)):

@@ -1,4 +1,4 @@
-"""Sheets as LaTeX with booktabs."""
+"""Tables and remarks as LaTeX with booktabs."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ _LETTERS: Final = frozenset(
 
 
 def latex(sheet: Sheet) -> str:
-    """Return each table as a `table` with booktabs rules and a caption of the common axes; remarks as a list.
+    r"""Format a sheet as LaTeX: a `table` environment for each table, and a list of the remarks.
 
-    Needs `\\usepackage{booktabs}` and nothing else.
+    Requires only `\usepackage{booktabs}`.
     """
     blocks = [
         "% needs \\usepackage{booktabs}",
@@ -89,7 +89,7 @@ def latex(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text so that it contains no command, on one line; unsupported characters become their code points.
+    """Escape a text for LaTeX, on one line. Unsupported characters become their code points.
 
     Control characters and direction marks are removed.
     """
@@ -124,7 +124,7 @@ def _table(table: Table, subject: Sequence[str]) -> str:
 
 
 def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart: bool = False) -> Iterator[str]:
-    """Yield the LaTeX lines of a table's headings and rows; units follow the names, or are on a separate line."""
+    """Yield the lines of a `tabular` environment; `units_apart` puts units on a line below the column names."""
     yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}"
     yield r"\toprule"
     yield from _headings(columns, units_apart)
@@ -137,7 +137,7 @@ def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart:
 
 
 def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:
-    """Yield the headings of groups, with a rule under each, if there are any; then names and units of all columns."""
+    """Yield the line of group headings with rules below them, if there are groups; then column names and units."""
     if any(each.column.group for each in columns):
         spans = groups(columns)
         yield _row([rf"\multicolumn{{{len(members)}}}{{c}}{{{escaped(group)}}}" for group, members in spans])

@@ -1,4 +1,4 @@
-"""Sheets as GitHub-flavoured Markdown."""
+"""Tables and remarks as GitHub-flavoured Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MARKS = {"caution": "⚠ ", "outcome": "", "finding": "", "note": ""}
 
 
 def markdown(sheet: Sheet) -> str:
-    """Return a heading, each table with its notes, and the remarks."""
+    """Format a sheet as Markdown: its subject, each table with its notes, and the remarks."""
     blocks = [
         paragraph(" · ".join(sheet.subject)),
         *(block for each in sheet.tables for block in table(each)),
@@ -25,17 +25,17 @@ def markdown(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text so that it contains no markup, on one line."""
+    """Escape a text for Markdown, on one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def paragraph(text: str) -> str:
-    """Escape a text for the beginning of a line."""
+    """Escape a text that starts a line, so that it does not begin a list."""
     return _BEGINNING.sub(r"\1\\\2", escaped(text))
 
 
 def table(content: Table, mark: str = "") -> Iterator[str]:
-    """Yield blocks of text: the title followed by `mark`, the table, and its notes."""
+    """Yield the blocks of a table: the title followed by `mark`, the rows, and the notes."""
     columns = shown(content)
     yield f"**{escaped(content.title)}**{mark}"
     # Leading spaces are kept, as non-breaking ones.
@@ -67,7 +67,7 @@ def _line(texts: Sequence[str], columns: Sequence[ShownColumn], widths: Sequence
 
 
 def remarks(said: Sequence[Remark]) -> str:
-    """Return remarks as a list."""
+    """Format remarks as a list."""
     return "\n".join(
         f"- {_MARKS[each.kind]}{paragraph(each.text)}{f' → {escaped(each.remedy)}' if each.remedy else ''}"
         for each in said

@@ -1,6 +1,6 @@
-"""Formatting of a table's numbers: one unit for all numbers of a kind, one number of decimals per column or group.
+"""Number formatting in tables: columns with the same unit share a scale (ms, GiB), columns of a group share decimals.
 
-A column whose numbers are far larger or smaller than the others has a unit of its own.
+Columns whose numbers are far larger or smaller than the others get a scale of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sysbench.render.table import Cell, Column, Measure, Table, Word
 from sysbench.units import UNKNOWN, Scale, Unit, quantity, ratio_decimals, shared_decimals, shared_scale
 
 _READABLE = (0.005, 10_000)
-"""Range of numbers that suit a unit: shown as at least 0.01, and with at most four digits."""
+"""Range of readable numbers: shown as at least 0.01, and with at most four digits before the point."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
 
 
 def _family(column: Column) -> object:
-    """Return a key for columns that share decimals because they are compared: those of one group and unit."""
+    """Return a key that columns share if they use the same number of decimals: columns of the same group and unit."""
     return (column.group, column.unit) if column.group else column
 
 
@@ -60,7 +60,7 @@ def _scale(table: Table, unit: Unit) -> Scale:
 
 
 def _suitable(unit: Unit, scale: Scale, family: Sequence[Measure]) -> Scale:
-    """Return the table's scale, or a separate one for numbers that it does not suit."""
+    """Return the table's scale, or a separate scale for `family` if its numbers would be unreadable otherwise."""
     values = [measure.value for measure in family]
     typical = statistics.median_low(map(abs, values)) if values else 0.0
     suits = not typical or _READABLE[0] <= typical / scale.factor < _READABLE[1]
@@ -109,7 +109,7 @@ def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviat
 
 
 def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
-    """Format a number with its own unit, which its deviation and its interval share."""
+    """Format a number with a unit of its own, shared by its deviation or interval."""
     if not isinstance(cell, Measure) or unit is None:
         return _plain(cell)
     if cell.text is not None:
@@ -127,18 +127,18 @@ def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
 
 
 def groups(columns: Sequence[ShownColumn]) -> list[tuple[str, list[int]]]:
-    """Return the headings shared by adjacent columns, "" for none, with the positions of these columns."""
+    """Return each group heading with the positions of the adjacent columns below it; "" for columns without a group."""
     numbered = groupby(enumerate(columns), lambda each: each[1].column.group)
     return [(group, [position for position, _ in members]) for group, members in numbered]
 
 
 def repeated_axes(cells: Sequence[Cell], above: Sequence[Cell]) -> int:
-    """Return the number of leading cells that repeat those of the row above, and can be dimmed."""
+    """Return how many leading cells repeat the row above; they can be dimmed."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(cells, above, strict=False)))
 
 
 def indent(text: str) -> int:
-    """Return the number of leading spaces of a text: its depth in a tree, which must be kept."""
+    """Return the number of leading spaces, which show the depth of a row in a tree and must be kept."""
     return len(text) - len(text.lstrip(" "))
 
 

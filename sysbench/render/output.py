@@ -1,4 +1,4 @@
-"""Output on stdout: a record is converted to a sheet, which is printed in one of the formats."""
+"""Output on stdout: converts a record to a sheet, and prints it in one of the formats."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _UNBOUNDED = 100_000
 
 
 def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the sheet of a record: the tables called `names`, or the default ones.
+    """Return a record's sheet with the tables called `names`, or with the default tables.
 
-    `selection` restricts it to a part, for records that have parts. Raises UsageError for a table, or a part, that does
-    not exist or that this record does not have.
+    `selection` restricts a profile to a part. Raises UsageError for a table or a part that does not exist, or for which
+    this record has no data.
     """
     made = without_headlines(record, names, selection)
     command = measuring(record.kind)
@@ -46,13 +46,13 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
 
 
 def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the sheet without the findings, for reports, which show them elsewhere."""
+    """Return a record's sheet without findings, for reports, which show them elsewhere."""
     made: Sheet = measuring(record.kind).part("sheet")(record, names, selection)
     return made
 
 
 def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
-    """Return the tables called `names` that the record can fill, in this order."""
+    """Return the tables called `names`, without those for which the record has no data."""
     command = measuring(record.kind)
     if command.fillable:
         return list(command.part("fillable")(record, names, selection or Selection()))
@@ -64,11 +64,11 @@ def show_sheet(
 ) -> None:
     """Print a sheet in one of the formats; only the terminal format has colours and is fitted to a width.
 
-    Raises UsageError for one of `columns` that no table has and that is not in `possible`.
+    Raises UsageError for a name in `columns` that neither the tables nor `possible` have.
     """
     content = with_columns(content, columns, possible)
     if form == "terminal":
-        # Lines as wide as they like need no cropping, which takes as long as the rest of printing.
+        # Lines of unlimited width need no cropping, which takes as long as the rest of printing.
         console.print(SheetView(content), crop=console.width < _UNBOUNDED)
         return
     text = csv_text(*content.tables) if form == "csv" else (markdown if form == "markdown" else latex)(content)
@@ -84,13 +84,11 @@ def show(
     selection: Selection | None = None,
     columns: Sequence[str] = (),
 ) -> None:
-    """Print a record: the tables called `tables`, by default those of the run.
+    """Print the named tables of a record; by default, the usual tables of its command.
 
-    `columns` selects columns of these tables; the default is each table's own selection.
-
-    CSV without a selection is the long table of all cells and phases; with several selected tables, a column `table`
-    contains the name of each row's table. Raises UsageError for a table or a column that does not exist or that this
-    record does not have.
+    `columns` selects columns of these tables. The default for CSV is the long table of all cells and phases; with
+    several tables, the column `table` names each row's table. Raises UsageError for a table or a column that does not
+    exist, or for which this record has no data.
     """
     names = tuple(tables)
     if form == "csv":
@@ -100,7 +98,7 @@ def show(
 
 
 class _Output(Console):
-    """A console that passes a closed pipe on to `results`, where Rich would end the process.
+    """A console that raises BrokenPipeError for a closed pipe, where Rich would end the process.
 
     Output to a file or to another program has unlimited width, unless COLUMNS sets one.
     """
@@ -110,7 +108,7 @@ class _Output(Console):
         super().__init__(width=_UNBOUNDED if unbounded else None)
 
     def on_broken_pipe(self) -> None:
-        """Re-raise the error."""
+        """Raise BrokenPipeError instead of ending the process."""
         raise BrokenPipeError
 
 
@@ -131,5 +129,5 @@ def results() -> Iterator[Console]:
 
 
 def _discard_stdout() -> None:
-    """Discard buffered output: Python flushes stdout again at exit, which must not fail a second time."""
+    """Redirect stdout to the null device: Python flushes stdout again at exit, which must not fail a second time."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,7 @@
 """Self-contained HTML pages: no network, no server, no other files.
 
-A page is the jinja2 template `page.html` in a folder of `assets`, with its styles and scripts. The page's
-Content-Security-Policy blocks all loading and permits only the page's own scripts, identified by hash, so markup
+A page is the jinja2 template `page.html` in a folder of `assets`, which also holds its styles and scripts. The page's
+Content-Security-Policy blocks all loading and permits only the page's own scripts, identified by hash, so a script
 injected through a name cannot run.
 """
 
@@ -36,9 +36,10 @@ _UNPRINTABLE: Final = re.compile(
 
 
 def render(folder: str, **content: object) -> str:
-    """Render a folder's template with `content`; `assets("a.js", "b.js")` in the template inserts files of the folder.
+    """Render a folder's template with `content`.
 
-    All text is escaped, except `markupsafe.Markup`.
+    All text is escaped, except `markupsafe.Markup`. In the template, `assets("a.js", "b.js")` inserts files of the
+    folder.
     """
     from markupsafe import Markup
 
@@ -57,9 +58,9 @@ def _html() -> Environment:
 
 
 def environment(finalized: Callable[[str], str], **syntax: str) -> Environment:
-    """Create the environment in which templates are rendered; every inserted value is passed through `finalized`.
+    """Create a jinja2 environment that passes every inserted text through `finalized`; `syntax` sets its delimiters.
 
-    Its result is escaped as HTML unless it is `markupsafe.Markup`.
+    The result of `finalized` is escaped as HTML unless it is `markupsafe.Markup`.
     """
     # This import takes a tenth of a second, which only the writing of pages needs.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -78,22 +79,22 @@ def environment(finalized: Callable[[str], str], **syntax: str) -> Environment:
 
 
 def _sha256(text: str) -> str:
-    """Hash of a script for the Content-Security-Policy; browsers hash everything between the tags."""
+    """Return the hash of a script for the Content-Security-Policy; browsers hash everything between the tags."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def asset(folder: str, name: str) -> str:
-    """Read a file from the assets."""
+    """Return the text of a file in a folder of the assets."""
     return (ASSETS / folder / name).read_text(encoding="utf-8")
 
 
 def printable(text: str) -> str:
-    """Remove characters that a page cannot show or should not interpret."""
+    """Replace characters that a page cannot show or should not interpret with spaces."""
     return _UNPRINTABLE.sub(" ", text)
 
 
 def line(text: str, longest: int = LONGEST_LINE) -> str:
-    """Return a text on one line, with the middle of an overlong text omitted."""
+    """Put a text on one line, and replace its middle by an ellipsis if it has more than `longest` characters."""
     return printable(_UNIT.sub("\u00a0", elided(" ".join(text.split()), longest)))
 
 

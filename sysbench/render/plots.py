@@ -1,7 +1,6 @@
-"""Figures as files: a common style, and identical bytes for identical content.
+"""Figures as files: a common style, reproducible bytes, and the layout of figures with many panels.
 
-Includes the layout of figures with many panels: rows of panels under one title, with all sizes in inches, so that text
-has the same size in every figure, however many panels it has. Figures are as wide as a page of text.
+All sizes are in inches, so text has the same size in every figure. Figures are as wide as a page of text.
 """
 
 from __future__ import annotations
@@ -45,7 +44,10 @@ _STYLE: Final[Any] = {
 
 
 def write(path: Path, draw: Callable[[], Figure]) -> None:
-    """Write the figure that `draw` creates, in the suffix's format: png, svg or pdf. Raises UsageError, OutputError."""
+    """Save a figure in the format of the path's suffix: png, svg or pdf.
+
+    Raises UsageError for other suffixes, and OutputError if the file cannot be written.
+    """
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise UsageError(f"{path.name} is not a valid picture name: it must end in {', '.join(FORMATS)}")
@@ -57,7 +59,7 @@ def write(path: Path, draw: Callable[[], Figure]) -> None:
 
 
 def content(draw: Callable[[], Figure], suffix: str) -> bytes:
-    """Return the bytes of the figure that `draw` creates; `suffix` is png, svg or pdf."""
+    """Return a figure as the bytes of a png, svg or pdf file."""
     # matplotlib takes half a second to import, which only figures need.
     import matplotlib as mpl
 
@@ -72,7 +74,7 @@ def content(draw: Callable[[], Figure], suffix: str) -> bytes:
 
 
 def printable(text: str, longest: int = 110) -> str:
-    """Return one short line without control characters, which XML does not allow."""
+    """Remove control characters, which XML does not allow, and truncate the text to `longest` characters."""
     clean = "".join(char for char in text if unicodedata.category(char)[0] != "C")
     return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
 
@@ -91,7 +93,7 @@ _LETTER_IN: Final = 0.066
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure of some cells, drawn on demand."""
+    """A figure about some cells, drawn on demand."""
 
     name: str
     """Unique among the figures of a run."""
@@ -103,7 +105,7 @@ class Drawn:
 
 
 def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:
-    """Return the common properties of all cells for a heading: `batch 4`, `train`, the hardware."""
+    """Return the properties that all cells share, for a heading: `batch 4`, `train`, the hardware."""
     measured = (cell for cell in cells if getattr(cell, "source", "measured") == "measured")
     hardware = dict.fromkeys(cell.device.name for cell in measured if cell.device)
     return (*axes_of_cells.subject(axes_of_cells.axes_of(cells)), *(list(hardware) if len(hardware) == 1 else ()))
@@ -117,7 +119,7 @@ def captioned(text: str, about: Sequence[str], left_out: str = "") -> str:
 
 @dataclass(frozen=True)
 class Heading:
-    """Heading above the panels."""
+    """Heading above the panels of a figure."""
 
     title: str
     subtitle: str = ""
@@ -129,13 +131,13 @@ class Heading:
 
 @dataclass(frozen=True)
 class Frame:
-    """Layout of panels."""
+    """Layout of a figure's panels."""
 
     columns: int
     height_in: float
-    """Size of a panel's axes."""
+    """Height of a panel's axes."""
     left_in: float = 0.62
-    """Space to the left of a panel, for tick labels and the name of the axis."""
+    """Space to the left of a panel, for tick labels and the axis label."""
     below_in: float = 0.42
     above_in: float = 0.26
     """Space for the panel's own title."""
@@ -173,7 +175,7 @@ def panels(frame: Frame, count: int, heading: Heading) -> tuple[Figure, list[Axe
 
 
 def head(figure: Figure, heading: Heading) -> None:
-    """Draw title, subtitle, and the mark for simulated results."""
+    """Draw the title, the subtitle, and the mark of simulated results."""
     width, height = figure.get_size_inches()
     left = 0.1 / width
     figure.text(left, 1 - 0.22 / height, printable(heading.title), fontsize=10.5, fontweight="bold", color=INK)
@@ -205,7 +207,7 @@ def legend(figure: Figure, *rows: Sequence[Any]) -> None:
 
 
 def in_rows(handles: Sequence[Any]) -> list[list[Any]]:
-    """Arrange handles in as few lines as their labels allow."""
+    """Arrange legend handles in as few lines as their labels allow."""
     rows: list[list[Any]] = []
     room_in = 0.0
     for handle in handles:
@@ -220,7 +222,7 @@ def in_rows(handles: Sequence[Any]) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle in axes coordinates."""
+    """A rectangle in data coordinates."""
 
     left: float
     bottom: float
@@ -256,7 +258,7 @@ def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 
 
 
 def spaced(axes: Axes, ticks: Sequence[str]) -> None:
-    """Set ticks for groups of bars at 0, 1, 2, …; a few groups do not fill the whole axis."""
+    """Place the tick labels of groups of bars at 0, 1, 2, …, with wide margins if there are only a few groups."""
     room = 0.55 + max(0, _FEWEST_GROUPS - len(ticks)) / 2
     axes.set_xticks(range(len(ticks)), list(ticks))
     axes.set_xlim(-room, len(ticks) - 1 + room)
@@ -269,7 +271,7 @@ _FEWEST_GROUPS: Final = 4
 def dressed(
     axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: Literal["x", "y", "both", ""] = "y"
 ) -> None:
-    """Apply the common style to a panel, with grid `lines` along these axes."""
+    """Apply the common style to a panel; `lines` names the axes with grid lines."""
     if title:
         axes.set_title(printable(title), fontsize=9, color=INK, loc="left", pad=5)
     axes.set_xlabel(x, color=INK, fontsize=8.5)
@@ -284,7 +286,7 @@ def dressed(
 # --- stacked bars
 
 HATCHES: Final = ("", "////", "\\\\\\\\", "xxx")
-"""Distinguish bars that stand side by side."""
+"""Hatches that distinguish bars of different series."""
 
 LIMIT: Final = "#c1121f"
 """Colour of the memory limit, and of bars that exceed it."""
@@ -304,11 +306,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class Bar:
-    """One stacked bar: its parts from the bottom, or a mark if it has none."""
+    """One stacked bar: its parts from bottom to top, or a mark if it has no parts."""
 
     tick: str
     series: str
-    """Name of its series, which also determines its position at the tick."""
+    """Name of the bar's series, which also determines the position of the bar at the tick."""
     parts: Mapping[str, float]
     absent: Mark | None = None
 
@@ -320,22 +322,22 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarPanel:
-    """Bars on a common axis."""
+    """A panel of stacked bars."""
 
     title: str
     ticks: tuple[str, ...]
     bars: tuple[Bar, ...]
     limit: float | None = None
-    """Height of a line across the panel, which is always visible."""
+    """Height of a horizontal line that is always visible."""
 
     @property
     def highest(self) -> float:
-        """Height of its highest bar."""
+        """Height of the highest bar; 0 without bars."""
         return max((bar.height for bar in self.bars), default=0.0)
 
 
 def series_handles(names: Sequence[str]) -> list[Any]:
-    """Legend entries for the hatches of several series."""
+    """Return legend entries for the hatches of several series; none for a single series."""
     from matplotlib.patches import Patch
 
     return [
@@ -345,7 +347,7 @@ def series_handles(names: Sequence[str]) -> list[Any]:
 
 
 def cross_handle(label: str) -> Any:
-    """Return the legend entry for the cross that marks cells without enough memory."""
+    """Return the legend entry for the cross that marks out-of-memory cells."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], color=LIMIT, linestyle="none", marker="x", markersize=5, label=label)
@@ -361,9 +363,9 @@ def draw_stacked(
     headroom: float,
     x: str,
 ) -> None:
-    """Draw a panel of stacked bars, side by side for several series.
+    """Draw a panel of stacked bars; bars of several series (`names`) stand side by side.
 
-    The vertical axis extends to `top` times the factor `headroom`; `x` is the name of the horizontal axis.
+    The vertical axis ends at `top` · `headroom`; `x` is the label of the horizontal axis.
     """
     scale = units.shared_scale(unit, [float(top) or 1.0])
     width = 0.8 / len(names)
@@ -404,16 +406,16 @@ class Look:
 
     @property
     def line(self) -> dict[str, Any]:
-        """Arguments for matplotlib's lines."""
+        """Keyword arguments for matplotlib's line functions."""
         return {"color": self.colour, "linestyle": self.dashes, "marker": self.marker}
 
 
 Point = tuple[float, float, float | None, float | None]
-"""A position, a value, and the ends of its interval, if any."""
+"""A position, a value, and the bounds of the value's interval, if any."""
 
 
 def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float, zorder: float) -> None:
-    """Draw the intervals of those points that have one."""
+    """Draw an error bar for every point that has an interval."""
     bars = [(x, y, low, high) for x, y, low, high in points if low is not None and high is not None]
     if bars:
         axes.errorbar(
@@ -430,7 +432,7 @@ def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float
 
 
 def draw_crosses(axes: Axes, at: float, colours: Sequence[str], size: float, apart: float, zorder: float) -> None:
-    """Draw crosses near the upper edge where lines end for lack of memory, side by side for several lines."""
+    """Draw a cross near the upper edge for each line that ends at `at` for lack of memory, side by side."""
     for number, colour in enumerate(colours):
         axes.annotate(
             "×", (at, 0.93), ((number - (len(colours) - 1) / 2) * apart, 0), xycoords=("data", "axes fraction"),

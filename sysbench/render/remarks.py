@@ -14,7 +14,7 @@ from sysbench.log.records import AnyCell, CellRecord, RunRecord
 from sysbench.render.table import Remark
 
 LONGEST_DETAIL = 240
-"""Largest number of characters of an error that are shown; the record holds the whole text."""
+"""Largest number of characters shown of an error message; the record contains the whole text."""
 
 NAMED = 4
 """Largest number of cells that are all named; if there are more, the remaining ones are counted."""
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"[\d.,]+")
 
 
 def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = None) -> list[Remark]:
-    """Explain why cells, by default all of the record, have no numbers, grouped by reason."""
+    """Return a remark for each reason why some of the cells (default: all cells of the record) have no numbers."""
     grouped: dict[str, list[tuple[CellRecord, str]]] = {}
     for cell in record.cells if cells is None else cells:
         if cell.outcome != "ok":
@@ -34,7 +34,7 @@ def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = No
 
 
 def reason(cell: CellRecord) -> str:
-    """Outcome of a cell with its detail: `oom: CUDA out of memory …`."""
+    """Return the outcome of a cell with its detail: `oom: CUDA out of memory …`."""
     if not cell.detail:
         return cell.outcome
     text = " ".join(cell.detail.split())
@@ -42,11 +42,11 @@ def reason(cell: CellRecord) -> str:
 
 
 SLOW_IMPORT_S = 5.0
-"""Slower imports get a remark, which explains the wait."""
+"""Imports that take longer than this get a remark, which explains the wait."""
 
 
 def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Describe what ran of every user's model: its code, its inputs, its loss, and what was not counted."""
+    """Describe each user-defined model of the run: its size, its inputs, its loss, and why FLOPs were not counted."""
     models = [(cell.own_model, cell.outcome) for cell in record.cells if cell.own_model]
     return [Remark("note", text) for text in dict.fromkeys(_own(*each) for each in models)]
 
@@ -68,7 +68,7 @@ def _own(model: OwnModelFacts, outcome: Outcome) -> str:
 
 
 def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
-    """Return all cautions, grouped by remedy."""
+    """Return the cautions of all cells as remarks, grouped by code and remedy."""
     grouped: dict[tuple[str, str], list[tuple[CellRecord, str]]] = {}
     for cell in record.cells:
         for caution in cell.cautions:
@@ -77,7 +77,7 @@ def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
 
 
 def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
-    """Name cells by the axes in which they differ from other cells of the run; `every cell` if they are all."""
+    """Name cells by the axes in which the cells of the run differ; `every cell` if these are all cells of the run."""
     if len(cells) == len(everything) > 1:
         return "every cell"
     shown = cells if len(cells) <= NAMED else cells[: NAMED - 1]

@@ -1,6 +1,6 @@
-"""A table independent of any format: columns with a unit, and cells with numbers at full precision.
+"""Tables independent of any format: columns with units, and cells with numbers at full precision.
 
-Declared tables (`sysbench.render.declared`) create them from a record; renderers in `sysbench.render` format them.
+`sysbench.render.declared` creates tables from records; the renderers in `sysbench.render` format them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMES: Final = frozenset({"xl", "ctx", "cpu", "cuda", "mps", "sdpa", "rsqrt", "
 def sentence(text: str) -> str:
     """Return the text with a capital letter at the beginning and a full stop at the end.
 
-    Names keep their spelling: bf16 begins a sentence as bf16.
+    Names keep their spelling: a sentence may begin with `bf16`.
     """
     first = _WORD.match(text)
     if first and first[0] not in _NAMES and (len(first[0]) > 1 or first[0] == "a"):
@@ -34,16 +34,16 @@ def sentence(text: str) -> str:
 
 
 Tone = Literal["plain", "strong", "quiet", "good", "bad"]
-"""Emphasis of a cell, on terminals with colour."""
+"""Emphasis of a cell on terminals with colour."""
 
 
 @dataclass(frozen=True)
 class Measure:
     """A number in the base unit of its column, with its uncertainty if known.
 
-    `deviation` is a standard deviation, `low` and `high` are an interval. A number that is `aside` was measured but
-    does not count (a warm-up step), and is shown in brackets. `text` replaces the formatted number if its exact digits
-    or powers of ten matter.
+    `deviation` is a standard deviation; `low` and `high` are the bounds of an interval. `aside` marks a number that was
+    measured but does not count (a warm-up step); it is shown in brackets. `text` replaces the formatted number if its
+    exact digits or powers of ten matter.
     """
 
     value: float
@@ -56,13 +56,13 @@ class Measure:
 
 
 def mean_of(times: Samples | None) -> Measure | None:
-    """Return the mean, with the standard deviation of several samples; None without samples."""
+    """Return the mean, with the standard deviation if there are several samples; None without samples."""
     return Measure(times.mean_s, times.std_s if len(times.samples_s) > 1 else None) if times else None
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word in place of a number: `oom`, `unknown`; or nothing."""
+    """A word in place of a number (`oom`, `unknown`), or the empty text of an empty cell."""
 
     text: str
     tone: Tone = "plain"
@@ -78,11 +78,10 @@ Cell = Measure | Word | str | int | None
 class Column:
     """Definition of a column.
 
-    `key` is its name for programs and `title` for people; `unit` is that of its Measures before scaling. `group` is a
-    heading shared by adjacent columns. A column of `importance` 0 is never hidden for lack of width; of the others,
-    those with the highest value are hidden first. `note` explains the column, below the table. `wide_range` is for
-    numbers that span orders of magnitude: each is then shown with its own unit. Texts of an `elastic` column lose their
-    middle if they do not fit.
+    `key` is the name for programs, `title` the heading, `group` a heading above adjacent columns, and `unit` the base
+    unit of the Measures. `note` is an explanation below the table. If a table is too wide, columns with the highest
+    `importance` value are hidden first, and those with 0 never. `wide_range` shows every number with a unit of its own,
+    for numbers that span orders of magnitude. `elastic` texts are shortened in the middle if they do not fit.
     """
 
     key: str
@@ -97,13 +96,13 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Whether it contains Measures."""
+        """Whether the column contains Measures."""
         return self.unit is not None
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A column that is shown only on request by name: `--columns +energy`."""
+    """A column that is shown only if it is requested by name: `--columns +energy`."""
 
     column: Column
     cells: Callable[[], tuple[Cell, ...]]
@@ -128,7 +127,7 @@ class Table:
 
 
 def notes(table: Table) -> tuple[str, ...]:
-    """Return all notes below a table: those of its columns, then those of the whole table."""
+    """Return all notes below a table: first the notes on its columns, then the notes on the table."""
     return tuple(dict.fromkeys([*(column.note for column in table.columns if column.note), *table.notes]))
 
 
@@ -137,7 +136,7 @@ RemarkKind = Literal["caution", "outcome", "finding", "note"]
 
 @dataclass(frozen=True)
 class Remark:
-    """A statement next to the tables, with a remedy if there is one; a finding is a complete sentence."""
+    """A statement next to the tables, possibly with a remedy. A finding gets a capital letter and a full stop."""
 
     kind: RemarkKind
     text: str
@@ -150,7 +149,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The complete output for a record: its subject, its tables, and remarks."""
+    """The complete output for a record: subject, tables and remarks."""
 
     subject: tuple[str, ...]
     tables: tuple[Table, ...]

@@ -1,8 +1,7 @@
 """Sheets and tables as Rich renderables, with as many columns as fit on the terminal.
 
-`rich.table` would measure every cell again, although `fit` has already determined the widths; this takes several times
-as long as the rest of drawing the dashboard, on a core that the measured process may need. Columns are therefore only
-concatenated here.
+`rich.table` is not used, because it would measure every cell again after `fit` has determined the widths. Measuring
+takes several times as long as the rest of drawing the dashboard, on a core that the measured process may need.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ Line = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Grid:
-    """The visible columns of `table` side by side, each as wide as necessary."""
+    """The visible columns of `table` side by side, each as wide as its content."""
 
     table: Table
     columns: tuple[ShownColumn, ...]
     indent: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Headings and rows, without padding at the end of a line."""
+        """Yield headings and rows, without trailing spaces."""
         for line in self._lines():
             yield from _segments([(" " * self.indent, ""), *line])
             yield Segment.line()
@@ -67,7 +66,7 @@ class Grid:
 
 
 def widths_of(columns: Sequence[ShownColumn]) -> list[int]:
-    """Return the width of every column; the last one of a group includes the excess width of the group's heading."""
+    """Return the width of every column; the last column of a group is widened if the group's heading needs it."""
     widths = [max(cell_len(text) for text in (each.column.title, each.symbol, *each.texts)) for each in columns]
     for group, members in groups(columns):
         missing = cell_len(group) - _across([widths[position] for position in members])
@@ -80,7 +79,6 @@ def _across(widths: Sequence[int]) -> int:
 
 
 def _groups(columns: Sequence[ShownColumn], widths: Sequence[int]) -> Line:
-    """Return the heading of every group, centred over its columns."""
     line: Line = []
     for group, members in groups(columns):
         width = _across([widths[position] for position in members])
@@ -104,12 +102,11 @@ def _style(cell: Cell) -> str:
 
 
 def _right(column: ShownColumn, cells: Sequence[Cell]) -> bool:
-    """Whether a column is right-aligned: numbers, and integers in columns without a unit."""
     return column.column.numeric or all(isinstance(cell, int) for cell in cells)
 
 
 def _segments(line: Line) -> Iterator[Segment]:
-    """Return the line as few segments as possible, since Rich processes each segment separately."""
+    """Yield a line without trailing spaces, one segment per style: Rich processes each segment separately."""
     while line and not line[-1][0].strip():
         line = line[:-1]
     if line:
@@ -125,7 +122,7 @@ INDENT = 1
 """Indent of all lines."""
 
 STACKED_IMPORTANCE = 3
-"""Columns with an importance value up to this are listed when rows become lists."""
+"""Highest importance value of the columns that are listed when rows become lists."""
 
 ELASTIC_WIDTH = 40
 """Width of an elastic column before other columns are hidden."""
@@ -143,19 +140,19 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """The columns of a table that fit, and the table with only these columns."""
+    """A table reduced to the columns that fit the available width, and these columns formatted."""
 
     table: Table
     columns: tuple[ShownColumn, ...]
     hidden: tuple[str, ...]
     stacked: bool
-    """Even the indispensable columns do not fit side by side: every row becomes a list."""
+    """Whether every row becomes a list, because even the indispensable columns do not fit side by side."""
 
 
 def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
     """Hide columns, the least important first, then deviations, until the table is at most `width` wide.
 
-    Elastic columns shrink first, down to ELASTIC_WIDTH, and afterwards use the remaining space.
+    Elastic columns first shrink to ELASTIC_WIDTH, and use the remaining space in the end.
     """
     kept = table
     while True:
@@ -175,12 +172,12 @@ def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
 
 
 def width_of(columns: Sequence[ShownColumn]) -> int:
-    """Width of a table of these columns, including its indent."""
+    """Return the width of a table with these columns, including its indent."""
     return INDENT + sum(widths_of(columns)) + GAP * (len(columns) - 1)
 
 
 def grid(found: Fit, indent: int = 0) -> RenderableType:
-    """Return the fitted columns side by side, or rows as lists if they do not fit, without title and notes."""
+    """Return a fitted table without title and notes; rows become lists if the columns do not fit."""
     return _Indented(_stack(found), " " * indent) if found.stacked else Grid(found.table, found.columns, indent)
 
 
@@ -191,7 +188,7 @@ class SheetView:
     sheet: Sheet
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Subject, tables and remarks, separated by empty lines."""
+        """Yield subject, tables and remarks, separated by empty lines."""
         write = _Writer(options.encoding)
         for line in theme.lines_of(self.sheet.subject, options.max_width - INDENT):
             yield _Indented(write.text(line, theme.TITLE))
@@ -206,7 +203,7 @@ class SheetView:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Creates texts in characters that the terminal's encoding supports."""
+    """Creates texts from characters that the terminal's encoding supports."""
 
     encoding: str
 
@@ -240,9 +237,9 @@ def _remark(remark: Remark, write: _Writer) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True)
 class _Indented:
-    """Indents without padding on the right, which would be copied into files and clipboards.
+    """Content indented by `mark` on the first line, and by spaces on the others.
 
-    `mark` precedes the first line, and the other lines are aligned with its end.
+    There is no padding on the right, which would be copied into files and clipboards.
     """
 
     content: RenderableType
@@ -259,7 +256,7 @@ class _Indented:
 
 
 def _stack(found: Fit) -> RenderableType:
-    """Every row as a small list, for very narrow terminals."""
+    """Return every row as a small list, for very narrow terminals."""
     blocks: list[RenderableType] = []
     for position, row in enumerate(found.table.rows):
         pairs = [(each, each.texts[position], cell) for each, cell in zip(found.columns, row, strict=True)]
@@ -275,12 +272,12 @@ def _stack(found: Fit) -> RenderableType:
 
 
 def _named(column: ShownColumn, cell: Cell, text: str) -> str:
-    """Return a cell with its heading; a number needs it, a word does not."""
+    """Return the text of a cell; an integer is preceded by the title of its column."""
     return f"{column.column.title} {text}" if isinstance(cell, int) else text
 
 
 def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn, ...]:
-    """Replace characters that the encoding lacks, which may change the widths of columns."""
+    """Replace characters that the encoding lacks; this may change the widths of columns."""
 
     def fitted(text: str) -> str:
         return theme.fitted(text, encoding)
@@ -296,7 +293,7 @@ def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn
 
 
 def _squeezed(columns: tuple[ShownColumn, ...], width: int, narrowest: int, encoding: str) -> tuple[ShownColumn, ...]:
-    """Shorten the texts of elastic columns to the available width, but not below `narrowest`."""
+    """Shorten the texts of elastic columns until the table fits `width`, but not below `narrowest` characters."""
     for position in (number for number, each in enumerate(columns) if each.column.elastic):
         wide = max((cell_len(text) for text in columns[position].texts), default=0)
         room = max(narrowest, wide - max(0, width_of(columns) - width))
@@ -306,7 +303,7 @@ def _squeezed(columns: tuple[ShownColumn, ...], width: int, narrowest: int, enco
 
 
 def _keeping(table: Table, importance: int) -> Table:
-    """Return the table with the columns whose importance value is at most `importance`."""
+    """Return the table without columns whose importance value exceeds `importance`."""
     keep = [position for position, column in enumerate(table.columns) if column.importance <= importance]
     return replace(
         table,
@@ -316,7 +313,7 @@ def _keeping(table: Table, importance: int) -> Table:
 
 
 def _hidden(table: Table, kept: Table) -> tuple[str, ...]:
-    """Return the titles of hidden columns, or the heading of a group that is hidden entirely."""
+    """Return the titles of hidden columns; only the group's heading if a whole group is hidden."""
     left = {column.group for column in kept.columns}
     gone = (column for column in table.columns if column not in kept.columns)
     names = (column.title if column.group in left else column.group or column.title for column in gone)

@@ -1,4 +1,4 @@
-"""Colours and symbols, and their replacements on terminals that do not support them."""
+"""Colours and symbols, and replacements for terminals that do not support them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PHASE_STYLES = {
 SPARKS = "▁▂▃▄▅▆▇█"
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""All control characters except line ends, and direction marks."""
+"""Direction marks, and all control characters except line ends."""
 
 _FALLBACK = {
     "±": "+/-",
@@ -49,9 +49,9 @@ _FALLBACK = {
 
 @lru_cache(maxsize=1024)
 def fitted(text: str, encoding: str) -> str:
-    """Return a text as one line that a terminal of this encoding can show.
+    """Return a text as one line that a terminal with this encoding can show.
 
-    Control characters become spaces, because names and error messages are untrusted and a terminal would execute escape
+    Control characters become spaces: names and error messages are untrusted, and a terminal would execute escape
     sequences in them.
     """
     if not text.isprintable():
@@ -60,12 +60,12 @@ def fitted(text: str, encoding: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Replace control characters in a text of several lines with spaces, since files are also viewed in terminals."""
+    """Replace control characters in a multi-line text with spaces, since files are also viewed in terminals."""
     return _CONTROL.sub(" ", text)
 
 
 def encodable(text: str, encoding: str) -> str:
-    """Replace every character that `encoding` lacks by a plain one, or by a question mark."""
+    """Replace every character that `encoding` lacks with a similar one, or with a question mark."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -95,7 +95,7 @@ def _first_cells(text: str, width: int) -> str:
 
 
 def lines_of(phrases: Iterable[str], width: int, separator: str = " · ") -> list[str]:
-    """Join phrases on as few lines as possible; lines are only broken between phrases."""
+    """Join phrases into as few lines as possible; lines break only between phrases."""
     lines: list[str] = []
     for phrase in phrases:
         if lines and cell_len(lines[-1] + separator + phrase) <= width:

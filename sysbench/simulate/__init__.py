@@ -1,1 +1,1 @@
-"""Simulation of a GPU that is not present: its caching allocator, its tensors, its autocast rules."""
+"""Simulation of a GPU that is not present: its caching allocator, tensors and autocast rules."""

@@ -1,9 +1,8 @@
-"""Attention on a GPU: which kernel `scaled_dot_product_attention` selects, and which tensors each kernel keeps.
+"""Attention on a simulated GPU: which kernel is selected, and which tensors each kernel saves for backward.
 
-Without a GPU, torch would use the CPU's kernels, which keep different tensors for backward. Sources, PyTorch 2.11 to
-2.13: aten/src/ATen/native/transformers/attention.cpp (scaled_dot_product_attention), cuda/sdp_utils.cpp (the
-selection), cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor/kernel/flex
-(FlexAttention).
+Without a GPU, torch would use the CPU's kernels, which save different tensors. Sources, PyTorch 2.11 to 2.13:
+aten/src/ATen/native/transformers/attention.cpp (scaled_dot_product_attention), cuda/sdp_utils.cpp (the selection),
+cuda/attention.cu and torch/_meta_registrations.py (the shapes), torch/_inductor/kernel/flex (FlexAttention).
 """
 
 from __future__ import annotations
@@ -36,7 +35,10 @@ Attend = Callable[..., Tensor]
 
 
 def attention_on(gpu: Gpu) -> Attend:
-    """Return a GPU's attention: the first kernel, in CUDA's order, that is enabled and supports the inputs."""
+    """Return `scaled_dot_product_attention` as it behaves on `gpu`.
+
+    Each call runs the first kernel, in CUDA's order of preference, that is enabled and supports the inputs.
+    """
 
     def attend(
         query: Tensor,
@@ -63,7 +65,7 @@ def attention_on(gpu: Gpu) -> Attend:
 
 
 def _aligned(mask: Tensor) -> Tensor:
-    """Pad the rows of a mask as the efficient kernel requires (pad_bias<16>)."""
+    """Align the rows of a mask to 16 elements in memory, as the efficient kernel requires (pad_bias<16>)."""
     keys = mask.shape[-1]
     padding = -keys % _MASK_ALIGNMENT
     return torch.nn.functional.pad(mask, (0, padding))[..., :keys] if padding else mask
@@ -109,7 +111,7 @@ def _needs_gradient(*tensors: Tensor) -> bool:
 
 
 def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool) -> Callable[..., Tensor]:
-    """Select the kernel (select_sdp_backend); raises RuntimeError if no enabled kernel supports the inputs."""
+    """Select the kernel (select_sdp_backend). Raises RuntimeError if no enabled kernel supports the inputs."""
     cuda = torch.backends.cuda
     candidates: list[tuple[Callable[..., Tensor], bool, str | None]] = [
         (_flash, cuda.flash_sdp_enabled(), _flash_problem(gpu, q, k, v, masked=masked)),
@@ -130,7 +132,7 @@ def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool) -> Calla
 
 
 def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool = False) -> str | None:
-    """Return the reason why flash attention does not support the inputs, or None (can_use_flash_attention)."""
+    """Return why flash attention does not support the inputs, or None if it does (can_use_flash_attention)."""
     d_head = q.shape[-1]
     if masked:
         return "Flash attention does not support a mask, only is_causal"
@@ -164,7 +166,7 @@ def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
 
 
 def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Return the reason why cuDNN 9.15 and later do not support the inputs, or None (can_use_cudnn_attention)."""
+    """Return why cuDNN 9.15 or later does not support the inputs, or None if it does (can_use_cudnn_attention)."""
     if gpu.compute_capability < (8, 0):
         return f"cuDNN attention needs sm80 or newer; {gpu.title} is older"
     if q.dim() != 4:
@@ -191,12 +193,12 @@ def _nobody(layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
 
 
 _launched: Launched = _nobody
-"""Callback for kernels without an ATen operator: `flex forward`, with q, k and v by head."""
+"""Callback for kernels without an ATen operator, such as `flex forward`; q, k and v are (batch, heads, ctx, d_head)."""
 
 
 @contextmanager
 def telling(launched: Launched) -> Iterator[None]:
-    """In this context, call `launched` for kernels without an ATen operator."""
+    """Context manager that calls `launched` for each attention kernel without an ATen operator."""
     global _launched
     before, _launched = _launched, launched
     try:
@@ -206,7 +208,7 @@ def telling(launched: Launched) -> Iterator[None]:
 
 
 class CompiledFlexAttention(FlexAttention):
-    """FlexAttention with the tensors of its compiled kernels; compiling them would itself require a GPU."""
+    """FlexAttention that allocates the same tensors as its compiled kernels, but compiles nothing and needs no GPU."""
 
     def __init__(self, ctx: int) -> None:
         super().__init__(ctx)
@@ -214,7 +216,7 @@ class CompiledFlexAttention(FlexAttention):
 
 
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
-    """Simulate torch's compiled flex_attention; raises UnavailableError for heads that are too narrow."""
+    """Simulate torch's compiled `flex_attention`. Raises UnavailableError if the heads are too narrow."""
     if q.shape[-1] < _FLEX_HEAD:
         raise UnavailableError(f"flex needs a head width of at least {_FLEX_HEAD}, not {q.shape[-1]}")
     attend: Callable[..., Any] = _FlexAttention.apply  # typed only in some versions of torch
@@ -222,7 +224,7 @@ def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> A
 
 
 class _FlexAttention(torch.autograd.Function):
-    """Keeps the inputs, the output and one fp32 number per row and head: the logarithm of the row's sum.
+    """Simulated kernels of FlexAttention, which save the inputs, the output and each row's fp32 logsumexp for backward.
 
     Source: `torch/_inductor/kernel/flex/flex_attention.py`; the set of allocated buffers is inferred.
     """
@@ -247,7 +249,10 @@ class _FlexAttention(torch.autograd.Function):
 
 
 def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
-    """Return `flash_attn_func` of the library flash-attn 2 on a GPU, for tensors (batch, seq, heads, dim)."""
+    """Return flash-attn 2's `flash_attn_func` as it behaves on `gpu`, for tensors (batch, seq, heads, d_head).
+
+    The function raises UnavailableError for inputs that the library does not support.
+    """
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Any:
         by_head = [each.transpose(1, 2) for each in (q, k, v)]
@@ -261,10 +266,11 @@ def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
 
 
 class _FlashAttention(torch.autograd.Function):
-    """Memory of flash_attn/flash_attn_interface.py, FlashAttnFunc, and flash_api.cpp, mha_fwd and mha_bwd.
+    """Simulated kernels of flash-attn 2.
 
-    It keeps the padded inputs and output, the logarithm of each row's sum, and the generator's state. Splitting long
-    keys over idle multiprocessors is not modelled, as for torch's own copy of these kernels.
+    The kernels save the padded inputs, the output, each row's logsumexp and the state of the random generator for
+    backward. Splitting long key sequences over idle multiprocessors is not modelled. Sources: FlashAttnFunc in
+    flash_attn/flash_attn_interface.py; mha_fwd and mha_bwd in flash_api.cpp.
     """
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""CUDA's autocast rules for simulated tensors: the same casts in the same places, and therefore the same types.
+"""CUDA's autocast rules for simulated tensors, so that every result has the same dtype as on a GPU.
 
-`torch.autocast("cpu")` follows the rules of CPUs, and applies only to real CPU tensors. Inside `cuda_autocast`, it
-applies CUDA's rules to simulated tensors. Sources: aten/src/ATen/autocast_mode.{h,cpp}, PyTorch 2.11 to 2.13; its
-CastPolicy has the policies.
+`torch.autocast("cpu")` normally follows the rules for CPUs, and applies only to real CPU tensors. Inside
+`cuda_autocast`, `torch.autocast("cpu")` applies CUDA's rules to simulated tensors. Source:
+aten/src/ATen/autocast_mode.{h,cpp}, PyTorch 2.11 to 2.13, where `CastPolicy` lists the policies.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _ALL_OF_KEY = torch._C.DispatchKeySet(_KEY)
 
 @dataclass(frozen=True)
 class AutocastRules:
-    """How operators are cast; an operator that is not listed uses its arguments unchanged.
+    """Names of operators by autocast policy; all other operators use their arguments unchanged.
 
-    lower_precision  all arguments are cast to autocast's type
+    lower_precision  all arguments are cast to autocast's dtype
     fp32             all arguments are cast to fp32
-    fp32_result      the result is in fp32, unless a type is requested; the operator itself converts
-    fp32_appended    the same for operators whose type is requested through another overload
-    promote          all arguments are cast to the widest type among them
-    banned           refused under autocast
+    fp32_result      the result is fp32 unless the caller requests a dtype; the operator converts internally
+    fp32_appended    like fp32_result, for operators that take the dtype in another overload
+    promote          all arguments are cast to the widest dtype among them
+    banned           the operator raises RuntimeError under autocast
     """
 
     lower_precision: frozenset[str]
@@ -82,17 +82,17 @@ Kernel = Callable[..., Any]
 
 
 class Autocast:
-    """State of autocast for simulated tensors: cached casts of parameters, as in torch's own autocast."""
+    """Autocast for simulated tensors, with a cache of cast parameters like torch's own."""
 
     def __init__(self) -> None:
         self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def clear(self) -> None:
-        """Clear the cached casts. Call this when the outermost `torch.autocast` exits, as torch does."""
+        """Clear the cache. Call this when the outermost `torch.autocast` exits, as torch does."""
         self._casts.clear()
 
     def cast(self, value: Any, dtype: torch.dtype) -> Any:
-        """Cast a tensor, or each tensor in a list, to `dtype` if autocast would (cached_cast)."""
+        """Cast a tensor, or each tensor in a list, to `dtype` if autocast may cast it (cached_cast)."""
         if isinstance(value, list | tuple):
             return [self.cast(each, dtype) for each in value]
         if not _is_eligible(value) or value.dtype == dtype:
@@ -105,7 +105,7 @@ class Autocast:
         return kept[1]
 
     def kernels(self, rules: AutocastRules) -> dict[str, Kernel]:
-        """Return the kernel that the dispatcher calls for each operator with a rule."""
+        """Return a dispatcher kernel for each operator in `rules`, by operator name."""
         policies: dict[Callable[[str], Kernel], frozenset[str]] = {
             self._converting(lambda values: torch.get_autocast_dtype("cpu")): rules.lower_precision,
             self._converting(lambda values: torch.float32): rules.fp32,
@@ -122,7 +122,7 @@ class Autocast:
         }
 
     def _converting(self, dtype_for: Callable[[list[Any]], torch.dtype]) -> Callable[[str], Kernel]:
-        """Return a function that creates kernels, which cast all arguments to the type that `dtype_for` returns."""
+        """Return a factory of kernels that cast all arguments to the dtype chosen by `dtype_for`."""
 
         def policy(name: str) -> Kernel:
             operator = _operator(name)
@@ -170,9 +170,9 @@ def _banned(name: str) -> Kernel:
 
 @contextmanager
 def cuda_autocast(rules: AutocastRules = CUDA_RULES) -> Iterator[Autocast]:
-    """Make `torch.autocast("cpu", …)` apply `rules` to simulated tensors inside this context.
+    """Context manager in which `torch.autocast("cpu", …)` applies `rules` to simulated tensors.
 
-    All changes to torch's dispatcher are undone at the end.
+    On exit, all changes to torch's dispatcher are undone.
     """
     autocast = Autocast()
     library = torch.library.Library("aten", "IMPL")
@@ -199,16 +199,16 @@ def _operator(name: str) -> Any:
 
 
 def _is_eligible(value: Any) -> bool:
-    """Return whether autocast may convert the value (is_eligible): a simulated floating-point tensor, but not fp64.
+    """Return whether autocast may cast the value: a simulated floating-point tensor other than fp64 (is_eligible).
 
-    The tensor may be sharded over ranks.
+    For a tensor that is sharded over ranks, the local shard decides.
     """
     here = getattr(value, "_local_tensor", value)
     return isinstance(here, SimulatedTensor) and here.is_floating_point() and here.dtype != torch.float64
 
 
 def _is_worth_keeping(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Return whether to cache a cast: casts of fp32 parameters to autocast's type are reused at the next use."""
+    """Return whether to cache the cast: as in torch, only casts of fp32 parameters to autocast's dtype are cached."""
     return (
         dtype == torch.get_autocast_dtype("cpu")
         and tensor.dtype == torch.float32
@@ -220,7 +220,7 @@ def _is_worth_keeping(tensor: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _widest(values: list[Any]) -> torch.dtype:
-    """Return fp32 if any floating-point argument is fp32, else autocast's type (promote_type)."""
+    """Return fp32 if any floating-point argument is fp32, otherwise autocast's dtype (promote_type)."""
     flat = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
     found = any(_is_eligible(each) and each.dtype == torch.float32 for each in flat)
     return torch.float32 if found else torch.get_autocast_dtype("cpu")

@@ -1,6 +1,6 @@
-"""Composite operators whose decomposition depends on the device; simulated tensors use the decomposition for GPUs.
+"""GPU decompositions of the composite operators that decompose differently on CPUs and GPUs.
 
-All other operators decompose identically on every device, and torch handles them.
+All other operators decompose identically on every device, and torch decomposes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AUTOGRAD = "AutogradMeta"
 
 
 def composites_on(gpu: Gpu) -> Composites:
-    """Return CUDA's decompositions."""
+    """Return the decompositions that CUDA uses on `gpu`, by operator name."""
     return {
         "scaled_dot_product_attention": attention_on(gpu),
         "softmax.int": _converting(torch.ops.aten._softmax.default),
@@ -35,9 +35,9 @@ def composites_on(gpu: Gpu) -> Composites:
 
 @contextmanager
 def composed_of(composites: Composites) -> Iterator[None]:
-    """In this context, use these decompositions for simulated tensors, and CUDA's compiled FlexAttention.
+    """Context manager that applies `composites` to operators on simulated tensors, and simulates FlexAttention.
 
-    All changes to torch's dispatcher and to the workload's attention implementations are undone at the end.
+    On exit, all changes to torch's dispatcher and to the workload's attention implementations are undone.
     """
     library = torch.library.Library("aten", "IMPL")
     flex = KINDS["flex"]
@@ -52,7 +52,10 @@ def composed_of(composites: Composites) -> Iterator[None]:
 
 
 def _converting(operator: Any) -> Callable[..., Tensor]:
-    """Return a softmax as in native/SoftMax.cpp: CUDA's kernel itself converts fp16 to fp32, but no other types."""
+    """Return the softmax or log-softmax of CUDA, whose kernel itself converts fp16 to fp32, but no other dtype.
+
+    Source: native/SoftMax.cpp.
+    """
 
     def softmax(values: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         if values.dtype == torch.float16 and dtype == torch.float32:

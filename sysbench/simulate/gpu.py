@@ -1,4 +1,4 @@
-"""Properties of a simulated GPU that determine its memory."""
+"""Properties of a simulated GPU that determine how much memory a program uses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MIB = 1024 * 1024
 CONTEXT_BYTES = 600 * MIB
 """Device memory that a process uses before its first allocation: the CUDA context, cuBLAS, and kernel code.
 
-Observed values are 300 to 600 MiB, depending on driver, GPU and libraries. This is the upper end, so that the verdict
-"fits" does not fail by a few MiB; a measured value can be given instead.
+Observed values are 300 to 600 MiB, depending on driver, GPU and libraries. This is the upper end, so that a
+verdict "fits" is not wrong by a few MiB; a measured value can be given instead.
 """
 
 UNKNOWN_CAPABILITY = (8, 0)
-"""Capability assumed for a GPU of which only the memory size is known: Ampere, the oldest that supports all kernels."""
+"""Capability assumed if only a GPU's memory size is known: Ampere, the oldest generation that supports all kernels."""
 
 NCCL_BYTES = {1: 0, 2: 342 * MIB}
 """Device memory of an NCCL communicator by its number of ranks, observed on NVLink; `MOST_NCCL_BYTES` for more ranks.
 
-The size follows the number of channels, and therefore version and network: NVIDIA/nccl#964 reports 544 MiB for two
+The size depends on the number of channels, and so on version and network: NVIDIA/nccl#964 reports 544 MiB for two
 A100s and 688 MiB for more. Beyond two nodes it no longer grows (NVIDIA/nccl#986)."""
 
 MOST_NCCL_BYTES = 392 * MIB
@@ -40,11 +40,11 @@ class Gpu:
     """A GPU to simulate.
 
     title               displayed name
-    memory_bytes        total memory reported by CUDA
-    compute_capability  major and minor
-    context_bytes       part of the total, in use before the first allocation
-    other_bytes         part of the total, in use by other processes
-    nccl_bytes          part of the total, in use by NCCL if there are several ranks
+    memory_bytes        total memory reported by CUDA; the three sizes below are parts of it
+    compute_capability  (major, minor)
+    context_bytes       memory used by the CUDA context and libraries before the first allocation
+    other_bytes         memory used by other processes
+    nccl_bytes          memory used by NCCL if there are several ranks
     """
 
     title: str
@@ -60,7 +60,7 @@ class Gpu:
         return self.context_bytes + self.other_bytes + self.nccl_bytes
 
     def among(self, strategy: Strategy | None, ranks: int) -> Gpu:
-        """Return this GPU as one of several ranks: NCCL has buffers for each group of ranks."""
+        """Return this GPU with the memory that NCCL uses on one of `ranks` ranks: a communicator per group of ranks."""
         groups = layout(strategy, ranks)
         return replace(self, nccl_bytes=sum(NCCL_BYTES.get(each, MOST_NCCL_BYTES) for each in groups))
 
@@ -72,11 +72,11 @@ class Gpu:
 
     @classmethod
     def like(cls, device: DeviceInfo, memory_bytes: int) -> Gpu:
-        """Create a GPU of the same kind as `device`, with this much memory."""
+        """Create a GPU with `memory_bytes` of memory, and with the name and compute capability of `device`."""
         return cls(device.name, memory_bytes, _capability(device.compute_capability))
 
     def simulated(self, cell: str, settings: AllocatorSettings) -> GpuSimulated:
-        """Return the event that names the GPU for which a cell is simulated."""
+        """Return the event which records that `cell` is simulated on this GPU with these allocator settings."""
         return GpuSimulated(
             at_s=time.time(),
             cell=cell,
@@ -93,13 +93,13 @@ class Gpu:
         """Return the size of each cuBLAS handle's workspace (parseChosenWorkspaceSize, CublasHandlePool.cpp).
 
         Each thread has its own handle, and autograd runs backward on a separate thread, so there are two workspaces.
-        This is inferred from the source and was not measured.
+        Their number is inferred from the source and was not measured.
         """
         is_large = self.compute_capability[0] in _LARGE_WORKSPACE_MAJORS
         return _LARGE_WORKSPACE_BYTES if is_large else _DEFAULT_WORKSPACE_BYTES
 
 
 def _capability(stated: str | None) -> tuple[int, int]:
-    """Parse "9.0"; return the capability assumed for an unknown GPU if none is given."""
+    """Parse a compute capability such as "9.0"; return `UNKNOWN_CAPABILITY` if none is given."""
     major, _, minor = (stated or "").partition(".")
     return (int(major), int(minor)) if major and minor else UNKNOWN_CAPABILITY

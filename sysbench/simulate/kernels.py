@@ -1,8 +1,9 @@
-"""Scratch memory of CUDA's kernels, which they allocate in addition to their results, and free before they return.
+"""Scratch memory of CUDA kernels: memory that a kernel allocates besides its results, and frees before it returns.
 
-This memory is not visible without a GPU, but contributes to peaks. Sizes that depend on values or on the number of
-multiprocessors are set to their upper bound, or omitted if they are small: partial sums of reductions over several
-blocks, and flash attention's split keys. Sources are in PyTorch 2.11 to 2.13, below aten/src/ATen/native.
+Scratch memory is not visible without a GPU, but contributes to peaks. Sizes that depend on values or on the number of
+multiprocessors are set to their upper bound. Small buffers are omitted: those for partial sums of reductions over
+several blocks, and those for flash attention with split keys. Sources are in PyTorch 2.11 to 2.13, below
+aten/src/ATen/native.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 Scratch = Sequence[Sequence[int]]
-"""Sizes in bytes, in groups. Each group is allocated, and freed before the next one is allocated."""
+"""Groups of sizes in bytes. Each group is freed before the next one is allocated."""
 
 _aten = torch.ops.aten
 
@@ -39,9 +40,10 @@ _INDEX_BYTES = 8
 
 
 def _bmm(first: Tensor, second: Tensor) -> Scratch:
-    """cuda/Blas.cpp, bmm_out_cuda_impl: copies operands with strides that cuBLAS does not support.
+    """Return the sizes of the copies that bmm makes of operands with strides that cuBLAS does not support.
 
-    The result is contiguous, so it is computed transposed unless it is one column wide.
+    cuBLAS is column-major, so a contiguous result is computed transposed unless it has a single column. Source:
+    cuda/Blas.cpp, bmm_out_cuda_impl.
     """
     rows, columns, inner = first.shape[1], second.shape[2], first.shape[2]
     if columns == 1:
@@ -52,7 +54,11 @@ def _bmm(first: Tensor, second: Tensor) -> Scratch:
 
 
 def _is_copied(matrix: Tensor, fast: int, leading: int, m: int, n: int) -> bool:
-    """prepare_batch_matrix_for_cublas."""
+    """Return whether cuBLAS needs a copy of a batched matrix (cuda/Blas.cpp, prepare_batch_matrix_for_cublas).
+
+    No copy is needed if one of the dimensions `fast` (length m) and `leading` (length n) is contiguous, and the stride
+    of the other one is large enough.
+    """
     stride = matrix.stride()
     if (stride[fast] == 1 and stride[leading] >= max(1, m)) or (stride[leading] == 1 and stride[fast] >= max(1, n)):
         return False
@@ -60,7 +66,7 @@ def _is_copied(matrix: Tensor, fast: int, leading: int, m: int, n: int) -> bool:
 
 
 def _mm(first: Tensor, second: Tensor, *_: Any) -> Scratch:
-    """cuda/Blas.cpp, prepare_matrix_for_cublas."""
+    """Return the sizes of the copies that mm makes of operands (cuda/Blas.cpp, prepare_matrix_for_cublas)."""
     return [[_bytes(matrix) for matrix in (first, second) if _is_scattered(matrix)]]
 
 
@@ -75,7 +81,10 @@ def _is_scattered(matrix: Tensor) -> bool:
 
 
 def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
-    """transformers/attention.cpp: a softmax and a mask of fully masked rows; the result is a copy without them."""
+    """Return the sizes of the softmax, the mask of masked-out scores, and the mask of fully masked rows.
+
+    The result is a copy of the softmax with zeros in fully masked rows (transformers/attention.cpp).
+    """
     return [[_bytes(scores), scores.numel(), scores.numel() // max(1, scores.shape[-1])]]
 
 
@@ -84,9 +93,11 @@ _ROWS_PER_THREAD = 10
 
 
 def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any) -> Scratch:
-    """cuda/Embedding.cu and EmbeddingBackwardKernel.cu: sort many indices, and sum their rows in parts.
+    """Return the scratch memory of an embedding's backward pass.
 
-    The number of indices bounds the number of segments of equal indices. The memory of cub's sort is an estimate.
+    If there are many indices, they are sorted, and the gradient rows of equal indices are summed in parts. The number
+    of distinct indices depends on values, so its upper bound is used. The memory of cub's sort is an estimate. Sources:
+    cuda/Embedding.cu, EmbeddingBackwardKernel.cu.
     """
     groups = [[] if gradient.is_contiguous() else [_bytes(gradient)]]
     count, width = indices.numel(), gradient.shape[-1]
@@ -101,9 +112,11 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any
 
 
 def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: Tensor, *_: Any) -> Scratch:
-    """Return the scratch memory of flash attention's backward pass; gradients are (batch, ctx, heads, d_head).
+    """Return the scratch memory of flash attention's backward pass.
 
-    Sources: transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd."""
+    The kernel copies the gradient and the output unless they are contiguous as (batch, ctx, heads, d_head). Sources:
+    transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd.
+    """
     batch, heads, ctx, d_head = q.shape
     rows = _up(ctx, 128)
     sums = batch * heads * rows * _FLOAT_BYTES
@@ -112,21 +125,28 @@ def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: T
 
 
 def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
-    """cudnn/MHA.cpp requests the workspace of cuDNN's plan, presumably for the queries' gradient in fp32."""
+    """Estimate the workspace of cuDNN's execution plan, which cudnn/MHA.cpp requests.
+
+    Presumably, the workspace holds the queries' gradient in fp32 and one fp32 number per row.
+    """
     batch, heads, ctx, d_head = q.shape
     return [[batch * heads * _up(ctx, 128) * (_up(d_head, 32) + 1) * _FLOAT_BYTES]]
 
 
 def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
-    """transformers/cuda/attention.cu: heads too wide for registers are accumulated in fp32, in an extra buffer."""
+    """Return the size of the fp32 buffer that accumulates the output if heads are too wide for registers.
+
+    An fp32 output serves as its own accumulator. Source: transformers/cuda/attention.cu.
+    """
     is_needed = v.shape[-1] > 128 and q.dtype != torch.float32
     return [[q.shape[0] * q.shape[1] * q.shape[2] * v.shape[-1] * _FLOAT_BYTES]] if is_needed else []
 
 
 def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any, *_: Any) -> Scratch:
-    """Return the workspace of efficient attention (attention_backward.cu; mem_eff_attention/kernel_backward.h).
+    """Return the scratch memory of efficient attention's backward pass.
 
-    The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 above.
+    The tiles are those of the kernels for sm80: 64 × 64 for heads up to 64 wide, 128 × 128 for wider heads. Sources:
+    transformers/cuda/attention_backward.cu, mem_eff_attention/kernel_backward.h.
     """
     batch, heads, ctx, d_head = q.shape
     tile = 64 if d_head <= 64 else 128
@@ -157,7 +177,10 @@ SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
 
 
 def _copies_by_position(*tensors: Tensor) -> list[int]:
-    """Return the sizes of copies that make (batch, heads, ctx, d_head) contiguous by (batch, ctx, heads, d_head)."""
+    """Return the sizes of the copies of tensors that are not stored contiguously as (batch, ctx, heads, d_head).
+
+    The shape of the tensors is (batch, heads, ctx, d_head).
+    """
     return [_bytes(tensor) for tensor in tensors if not _is_by_position(tensor)]
 
 

@@ -1,7 +1,8 @@
-"""Simulated memory of a training step on a GPU: peaks, whether it fits, and the largest allocations.
+"""Simulated memory of a training step on a GPU: peaks, whether the step fits, and the largest allocations.
 
-A cell runs without data (`recording`), and a model of the caching allocator with the GPU's memory serves its requests.
-Peaks are those of the measured step, which is the last one. The cell fits if this step and everything before it fit.
+A cell runs without data (`recording`), and a model of the caching allocator, limited to the GPU's memory, serves the
+cell's requests. Peaks are those of the last step, which is the measured one. A cell fits if no request fails during the
+build or any step.
 """
 
 from __future__ import annotations
@@ -29,38 +30,38 @@ LARGEST = 20
 
 @dataclass(frozen=True)
 class PhasePeak:
-    """Peaks of one phase of the step, in bytes; if a phase occurs several times, over all its occurrences."""
+    """Peaks of one phase of the step, in bytes: the maximum over all occurrences of the phase."""
 
     phase: str
     allocated_peak_bytes: int
     reserved_peak_bytes: int
     by_category: Mapping[Category, int]
-    """Block sizes by category when the allocated peak is first reached; they add up to it. Omits empty categories."""
+    """Bytes by category when the allocated peak is first reached, without empty categories. Their sum is the peak."""
     position: int
-    """Number of events in the recording before the peak is first reached."""
+    """Number of events in the recording up to the one that first reaches the peak."""
 
 
 @dataclass(frozen=True)
 class SimilarAllocations:
-    """Allocations of equal size, category, phase and stack that are live at the peak."""
+    """Group of allocations with the same size, category, phase and stack that are live at the peak."""
 
     count: int
     size_bytes: int
     """Size of each block."""
     category: Category
     phase: str
-    """The phase that allocated them: `build`, or a phase of a step."""
+    """The phase in which they were allocated: `build`, or a phase of a step."""
     stack: Stack
-    """Innermost frame first; in backward, the stack of the forward operator. Empty without origins."""
+    """Innermost frame first; in backward, the stack of the forward operator. Empty if origins were not recorded."""
     modules: tuple[str, ...]
-    """First and last module of the allocations: `layers.0.attention`, `layers.31.attention`."""
+    """Modules of the first and the last allocation: `layers.0.attention`, `layers.31.attention`."""
 
 
 @dataclass(frozen=True)
 class SimulatedMemory:
-    """Simulated memory of a protocol on a GPU.
+    """Simulated memory of a cell under a protocol on a GPU.
 
-    `reserved_peak_bytes` and the GPU's `outside_bytes` add up to the memory that the device shows as used;
+    The sum of `reserved_peak_bytes` and the GPU's `outside_bytes` is the memory that the device shows as used.
     `workspace_bytes` is the part of `allocated_peak_bytes` that cuBLAS holds.
     """
 
@@ -68,10 +69,10 @@ class SimulatedMemory:
     gpu: Gpu
     settings: AllocatorSettings
     alloc_retries: int
-    """Number of times the whole cache was released to the device, from the beginning."""
+    """Number of times that the whole cache was released to the device, in all steps."""
     verdict: Verdict
     phases: tuple[PhasePeak, ...]
-    """Phases of the measured step, until memory ran out."""
+    """Phases of the measured step, or of the step that ran out of memory."""
     block_bytes: tuple[int, ...] = field(repr=False)
     """Size of every allocation of the recording, by number, until memory ran out."""
     reserved_bytes: tuple[int, ...] = field(repr=False)
@@ -79,27 +80,30 @@ class SimulatedMemory:
 
     @property
     def fullest(self) -> PhasePeak:
-        """Return the phase in which the peak is first reached."""
+        """Return the phase with the highest allocated peak; the first one in case of a tie."""
         return max(self.phases, key=lambda phase: phase.allocated_peak_bytes)
 
     @property
     def allocated_peak_bytes(self) -> int:
-        """Return the peak of the measured step, or until memory ran out: `torch.cuda.max_memory_allocated`."""
+        """Return the allocated peak of the measured step, or of the step that ran out of memory.
+
+        This is `torch.cuda.max_memory_allocated`.
+        """
         return self.fullest.allocated_peak_bytes
 
     @property
     def reserved_peak_bytes(self) -> int:
-        """Return `torch.cuda.max_memory_reserved`."""
+        """Return the highest reserved peak of all phases: `torch.cuda.max_memory_reserved`."""
         return max(phase.reserved_peak_bytes for phase in self.phases)
 
     @property
     def workspace_bytes(self) -> int:
-        """Return the size of cuBLAS's workspaces at the peak."""
+        """Return the bytes in cuBLAS workspaces at the peak."""
         return self.by_category.get("workspace", 0)
 
     @property
     def by_category(self) -> Mapping[Category, int]:
-        """Return bytes by category at the peak."""
+        """Return the allocated bytes in each category at the peak."""
         return self.fullest.by_category
 
     @cached_property
@@ -109,7 +113,7 @@ class SimulatedMemory:
 
     @property
     def groups(self) -> list[SimilarAllocations]:
-        """Return groups of allocations at the peak, largest total first."""
+        """Return the largest groups of similar allocations at the peak, largest total first."""
         recording = self.recording
         phases = {
             event: span.name
@@ -140,11 +144,11 @@ class SimulatedMemory:
         return root
 
     def snapshot(self, source: Source = "simulated") -> dict[str, Any]:
-        """Return the whole history, and the state at its end, in the format of `torch.cuda.memory._snapshot()`.
+        """Return the allocation history and the final state in the format of `torch.cuda.memory._snapshot()`.
 
-        Allocations and blocks have `category` and, in `user_metadata`, the path of their module; phases are marked. The
-        history ends when memory runs out. `source` is "measured" if the recording comes from a real device. Tensors,
-        sizes, stacks and their order are then real, but addresses and reserved memory are simulated.
+        Allocations and blocks have a `category` and, in `user_metadata`, the path of their module. Phases are
+        annotated. The history ends when memory runs out. `source` is "measured" if the recording comes from a real
+        device. Tensors, sizes, stacks and their order are then real, but addresses and reserved memory are simulated.
         """
         frames = [[frame._asdict() for frame in stack] for stack in self.recording.stacks]
         replay = Replay(self.recording, self.gpu, self.settings, frames)
@@ -177,10 +181,10 @@ def simulate(
     *,
     origins: bool = True,
 ) -> SimulatedMemory:
-    """Simulate the memory of `cell` on `gpu` with the protocol.
+    """Simulate the memory of `cell` under `protocol` on `gpu`.
 
-    `origins` requests stacks and modules, which take a fifth of the time. Raises UnavailableError for attention that
-    does not exist on that GPU, and for cells that cannot be simulated.
+    `origins` records stacks and modules, which takes a fifth of the total time. Raises UnavailableError for attention
+    that does not exist on the GPU, and for cells that cannot be simulated.
     """
     unavailable = cell.unavailable("cuda")
     if unavailable is not None:
@@ -190,7 +194,10 @@ def simulate(
 
 
 def serve(recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedMemory:
-    """Serve a recording with the memory of `gpu`. The recording must use the kernels of that GPU generation."""
+    """Replay a recording with the memory of `gpu`.
+
+    The recording must have been made with the kernels of the same GPU generation.
+    """
     settings = settings or AllocatorSettings()
     replay = Replay(recording, gpu, settings)
     return SimulatedMemory(
@@ -206,7 +213,7 @@ def serve(recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None
 
 
 def _peaks(recording: Recording, replay: Replay) -> Iterator[PhasePeak]:
-    """Yield the peak of every phase over all its occurrences in the last step."""
+    """Yield the peaks of each phase in the last step, as the maximum over all occurrences of the phase."""
     occurrences: dict[str, list[SpanPeak]] = {}
     for peak in replay.peaks_of_last_step():
         occurrences.setdefault(peak.span.name, []).append(peak)

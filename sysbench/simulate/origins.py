@@ -1,7 +1,7 @@
-"""Origin of an operator call: the module, and the Python stack of the call.
+"""Origin of an operator call: the module and the Python stack from which it is called.
 
-In backward, autograd calls operators without a Python stack. The origin is then that of the forward operator whose
-gradient is being computed.
+In backward, autograd calls operators without a Python stack. Such an operator has the origin of the forward operator
+whose gradient it computes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _HIDDEN = (
     str(Path(__file__).parent),
     str(Path(contextmanager.__code__.co_filename)),
 )
-"""Code that only passes calls on, so its frames carry no information; torch's optimizers do work, and are kept."""
+"""Code that only passes calls on, so that its frames carry no information. Frames of torch's optimizers are kept."""
 
 
 class Frame(NamedTuple):
-    """One line of a stack."""
+    """One frame of a Python stack."""
 
     filename: str
     line: int
@@ -46,24 +46,25 @@ Stack = tuple[Frame, ...]
 
 
 class Origin(NamedTuple):
-    """The origin of an operator."""
+    """Module and Python stack of an operator call."""
 
     module: str
-    """Path in the model: `layers.3.attention.q`."""
+    """Path of the module in the model: `layers.3.attention.q`."""
     stack: int
     """Position in `Origins.stacks`."""
 
 
 class Origins:
-    """Origins of operators, determined as they are called.
+    """Tracker that determines the origin of each operator as it is called.
 
     stacks  all distinct stacks so far; the first is empty
     """
 
     def __init__(self, until: CodeType, *, parts: bool = False) -> None:
-        """Stacks end at the function whose code is `until`, because all calls share the frames beyond it.
+        """Create a tracker.
 
-        With `parts`, the ranges that a module names within itself count as modules: `layers.3.attention.attend.scores`.
+        until  code of the function at which stacks end, because all calls share the frames outside it
+        parts  whether named ranges inside a module count as submodules: `layers.3.attention.attend.scores`
         """
         self.stacks: list[Stack] = [()]
         self._until = until
@@ -75,18 +76,18 @@ class Origins:
 
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
-        """In this context, track which of the model's modules is being called."""
+        """Context manager that tracks which module of the model is being called."""
         named = range_callbacks(self._enter_part, self._paths.pop) if self._parts else nullcontext()
         with module_callbacks(model, self._paths.append, self._paths.pop), named:
             yield
 
     def _enter_part(self, name: str) -> None:
-        """Enter a named part of a module; outside all modules the name is a phase, and is ignored."""
+        """Enter a named part of a module. Outside all modules, the name is that of a phase, and is ignored."""
         inside = self._paths[-1] if self._paths else OUTSIDE
         self._paths.append(f"{inside}.{name}" if inside else OUTSIDE)
 
     def forget_forward(self) -> None:
-        """Discard the origins of past forward operators, for which no backward will run."""
+        """Discard the origins of forward operators, which no backward operator needs any more."""
         self._forward.clear()
 
     def here(self) -> Origin:

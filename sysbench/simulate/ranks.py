@@ -1,7 +1,7 @@
-"""Simulation of one of many ranks in one process: a process group without other members, and shards without data.
+"""Simulation of one rank of many in a single process: a fake process group, and shards without data.
 
 torch's own FSDP2, HSDP and tensor parallelism run on the simulated device; collectives return at once. DDP's reducer is
-written in C++ and reads values, so `BucketedReplica` replaces it. Sources, PyTorch 2.11 to 2.13:
+written in C++ and reads values, so `BucketedReplica` takes the place of DDP. Sources, PyTorch 2.11 to 2.13:
 torch/distributed/fsdp/_fully_shard, torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp.
 """
 
@@ -34,22 +34,22 @@ FIRST_BUCKET_BYTES = MIB
 """Capacity of DDP's first bucket (kDefaultFirstBucketBytes in reducer.hpp)."""
 
 BUCKET_BYTES = 25 * MIB
-"""Capacity of all other buckets: `bucket_cap_mb` by default."""
+"""Capacity of all other buckets (default of `bucket_cap_mb`)."""
 
 BROADCAST_BYTES = 250 * MIB
-"""Size of the pieces in which parameters are sent to the other ranks (`broadcast_bucket_size`)."""
+"""Size of the chunks in which parameters are sent to the other ranks (`broadcast_bucket_size`)."""
 
 _WHOLE = frozenset({"detach", "alias", "clone", "copy_", "zero_", "fill_", "zeros_like", "ones_like", "empty_like"})
-"""Operators that act on every shard as on the whole tensor, in addition to those that torch calls pointwise."""
+"""Operators that can run on each shard separately, in addition to those that torch tags as pointwise."""
 
 _OVER_ALL = ("norm", "max", "powsum")
 
 
 @contextmanager
 def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
-    """In this context, act as rank 0 of this many ranks, without the others; yields the mesh of all ranks.
+    """Context manager that makes this process rank 0 of `ranks`; yields the mesh of all ranks.
 
-    Raises ValueError inside another process group.
+    The other ranks do not exist. Raises ValueError if there is already a process group.
     """
     replaced = [
         (_fully_shard, "_get_device_from_mesh", lambda mesh: DEVICE),
@@ -71,19 +71,19 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
 
 @contextmanager
 def sharding_on(device: ObservedDevice) -> Iterator[None]:
-    """In this context, let a device handle tensors that are sharded over ranks, and resized storages."""
+    """Context manager in which `device` handles tensors that are sharded over ranks, and resized storages."""
     device.wrappers = Shards() if isinstance(device, SimulatedDevice) else RealShards()
     with device.watching_resizes():
         yield
 
 
 class RealShards(Wrappers):
-    """Leaves wrapper tensors to torch, whose operators on the wrapped tensors are observed."""
+    """Handler for a real device: leaves wrapper tensors to torch, and observes the operators on their local tensors."""
 
     def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
-        """Run the operator on `device` unless it belongs to a wrapper, or to torch's fake tensors.
+        """Run the operator on `device`, unless it has wrapper tensors as arguments or torch's fake mode is active.
 
-        Tensor parallelism computes the shapes of results with fake tensors, which allocate nothing.
+        Tensor parallelism computes the shapes of results in the fake mode, which allocates nothing.
         """
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)
@@ -92,23 +92,24 @@ class RealShards(Wrappers):
         return device.run(func, args, kwargs)
 
     def on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Let the wrapper tensors run the operator."""
+        """Return NotImplemented, so that the wrapper tensors run the operator."""
         return NotImplemented
 
     def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Raise NotImplementedError: real ranks communicate."""
+        """Raise NotImplementedError: on real devices, torch runs the collectives."""
         raise NotImplementedError
 
 
 class Shards(RealShards):
-    """Runs elementwise operators on this rank's shards.
+    """Handler for a simulated device: elementwise operators run directly on this rank's shards.
 
-    torch would first determine how the results are sharded, for every list of tensors that an optimizer updates. For a
-    model of 32 layers this takes ten times as long as everything else. Here the results are sharded like the arguments.
+    For every list of tensors that an optimizer updates, torch would first infer how the results are sharded. For a
+    model of 32 layers, this inference takes ten times as long as everything else. Here, results are sharded like the
+    arguments.
     """
 
     def on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Run the operator on shards if all arguments are sharded alike, otherwise let torch run it."""
+        """Run an elementwise operator on the local shards if all arguments are sharded alike; else let torch run it."""
         sharded = [each for each in tensors_in([*args, *kwargs.values()]) if isinstance(each, DTensor)]
         if not sharded or not _by_element(func) or not _alike(sharded):
             return NotImplemented
@@ -118,7 +119,7 @@ class Shards(RealShards):
         return _sharded(result, given)
 
     def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Return the tensors that the operator writes to, if it returns them, and a completed work object."""
+        """Return a completed work object, preceded by the output tensors if the operator returns them too."""
         work = FakeWork().boxed()
         return work if len(func._schema.returns) == 1 else (args[0], work)
 
@@ -144,7 +145,10 @@ def _local(value: Any) -> Any:
 
 
 def _sharded(result: Any, given: Sequence[Any]) -> Any:
-    """Wrap shards like the tensors in the same positions; arguments that are returned stay unchanged."""
+    """Wrap local results as DTensors, each sharded like the tensor at the same position of `given`.
+
+    If an in-place operator returns the local shard of an argument, return that argument.
+    """
     if isinstance(result, list | tuple):
         return type(result)(_sharded(each, [like]) for each, like in zip(result, given, strict=True))
     like = given[0]
@@ -157,11 +161,11 @@ def _sharded(result: Any, given: Sequence[Any]) -> Any:
 
 
 class BucketedReplica(nn.Module):
-    """A model on one rank of DDP, as far as memory and kernels are concerned.
+    """Replacement for DistributedDataParallel on one rank, with the same memory and kernels.
 
-    The first step reduces all gradients at once. Before the second step, they are assigned to buckets, in the order in
-    which they became complete. The buckets are kept in addition to the gradients, which are copied in and out. With
-    `gradient_as_bucket_view`, the gradients are copied in once and then are views of the buckets.
+    The first step reduces all gradients in one bucket. Before the second step, gradients are assigned to buckets in the
+    order in which they became complete. Buckets need memory in addition to the gradients, which are copied into the
+    buckets and back. With `gradient_as_bucket_view`, gradients become views of the buckets and are not copied back.
     """
 
     def __init__(
@@ -190,7 +194,10 @@ class BucketedReplica(nn.Module):
             each.register_post_accumulate_grad_hook(self._complete)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; send the first rank's buffers to all others if anything was reduced since the last time."""
+        """Run the model, after a broadcast of rank 0's buffers.
+
+        The broadcast is skipped if the previous forward pass ran inside `no_sync` or without gradients.
+        """
         if torch.is_grad_enabled() and self._order and not self._rebuilt:
             self._buckets.clear()
             self._set_buckets(_filled(self._order, *self._capacities))
@@ -204,7 +211,7 @@ class BucketedReplica(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside this context, accumulate gradients locally: nothing is reduced."""
+        """Context manager in which gradients accumulate locally and are not reduced."""
         self._exchanges = False
         yield
         self._exchanges = True
@@ -224,10 +231,10 @@ class BucketedReplica(nn.Module):
 
     @torch.no_grad()
     def _complete(self, parameter: Tensor) -> None:
-        """Copy a complete gradient into its bucket, divided by the number of ranks; reduce the bucket once it is full.
+        """Copy a complete gradient, divided by the number of ranks, into its bucket; reduce the buckets that are full.
 
-        Buckets are reduced in their order (Reducer::mark_bucket_ready). Unless they are views, gradients are copied
-        back once all buckets are reduced. Nothing happens in `no_sync`.
+        Buckets are reduced in order (Reducer::mark_bucket_ready). Once all buckets are reduced, gradients that are not
+        views of buckets are copied back. Inside `no_sync`, nothing happens.
         """
         if not self._exchanges:
             return
@@ -250,7 +257,7 @@ class BucketedReplica(nn.Module):
                 each.grad.copy_(view)
 
     def _broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Send tensors to all ranks, concatenated in pieces of limited size (broadcast_coalesced)."""
+        """Broadcast tensors from rank 0, concatenated into chunks of limited size (broadcast_coalesced)."""
         kinds: dict[torch.dtype, list[Tensor]] = {}
         for each in tensors:
             kinds.setdefault(each.dtype, []).append(each.detach())
@@ -263,7 +270,10 @@ class BucketedReplica(nn.Module):
 
 
 def _filled(tensors: Sequence[Tensor], first_bytes: int, other_bytes: int) -> Iterator[list[Tensor]]:
-    """Fill buckets; a bucket is closed as soon as it reaches its capacity (compute_bucket_assignment_by_size)."""
+    """Yield buckets, each closed as soon as it reaches its capacity (compute_bucket_assignment_by_size).
+
+    `first_bytes` is the capacity of the first bucket, `other_bytes` that of all others.
+    """
     bucket: list[Tensor] = []
     capacity_bytes, size_bytes = first_bytes, 0
     for each in tensors:

@@ -1,7 +1,7 @@
-"""Recording of a cell on a simulated device: all allocations and frees in order, and the category of each allocation.
+"""Recording of a cell on a device: all allocations and frees in order, and the category of each allocation.
 
-A recording is independent of memory capacity: it contains a program's allocator requests, on any GPU with the same
-kernels.
+A recording contains only requests to the allocator, so it is independent of memory capacity, and valid for every GPU
+with the same kernels.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ BUILD = "build"
 
 
 class RealDevice(ObservedDevice):
-    """While active, reports every storage that operators allocate on `device`, and its release, to an observer."""
+    """A dispatch mode that reports to an observer which storages are allocated and freed on a real device."""
 
     def __init__(self, observer: DeviceObserver, device: torch.device) -> None:
         super().__init__(observer)
         self._device = device
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Run the operator and observe its results."""
+        """Run the operator, and report the new storages among its results."""
         self._observer.begins(func)
         result = func(*args, **kwargs)
         self._arguments = args
@@ -78,10 +78,10 @@ MICRO_BATCH_PHASES: tuple[Phase, ...] = ("forward", "loss", "backward")
 """Phases that run once for each micro-batch."""
 
 _COMMUNICATING = ("c10d", "fsdp")
-"""Namespaces of operators that communicate."""
+"""Namespaces of communication operators."""
 
 _SETTLING_S = 0.005
-"""Pause after a phase with several ranks: gloo's threads hold tensors slightly longer than a collective takes."""
+"""Pause after each phase if there are several ranks: gloo's threads release tensors shortly after a collective ends."""
 
 Device = SimulatedDevice | RealDevice
 
@@ -90,10 +90,10 @@ Device = SimulatedDevice | RealDevice
 class Platform:
     """Properties of a device that determine a program's memory requests.
 
-    composites       decompositions of operators that depend on the device
+    composites       device-specific decompositions, by operator name
     autocast         autocast rules of operators
-    scratch          memory that kernels allocate in addition to their results
-    workspace_bytes  permanent workspace of a thread's first matrix product
+    scratch          scratch memory of kernels, by operator
+    workspace_bytes  size of the permanent cuBLAS workspace, which a thread allocates at its first matrix product
     """
 
     composites: Composites
@@ -103,7 +103,7 @@ class Platform:
 
     @classmethod
     def of(cls, gpu: Gpu) -> Platform:
-        """Create the platform for CUDA on this GPU."""
+        """Create the platform of a CUDA GPU."""
         return cls(composites_on(gpu), CUDA_RULES, SCRATCH, gpu.workspace_bytes)
 
 
@@ -126,26 +126,26 @@ class Allocation(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A phase of a step, or the time before the first step."""
+    """Events of a phase of a step, or of the build before the first step."""
 
     step: int
     """Number of the step, from 0; -1 before the first."""
     name: str
     """A phase, or `BUILD`."""
     first: int
-    """Position in `Recording.events` of its first event."""
+    """Position of the first event in `Recording.events`."""
     end: int
-    """Position after its last event."""
+    """Position after the last event."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The sequence of a run's requests to the allocator.
+    """All requests of a run to the allocator.
 
-    events       in order: n is allocation n, and ~n (which is negative) its end
+    events       in order: n allocates number n, and ~n (which is negative) frees it
     allocations  by number
     spans        in order; events between steps free the outputs of the previous step
-    stacks       origins of allocations
+    stacks       Python stacks of the allocations
     """
 
     events: tuple[int, ...]
@@ -154,17 +154,16 @@ class Recording:
     stacks: tuple[Stack, ...]
 
     def with_workspaces_of(self, size_bytes: int) -> Self:
-        """Return the recording of the same run with cuBLAS workspaces of this size."""
+        """Return a copy of this recording with cuBLAS workspaces of this size."""
         allocations = (
             each._replace(size_bytes=size_bytes) if each.category == "workspace" else each for each in self.allocations
         )
         return replace(self, allocations=tuple(allocations))
 
     def with_lean_build(self) -> Self:
-        """Return the same run with a build that allocates only what it keeps.
+        """Return a copy of this recording without the temporary allocations of the build.
 
-        A model that is sharded over ranks need not exist as a whole on any of them: it is built without memory, on
-        `meta`.
+        A sharded model can be built on `meta`, without memory, so that it never exists as a whole on any rank.
         """
         end = self.spans[0].end
         released = {~event for event in self.events[:end] if event < 0}
@@ -189,7 +188,7 @@ class Recording:
 
     @property
     def measured(self) -> tuple[Span, ...]:
-        """Return the phases of the measured step, which is the last one."""
+        """Return the spans of the measured step, which is the last one."""
         return tuple(span for span in self.spans if span.step == self.spans[-1].step)
 
     def live_at(self, position: int) -> list[int]:
@@ -205,7 +204,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class StepRecording(Recording):
-    """Allocator requests of training steps of `cell`, by `protocol`."""
+    """Allocator requests of the training steps of `cell` under `protocol`."""
 
     cell: ModelCell
     protocol: Protocol
@@ -222,11 +221,11 @@ def record(
     parts: bool = False,
     device: Callable[[DeviceObserver], Device] = SimulatedDevice,
 ) -> StepRecording:
-    """Run the cell with the protocol, without data.
+    """Run the cell under the protocol, without data, and record its allocator requests.
 
-    `origins` requests stacks and modules, which take a fifth of the time. With `parts`, the named parts of a module
-    count as modules. `device` creates the device to run on, given the observer to report to. Raises UnavailableError
-    for cells that cannot be simulated, and for attention that the platform does not support.
+    `origins` records stacks and modules, which takes a fifth of the total time. With `parts`, the named parts of a
+    module count as modules. `device` creates the device to run on, given the observer to report to. Raises
+    UnavailableError for cells that cannot be simulated, and for attention that the platform does not support.
     """
     if cell.execution == "compiled":
         raise UnavailableError("a compiled step cannot be simulated: its tensors are only known after a run")
@@ -250,7 +249,7 @@ def record(
 
 
 def _ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
-    """Return the context in which this process is one of the cell's ranks; yields their mesh if there are several."""
+    """Return a context manager that simulates one of the cell's ranks; yields the mesh, or None for a single rank."""
     if cell.strategy is None:
         return nullcontext()
     from sysbench.simulate.ranks import simulated_ranks  # which takes half a second to import
@@ -259,7 +258,7 @@ def _ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
 
 
 def _among(mesh: DeviceMesh | None, device: Device) -> AbstractContextManager[None]:
-    """Return the context in which a device belongs to one of several ranks, if there are several."""
+    """Return a context manager in which `device` handles sharded tensors, if there are several ranks."""
     if mesh is None:
         return nullcontext()
     from sysbench.simulate.ranks import sharding_on
@@ -270,10 +269,10 @@ def _among(mesh: DeviceMesh | None, device: Device) -> AbstractContextManager[No
 def record_real(
     cell: ModelCell, protocol: Protocol, device: torch.device, mesh: DeviceMesh | None = None
 ) -> Iterator[StepRecording]:
-    """Run the cell with the protocol on a real device, and track its tensors; with `mesh`, as one of its ranks.
+    """Run the cell under the protocol on a real device, and record its storages; with `mesh`, as one of several ranks.
 
-    After the last occurrence of each phase in the measured step, yields the recording so far; the last one is complete.
-    Memory that operators allocate and free before they return is not observed.
+    After the last occurrence of each phase in the measured step, yields the recording so far; the last recording is
+    complete. Memory that operators allocate and free before they return is not observed.
     """
     recorder = _StepRecorder(
         _AS_IT_IS,
@@ -298,7 +297,7 @@ def _carry_out(
     after_build: Callable[[], object] = lambda: None,
     mesh: DeviceMesh | None = None,
 ) -> Iterator[int]:
-    """Run the cell; yield the number of the current step after each phase."""
+    """Build the model and run the steps; yield the number of the current step after each phase."""
     with collection_paused():
         with recorder.span(-1, BUILD):
             step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), device, mesh)
@@ -320,10 +319,10 @@ def _carry_out(
 
 
 def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Phase, Callable[[], None]]]:
-    """Yield the phases in order, each with the number of its step; the last step is the measured one.
+    """Yield (step number, phase, function that runs the phase) in order; the last step is the measured one.
 
-    Outputs of the previous step are released before the first phase of the next one is yielded, so that peaks reset at
-    that point exclude them.
+    Outputs of the previous step are released before the first phase of the next step is yielded. If the caller resets
+    the peaks at that point, they exclude those outputs.
     """
     procedure = PROCEDURES[protocol]
     for number in range(procedure.earlier_steps + 1):
@@ -334,9 +333,11 @@ def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Pha
 
 
 class Recorder:
-    """Builds a recording while operators run on a device.
+    """An observer that builds a recording while operators run on a device.
 
-    phase, step, turn  the span that is being recorded, and how many of the phase there were in the step before
+    phase  phase of the current span
+    step   number of the current step; -1 before the first
+    turn   number of earlier occurrences of the phase in the step
     """
 
     def __init__(self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None) -> None:
@@ -358,17 +359,17 @@ class Recorder:
 
     @property
     def count(self) -> int:
-        """Return the number of allocations so far, which is the number of the next one."""
+        """Return the number of allocations so far, which is the number of the next allocation."""
         return len(self._sizes)
 
     @property
     def module(self) -> str:
-        """Return the path of the module that the current operator belongs to; empty without origins."""
+        """Return the path of the module to which the current operator belongs; empty if origins are not recorded."""
         return self._origin.module
 
     @property
     def events_so_far(self) -> int:
-        """Return the number of events so far, which is the position of the next one."""
+        """Return the number of events so far, which is the position of the next event."""
         return len(self._events)
 
     def is_workspace(self, number: int) -> bool:
@@ -378,12 +379,12 @@ class Recorder:
     # --- reports of the device
 
     def begins(self, func: Operator) -> None:
-        """Determine the operator's origin, which applies to all of its allocations."""
+        """Determine the operator's origin, which applies to all allocations of the operator."""
         if self._origins is not None:
             self._origin = self._origins.here()
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
-        """Record an allocation."""
+        """Record an allocation, and return its number."""
         origin = self._origin
         if not origin.module and self.phase in ("backward", "optimizer"):
             # Optimizer state and gradients belong to the module of their parameter, the operator's first tensor.
@@ -396,11 +397,11 @@ class Recorder:
         return self._allocate(size_bytes, origin)
 
     def heeds(self, func: Operator) -> bool:
-        """Return whether the operator's kernel may need scratch memory."""
+        """Return whether the operator may need scratch memory or a cuBLAS workspace."""
         return func in MATRIX_PRODUCTS or func in self._platform.scratch
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
-        """Record the scratch memory of the operator's kernel."""
+        """Record the scratch memory of the operator's kernel, and the workspace of a thread's first matrix product."""
         if func in MATRIX_PRODUCTS:
             self._take_workspace()
         scratch = self._platform.scratch.get(func)
@@ -412,14 +413,14 @@ class Recorder:
                 self.freed(number)
 
     def freed(self, number: int) -> None:
-        """Record a free."""
+        """Record that an allocation is freed."""
         self._events.append(~number)
 
     # --- progress of the run
 
     @contextmanager
     def span(self, step: int, name: str) -> Iterator[None]:
-        """In this context, record events as part of this phase."""
+        """Context manager that records all events inside it as one span."""
         first, self.phase = len(self._events), name
         self.turn = sum((each.step, each.name) == (step, name) for each in self._spans)
         if self._origins is not None and step != self.step:
@@ -429,7 +430,7 @@ class Recorder:
         self._spans.append(Span(step, name, first, len(self._events)))
 
     def recording(self) -> Recording:
-        """Return the recording of the completed run."""
+        """Return the recording so far."""
         categories = (self._categories.get(number, "temporaries") for number in range(len(self._sizes)))
         return Recording(
             events=tuple(self._events),
@@ -453,7 +454,7 @@ class Recorder:
         return number
 
     def _take_workspace(self) -> None:
-        """Allocate cuBLAS's workspace at a thread's first matrix product, permanently (setWorkspaceForHandle)."""
+        """Record the permanent cuBLAS workspace at a thread's first matrix product (setWorkspaceForHandle)."""
         is_backward = torch._C._current_autograd_node() is not None
         if self._platform.workspace_bytes and is_backward not in self._threads_with_workspace:
             self._threads_with_workspace.add(is_backward)
@@ -462,10 +463,10 @@ class Recorder:
 
 
 class _MicroBatch(NamedTuple):
-    """Allocator requests of a micro-batch.
+    """Allocator requests of one micro-batch.
 
-    `events` are as in a recording, but numbered from the first allocation of the micro-batch. `requests` are size,
-    stream, origin and category of its allocations.
+    events    like `Recording.events`, but numbered from the first allocation of the micro-batch
+    requests  (size, stream, origin, category) of each allocation
     """
 
     events: list[int]
@@ -473,7 +474,7 @@ class _MicroBatch(NamedTuple):
 
 
 class _StepRecorder(Recorder):
-    """A recorder that assigns categories to the allocations of training steps, and counts FLOPs of users' models."""
+    """A recorder that categorizes the allocations of training steps, and counts the FLOPs of custom models."""
 
     def __init__(
         self,
@@ -488,14 +489,14 @@ class _StepRecorder(Recorder):
         self._work: Workload | None = None
         self._flops: Counter[tuple[int, str]] = Counter()
         self._repeated_losses: dict[int, list[int]] = {}
-        """Losses of micro-batches that were not run, latest first, by the loss that represents them."""
+        """By the loss of a micro-batch: losses of its repetitions, which were recorded but not run, latest first."""
 
     def heeds(self, func: Operator) -> bool:
-        """Return whether the operator needs scratch memory, communicates, or has FLOPs that are counted."""
+        """Return whether the operator may need scratch memory, communicates, or has FLOPs to count."""
         return super().heeds(func) or func.namespace in _COMMUNICATING or self._is_own
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
-        """Count the FLOPs of an operator, and track its communication."""
+        """Record the operator's scratch memory, mark its communication buffers, and count its FLOPs."""
         super().ends(func, arguments, options, result)
         if func.namespace in _COMMUNICATING:
             # An operator of FSDP2 writes parameters from a collective's buffer.
@@ -507,19 +508,22 @@ class _StepRecorder(Recorder):
             self._flops[self.step, self.phase] += flops(func, arguments, options, result)
 
     def freed(self, number: int) -> None:
-        """Record a free: a step frees its losses from the last one to the first."""
+        """Record a free. If a loss stands for micro-batches that were not run, free their losses first.
+
+        A step frees its losses from the last one to the first.
+        """
         for loss in self._repeated_losses.pop(number, ()):
             super().freed(loss)
         super().freed(number)
 
     def repeat_micro_batch(self, times: int) -> bool:
-        """Record the latest micro-batch `times` more, if running it would give the same; return whether it would.
+        """Record the latest micro-batch `times` more times without running it; return whether this is possible.
 
-        The first micro-batch of a step creates gradients, and those of the first step create buckets and scales. If a
-        micro-batch did exactly the same as the previous one, and left nothing but its loss, the next one finds the same
-        state and does the same. Only the last one of a step differs: it may exchange gradients, and keeps its output.
-        Every micro-batch runs if user code is involved, because it could count its calls, and on a real device, which
-        is to be measured.
+        If a micro-batch did exactly the same as the previous one and left nothing but its loss, the next one starts
+        from the same state and does the same. The first micro-batches of a run differ, because they create gradients,
+        buckets and scales. The last micro-batch of a step always runs, because it may exchange gradients, and keeps its
+        output. On a real device, which is to be measured, and with user code, which could count its calls, every
+        micro-batch runs.
         """
         ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]
         if times < 1 or len(ends) < 3 or self._is_own or not isinstance(self.device, SimulatedDevice):
@@ -543,7 +547,6 @@ class _StepRecorder(Recorder):
         return True
 
     def _micro_batch(self, first: int, end: int) -> _MicroBatch:
-        """Return the allocator requests of the events from `first` to `end`."""
         events = self._events[first:end]
         numbers = [event for event in events if event >= 0]
         return _MicroBatch(
@@ -563,7 +566,7 @@ class _StepRecorder(Recorder):
 
     @contextmanager
     def following(self, step: TrainingStep) -> Iterator[None]:
-        """Track which module is being called."""
+        """Context manager that tracks which module is being called."""
         if self._origins is None:
             yield
             return
@@ -571,7 +574,7 @@ class _StepRecorder(Recorder):
             yield
 
     def built(self, step: TrainingStep) -> None:
-        """Assign categories to the model and its inputs."""
+        """Assign categories to the allocations of the build: the model and its inputs."""
         self._work = step.work
         for name, parameter in step.work.model.named_parameters():
             self._assign("parameters", [parameter], name.rpartition(".")[0])
@@ -594,7 +597,7 @@ class _StepRecorder(Recorder):
             self._assign_rest("optimizer state", spans[-1:])
 
     def step_recording(self, cell: ModelCell, protocol: Protocol) -> StepRecording:
-        """Return the recording of the completed run."""
+        """Return the recording so far, with the cell, the protocol and facts about a custom model."""
         of_any = self.recording()
         own = None
         if self._work is not None and self._work.own is not None:
@@ -614,7 +617,7 @@ class _StepRecorder(Recorder):
                 self._found[number] = self._found[number]._replace(module=module)
 
     def _assign_rest(self, category: Category, spans: Iterable[Span]) -> None:
-        """Assign a category to the live allocations of these spans that do not have one yet."""
+        """Assign a category to all live allocations of the spans that have no category yet."""
         left: dict[int, None] = {}
         for span in spans:
             for event in self._events[span.first : span.end]:

@@ -1,4 +1,4 @@
-"""Search for the largest batch or context that fits on a GPU, and for the fewest ranks."""
+"""Search for the largest batch size or context length that fits on a GPU, and for the fewest ranks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from sysbench.spec.model import ModelCell
 from sysbench.spec.ranks import layout_problem
 
 AT_MOST = 2**20
-"""Upper limit of the search."""
+"""Upper limit of the search for a batch size or context length."""
 
 
 MOST_RANKS = 4096
-"""Upper limit of the search for ranks; more ranks save less memory than the assumptions about a GPU are uncertain
-by."""
+"""Upper limit of the search for ranks. More ranks save less memory than the uncertainty of assumptions about a GPU."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Largest:
     """The result of a search."""
 
     value: int
-    """Largest value that fits, or the fewest ranks; 0 if none does."""
+    """Largest value that fits, or the fewest ranks; 0 if nothing fits."""
     result: SimulatedMemory | None
     """Simulation of that value, with stacks and modules; None if nothing fits."""
     beyond: SimulatedMemory | None
@@ -41,11 +40,11 @@ def find_largest(
     settings: AllocatorSettings | None = None,
     at_most: int = AT_MOST,
 ) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
-    """Find the largest value of `axis` for which `cell` fits on `gpu`; yields each tried value.
+    """Find the largest value of `axis` with which `cell` fits on `gpu`; yields each tried value and its simulation.
 
-    The value doubles from the cell's own until a value does not fit. The search then narrows the interval, alternately
-    by interpolation and by bisection: at most twice the binary logarithm of `at_most` simulations. Raises as `simulate`
-    does.
+    Starting from the cell's own value, the search doubles the value until the cell does not fit. The search then
+    narrows the interval, alternately by interpolation and by bisection, with at most 2 · log2(`at_most`) simulations in
+    total. Raises the same errors as `simulate`.
     """
     tried: dict[int, SimulatedMemory] = {}
     fits, fails = 0, at_most + 1
@@ -74,11 +73,11 @@ def find_largest(
 def find_fewest_ranks(
     cell: ModelCell, gpu: Gpu, protocol: Protocol = "train", settings: AllocatorSettings | None = None
 ) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
-    """Find the fewest ranks, 1 or a power of two, over which `cell` fits on GPUs like `gpu`; yields each tried number.
+    """Find the fewest ranks, 1 or a power of two, with which `cell` fits on GPUs like `gpu`.
 
-    Numbers that the strategy does not allow are skipped, such as those that do not divide the heads. One rank shares
-    nothing. If parameters have a type to be gathered in, FSDP2 also computes in that type on one rank. Raises as
-    `simulate` does.
+    Yields each tried number and its simulation. Numbers that the strategy does not allow are skipped, such as those
+    that do not divide the number of heads. A single rank is not sharded. If the cell has a `param_dtype`, a single rank
+    still uses FSDP2, which computes in that dtype. Raises the same errors as `simulate`.
     """
     alone = {"strategy": "fsdp2" if cell.param_dtype is not None else None, "reshard": None, "no_sync": None}
     beyond: SimulatedMemory | None = None

@@ -1,4 +1,4 @@
-"""Replay of a recording with the allocator of a GPU: how much memory it reserves, and whether it completes."""
+"""Replay of a recording with the simulated allocator of a GPU: how much is reserved, and whether memory suffices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOUNDLESS_BYTES = 2**50
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a recording fits."""
+    """Whether a recording fits into a GPU's memory and, if not, where it fails."""
 
     fits: bool
     failed_phase: str | None
@@ -25,7 +25,7 @@ class Verdict:
     failed_step: int | None
     """Step in which memory runs out, from 0; -1 before the first; None if it fits."""
     margin_bytes: int
-    """Free memory of the GPU at the peak; if negative, the missing memory."""
+    """Free memory of the GPU at the peak; a negative number is the missing memory."""
     detail: str | None
     """The allocator's error message, if memory ran out."""
 
@@ -38,13 +38,13 @@ class SpanPeak:
     allocated_bytes: int
     reserved_bytes: int
     position: int
-    """Number of events in the recording before the allocated peak is first reached."""
+    """Number of events in the recording up to the one that first reaches the allocated peak."""
 
 
 class Replay:
-    """A recording, served by the allocator of a GPU until its end, or until memory runs out.
+    """Replay of a recording with the allocator of a GPU, to the end of the recording or until memory runs out.
 
-    sizes           sizes of the blocks, by allocation number
+    sizes           block sizes in bytes, by allocation number
     peaks           peaks of every span that was entered
     failure         the error that ended the replay, if any
     reserved_bytes  reserved bytes after every event
@@ -60,10 +60,12 @@ class Replay:
         like: Replay | None = None,
         until: int = 0,
     ) -> None:
-        """Replay the recording; `frames` has the stacks to show in a snapshot, one for each recorded stack.
+        """Replay the recording.
 
-        `like` is another replay and an event up to which it has released nothing and equals this one. Its state is
-        copied up to the span in which the two differ.
+        frames  stacks to show in a snapshot, one for each recorded stack; None if no snapshot is needed
+        like    a replay of the same recording on another GPU, from which to continue
+        until   number of leading events that both replays serve identically, without releasing memory; this replay
+                starts at the beginning of the span that contains the next event, from the state of `like`
         """
         self.allocator = CachingAllocator(
             gpu.memory_bytes,
@@ -99,7 +101,7 @@ class Replay:
 
     @property
     def addresses(self) -> dict[int, int]:
-        """Return the addresses of the blocks live at the end, by allocation number."""
+        """Return the addresses of the blocks that are live at the end of the replay, by allocation number."""
         return {number: self._addresses[number] for number in self._recording.live_at(len(self.reserved_bytes))}
 
     def peaks_of_last_step(self) -> list[SpanPeak]:
@@ -107,7 +109,7 @@ class Replay:
         return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
 
     def _resume(self, like: Replay, position: int) -> None:
-        """Take over the state of another replay before this event."""
+        """Copy the state that the replay `like` had before event `position`."""
         events, requests = self._recording.events[:position], self._recording.allocations
         count = sum(event >= 0 for event in events)
         self.sizes, self._addresses = like.sizes[:count], like._addresses[:count]
@@ -121,7 +123,10 @@ class Replay:
         )
 
     def _serve(self, first: int, end: int) -> int:
-        """Serve these events; return where the allocated peak is first reached, before or among them."""
+        """Serve the events from `first` to `end`; return the position after the event that first reaches the peak.
+
+        If no event exceeds the allocated bytes at the start, return `first`.
+        """
         allocator, addresses, sizes, reserved = self.allocator, self._addresses, self.sizes, self.reserved_bytes
         most, peak = self._allocated_bytes, first
         for position, event in enumerate(self._recording.events[first:end], start=first + 1):
@@ -155,12 +160,15 @@ def available_bytes(gpu: Gpu, settings: AllocatorSettings) -> int:
 
 
 def boundless(recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Replay:
-    """Replay the recording to its end, on a GPU of this kind with unlimited memory."""
+    """Replay the recording to its end on a GPU like `gpu` with unlimited memory."""
     return Replay(recording, replace(gpu, memory_bytes=_BOUNDLESS_BYTES), settings)
 
 
 def verdict_of(replay: Replay, recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Verdict:
-    """Return whether the recording fits."""
+    """Return whether the recording fits on `gpu`.
+
+    If `replay` failed, a second replay with unlimited memory shows how much memory is missing.
+    """
     unlimited = replay if replay.failure is None else boundless(recording, gpu, settings)
     return _verdict(replay, unlimited, available_bytes(gpu, settings))
 
@@ -175,10 +183,10 @@ def _verdict(replay: Replay, unlimited: Replay, there_bytes: int) -> Verdict:
 
 
 class Server:
-    """A recording that is served by many GPUs.
+    """Replays of one recording on many GPUs.
 
-    An allocator depends on the size of memory only when the device refuses a request, or when it collects garbage.
-    Until then, one replay without a limit is valid for every GPU.
+    The capacity of a GPU affects the allocator only when the device refuses a request, or when the allocator collects
+    garbage. Until then, one replay with unlimited memory is valid for every GPU.
     """
 
     def __init__(self, recording: Recording, settings: AllocatorSettings) -> None:
@@ -188,7 +196,10 @@ class Server:
         self._collects = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
 
     def on(self, gpu: Gpu) -> tuple[Replay, Verdict]:
-        """Return the replay on this GPU (addresses may be those of another GPU), and whether the recording fits."""
+        """Return the replay on `gpu`, and whether the recording fits.
+
+        A replay is shared by several GPUs if possible, so the addresses may be those of another GPU.
+        """
         settings, unlimited, there_bytes = self._settings, self._unlimited, available_bytes(gpu, self._settings)
         alike = 0 if self._collects else bisect_right(unlimited.reserved_bytes, there_bytes)
         if alike == len(unlimited.reserved_bytes):

@@ -1,16 +1,16 @@
-"""Tensors without data: a device that computes shapes, types and storages, but no values.
+"""Tensors without data: a device that computes shapes, dtypes and storages, but no values.
 
-`SimulatedDevice` represents a GPU. Tensors created on `DEVICE` belong to it and are internally tensors of torch's
-`meta` device. Every other tensor is real and represents one in host memory. Autograd is torch's own for both.
+`SimulatedDevice` represents a GPU. Tensors on `DEVICE` belong to the GPU, and are internally tensors on torch's `meta`
+device. Every other tensor is real, and represents a tensor in host memory. Both kinds use torch's own autograd.
 
-torch's shape functions compute an operator's results once for each operator and kind of arguments; afterwards a cache
-creates the results. The layers of a Transformer repeat the same calls, and torch's shape functions, which are written
-in Python, take longer than everything else together.
+torch's shape functions run only once for each operator and kind of arguments; a cache serves all later calls. The
+layers of a Transformer repeat the same calls, and torch's shape functions, which are written in Python, would take
+longer than everything else together.
 
-There are no values, so reading a value (`item()`, `if tensor:`, a copy to the host) returns 0 to torch's own code. User
-code may read a value to decide what to do next. Values of small tensors that follow from constants and inputs alone,
-such as positions, masks and token ids, are computed in addition to the simulation (`KnownValues`). If user code reads
-any other value, it cannot be simulated.
+There are no values, so torch's own code reads 0 as the value of any tensor (`item()`, `if tensor:`, a copy to the
+host). User code may depend on values. The values of small tensors that follow from constants and inputs alone, such as
+positions, masks and token ids, are therefore computed (`KnownValues`). User code that reads any other value cannot be
+simulated.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from sysbench.errors import UnavailableError
 from sysbench.lab.accounting import DispatchMode, StorageWatch, tensors_in
 
 DEVICE = torch.device("cpu", 0)
-"""Device of simulated tensors. torch treats it as different from the host's `cpu`, which has no index, but otherwise as
-a CPU: generators, gradient scalers and autocast exist for it, but not for `meta`."""
+"""Device of simulated tensors. torch distinguishes it from the host's `cpu`, which has no index, but otherwise treats
+it as a CPU: unlike `meta`, it has generators, gradient scalers and autocast."""
 
 _META = torch.device("meta")
 
@@ -46,7 +46,7 @@ Options = Mapping[str, Any]
 
 
 class SimulatedTensor(Tensor):
-    """A tensor on `DEVICE`."""
+    """A tensor without data on `DEVICE`."""
 
     # The dispatcher calls SimulatedDevice anyway; an earlier call would only take time.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -56,26 +56,26 @@ class SimulatedTensor(Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """Return `DEVICE`, except to torch's shape functions."""
+        """Return `DEVICE`; torch's shape functions see `meta`."""
         return _META if SimulatedTensor.working_out_shapes else DEVICE
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"SimulatedTensor({list(self.shape)}, dtype={self.dtype})"
 
     def tolist(self) -> Any:
-        """Return the values, if they are known."""
+        """Return the values as a list. Raises UnavailableError if user code reads unknown values."""
         return self.cpu().tolist()
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Raise RuntimeError: an active SimulatedDevice handles every operator before this is called."""
+        """Raise RuntimeError: torch calls this method only if no SimulatedDevice is active."""
         raise RuntimeError(f"{func} was called outside the SimulatedDevice of its arguments")
 
 
 class _Fresh(NamedTuple):
-    """The result is a new tensor with its own storage."""
+    """Cached result: a new tensor with its own storage."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -83,63 +83,63 @@ class _Fresh(NamedTuple):
 
 
 class _Several(NamedTuple):
-    """The results are several values: new tensors, and other values."""
+    """Cached result: a list or tuple of new tensors and other values."""
 
     parts: tuple[Any, ...]
     kind: type
 
 
 class _Argument(NamedTuple):
-    """The result is an argument, modified in place."""
+    """Cached result: an argument, modified in place."""
 
     position: int
 
 
 class _AskAgain:
-    """The result shares a storage with an argument or another result, so it must be computed at every call."""
+    """No cached result: the result shares storage with an argument or another result, and is computed at every call."""
 
 
 _Answer = _Fresh | _Several | _Argument | _AskAgain
 
 
 class DeviceObserver(Protocol):
-    """Receives the events of a simulated device as they happen."""
+    """Callbacks for the operators, allocations and frees on a device."""
 
     def begins(self, func: Operator) -> None:
-        """An operator is about to run."""
+        """Called before an operator runs."""
         ...
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
-        """An operator has a result with its own storage; return the number that identifies it."""
+        """Called for each new storage of an operator's results; return a number that identifies the storage."""
         ...
 
     def heeds(self, func: Operator) -> bool:
-        """Return whether the observer wants to know when this operator has run; called once per operator."""
+        """Return whether a simulated device must call `ends` for this operator; called once per operator."""
         ...
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
-        """The operator has run."""
+        """Called after an operator has run, unless `heeds` returned False for it."""
         ...
 
     def freed(self, number: int) -> None:
-        """There are no references to this storage any more."""
+        """Called when the storage with this number is freed."""
         ...
 
 
 class Wrappers(Protocol):
-    """Handles operators on tensors that wrap others, such as those that are sharded over ranks."""
+    """Handler for operators on tensors that wrap others, such as DTensors."""
 
     def run(self, device: ObservedDevice, func: Operator, types: Any, args: Arguments, kwargs: Options) -> Any:
-        """Run the operator on `device`, or return NotImplemented if the wrapper tensors must run it."""
+        """Run the operator on `device`, or return NotImplemented to let the wrapper tensors run it."""
         ...
 
     def communicate(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Return the immediate result of a collective operator of torch.distributed."""
+        """Return the result of a torch.distributed collective at once, without communication."""
         ...
 
 
 class ObservedDevice(DispatchMode):
-    """A mode that tells an observer which storages operators allocate, and when these are freed."""
+    """A dispatch mode that reports to an observer which storages operators allocate, and when each storage is freed."""
 
     wrappers: Wrappers | None = None
     """Handles tensors that are sharded over ranks, if there are several ranks."""
@@ -151,48 +151,48 @@ class ObservedDevice(DispatchMode):
         self._watch = StorageWatch(lambda size_bytes: observer.allocated(size_bytes, self._arguments), observer.freed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator; raises as `run` does."""
+        """Run an operator, through `wrappers` if there are any. Raises the same errors as `run`."""
         if self.wrappers is not None:
             return self.wrappers.run(self, func, types, args, kwargs or {})
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Run an operator on tensors of the device, and observe its results."""
+        """Run an operator on tensors of the device, and report the storages that it allocates."""
         raise NotImplementedError
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """Return the observer's number of the tensor's storage; None for empty tensors and those of other devices.
+        """Return the observer's number for the tensor's storage; None for empty tensors and tensors of other devices.
 
         For a tensor that is sharded over ranks, the number is that of this rank's shard.
         """
         return self._watch.number_of(getattr(tensor, "_local_tensor", tensor))
 
     def watching_resizes(self) -> AbstractContextManager[None]:
-        """In this context, also follow storages that are resized (`StorageWatch`)."""
+        """Return a context manager in which resized storages are also observed (`StorageWatch.watching_resizes`)."""
         return self._watch.watching_resizes()
 
     def stop(self) -> None:
-        """Stop reporting freed storages: the remaining ones are freed because the run is over."""
+        """Stop reporting freed storages: what is freed after the end of a run is not part of the run."""
         self._watch.forget_all()
 
 
 class SimulatedDevice(ObservedDevice):
-    """While active, `DEVICE` is a GPU whose kernels do nothing."""
+    """A dispatch mode in which `DEVICE` is a GPU whose kernels do nothing."""
 
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__(observer)
         self._answers: dict[tuple[object, ...], _Answer] = {}
         self._handlers: dict[Operator, tuple[Callable[[Operator, Arguments, Options], Any], bool]] = {}
         self.asked: object = None
-        """Identity of the last operator call: the same object for equivalent calls; None if unknown."""
+        """Key of the last operator call: the same object for all equivalent calls; None if unknown."""
         self.values: KnownValues | None = None
-        """Known values; user code needs them, sysbench's own code does not."""
+        """Known values of tensors; only needed for user code."""
         # For the first tensors without data in a process, torch imports its shape functions, and leaves a reference
         # cycle that keeps these tensors alive. They must not be part of a recording.
         torch.empty(1, device=_META) / 1
 
     def run(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Determine the results of `func` without computing values.
+        """Return the results of `func` without computing values.
 
         Raises UnavailableError for an operator whose shapes depend on values, or for which torch has no shape function.
         """
@@ -213,11 +213,14 @@ class SimulatedDevice(ObservedDevice):
         return result
 
     def repeats(self) -> bool:
-        """Return whether the latest two micro-batches changed the device's state equally, apart from storages."""
+        """Return whether the latest two micro-batches had the same effect on the device, apart from storages.
+
+        A subclass with a state of its own overrides this method and `repeat`.
+        """
         return True
 
     def repeat(self, times: int) -> None:
-        """Update the state as if the latest micro-batch had run `times` more."""
+        """Update the state as if the latest micro-batch had run `times` more times."""
 
     def _handler_for(self, func: Operator) -> Callable[[Operator, Arguments, Options], Any]:
         by_name: dict[Operator, Callable[[Operator, Arguments, Options], Any]] = {
@@ -280,21 +283,21 @@ class SimulatedDevice(ObservedDevice):
             )[0]
             for index in range(length)
         ]
-        self.asked = None  # as for a single element
+        self.asked = None  # the key of the last element does not identify this call
         return results
 
     def _change(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle an operator that returns nothing: it only changes values, which do not exist."""
+        """Handle an operator without results: it would only change values, which simulated tensors do not have."""
         return None if describe([*args, *kwargs.values()], []) else func(*args, **kwargs)
 
     def _read(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Read a tensor of one element as a Python number."""
+        """Return the value of a one-element tensor as a Python number."""
         if not _is_ours(args[0]):
             return func(*args, **kwargs)
         return self._value(args[0], args[0].dtype).item()
 
     def _value(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the values of a tensor on the host: the known ones, or zeros for torch's own code.
+        """Return a copy of the tensor on the host: its known values, or zeros if torch's own code reads it.
 
         Raises UnavailableError if user code reads an unknown value.
         """
@@ -305,7 +308,7 @@ class SimulatedDevice(ObservedDevice):
         return torch.zeros(tensor.shape, dtype=dtype)
 
     def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle `Tensor.to` if it is not a view: conversion of the type, or a copy between device and host."""
+        """Handle `_to_copy`: a conversion of the dtype, or a copy between device and host."""
         source, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
         if not _is_ours(source) or device is None or device == _META:
             return self._compute(func, args, kwargs)
@@ -317,13 +320,13 @@ class SimulatedDevice(ObservedDevice):
         return self._compute(func, args, {**kwargs, "device": _META})
 
     def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Copy values into an existing tensor."""
+        """Handle `copy_`: a simulated target stays as it is; a simulated source is copied to the host as zeros."""
         if _is_ours(args[0]):
             return args[0]
         return args[0].zero_() if _is_ours(args[1]) else func(*args, **kwargs)
 
     def _multiply_groups(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle products of experts in any type: torch's shape function supports only bf16, unlike its kernels."""
+        """Handle grouped matrix products: torch's shape function supports only bf16, unlike its kernels."""
         a, b, *rest = args
         ends = rest[0] if rest else kwargs.get("offs")
         if not _is_ours(a) or a.dtype is torch.bfloat16:
@@ -352,9 +355,9 @@ class SimulatedDevice(ObservedDevice):
 
 
 def _refuse_to_read_for_users() -> None:
-    """Raise UnavailableError if user code reads a value, because its next actions may depend on it.
+    """Raise UnavailableError if user code reads a value, because the code may behave differently for the real value.
 
-    torch's optimizers and gradient scalers may read values: for zero they do what they usually do.
+    torch's optimizers and gradient scalers may read values: with 0 they take their usual path.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -372,7 +375,7 @@ def _is_ours(value: object) -> bool:
 
 
 def describe(values: Iterable[Any], question: list[object]) -> bool:
-    """Append everything that shapes depend on to `question`; return whether it contains a simulated tensor."""
+    """Append to `question` everything that determines result shapes; return whether any value is a simulated tensor."""
     is_ours = False
     for value in values:
         kind = type(value)
@@ -391,7 +394,7 @@ def describe(values: Iterable[Any], question: list[object]) -> bool:
 
 
 def _shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
-    """Return the operator's results according to torch, as `meta` tensors."""
+    """Return the operator's results as `meta` tensors, from torch's shape functions."""
     SimulatedTensor.working_out_shapes = True
     try:
         with _below_python():
@@ -410,7 +413,7 @@ def _adopted(result: Any) -> Any:
 
 
 def _learnt(result: Any, args: Arguments, kwargs: Options) -> _Answer:
-    """Return how the result can be created without calling torch's shape function again."""
+    """Return the cache entry from which later calls create the result without torch's shape function."""
     given = {tensor.untyped_storage()._cdata for tensor in tensors_in([*args, *kwargs.values()])}
     if isinstance(result, Tensor):
         position = next((position for position, value in enumerate(args) if value is result), None)
@@ -447,11 +450,11 @@ _VALUES = "_values_beside"
 
 
 class KnownValues:
-    """Computes the values of simulated tensors if they follow from known values."""
+    """The values of simulated tensors, as far as they follow from known values."""
 
     def __init__(self) -> None:
         self._lost: set[int] = set()
-        """Storages whose values were overwritten with unknown ones."""
+        """Storages whose known values were overwritten with unknown ones."""
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a simulated tensor; None if they are unknown."""
@@ -459,7 +462,7 @@ class KnownValues:
         return None if values is None or values.untyped_storage()._cdata in self._lost else values
 
     def follow(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Apply an operator to known values; it has returned the simulated `result`."""
+        """Compute the values of an operator's `result` if the values of all simulated arguments are known."""
         given = list(_simulated([*args, *kwargs.values()]))
         if not given and next(_simulated([result]), None) is None:
             return
@@ -473,7 +476,7 @@ class KnownValues:
             setattr(ours, _VALUES, real)
 
     def _forget(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Forget the values of everything that the operator has written to."""
+        """Forget the values of every tensor that the operator has written to."""
         if not func._schema.is_mutable:
             return
         named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | dict(kwargs)

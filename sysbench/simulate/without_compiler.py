@@ -1,4 +1,4 @@
-"""torch without its compiler and without symbolic shapes: importing these takes longer than simulating a step."""
+"""torch without its compiler and symbolic shapes, because importing them takes longer than simulating a step."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _OF_NUMBERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     },
     "torch.utils._sympy.functions": {"Max": max},
 }
-"""Functions that torch's shape functions call on sizes and comparisons, by module, for sizes that are ints."""
+"""By module: the functions that torch's shape functions call on sizes and comparisons, simplified for integers."""
 
 
 @contextmanager
 def without_compiler() -> Iterator[None]:
-    """In this context, keep torch from importing its compiler and sympy.
+    """Context manager that keeps torch from importing its compiler and sympy.
 
-    Optimizers and shape functions tell the compiler to skip them, and `torch._compile` imports it for this. Nothing is
-    compiled here, so they get a stand-in that does nothing. Shape functions compare sizes with functions that also
-    support symbols. Sizes are numbers here, so they get a stand-in that compares numbers, and imports the original for
-    everything else. At the end, everything is restored.
+    Optimizers and shape functions are marked to be skipped by the compiler, and `torch._compile` imports the compiler
+    for this. Nothing is compiled here, so a stand-in that does nothing replaces the compiler. To compare sizes, shape
+    functions call helpers that also support symbols. Sizes are integers here, so another stand-in compares integers,
+    and imports the original for everything else. On exit, everything is restored.
     """
     with _without_algebra():
         if _COMPILER in sys.modules:
@@ -49,7 +49,7 @@ def without_compiler() -> Iterator[None]:
         marked: list[Any] = []
 
         def disable(function: Callable[..., Any], recursive: bool = True, **_: object) -> Callable[..., Any]:
-            marked.append(function)  # `torch._compile` leaves what this returns on the function
+            marked.append(function)  # `torch._compile` stores the return value on the function
             return function
 
         stand_in: Any = ModuleType(_COMPILER)

@@ -1,4 +1,4 @@
-"""Inputs of a run: model sizes, the axis grammar, and one frozen spec per command.
+"""Inputs of a run: base classes of specs and run options, the axis grammar, model sizes, and known hardware.
 
-All defaults and help texts of the command line are defined only here.
+A spec is frozen. Its fields hold the defaults and the help texts of the command line.
 """

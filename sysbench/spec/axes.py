@@ -4,7 +4,7 @@
 `128,256`        a list
 `128-1024*2`     geometric: 128, 256, 512, 1024
 `10-50+10`       arithmetic: 10, 20, 30, 40, 50
-Lists and ranges mix: `64,128-512*2`. Order is kept and repeated values are dropped.
+Lists and ranges can be mixed: `64,128-512*2`. Order is kept; repeated values are dropped.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?:(?P<operator>[*+])(?P<step>
 def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tuple[int, ...]]:
     """Return a parser of integer axes whose values must lie in `minimum`..`maximum`, inclusive.
 
-    The parser takes text in the axis grammar, one integer, or an iterable of integers, and raises ValueError with one
-    line that says what is allowed.
+    The parser takes text in the axis grammar, one integer, or a list or tuple of integers. It raises ValueError with a
+    one-line message that states the allowed range.
     """
 
     def parse(value: object) -> tuple[int, ...]:
@@ -50,12 +50,15 @@ def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tu
 
 
 def axis(written: str) -> tuple[int, ...]:
-    """Return the whole numbers of an axis as written; raises ValueError for anything else."""
+    """Parse an axis of whole numbers; raises ValueError for any other text."""
     return _integers_of(written)
 
 
 def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, ...]]:
-    """Return a parser of axes over a closed set of names; an unknown name raises ValueError with the nearest one."""
+    """Return a parser of axes over the names in `allowed`.
+
+    The parser raises ValueError for an unknown name; the message suggests the nearest name.
+    """
     names = tuple(allowed)
 
     def parse(value: object) -> tuple[str, ...]:
@@ -69,7 +72,7 @@ def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, 
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """Return the words of a comma-separated axis, without duplicates."""
+    """Return the words of a comma-separated text, or of a list or tuple, without duplicates."""
     words = value.split(",") if isinstance(value, str) else _sequence(value)
     return _distinct(str(word).strip() for word in words)
 
@@ -78,14 +81,17 @@ Sizes = Annotated[tuple[int, ...], BeforeValidator(integers(1))]
 """An axis of positive integers."""
 
 Counts = Annotated[tuple[int, ...], BeforeValidator(integers(0))]
-"""An axis of integers from 0."""
+"""An axis of non-negative integers."""
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(texts)]
 """Words separated by commas."""
 
 
 def share(value: object) -> object:
-    """Convert `1%` or 0.01 to 0.01; raises ValueError for anything that is no number, and for 5, which may mean 5%."""
+    """Convert a text such as `1%` or `0.01` to a share; return other types unchanged.
+
+    Raises ValueError for other text, and for a number such as 5, which may mean 5%.
+    """
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -143,7 +149,7 @@ def _item(item: str, axis: str) -> Iterator[int]:
 
 
 def scalar(word: str) -> Scalar:
-    """Read one value: `true`, `false` and `none` are Python's constants, numbers are numbers, the rest is text."""
+    """Convert a word to a Python value: `true`, `false`, `none`, an int or a float; any other word remains a str."""
     constants: Mapping[str, Scalar] = {"true": True, "false": False, "none": None}
     if word.lower() in constants:
         return constants[word.lower()]

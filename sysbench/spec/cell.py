@@ -1,4 +1,4 @@
-"""Properties of a cell that the engine needs, whatever its command measures."""
+"""Base classes of cells and specs, with the properties that the engine uses for every command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CANONICAL = json.JSONEncoder(sort_keys=True)
 
 
 def devices(value: object) -> tuple[str, ...]:
-    """Parse comma-separated device names; raises ValueError for an invalid one."""
+    """Parse comma-separated device names; raises ValueError for an invalid name."""
     names = texts(value)
     for name in names:
         if not _DEVICE.fullmatch(name):
@@ -37,7 +37,7 @@ Devices = Annotated[tuple[str, ...], BeforeValidator(devices)]
 """An axis of devices."""
 
 Threads = Annotated[tuple[int, ...], BeforeValidator(integers(1, 4096))]
-"""An axis of CPU thread counts; the limit exceeds the number of cores of any machine of today."""
+"""An axis of CPU thread counts; the limit exceeds the core count of any current machine."""
 
 
 class RunCell(BaseModel):
@@ -49,7 +49,7 @@ class RunCell(BaseModel):
 
         @property
         def kind(self) -> str:
-            """The command that the cell belongs to."""
+            """Name of the command to which the cell belongs."""
 
     device: str
     threads: Size | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -59,23 +59,23 @@ class RunCell(BaseModel):
 
     @property
     def key(self) -> str:
-        """A short name, equal for equal cells in all runs; resume and compare match cells by it."""
+        """Short hash of the cell, equal for equal cells in all runs; resume and compare match cells by this key."""
         canonical = _CANONICAL.encode(self.model_dump(mode="json"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
     def simulated(self) -> str | None:
-        """The simulated GPU; None if a device of this machine is measured."""
+        """The simulated GPU; None if the cell is measured on a real device."""
         return None
 
     @property
     def against_ceiling(self) -> Precision | None:
-        """Precision of the matmul ceiling to compare results with, which is measured first; None if not needed."""
+        """Precision of the matmul ceiling that is measured before this cell, for comparison; None if not needed."""
         return None
 
     @property
     def needs_fresh_worker(self) -> bool:
-        """Whether leftovers of an earlier cell in the process (high-water marks, workspaces) would distort this one."""
+        """Whether the cell needs a new process: peaks and workspaces of earlier cells would distort its results."""
         return False
 
     @property
@@ -85,12 +85,12 @@ class RunCell(BaseModel):
 
     @property
     def worth_failing(self) -> bool:
-        """Whether running out of memory on a GPU is a useful result of this cell, with its allocation history."""
+        """Whether to run this cell even if it will not fit, because a failure on a GPU yields an allocation history."""
         return False
 
     @property
     def step(self) -> ModelCell | None:
-        """The Transformer training step that the cell runs; None for other cells."""
+        """The Transformer training step that the cell runs; None if it runs none."""
         return None
 
     @property
@@ -100,46 +100,47 @@ class RunCell(BaseModel):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of that step that run, in order."""
+        """The phases of the training step that run, in order; empty without a training step."""
         return self.step.phases if self.step is not None else ()
 
     @property
     def is_first_step(self) -> bool:
-        """Whether it is the first step, before which the optimizer has no state."""
+        """Whether the measured step is the very first one, before which the optimizer has no state."""
         return False
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Values that increase the cell's memory when they grow; empty for cells of fixed size."""
+        """Sizes that increase the cell's memory when they grow; empty for cells of fixed size."""
         return ()
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Properties in which two cells must agree for their extents to be comparable."""
+        """Properties that two cells must share for their extents to be comparable."""
         return ()
 
     @property
     def title(self) -> str:
-        """The cell in a few words: the values with the largest effect on its memory."""
+        """Short description of the cell: the values with the largest effect on its memory."""
         return self.key
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return the reason why this cell cannot run, in one line, or None if it can.
+        """Return a one-line reason why this cell cannot run, or None if it can.
 
-        `device` is the kind of device; if it is None (unknown), only problems on every device are reported.
+        `device` is the type of the device. If it is unknown (None), only problems that exist on every device are
+        reported.
         """
         return None
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return the reason why this combination does not exist, or None if it does.
+        """Return why this type of device does not support the cell's combination of options; None if it does.
 
-        Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
+        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep still run.
         """
         return None
 
 
 def threads_problem(cell: RunCell, device: DeviceType | None) -> str | None:
-    """Return the reason why a thread count has no meaning on this kind of device, or None if it has."""
+    """Return the reason why `threads` cannot be set for this type of device, or None if it can."""
     if cell.threads is None or device in (None, "cpu"):
         return None
     return f"--threads sets how many threads compute on a CPU; on {device} leave it out, or add --device cpu"
@@ -154,11 +155,11 @@ class RunSpec(BaseModel):
 
         @property
         def kind(self) -> str:
-            """The command that the spec belongs to."""
+            """Name of the command to which the spec belongs."""
 
     @property
     def called(self) -> str | None:
-        """The call in the user's program that measured it; None for runs of the command line."""
+        """The sysbench call in the user's program that started the run; None for runs from the command line."""
         return None
 
     def cells(self) -> Iterator[Any]:

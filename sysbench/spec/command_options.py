@@ -1,9 +1,9 @@
-"""Converts the fields of specs to command-line options, and given options back to specs.
+"""Conversion of a spec's fields to command-line options, and of given options to values of the fields.
 
-Default, help text and validation of a field stay in the spec; this module only adds the spelling on the command
-line. A command is a function of finished specs: `@command_options(TimeSpec, RunOptions)` on `def time(spec,
-options)`. Experiments use the same long names of options: `d-model`, `bf16`, `heat-map`. A finished spec also
-determines the command line that repeats a run.
+Default, help text and validation of a field stay in the spec; this module adds only the spelling on the command line.
+A command is a function of the given options: `@command_options(TimeSpec, TimeOptions)` on `def time(spec_given,
+options_given)`. Experiment files use the same long names of options: `d-model`, `bf16`, `heat-map`. In the other
+direction, `command_line` returns the command line that reproduces a spec.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ __all__ = ["Given", "command_options", "given", "option_name", "validated"]
 
 
 def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a function of `(Given, Given, …)`, one per spec, with the command-line options of the specs' fields."""
+    """Return a decorator that gives a command the options defined by the fields of `specs`.
+
+    The decorated function receives one `Given` for each spec, in order.
+    """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -48,7 +51,10 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
 
 
 def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[Given]:
-    """Parse the words after `command` into the options of each of `specs`; raises UsageError as the command would."""
+    """Parse the words after `command`; return the given options of each spec, in order.
+
+    Raises UsageError for the same errors as the command itself.
+    """
     found: list[Given] = []
 
     @command_options(*specs)
@@ -67,7 +73,7 @@ def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[G
 
 
 def explained(error: Exception) -> str | None:
-    """Return a usage error of Typer's as one line, with the nearest option; None for any other error."""
+    """Return a one-line message for a Typer usage error, suggesting the nearest option; None for any other error."""
     # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
     format_message: Any = getattr(error, "format_message", None)
     if not callable(format_message):
@@ -128,7 +134,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
 
 
 def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, str], list[str]]:
-    """Complete a field's value for a shell, with the function that the command line registered."""
+    """Return a function that completes a field's value in a shell, using the callback in the Typer context."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         offered: list[str] = ctx.obj(ctx.info_name, model, field, incomplete, ctx.params) if ctx.obj else []
@@ -138,7 +144,6 @@ def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, s
 
 
 def _kind_of(option: Option) -> Any:
-    """Return the type of an option's words."""
     return list[str] if option.repeated else tuple[str, str] if option.pair else str
 
 
@@ -153,9 +158,9 @@ def _shorthand(field: str, value: str) -> str:
 
 
 def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
-    """Return the given arguments of one spec; a shorthand adds its value to its field's axis.
+    """Return the given options of one spec; a shorthand adds its value to the axis of its field.
 
-    Raises UsageError if an option has taken the next option for its value: `--json --plan`.
+    Raises UsageError if an option has consumed the next option as its value: `--json --plan`.
     """
     given: Given = {}
     for name, field in model.model_fields.items():
@@ -193,10 +198,10 @@ _PLANS_ONLY = frozenset({("time", "simulate")})
 
 @dataclass(frozen=True)
 class Key:
-    """Definition of one long option name."""
+    """One long option name, with the field that the option sets."""
 
     field: str
-    """Whether it belongs to the spec, or otherwise to the options."""
+    """Name of the field that the option sets."""
     model: type[BaseModel]
     """The spec or options class that has the field."""
     info: FieldInfo
@@ -205,18 +210,18 @@ class Key:
 
     @property
     def switch(self) -> bool:
-        """Whether it is a switch without a value."""
+        """Whether the option is a switch, which takes no value."""
         return self.stands_for is not None or self.info.annotation is bool
 
     @property
     def is_file(self) -> bool:
-        """Whether it names a file that the command writes."""
+        """Whether the value of the option is a path of a file that the command writes."""
         return Path in get_args(self.info.annotation)
 
 
 @cache
 def keys_of(kind: Kind) -> Mapping[str, Key]:
-    """Return all options of this command in an experiment, those of the spec first."""
+    """Return the options of this command that an experiment may set, by long name; options of the spec come first."""
     command = measuring(kind)
     keys: dict[str, Key] = {}
     for model in (command.spec_class, command.options_class):
@@ -232,14 +237,17 @@ def keys_of(kind: Kind) -> Mapping[str, Key]:
 
 
 def long_name(model: type[BaseModel], field: str) -> str:
-    """Name of an option without leading dashes; for a positional argument, the name of its field."""
+    """Return the name of an option without leading dashes; for a positional argument, the name of its field."""
     if option_of(model.model_fields[field]).positional:
         return field
     return option_name(model, field).removeprefix("--")
 
 
 def command_line(spec: RunSpec) -> str:
-    """Return the shortest command line with the same cells, without defaults; for a user's program, return its call."""
+    """Return the command line that reproduces a spec, without options that have their defaults.
+
+    For a run from a user's program, return the sysbench call instead.
+    """
     return spec.called or shlex.join(["sysbench", spec.kind, *_words(spec)])
 
 
@@ -259,7 +267,7 @@ def _words(spec: BaseModel) -> Iterator[str]:
 
 
 def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]:
-    """Yield the values of a repeated option one after the other."""
+    """Return the values of a repeated option one by one; entries of a mapping become NAME=VALUE."""
     return [f"{name}={_word(each)}" for name, each in value.items()] if isinstance(value, Mapping) else value
 
 

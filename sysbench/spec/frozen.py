@@ -1,4 +1,4 @@
-"""Base class and checks of events, records and their parts."""
+"""Base class of events, records and their parts, and a check of list lengths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """Base of immutable data classes with validation."""
+    """Base class of immutable pydantic models; rejects unknown fields, infinities and NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, allow_inf_nan=False)
 
@@ -17,7 +17,7 @@ Columns = TypeVar("Columns", bound=Frozen)
 
 
 def of_one_length(columns: Columns, *names: str) -> Columns:
-    """Return the object; raises ValueError unless these lists in it have equal length."""
+    """Return `columns`; raises ValueError if its lists with these names differ in length."""
     lengths = {name: len(getattr(columns, name)) for name in names}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{length} {name}" for name, length in lengths.items())

@@ -2,7 +2,7 @@
 
 A device that is not in `profiles/hardware` or in the user's own directory is unknown. There is no default and no guess
 by similarity: an H100 PCIe is not an H100 SXM, and a MIG slice of either is neither. `sysbench calibrate` writes files
-to the user's directory; for a device requested by name (`--simulate`), these take precedence.
+to the user's directory. For a device requested by name (`--simulate`), the user's file takes precedence.
 """
 
 from __future__ import annotations
@@ -34,25 +34,23 @@ PACKAGE = Path(__file__).parent.parent
 
 
 def directory(kind: Literal["hardware", "hosts", "runs"]) -> Path:
-    """Return the directory of these profiles: inside an installed package, or at the top of a checkout."""
+    """Return the directory of built-in profiles, in an installed package or at the top of a checkout."""
     return _directory(PACKAGE, kind)
 
 
-@cache  # every cell of a log asks
+@cache  # called for every cell of a log
 def _directory(package: Path, kind: str) -> Path:
     installed = package / "profiles" / kind
     return installed if installed.is_dir() else package.parent / "profiles" / kind
 
 
 def user_directory() -> Path:
-    """Directory of the user's own device files: `sysbench/hardware` in the configuration directory (XDG)."""
+    """Return the directory of the user's own device files: `sysbench/hardware` in the configuration directory (XDG)."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sysbench" / "hardware"
 
 
 SAME_MEMORY_SHARE = 0.1
-"""Memory sizes that differ by less belong to the same GPU model with a different driver: ECC and reserves take 1 to 5
-%.
-"""
+"""Memory sizes that differ by less belong to the same GPU model: ECC and driver reserves take 1 to 5 %."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
 _MARKETED = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
@@ -72,14 +70,14 @@ class _Frozen(BaseModel):
 
 
 class Peak(_Frozen):
-    """The theoretical peak rate of the hardware."""
+    """The theoretical peak rate of a device."""
 
     flops_per_s: float
     source: str
 
 
 class Ceiling(_Frozen):
-    """The highest measured rate of a large matrix product on such a GPU."""
+    """The highest measured rate of a large matrix product on a device."""
 
     matmul_flops_per_s: PositiveFloat
     source: str = Field(min_length=1)
@@ -90,17 +88,17 @@ Basis = Literal["calibrated", "measured elsewhere", "borrowed", "data sheet"]
 
 
 class Rate(_Frozen):
-    """A constant of the time model."""
+    """A constant of the time model, with its uncertainty and origin."""
 
     value: PositiveFloat
     spread: float = Field(ge=0)
-    """Standard deviation of its logarithm: 0.05 is about 5 %."""
+    """Standard deviation of the logarithm of `value`: 0.05 is about 5 %."""
     source: str = Field(min_length=1)
     basis: Basis
 
 
 class Calibration(_Frozen):
-    """The machine on which `sysbench calibrate` measured the rates of a file."""
+    """The device and software with which `sysbench calibrate` measured the rates of a file."""
 
     device: str = Field(min_length=1)
     """Name that the device reports."""
@@ -110,10 +108,10 @@ class Calibration(_Frozen):
 
 
 class Hardware(_Frozen):
-    """A device with all known properties."""
+    """All known properties of a device."""
 
     slug: str
-    """Its name for `--simulate`, and the name of its file."""
+    """Name of the device for `--simulate`, and stem of its file name."""
     title: str
     names: tuple[str, ...] = ()
     """All names under which drivers report this device and no other."""
@@ -124,12 +122,13 @@ class Hardware(_Frozen):
     memory_bandwidth_bytes_per_s: PositiveFloat | None = None
     l2_bytes: PositiveInt | None = None
     source: str = ""
-    """Source of the rates."""
+    """Source of the data-sheet values."""
     peak_flops_per_s: dict[Precision, PositiveFloat] = Field(default_factory=dict)
     """Peak rates by precision: dense, with products accumulated in fp32. `fp32` is the rate of the ordinary cores.
 
     Precisions without hardware units are left out."""
     measured: dict[Precision, Ceiling] = Field(default_factory=dict)
+    """Measured matmul ceilings by precision."""
     sms: PositiveInt | None = None
     """Streaming multiprocessors."""
     synchronous: bool = False
@@ -139,16 +138,16 @@ class Hardware(_Frozen):
     rates: dict[str, Rate] = Field(default_factory=dict)
     """Constants for predicted times; `sysbench.predict.rates` describes each."""
     calibration: Calibration | None = None
-    """Measured ceilings by precision; None if not measured."""
+    """Origin of the rates in a file written by `sysbench calibrate`; None for other files."""
 
 
 def known() -> tuple[Hardware, ...]:
-    """All GPUs with a data sheet, by slug."""
+    """Return all GPUs with a built-in data sheet, sorted by slug."""
     return _read_all(directory("hardware"))
 
 
 def read(file: Path) -> Hardware:
-    """Read a device file of the user; raises LogError if it is invalid."""
+    """Read a user's device file; raises LogError if the file is invalid."""
     try:
         return Hardware(slug=file.stem, **tomllib.loads(file.read_text(encoding="utf-8")))
     except ValidationError as error:
@@ -160,10 +159,10 @@ def read(file: Path) -> Hardware:
 
 
 def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
-    """Return the hardware that reports itself as `device_name`, or None.
+    """Return the hardware whose driver reports `device_name`, or None.
 
-    Some different cards share one name and are distinguished by `memory_bytes`. The result is None if that matches none
-    of them, or if it is missing and there are several.
+    Some cards share one name and are told apart by `memory_bytes`. For such a name, the result is None if
+    `memory_bytes` is missing or matches none of the cards.
     """
     return _found(directory("hardware"), device_name, memory_bytes)
 
@@ -181,21 +180,21 @@ def _own_files() -> dict[str, Path]:
 
 
 def described(slug: str) -> Hardware | None:
-    """Return the hardware with exactly this slug, preferring the user's file to the built-in one; None if there is
-    none.
+    """Return the hardware with exactly this slug; None if there is none.
 
-    Raises LogError if the user's file is not a valid device description.
+    The user's file takes precedence over the built-in one. Raises LogError if the user's file is not a valid device
+    description.
     """
     file = _own_files().get(slug)
     return read(file) if file else next((hardware for hardware in known() if hardware.slug == slug), None)
 
 
 def named(name: str) -> Hardware:
-    """Return the hardware with this name, or unnamed hardware of a memory size such as `24GiB`.
+    """Return the hardware with this name; for a memory size such as `24GiB`, a generic GPU with that much memory.
 
-    The name is a slug, a driver's name, or any unambiguous part of either: `h100-80gb`, `H100 SXM`, `4090`. A user's
-    file takes precedence over the built-in one. Raises UsageError for an unknown or ambiguous name, and LogError if
-    the user's file is not a valid device description.
+    The name is a slug, a name reported by the driver, or any unambiguous part of either: `h100-80gb`, `H100 SXM`,
+    `4090`. A user's file takes precedence over the built-in one. Raises UsageError for an unknown or ambiguous name,
+    and LogError if the user's file is not a valid device description.
     """
     plain = name.strip().lower()
     if (exactly := described(plain)) is not None:
@@ -219,9 +218,9 @@ def named(name: str) -> Hardware:
 
 
 def gpus(value: object) -> tuple[str, ...]:
-    """Parse GPUs and memory sizes such as `h100,24GiB`, for pydantic; raises ValueError for unknown ones.
+    """Parse names of GPUs and memory sizes, such as `h100,24GiB`, into slugs; raises ValueError for unknown ones.
 
-    Names become slugs, so that a cell does not depend on the spelling.
+    With slugs, a cell does not depend on how the user has spelled a name.
     """
     try:
         return texts([named(name).slug for name in texts(value)])
@@ -230,7 +229,10 @@ def gpus(value: object) -> tuple[str, ...]:
 
 
 def _gpus(value: object, info: ValidationInfo) -> tuple[str, ...]:
-    """Accept any slug: the device may have been calibrated elsewhere, and a run can be read without its file."""
+    """Parse names of GPUs as `gpus` does, but accept any slug in a stored spec.
+
+    The GPU may have been calibrated on another machine, so that its file is missing here.
+    """
     return texts(value) if info.context == STORED else gpus(value)
 
 
@@ -239,28 +241,28 @@ Gpus = Annotated[tuple[str, ...], BeforeValidator(_gpus)]
 
 
 def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
-    """Return the slug of a device: that of its data sheet, otherwise its name in lower case."""
+    """Return the slug of a device: that of its data sheet, otherwise one derived from its name."""
     known_so = find(device_name, memory_bytes)
     return known_so.slug if known_so else re.sub(r"[^a-z0-9]+", "-", device_name.casefold()).strip("-") or "device"
 
 
 def _could_be_called(name: str, hardware: Hardware) -> bool:
-    """Whether the name of the GPU has every term and every memory size of `name`."""
+    """Whether the names of the hardware contain every term of `name`, and its memory matches every size in `name`."""
     own = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
-    # What is sold as 80 GB, or as 141 GB, is about as many GiB.
+    # A GPU that is sold with 80 GB, or with 141 GB, has about as many GiB.
     sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED.finditer(name.lower())]
     its_own = all(_same_memory(hardware.memory_bytes, size_bytes) for size_bytes in sizes_bytes)
     return bool(_terms(name)) and _terms(name) <= own and its_own
 
 
 def _terms(name: str) -> frozenset[str]:
-    """Return the terms of a name that distinguish GPU models: `h100` and `sxm`, without manufacturer and memory."""
+    """Return the terms of a name that distinguish GPU models: `h100` and `sxm`, but no manufacturer or memory."""
     apart = _APART.sub(r" \1 ", _MARKETED.sub(" ", name.lower()))
     return frozenset(re.findall(r"[a-z0-9.]+", apart)) - _EVERYBODYS
 
 
 def peak(hardware: Hardware, precision: Precision) -> Peak | None:
-    """Return the theoretical peak at this precision; None if unknown, or if the hardware has no units for it."""
+    """Return the theoretical peak at this precision; None if unknown, or if the device has no hardware units for it."""
     flops_per_s = hardware.peak_flops_per_s.get(precision)
     return Peak(flops_per_s=flops_per_s, source=hardware.source) if flops_per_s is not None else None
 
@@ -281,7 +283,7 @@ def _by_plain_name(directory: Path) -> dict[str, list[Hardware]]:
 
 
 def _plain(name: str) -> str:
-    """Normalise a name for comparison: drivers before 510 omit the manufacturer."""
+    """Normalise a device name for comparison; removes the manufacturer, which drivers before 510 do not report."""
     return " ".join(name.split()).casefold().removeprefix("nvidia ")
 
 

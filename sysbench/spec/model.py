@@ -1,4 +1,4 @@
-"""Model sizes, the axes common to all commands that run a Transformer, and the cells they expand to."""
+"""Model sizes, the axes common to all commands that run a Transformer, and the cells that these axes expand to."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ModelShape(BaseModel):
         return self.d_model // self.heads
 
     def problem(self) -> str | None:
-        """Return the reason why this shape is invalid, in one line, or None if it is valid."""
+        """Return a one-line reason why this shape is invalid, or None if it is valid."""
         if self.d_model % self.heads:
             fits = [heads for heads in range(1, self.d_model + 1) if self.d_model % heads == 0]
             nearest = min(fits, key=lambda heads: abs(heads - self.heads))
@@ -111,7 +111,7 @@ RANKS = "Several ranks"
 
 
 def precision_problem(precision: Precision, device: DeviceType) -> str | None:
-    """Return the reason why a kind of device does not have a precision, or None if it does."""
+    """Return the reason why a type of device does not support a precision, or None if it does."""
     if precision == "fp16" and device == "cpu":
         return "--precision fp16 is not supported on the CPU, which would emulate it; use bf16 there, or --device cuda"
     if precision == "tf32" and device != "cuda":
@@ -120,9 +120,9 @@ def precision_problem(precision: Precision, device: DeviceType) -> str | None:
 
 
 class GridCell(RunCell):
-    """One point of a grid: a model, an input, and how the step is computed.
+    """One point of a grid: a model, an input, and the way in which the step is computed.
 
-    Each command has its own subclass, identified by `kind`, which adds its own axes.
+    Each command has its own subclass, identified by `kind`, which adds the command's own axes.
     """
 
     size: str
@@ -135,8 +135,8 @@ class GridCell(RunCell):
     optimizer: Optimizer
     seed: Seed
     ranks: Size = Field(default=1, exclude_if=lambda value: value == 1)
-    """Number of processes that take the step together. Cells of one rank are stored without it and without `strategy`,
-    so that keys of older runs stay valid.
+    """Number of processes that compute the step together. Cells with one rank are stored without `ranks` and
+    `strategy`, so that keys of older runs stay valid.
     """
     strategy: Strategy | None = Field(default=None, exclude_if=lambda value: value is None)
     """How the model is distributed over the ranks; None for one rank."""
@@ -163,7 +163,7 @@ class GridCell(RunCell):
 
     @property
     def computed_in(self) -> Precision:
-        """The format in which matrix products are computed."""
+        """The number format in which matrix products are computed."""
         return "bf16" if self.param_dtype == "bf16" and self.precision in ("fp32", "tf32") else self.precision
 
     @property
@@ -173,21 +173,24 @@ class GridCell(RunCell):
 
     @property
     def batches(self) -> int:
-        """Number of different micro-batches in one step of all ranks: with tensor parallelism, all ranks share one."""
+        """Number of different micro-batches in one step of all ranks.
+
+        With tensor parallelism, all ranks work on the same micro-batch.
+        """
         return self.grad_accum * (1 if self.strategy == "tp" else self.ranks)
 
     def occurrences(self, phase: str) -> int:
-        """Return the number of runs of a phase per step: forward, loss and backward once for each micro-batch."""
+        """Return how often a phase runs per step: forward, loss and backward run once for each micro-batch."""
         return 1 if phase in ("zero_grad", "optimizer") else self.grad_accum
 
     @property
     def ranks_refused(self) -> str | None:
-        """Return the reason why the cell cannot have several ranks, whatever their number; None if it can."""
+        """Reason why the cell cannot have several ranks, regardless of how many; None if it can."""
         return f"sysbench {self.kind} runs one process"
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Values that increase the cell's memory when they grow."""
+        """Sizes that increase the cell's memory when they grow."""
         shape = self.shape
         if shape is None:
             return (self.ctx, self.batch)
@@ -195,7 +198,7 @@ class GridCell(RunCell):
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Properties in which two cells must agree for their extents to be comparable."""
+        """Properties that two cells must share for their extents to be comparable."""
         own = () if self.own is None else (self.own.model_dump_json(),)
         ranks = (
             ()
@@ -212,20 +215,20 @@ class GridCell(RunCell):
 
     @property
     def own(self) -> OwnModel | None:
-        """The user's model; None for the built-in Transformer."""
+        """The user's own model; None for the built-in Transformer."""
         return self.model if isinstance(self.model, OwnModel) else None
 
     @property
     def title(self) -> str:
-        """The cell in a few words: the values with the largest effect on its memory."""
+        """Short description of the cell: the values with the largest effect on its memory."""
         accumulated = f" × {self.grad_accum}" if self.grad_accum > 1 else ""
         return f"{self.size}, ctx {self.ctx}, batch {self.batch}{accumulated}"
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return the reason why this cell cannot run, in one line, or None if it can.
+        """Return a one-line reason why this cell cannot run, or None if it can.
 
-        `device` is the kind of device; if it is None (unknown), only problems on every device are reported. A
-        simulation is of CUDA, wherever it runs.
+        `device` is the type of the device. If it is unknown (None), only problems that exist on every device are
+        reported. A simulated cell is checked for CUDA, whatever the device.
         """
         device = "cuda" if self.simulated else device
         elsewhere = precision_problem(self.precision, device) if device else None
@@ -238,9 +241,9 @@ class GridCell(RunCell):
         return self.model.problem() or elsewhere or alone or threads_problem(self, device) or ranks_problem(self)
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return the reason why this combination of attention, precision and device does not exist, or None if it does.
+        """Return why the device does not support this combination of attention and precision; None if it does.
 
-        Unlike `problem`, this makes one cell of a sweep `invalid` and lets the others run.
+        Unlike a `problem`, this only makes the cell `invalid`; the other cells of a sweep still run.
         """
         device = "cuda" if self.simulated else device
         if self.attention in ("efficient", "cudnn") and device != "cuda":
@@ -255,23 +258,23 @@ class GridCell(RunCell):
 
 
 class ModelCell(GridCell):
-    """A cell whose step is a fixed sequence of phases."""
+    """A cell whose step is the fixed sequence of phases of its mode."""
 
     mode: Mode
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Properties in which two cells must agree for their extents to be comparable."""
+        """Properties that two cells must share for their extents to be comparable."""
         return (self.mode, *super().likeness)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of this cell's mode, in order."""
+        """The phases of the cell's mode, in order."""
         return PHASES_OF[self.mode]
 
     @property
     def step(self) -> ModelCell:
-        """The cell whose training step runs, which is this one."""
+        """The training step that the cell runs: the cell itself."""
         return self
 
 
@@ -290,7 +293,7 @@ BUILT_IN_ATTENTION: tuple[Attention, ...] = get_args(Attention)[:-1]
 
 
 class ModelSpec(RunSpec):
-    """The axes of a run of Transformers; each field is a tuple of values, and the run is their product."""
+    """The axes of a run of Transformers, each a tuple of values; the cells of the run are the product of all axes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 
@@ -482,12 +485,12 @@ class ModelSpec(RunSpec):
 
     @property
     def distributes(self) -> bool:
-        """Whether a model is distributed over ranks."""
+        """Whether the run has cells with several ranks."""
         return max(self.ranks) > 1
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
-        """The strategies of cells of several ranks."""
+        """The strategies of cells with several ranks; default: ddp."""
         return self.strategy or ("ddp",)
 
     @property
@@ -528,7 +531,10 @@ class ModelSpec(RunSpec):
         return self
 
     def grid(self) -> Iterator[dict[str, Any]]:
-        """Yield the fields of every grid point, models outermost, so that cells of one model follow each other."""
+        """Yield the fields of every grid point.
+
+        On a given device and number of ranks, all points of one model are adjacent.
+        """
         for (
             device,
             threads,
@@ -568,7 +574,6 @@ class ModelSpec(RunSpec):
             }
 
     def _models(self) -> Iterator[tuple[str, ModelShape | OwnModel]]:
-        """Yield every model with its name."""
         if not self.model:
             yield from self._shapes().items()
             return
@@ -593,7 +598,7 @@ class ModelSpec(RunSpec):
             yield " ".join(named), own
 
     def _shapes(self) -> dict[str, ModelShape]:
-        """Return shapes by name: each named size, with explicitly given dimensions replacing its own."""
+        """Return model shapes by label: each named size, with dimensions given by the user replacing its own."""
         given = {name: values for name in ("d_model", "d_ff", "layers", "heads") if (values := getattr(self, name))}
         labelled: dict[str, ModelShape] = {}
         for size, vocab in itertools.product(self.size, self.vocab):

@@ -1,4 +1,7 @@
-"""How a spec's field appears on the command line; the field itself holds the default and the help text."""
+"""The marker that turns a spec's field into a command-line option.
+
+The field itself holds the default and the help text.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from dataclasses import dataclass
 class Option:
     """Marks a field as a command-line option.
 
-    `flags` are its spellings, the preferred one first (default: the field's name with dashes), `metavar` is the
-    placeholder of its value, `panel` the heading under which it is listed, and `shorthands` are flags without a
-    value that set one: `{"--bf16": "bf16"}`. A `positional` option needs no flag. A `repeated` option may be given
-    several times, or as several arguments: its field gets a list of words; a `pair` takes the next two words,
-    whatever they are. `values` are completions for a shell, if the field's type does not list them.
+    flags       spellings, the preferred one first; default: the field's name with dashes
+    metavar     placeholder for the value in the help
+    panel       heading in the help under which the option is listed
+    shorthands  flags without a value, each short for one value of the option: `(("--bf16", "bf16"),)`
+    positional  the option is an argument without a flag
+    repeated    the option may be given several times, or as several arguments; its field gets a list of words
+    pair        the option takes the next two words, even if they look like options
+    values      completions for a shell, if the type of the field does not list them
     """
 
     flags: tuple[str, ...] = ()
@@ -68,5 +74,5 @@ CALLED_ELSEWHERE: Mapping[str, str] = {
 
 
 def flag_of(field: str) -> str:
-    """The long flag of a field: `d_model` is `--d-model`."""
+    """Return the long flag of a field: `--d-model` for `d_model`."""
     return "--" + field.replace("_", "-")

@@ -1,7 +1,6 @@
-"""Models that the user names: the location of their code, their constructor's arguments, and their inputs.
+"""The user's own models: the location of their code, the arguments of their constructors, and their inputs.
 
-Nothing is imported here: a spec that is read back only names code. `sysbench.lab.own_model` imports it, in the
-worker.
+This module imports no user code: a spec only names code, and `sysbench.lab.own_model` imports it in the worker.
 """
 
 from __future__ import annotations
@@ -32,7 +31,10 @@ DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 
 
 def code(value: str) -> str:
-    """Return `package.module:attribute` or `path/to/file.py:attribute`; raises ValueError for anything else."""
+    """Return `value` if it is a reference to code: `package.module:attribute` or `path/to/file.py:attribute`.
+
+    Raises ValueError for any other form.
+    """
     if _MODULE.fullmatch(value) or _FILE.fullmatch(value):
         return value
     written = value if ":" in value else f"{value}:NAME"
@@ -47,7 +49,7 @@ def _targets(value: object) -> tuple[str, ...]:
 
 
 def _arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
-    """Parse words such as `layers=12,24` and `norm=rms` into the values of each argument."""
+    """Parse words such as `layers=12,24` and `norm=rms` into the values of each argument, by name."""
     if isinstance(value, dict):
         return value
     found: dict[str, tuple[Scalar, ...]] = {}
@@ -61,7 +63,7 @@ def _arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
 
 
 def _scalars(written: str) -> tuple[Scalar, ...]:
-    """Parse numbers by the axis grammar, otherwise words; `true`, `false` and `none` become Python's constants."""
+    """Parse the values of one argument: an axis of whole numbers, or comma-separated words converted by `scalar`."""
     try:
         return axis(written)
     except ValueError:
@@ -69,9 +71,9 @@ def _scalars(written: str) -> tuple[Scalar, ...]:
 
 
 class DescribedInput(BaseModel):
-    """One input of a model: `tokens=int64[B,T]<vocab` is the argument `tokens`, integers below the vocabulary.
+    """One input of a model: `tokens=int64[B,T]<vocab` is the argument `tokens`, integers below the vocabulary size.
 
-    Without a name it is the next positional argument. Sizes are numbers, `B` for the batch and `T` for the context.
+    An input without a name is the next positional argument. Each size is a number, `B` (batch) or `T` (context length).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -98,7 +100,7 @@ def _described(value: object) -> tuple[object, ...]:
 
 
 def described(word: str) -> DescribedInput:
-    """Parse one description; raises ValueError that says what is allowed."""
+    """Parse the description of one input; raises ValueError with the expected form."""
     found = _INPUT.fullmatch(word.replace(" ", ""))
     if found is None:
         raise ValueError(
@@ -145,15 +147,15 @@ class OwnModel(BaseModel):
     loss: str | None
     """A function `(output)` or `(output, inputs)` that computes the loss."""
     directory: str
-    """Directory from which its code is imported."""
+    """Directory from which the model's code is imported."""
 
     def __hash__(self) -> int:
-        """Equal models have equal fields; a dict cannot be hashed."""
+        """Return the hash of the model's JSON form, because its dictionaries cannot be hashed."""
         return hash(self.model_dump_json())
 
     @property
     def title(self) -> str:
-        """The model's name without its location: `GPT`, or the directory of a config."""
+        """The model's name without its location: the class or factory (`GPT`), or the directory of a config."""
         if self.target.startswith(HUGGING_FACE):
             path = Path(self.target.removeprefix(HUGGING_FACE))
             return (path.parent if path.suffix == ".json" and path.parent.name else path).name
@@ -161,12 +163,15 @@ class OwnModel(BaseModel):
 
     @property
     def config(self) -> Path:
-        """The config of a Hugging Face model."""
+        """Path of the config file of a Hugging Face model."""
         path = Path(self.directory) / self.target.removeprefix(HUGGING_FACE)
         return path / "config.json" if path.is_dir() else path
 
     def problem(self) -> str | None:
-        """Return one line if a file, or the name in it, does not exist; None if both do, or only an import can tell."""
+        """Return a one-line message if a file of the user, or the name in it, does not exist, otherwise None.
+
+        Files are parsed, not run. Names that only an import can find are not checked.
+        """
         for option, target in (("--model", self.target), ("--inputs", self.inputs), ("--loss", self.loss)):
             where, _, attribute = (target or "").rpartition(":")
             path = Path(self.directory) / (where if where.endswith(".py") else f"{where.replace('.', '/')}.py")
@@ -183,9 +188,9 @@ class OwnModel(BaseModel):
 
 @lru_cache(maxsize=16)  # all cells of a run name the same few files
 def _unbound(name: str, where: str, path: Path, _modified_ns: int) -> str | None:
-    """Return one line if the file is not valid Python, or binds `name` nowhere. The file is parsed, but not run.
+    """Return a one-line message if the file is not valid Python, or binds `name` nowhere; otherwise None.
 
-    Returns None if only an import can tell, because the file binds names dynamically.
+    The file is parsed, not run. Also returns None if the file binds names dynamically, so that only an import can tell.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes, which the import reports

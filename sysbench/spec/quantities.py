@@ -1,7 +1,7 @@
 """Types of numbers in specs, events and records: finite, and within a plausible range.
 
-Every file is checked against these types when it is read, so that computations need no checks: no NaN, no infinity, no
-overflow of a product or a sum. A number that may be infinite or NaN as a measured result is a `Number`.
+Every file is checked against these types when it is read, so computations need no checks of their own: there is no
+NaN, no infinity, and no overflow of a product or a sum. A measured result that may be infinite or NaN is a `Number`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several ranks for one training step: how many processes, and how the model is distributed over them."""
+"""Training steps on several ranks: the number of processes, and the distribution of the model over them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ShardDtype = Literal["fp32", "bf16"]
 
 
 def _reshards(value: object) -> tuple[str | int, ...]:
-    """Parse `on,off,4`; raises ValueError for anything else."""
+    """Parse a list such as `on,off,4`; raises ValueError for any other word."""
     words = texts(value)
     for word in words:
         if word not in ("on", "off") and not (word.isdecimal() and int(word) > 1):
@@ -69,9 +69,9 @@ def points(
     knobs: Mapping[str, Sequence[object]],
     accumulations: Sequence[int] = (1,),
 ) -> Iterator[dict[str, Any]]:
-    """Yield the fields of cells for these numbers of ranks, strategies, values of `KNOBS`, and micro-batches per step.
+    """Yield the fields of a cell for every valid combination of ranks, strategy, values of `KNOBS`, and micro-batches.
 
-    One rank has no strategy, and a strategy has only its own knobs; `no_sync` needs several micro-batches.
+    A single rank has no strategy, a strategy has only its own knobs, and `no_sync` needs several micro-batches.
     """
     for each in ranks:
         for strategy, grad_accum in itertools.product(strategies if each > 1 else (None,), accumulations):
@@ -86,7 +86,7 @@ def points(
 
 
 def knobs_problem(strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[object]]) -> str | None:
-    """Return the reason why one of the given knobs fits none of the strategies, or None."""
+    """Return an error message if one of the given knobs applies to none of the strategies, otherwise None."""
     for name, values in knobs.items():
         if values and not set(KNOBS[name]) & set(strategies):
             return (
@@ -96,9 +96,9 @@ def knobs_problem(strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[o
 
 
 def layout(strategy: Strategy | None, ranks: int) -> tuple[int, int]:
-    """Return (replicas, shards): how many copies of the model there are, and over how many ranks each is split.
+    """Return (replicas, shards): the number of copies of the model, and the number of ranks that share each copy.
 
-    HSDP shards within a node of 8 ranks, and over half of the ranks if there is no more than one node.
+    HSDP shards over the 8 ranks of a node; if there is only one node, over half of its ranks.
     """
     match strategy:
         case "fsdp2" | "tp":
@@ -110,14 +110,14 @@ def layout(strategy: Strategy | None, ranks: int) -> tuple[int, int]:
 
 
 def ranks_problem(cell: GridCell) -> str | None:
-    """Return the reason why the cell cannot be one of several ranks, in one line, or None if it can."""
+    """Return a one-line reason why the cell cannot run on its number of ranks, or None if it can."""
     if cell.ranks > 1 and (refused := cell.ranks_refused) is not None:
         return f"--ranks {cell.ranks}: {refused}"
     return layout_problem(cell)
 
 
 def layout_problem(cell: GridCell) -> str | None:
-    """Return the reason why the cell's model cannot be distributed like this, in one line, or None if it can."""
+    """Return a one-line reason why the model cannot be distributed with this strategy, or None if it can."""
     ranks, shape = cell.ranks, cell.shape
     if cell.strategy == "hsdp" and (ranks < 4 or ranks % (NODE_RANKS if ranks > NODE_RANKS else 2)):
         nearest = max(4, ranks - ranks % 2) if ranks <= NODE_RANKS else max(16, round(ranks / NODE_RANKS) * NODE_RANKS)

@@ -1,6 +1,6 @@
 """Options common to all commands: how cells are run, and how results are shown.
 
-None of them changes what is measured, so they are not part of a log's identity.
+These options do not change what is measured, and may differ when a log is resumed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Debug = Annotated[bool, Option(panel=OUTPUT), Field(description="Show tracebacks
 
 
 _OF_FILES = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
-"""Placeholder for the value of an option that names a file."""
+"""Placeholders of the options that name a file."""
 
 
 def _where(value: object) -> object:
@@ -49,7 +49,7 @@ def _where(value: object) -> object:
 
 
 def _arguments(value: object) -> object:
-    """Parse NAME=VALUE; a value that looks like a number becomes one."""
+    """Parse words of the form NAME=VALUE into pairs; a value that looks like a number becomes a number."""
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         return value
     found = []
@@ -72,7 +72,7 @@ Sort = Literal["total", "calls", "avg", "med", "min", "max", "std", "name"]
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a profile to show, and its order."""
+    """The part of a profile to show, and the order of its rows."""
 
     range: str | None = None
     """Only work launched in ranges with this name, or below modules of this path; None for everything."""
@@ -84,7 +84,7 @@ class Selection:
 
 
 class RunOptions(BaseModel):
-    """Destinations of results, what to show, and when to abort."""
+    """Options of a run: destinations of results, display, and execution."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -149,7 +149,7 @@ class RunOptions(BaseModel):
 
     @property
     def selection(self) -> Selection:
-        """The part of the result to show: everything, for commands without such options."""
+        """The part of the result to show: everything, unless the command has options that select a part."""
         return Selection()
 
     @model_validator(mode="after")
@@ -164,7 +164,7 @@ class RunOptions(BaseModel):
 
     @model_validator(mode="after")
     def _refuse_one_file_for_two(self) -> Self:
-        """Refuse one path for two files: the second would overwrite the first, or a file to be read."""
+        """Refuse the same path in two options: the second file would overwrite the first, or a file to be read."""
         taken: dict[Path, str] = {}
         for name, path in self._files():
             first = taken.setdefault(path.resolve(), name)
@@ -173,7 +173,7 @@ class RunOptions(BaseModel):
         return self
 
     def _files(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files to read, then those to write, each with its option."""
+        """Yield the files to read, then the files to write, each with the name of its option."""
         fields = sorted(type(self).model_fields, key=lambda field: field not in ("source", "resume"))
         for field in fields:
             option, value = option_of(type(self).model_fields[field]), getattr(self, field)
@@ -183,7 +183,7 @@ class RunOptions(BaseModel):
 
 
 class SavedOptions(RunOptions):
-    """Options to show a finished run, for commands that show no other files."""
+    """Run options with `--from`, for commands that can show a finished log or record but no other files."""
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Show a finished log or record instead of measuring. Does not need torch."

@@ -1,4 +1,4 @@
-"""Validation of options: from options as written to a spec, or to a one-line error message."""
+"""Building of specs from given options, with one-line messages for invalid options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Given = dict[str, Any]
 
 
 def validated(model: type[Model], values: Given) -> Model:
-    """Build the spec from the options; a bad value raises OptionError with one line that names the option."""
+    """Build the spec from the given options; raises OptionError with one line that names the invalid option."""
     try:
         return model(**values)
     except ValidationError as error:
@@ -26,7 +26,7 @@ def validated(model: type[Model], values: Given) -> Model:
 
 
 def called_with(model: type[Model], values: Given) -> Model:
-    """Build the spec from the arguments of a function, like `validated`; errors name the argument."""
+    """Build the spec from the arguments of a Python function; like `validated`, but errors name the argument."""
     try:
         return validated(model, values)
     except OptionError as error:
@@ -37,7 +37,7 @@ def called_with(model: type[Model], values: Given) -> Model:
 
 
 def option_name(model: type[BaseModel], field: str) -> str:
-    """Name of a field on the command line: `--d-model`, `--timeout`, or `EXPERIMENT` for a positional argument."""
+    """Return the name of a field on the command line: `--d-model`, or `EXPERIMENT` for a positional argument."""
     option = option_of(model.model_fields[field])
     if option.positional:
         return field.upper()
@@ -45,12 +45,12 @@ def option_name(model: type[BaseModel], field: str) -> str:
 
 
 def option_of(field: FieldInfo) -> Option:
-    """Return the field's command-line option, or a default one."""
+    """Return the Option with which the field is marked, or a default one."""
     return next((mark for mark in field.metadata if isinstance(mark, Option)), Option())
 
 
 def first_fault(error: ValidationError, within: str = "") -> str:
-    """Return the first error and its location: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
+    """Return the first error with its location: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])
     return f"{where or 'at top level'}: {first['msg'].removeprefix('Value error, ')}"
@@ -61,7 +61,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
     first = error.errors()[0]
     context = first.get("ctx", {})
     if not first["loc"]:
-        return str(context.get("error", first["msg"]))  # an error about several options, which it names itself
+        return str(context.get("error", first["msg"]))  # an error about several options, whose names are in its message
     field = str(first["loc"][0])
     name = option_name(model, field)
     match first["type"]:
@@ -87,7 +87,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
 
 
 def literals(annotation: Any) -> tuple[str, ...]:
-    """Return the words that a type allows, alone or in a tuple; nothing if the type is not a choice of words."""
+    """Return the words of a Literal type, also within a union or a tuple; empty for other types."""
     if get_origin(annotation) in (Union, types.UnionType, tuple):
         return tuple(word for member in get_args(annotation) for word in literals(member))
     return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()

@@ -276,7 +276,10 @@ def test_variables_that_make_no_sense_are_refused(variables: Mapping[str, str], 
         launched(variables)
 
 
-def test_ctrl_c_under_torchrun_on_one_of_two_nodes_ends_all_ranks_and_keeps_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("node", [0, 1])
+def test_ctrl_c_under_torchrun_on_either_of_two_nodes_ends_all_ranks_and_keeps_the_log(
+    tmp_path: Path, node: int
+) -> None:
     port = free_port()
     words = (*MINUTE, "--ctx=16", "--mode=forward", "--steps=100000", "--ranks=2", "--device=cpu", f"--out={tmp_path}")
     nodes = []
@@ -300,7 +303,7 @@ def test_ctrl_c_under_torchrun_on_one_of_two_nodes_ends_all_ranks_and_keeps_the_
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
         everyone = [child for node in nodes for child in psutil.Process(node.pid).children(recursive=True)]
-        os.killpg(nodes[0].pid, signal.SIGINT)
+        os.killpg(nodes[node].pid, signal.SIGINT)
         for node in nodes:
             node.wait(60)
     finally:

@@ -25,6 +25,7 @@ from sysbench.engine.process import get_worker, prelaunched
 from sysbench.errors import OutputError
 from sysbench.log import storage
 from sysbench.log.events import RunStarted, WorkerExited, WorkerReady
+from sysbench.render.dashboard.overall import begun
 from tests.cli.running import answered
 from tests.engine.fakes import CPU, FakeSampler, ScriptedLauncher, carry_out, of_kind, outcomes, spec_of
 from tests.worker import forked
@@ -164,6 +165,23 @@ def test_the_worker_that_is_asked_for_devices_measures_the_first_run(tmp_path: P
     assert (ready.pid, ready.at_s >= began.at_s) == (asked.pid, True)
     assert [event.pid for event in of_kind(first, WorkerExited)] == [asked.pid]
     assert asked.pid not in [event.pid for event in of_kind(second, WorkerReady)]
+
+
+def test_simulated_runs_of_an_experiment_share_a_worker_that_measures_nothing_afterwards(tmp_path: Path) -> None:
+    launcher = ScriptedLauncher()
+    simulated, measured = spec_of([16, 32], device="auto", simulate="h100"), spec_of([16])
+    runs = (simulated, simulated, measured, simulated)
+    with prelaunched(launcher):
+        (ahead,) = forked.children()
+        pids = [
+            ready.pid
+            for number, spec in enumerate(runs)
+            for ready in of_kind(carry_out(spec, tmp_path / str(number), launcher, overall=begun({})), WorkerReady)
+        ]
+        assert pids[:2] == [ahead.pid] * 2
+        assert len(set(pids)) == len(pids) - 1
+        assert [child.pid for child in forked.children()] == pids[-1:]
+    assert forked.children() == []
 
 
 def test_one_that_dies_after_it_was_asked_is_replaced(tmp_path: Path) -> None:

@@ -75,7 +75,10 @@ def distributed_steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
         for strategy, sync in itertools.product(("ddp", "fsdp2"), ("on", None))
     ]
     asked += theirs
-    tensor_parallel = {"accumulation of parts": {"strategy": "tp", **ACCUMULATED}}
+    tensor_parallel = {
+        "accumulation of parts": {"strategy": "tp", **ACCUMULATED},
+        "scaled loss of parts": {"strategy": "tp", "precision": "fp16", "device": "auto"},
+    }
     asked += [cell for knobs in (KNOBS | tensor_parallel).values() for cell in cells(ranks=RANKS, **knobs)]
     found = folder / "steps.pt"
     written = json.dumps([cell.model_dump(mode="json") for cell in asked])
@@ -147,6 +150,15 @@ def test_tensor_parallel_ranks_accumulate_the_same_gradients(distributed_steps: 
     assert found["losses"] == pytest.approx([expected["loss"]] * RANKS, rel=1e-6)
     for parameter, gradient in expected["gradients"].items():
         torch.testing.assert_close(found["gradients"][parameter], gradient, rtol=1e-5, atol=1e-7)
+
+
+def test_tensor_parallel_ranks_unscale_the_gradients_of_whole_and_of_sharded_parameters(
+    distributed_steps: dict[tuple[str, str], Step],
+) -> None:
+    found, expected = distributed_steps["scaled loss of parts", "foreach"], one_process(1)
+    for name, gradient in expected["gradients"].items():
+        assert (found["gradients"][name] - gradient).norm() / gradient.norm() < 0.02, name
+        torch.testing.assert_close(found["parameters"][name], expected["parameters"][name], rtol=1e-2, atol=1e-3)
 
 
 def test_the_ranks_of_data_parallel_strategies_have_batches_of_their_own(

@@ -32,6 +32,8 @@ SHAPE = {"d_model": 16, "d_ff": 32, "layers": 1, "heads": 2, "vocab": 50, "ctx":
 UNEVEN = {**SHAPE, "d_model": 20, "d_ff": 31, "vocab": 51, "layers": 2}
 BACKWARD = {"mode": "forward-backward"}
 LARGE = {**UNEVEN, "d_model": 192, "d_ff": 768}
+FP16 = {"precision": "fp16", "device": "auto"}
+"""A user gets no fp16 on the CPU, which emulates it."""
 HSDP = {"strategy": "hsdp", "ranks": 4}
 MEASURED: dict[str, dict[str, Any]] = {
     "fsdp2": {},
@@ -50,6 +52,11 @@ MEASURED: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp"},
     "ddp in several buckets": {**LARGE, "strategy": "ddp", **BACKWARD},
     "tp": {"strategy": "tp"},
+    **{
+        f"{strategy} fp16 {optimizer}": {"strategy": strategy, "optimizer": optimizer, **FP16}
+        for strategy in ("ddp", "fsdp2", "tp")
+        for optimizer in ("for-loop", "foreach", "fused")
+    },
     "ddp small buckets": {**LARGE, "strategy": "ddp", "bucket_mb": 1, **BACKWARD},
     "ddp gradients as views": {**LARGE, "strategy": "ddp", "gradient_as_bucket_view": "on", "bucket_mb": 1},
     "ddp views, first step": {"strategy": "ddp", "gradient_as_bucket_view": "on", "mode": "train-first"},

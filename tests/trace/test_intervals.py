@@ -1,4 +1,4 @@
-"""Stretches of time are nested, united and measured as slow definitions of the same do it."""
+"""Intervals of time are nested, united and measured as slow definitions of the same do it."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ _FLOOR: Final = 0.21
 def write(path: Path, record: RunRecord[AccumCellRecord]) -> Iterator[Path]:
     """Draw a figure for each experiment with results, and yield the path of each file.
 
-    If the run has several experiments, file names include the experiment: `x-norm.png`. Raises UsageError and
-    OutputError.
+    If the run has several experiments, file names include the experiment: `x-norm.png`. Raises UsageError for an
+    unknown picture format, and OutputError for a file that cannot be written.
     """
     cells = [cell for cell in record.cells if cell.outcome == "ok"]
     for cell in cells:
@@ -106,7 +106,7 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw running sums and their errors: each format alone, and the narrow format with fp32 and with Kahan sums."""
+    """Draw running sums and their errors: every format alone, and the narrow format with fp32 or Kahan summation."""
     value, count, narrow = float(cell.axes["value"]), int(cell.axes["count"]), mixed_format(cell)
     _title(figure, f"s += {value:g}, {count} times")
     left, right = figure.add_axes((0.075, _FLOOR, 0.38, 0.67)), figure.add_axes((0.55, _FLOOR, 0.27, 0.67))

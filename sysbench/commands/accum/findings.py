@@ -122,7 +122,7 @@ def short(dtype: str | None) -> str:
 
 
 def of_norm(cell: AccumCellRecord) -> str | None:
-    """Return the scales at which each format breaks, and how bf16 compares with fp16 in precision."""
+    """Return the scales at which layer norm fails in each format, and how bf16 compares with fp16 in precision."""
     alone = {each.dtype: each for each in cell.norms if each.statistics == each.dtype}
     said = [_breaks(each) for each in alone.values()]
     narrow, brain = alone.get("fp16"), alone.get("bf16")
@@ -158,7 +158,7 @@ def power(scale: float) -> str:
 
 
 def of_scaling(cell: AccumCellRecord) -> str | None:
-    """Return the share of gradients lost without a scaler, the best loss scale, and the first that is too large."""
+    """Return the share of gradients lost without a scaler, the best loss scale, and the smallest that is too large."""
     rows = [each for each in cell.scaled if each.precision == "fp16"] or cell.scaled
     bare = next((each for each in rows if each.scale == 1), None)
     if bare is None:

@@ -34,7 +34,7 @@ from sysbench.log.events import Event
 from sysbench.rounding import FORMATS, exact, stall
 
 WRONG = 0.1
-"""Relative error from which outputs of layer norm count as wrong; rounding alone never causes such a large error."""
+"""Outputs of layer norm with at least this relative error count as wrong; rounding alone never causes it."""
 
 _OF_EVENTS = {"event", "at_s", "cell"}
 """Fields of events that records do not have."""

@@ -31,7 +31,7 @@ class Statistics:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Yield the results of layer norm in every format; 16-bit formats also with fp32 statistics, as in autocast."""
+    """Yield the results of layer norm in every format; 16-bit formats also with fp32 statistics, as under autocast."""
     if cell.width is None or cell.eps is None:
         raise ValueError("a cell of layer norm says how many numbers, and which eps")
     where = torch_device(device)
@@ -77,8 +77,8 @@ def scaled_inputs(width: int, seed: int) -> Tensor:
 def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, Statistics]:
     """Apply layer norm without gain and bias to each row of (rows, width), with every intermediate result in `dtype`.
 
-    There are two passes, as in torch's definition: the mean, then the mean squared deviation. Outputs have the dtype of
-    the inputs.
+    Like torch's definition, takes two passes: the mean, then the mean squared deviation. Outputs have the dtype of the
+    inputs.
     """
     x = inputs.to(dtype)
     width = x.shape[-1]
@@ -91,7 +91,7 @@ def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, 
 
 
 def added_up(rows: Tensor) -> Tensor:
-    """Sum each row pairwise, rounding every partial sum to the dtype; `Tensor.sum` would accumulate in fp32."""
+    """Sum each row pairwise, rounding every partial sum to the rows' dtype; `Tensor.sum` would accumulate in fp32."""
     while rows.shape[-1] > 1:
         if rows.shape[-1] % 2:
             rows = torch.nn.functional.pad(rows, (0, 1))

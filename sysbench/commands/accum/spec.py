@@ -88,7 +88,7 @@ def _share(value: object) -> float:
 
 
 def _whole(minimum: int, maximum: int) -> BeforeValidator:
-    """Return a validator for integers, which also accepts notations such as 1e6."""
+    """Return a validator that accepts integers in the range, also in notations such as 1e6."""
     within = integers(minimum, maximum)
 
     def parse(value: object) -> int:

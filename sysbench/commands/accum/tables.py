@@ -490,5 +490,5 @@ TABLES: dict[str, DeclaredTable] = {
 
 
 def usual(spec: AccumSpec) -> tuple[str, ...]:
-    """Return the names of the default tables of a run of this spec."""
+    """Return the names of the default tables for a run of this spec."""
     return ("sums", "formats", "dtypes", "norm", "scaling", "matmul")

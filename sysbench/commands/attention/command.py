@@ -1,4 +1,4 @@
-"""Command-line function of `sysbench attention`, and the files of its figures."""
+"""`sysbench attention`: options → spec → run → show, and draw figures."""
 
 from __future__ import annotations
 

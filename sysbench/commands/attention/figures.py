@@ -237,7 +237,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
-    """Draw a cross at the top for each curve that ends because memory runs out; crosses at one N are side by side."""
+    """Draw a cross at the top for each curve that ends because memory runs out; crosses at one N stand side by side."""
     at: dict[int, list[Curve]] = {}
     for curve in curves:
         if curve.beyond is not None:
@@ -431,7 +431,7 @@ TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "sa
 
 
 def of_run(record: AttentionRecord) -> Iterator[Drawn]:
-    """Yield curves of every setting, and heat maps of settings with several head dimensions."""
+    """Yield curves for every setting, and heat maps for settings with several head dimensions."""
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
@@ -445,7 +445,7 @@ def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | 
     """Write the requested figures, one file per setting, and yield the path of each file.
 
     With several settings (batches, precisions, devices), file names contain the number of the setting. Settings without
-    results have no files. Raises UsageError and OutputError.
+    results have no files. Raises UsageError for an unknown picture format, and OutputError if a file cannot be written.
     """
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):

@@ -64,7 +64,7 @@ def implementations(cells: Iterable[AttentionCellRecord]) -> list[str]:
 
 
 def usual_dim(cells: Cells) -> int | None:
-    """Return the head dimension to which sentences refer: 64, or the middle one of the sweep."""
+    """Return the head dimension to which sentences refer: 64 if the sweep includes it, otherwise the middle one."""
     found = dims(cells)
     if not found:
         return None
@@ -97,12 +97,12 @@ def over_memory(cell: AttentionCellRecord) -> bool:
 
 
 def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
-    """Return rows of cells that differ only in `axis`, each row sorted by its values."""
+    """Return rows of cells that differ only in `axis`, each row in ascending order of this axis."""
     return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in alike(cells, axis)]
 
 
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
-    """Return the cells of each setting, which is a combination of batch, precision, device and so on."""
+    """Group the cells by setting: batch, precision, device and so on."""
     return alike(cells, "implementation", "dim", "seq")
 
 
@@ -199,8 +199,8 @@ def _ratio(
 ) -> Ratio:
     """Return the ratio of the first time to the second.
 
-    The interval of predictions contains 1 if those of the two times overlap. For two implementations, an interval that
-    suggests an insignificant effect is omitted.
+    For predictions, the interval of the ratio contains 1 if the intervals of the two times overlap. For measurements of
+    two implementations, an interval that suggests an insignificant effect is omitted.
     """
     above, below = predicted(first, quantity), predicted(second, other_quantity)
     if above is not None and below is not None:
@@ -358,7 +358,10 @@ def _fastest(cells: Cells, where: str) -> Iterator[Finding]:
 
 
 def _compiled(cells: Cells, where: str) -> Iterator[Finding]:
-    """Yield a comparison of compiled with naive attention, by phase, at the shortest and longest common sequence."""
+    """Yield a comparison of compiled with naive attention for each phase.
+
+    It covers the shortest and the longest sequence for which both have times.
+    """
     parts: list[str] = []
     rests_on: list[AttentionCellRecord] = []
     for quantity in TIMES:
@@ -403,7 +406,7 @@ def _grows(cells: Cells, here: Cells, mark: str) -> Iterator[Finding]:
 
 
 def _tells(each: Growth) -> bool:
-    """Whether the quantity grows significantly, by its exponents and its mean times."""
+    """Whether the quantity grows significantly, judging by its exponents and its mean times."""
     if isinstance(each.law, NoPowerLaw):
         return min(each.law.slopes[0].exponent, each.law.slopes[-1].exponent) > 0
     sizes = (each.law.sizes[0], each.law.sizes[-1])

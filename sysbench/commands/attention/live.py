@@ -90,9 +90,10 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
 
 
 def _expected_s(cell: CellState, over: list[CellState]) -> float:
-    """Return the expected seconds of a cell: its calls, and a constant part.
+    """Return the expected duration of a cell in seconds: the time of its calls, plus a constant part.
 
-    The calls are scaled by FLOPs from the most similar finished cell; the constant part is a median of finished cells.
+    The calls are assumed to take as long per FLOP as those of the most similar finished cell; the constant part is the
+    median over finished cells.
     """
     alike = [each for each in over if each.cell.implementation == cell.cell.implementation] or over
     work = _work(cell)
@@ -102,7 +103,7 @@ def _expected_s(cell: CellState, over: list[CellState]) -> float:
 
 
 def _calls_s(cell: CellState) -> float:
-    """Return the time of all calls, including the warm-up calls and the untimed forward of each backward."""
+    """Return the time of all calls, including warm-up calls and the untimed forward call before each backward call."""
     measured = 2 * sum(cell.forward_s) + sum(cell.backward_s)
     return measured * (1 + cell.cell.warmup / cell.cell.repeats)
 
@@ -150,7 +151,7 @@ PLACE = 9
 GAP = 3
 LONGEST_BAR = 40
 CLOSE, FAR = 1.05, 2.0
-"""Times up to `CLOSE` × the best time are coloured like the best; times from `FAR` × the best time on, as bad."""
+"""Times up to `CLOSE` × the best time are coloured as good; times of at least `FAR` × the best time, as bad."""
 
 _TITLES: dict[Shown, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 _WORDS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
@@ -298,7 +299,7 @@ def _value(cell: CellState, kind: Shown) -> float | None:
 
 
 def _best(cells: Iterable[CellState], kind: Shown) -> Best:
-    """Return the smallest value for each d and N; empty for a single implementation."""
+    """Return the smallest value for each d and N; empty if there is only one implementation."""
     cells = list(cells)
     if len({cell.cell.implementation for cell in cells}) < 2:
         return {}

@@ -55,7 +55,7 @@ LONGEST_CHECKED = 2048
 """Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""
 
 GENEROUS = 8
-"""Upper bound on the memory of implementations whose tensors can be counted, as a multiple of two N × N tensors and of
+"""Upper bound on the memory of implementations whose tensors can be counted, as a multiple of two N × N tensors plus
 inputs and outputs."""
 
 ROTATED = 3
@@ -104,7 +104,7 @@ class _Pace:
             _refuse_over_budget(cell, pace * _flops(cell))
 
     def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
-        """Record the time of one forward and backward; raises OverBudgetError if all calls would exceed --budget."""
+        """Record the time of one call per phase; raises OverBudgetError if all calls would exceed --budget."""
         self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
         _refuse_over_budget(cell, pair_s)
 
@@ -319,7 +319,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
 
 
 def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
-    """Raise UnavailableError if the output cannot be attention, because a user's own function may return anything.
+    """Raise UnavailableError if the output cannot be that of attention; a user's own function may return anything.
 
     This is a separate function so that no reference to the output remains.
     """

@@ -80,7 +80,7 @@ class _Ledger(DispatchMode):
 
 
 def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
-    """Return the memory of one forward and one backward; None for an implementation whose tensors cannot be counted.
+    """Return the memory of one forward and one backward call; None if the implementation's tensors cannot be counted.
 
     Operators run on the `real` inputs if given, otherwise on tensors without data, which take neither time nor memory.
     """

@@ -27,7 +27,7 @@ class AttentionTimed(Event):
 
 
 class AttentionMemory(Event):
-    """Memory after one forward, and peak memory of forward and backward together."""
+    """Memory after one forward call, and peak memory of forward and backward together."""
 
     event: Literal["attention_memory"] = "attention_memory"
     cell: str

@@ -1,7 +1,7 @@
 """Simulate attention on a GPU that need not be present: saved bytes, peak, tensors, and predicted times.
 
-Results are those of a second call, as in a measured cell: the first call makes cuBLAS allocate its workspaces and the
-allocator its segments.
+Like measurements, results describe the second call, because the first call also allocates cuBLAS's workspaces and the
+allocator's segments.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class SimulatedAttention:
-    """Memory of one forward and one backward on a GPU, in blocks as CUDA's allocator counts them.
+    """Memory of one forward and one backward call on a GPU, in blocks as CUDA's allocator counts them.
 
     For compiled attention, this is the memory of the eager code, because the savings of the compiler are unknown.
 
@@ -75,7 +75,7 @@ class SimulatedAttention:
     available_bytes        memory that the allocator could reserve
     at_peak                tensors that are alive at the peak
     verdict                whether the cell fits; if not, the other numbers are for a GPU with enough memory
-    trace                  kernels of this forward and backward
+    trace                  kernels of these two calls
     """
 
     before_backward_bytes: int

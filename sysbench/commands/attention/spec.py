@@ -64,7 +64,7 @@ def not_simulated(implementation: str, gpu: str) -> str | None:
 
 
 class AttentionCell(RunCell):
-    """One implementation on one input: q, k, v of shape (batch, heads, seq, dim), or (batch, seq, dim) if no heads."""
+    """One implementation on one input: q, k, v (batch, heads, seq, dim), or (batch, seq, dim) without heads."""
 
     kind: Literal["attention"] = "attention"
     implementation: str
@@ -100,7 +100,7 @@ class AttentionCell(RunCell):
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Values that two cells must share so that their extents can be compared."""
+        """Values that two cells must share before their memory requirements are compared by `extent`."""
         return (self.implementation, self.precision, str(self.causal))
 
     @property

@@ -54,7 +54,7 @@ CLOSE = 1.05
 """Times up to this multiple of the best time are coloured like the best."""
 
 FAR = 2.0
-"""Times from this multiple of the best time on are coloured as bad."""
+"""Times of at least this multiple of the best time are coloured as bad."""
 
 MOST_ROWS = 32
 """Largest number of rows in the default comparison; if there are more, it shows a single head dimension."""
@@ -460,7 +460,7 @@ GRID = DeclaredTable(
 
 
 def _growth(each: Growth) -> tuple[Cell, str]:
-    """Return the exponent and its scatter; without a single power law, the exponent at the largest sizes."""
+    """Return the exponent and the scatter of the fit; without a single power law, the exponent at the largest sizes."""
     law = each.law
     if isinstance(law, NoPowerLaw):
         return Word("no single power law", "quiet"), f"{law.slopes[-1].exponent:.2f} at the end"
@@ -685,7 +685,7 @@ TABLES: dict[str, DeclaredTable] = {
 
 
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
-    """Return the plan of a run: its cells, their FLOPs, and memory by formula. Nothing is measured."""
+    """Return the plan of a run: its cells, with their FLOPs and their memory by formula. Nothing is measured."""
     specs = [cell.model_dump() for cell in planned]
     named = tuple(axis for axis in AXES if len({str(spec.get(axis)) for spec in specs}) > 1) or ("implementation",)
     columns = (
@@ -712,7 +712,7 @@ def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
 
 
 def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
-    """Yield the reasons why cells have no numbers, by implementation; out-of-memory cells are covered by findings."""
+    """Yield the reasons why cells have no numbers, grouped by implementation; findings cover out-of-memory cells."""
     grouped: dict[tuple[str, str], list[AttentionCellRecord]] = {}
     for cell in record.cells:
         if cell.outcome != "ok" and not over_memory(cell):

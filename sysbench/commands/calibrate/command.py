@@ -25,7 +25,7 @@ def calibrate(spec_given: Given, options_given: Given) -> None:
 
 
 def show(path: Path, options: CalibrateOptions) -> None:
-    """Show a finished calibration, or the rates derived from a timed run or a trace; write the named files."""
+    """Show a calibration, or rates derived from a timed run or a trace; write the files that `options` name."""
     from sysbench.commands import saved
     from sysbench.commands.calibrate import fold
     from sysbench.log import runs
@@ -50,7 +50,7 @@ def show(path: Path, options: CalibrateOptions) -> None:
 def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...]:
     """Write the rates, and the host's rates to a separate file if `options` name one; return the paths.
 
-    Writes nothing if the run measured nothing. For an earlier run, writes only the files that `options` name.
+    Nothing is written if the run measured nothing. For an earlier run, only the files that `options` name are written.
     """
     if not record.rates or (options.source is not None and options.rates_file is None and options.host is None):
         return ()
@@ -67,7 +67,7 @@ def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...
 
 
 def refuse_unwritable(options: CalibrateOptions) -> None:
-    """Raise UsageError if a file of rates has the wrong suffix, OutputError if it cannot be written."""
+    """Raise UsageError if the host's file does not end in .toml, and OutputError if a file cannot be written."""
     from sysbench.errors import UsageError
     from sysbench.log import storage
 

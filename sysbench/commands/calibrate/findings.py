@@ -13,7 +13,7 @@ SURPRISING = 3
 
 
 def of_run(record: CalibrateRecord) -> Iterator[Said]:
-    """Yield all findings of a run: rates that differ from their previous values, and work that is slower."""
+    """Yield the findings: rates missing from the input file, changed rates, and cases slower than their rate."""
     if record.read_from is not None:
         by_reason: dict[str, list[str]] = {}
         for name, why in record.unseen.items():

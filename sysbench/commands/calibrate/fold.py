@@ -1,4 +1,4 @@
-"""Folds the event log of `sysbench calibrate` into its record."""
+"""Conversion of the event log of `sysbench calibrate` to its record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sysbench.spec.hardware import Hardware, Rate
 from sysbench.spec.model import Precision
 
 LEAST_SPREAD = 0.01
-"""Minimum spread of a rate: the same kernel varies by this much from process to process."""
+"""Minimum spread of a rate: the time of the same kernel varies by this much from process to process."""
 
 _SHEET_PRECISION: dict[str, tuple[Precision, ...]] = {
     "matmul_fp32": ("fp32",),
@@ -40,7 +40,7 @@ _SHEET_PRECISION: dict[str, tuple[Precision, ...]] = {
 
 
 def fold(events: Iterable[Event]) -> CalibrateRecord:
-    """Return the record of a run, finished or not; raises LogError when the events contain no run."""
+    """Return the record of a run, finished or not. Raises LogError if the events contain no run."""
     run = collect(events)
     spec = CalibrateSpec.model_validate(run.started.spec)
     cells = [_cell(cell, run.cells.get(cell.key, CellEvents()), run) for cell in spec.cells()]
@@ -61,7 +61,7 @@ def fold(events: Iterable[Event]) -> CalibrateRecord:
 
 
 def of_trace(path: Path) -> CalibrateRecord:
-    """Derive rates from a trace of a known GPU; raises LogError for an unknown GPU, or a trace without shapes."""
+    """Derive rates from a trace of a known GPU. Raises LogError for an unknown GPU, or a trace without shapes."""
     from sysbench.engine.sensors.host import host_info
     from sysbench.predict.observed import observed
     from sysbench.predict.rates import GpuRates
@@ -113,7 +113,7 @@ def of_trace(path: Path) -> CalibrateRecord:
 
 
 PROFILED_SPREAD = 0.25
-"""Spread of host times in a trace: a profiler slows the host down by this much and more."""
+"""Spread of host times in a trace: a profiler slows the host down by this much or more."""
 
 _PART: Mapping[str, Part] = {
     **dict.fromkeys(GPU_RATES, "memory"),
@@ -132,7 +132,7 @@ def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecor
 
 
 def case_of(timed: WorkTimed) -> CaseRecord:
-    """Return the rate of one piece of work."""
+    """Return the record of one piece of work, with the rate computed from its times."""
     median_s = statistics.median(timed.samples_s)
     logs = [math.log(each) for each in timed.samples_s]
     return CaseRecord(
@@ -143,7 +143,7 @@ def case_of(timed: WorkTimed) -> CaseRecord:
 
 
 def rates_of(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[str, Rate]) -> list[RateRecord]:
-    """Return every rate with a timed case, in the order of measurement."""
+    """Return every rate that at least one timed case determines, in order of measurement."""
     by_rate: dict[str, list[CaseRecord]] = {}
     for case in cases:
         if case.counts:
@@ -152,7 +152,7 @@ def rates_of(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mappin
 
 
 def _rate(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[str, Rate]) -> RateRecord:
-    """Return the geometric mean of its cases, which differ in layout and format."""
+    """Return a rate as the geometric mean of its cases, which differ in layout and format."""
     name = cases[0].rate
     logs = [math.log(case.value) for case in cases]
     within = statistics.fmean(case.spread**2 for case in cases)
@@ -169,7 +169,7 @@ def _rate(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[s
 
 
 def _promised(name: str, sheet: Hardware | None) -> float | None:
-    """Return the data sheet's value of a rate."""
+    """Return the data sheet's value of a rate, or None."""
     if sheet is None:
         return None
     if name in ("stream", "reduce"):

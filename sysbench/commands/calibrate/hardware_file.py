@@ -1,4 +1,4 @@
-"""Writes measured rates to a TOML file that `--simulate` finds, together with the data sheet."""
+"""Output of measured rates, together with the data sheet, to a TOML file that `--simulate` finds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHOUT_A_DEVICE = ("kernel_s", "gap_s", "launch", "synchronize")
 def calibrated(record: CalibrateRecord) -> Hardware:
     """Return the device with the measured rates; rates that were not measured keep their previous values.
 
-    Raises UsageError for a run that has measured nothing.
+    Raises UsageError for a run that measured nothing.
     """
     device = record.subject or next((cell.device for cell in record.cells if cell.device is not None), None)
     if device is None or record.slug is None or not record.rates:
@@ -67,9 +67,10 @@ def calibrated(record: CalibrateRecord) -> Hardware:
 
 
 def host_toml(device: Hardware) -> str:
-    """Format the host's rates as a file of `profiles/hosts`; raises UsageError if they were not measured.
+    """Format the host's rates as TOML, like the files of `profiles/hosts`.
 
-    Rates that only a GPU has (launching and waiting) come from a typical host if they were not measured.
+    Rates that were not measured come from a typical host; on a CPU, these are `launch` and `synchronize`. Raises
+    UsageError if the host was not measured at all.
     """
     if "operator" not in device.rates:
         raise UsageError("--host: the host was not measured: add host to the parts")
@@ -89,7 +90,10 @@ def host_toml(device: Hardware) -> str:
 
 
 def write(device: Hardware, path: Path | None) -> Path:
-    """Write the file, by default to the user's directory, and return its path. Raises OutputError."""
+    """Write the device to `path`, by default in the user's directory; return the path.
+
+    Raises OutputError if the file cannot be written.
+    """
     target = path or hardware.user_directory() / f"{device.slug}.toml"
     if path is None:
         storage.make_directory(target.parent)
@@ -98,13 +102,13 @@ def write(device: Hardware, path: Path | None) -> Path:
 
 
 def toml(device: Hardware) -> str:
-    """Format the file of a device; `hardware.read` reads it."""
+    """Format a device as TOML that `hardware.read` reads."""
     fields = device.model_dump(mode="json", exclude={"slug"}, exclude_none=True)
     return "\n".join(_lines(fields, ())).strip()
 
 
 def _lines(fields: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Format values first, then nested tables."""
+    """Yield the lines of a TOML table: values first, then nested tables."""
     for name, value in fields.items():
         if not isinstance(value, dict):
             # JSON's strings, numbers and lists are TOML's, but for numbers with an exponent and no point.

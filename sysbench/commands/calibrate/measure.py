@@ -1,10 +1,9 @@
-"""Times the work that determines rates, repeatedly, until the device's clocks have settled.
+"""Measurement of rates: each piece of work is timed repeatedly, until the device's clocks have settled.
 
-Each cell is one part of a calibration: FLOP/s of matrix products and of fused attention by precision; kernels that
-move data (elementwise ones, reductions, broadcasts, transposing copies); the fixed cost of a kernel, from kernels
-that do almost nothing; and the host's time per operator, as the time that twelve more layers of a narrow model add
-to a step. That model is narrow so that the device has almost nothing to do; with two depths the fixed cost of a step
-cancels.
+Each cell is one part of a calibration. Matrix products and fused attention give FLOP/s by precision. Elementwise
+kernels, reductions, broadcasts and transposing copies give the speed of moving data. Kernels that do almost nothing
+give the fixed cost of a kernel. The host's time per operator is derived from the time that twelve more layers add to a
+step of a narrow model: such a model hardly uses the device, and the fixed cost of a step cancels out.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ BLOCK_S = {"cuda": 0.005, "mps": 0.01, "cpu": 0.01}
 """Approximate length of a sample: far longer than reading a clock or waiting for a device."""
 
 MOST_CALLS = 500
-"""Most calls in one sample: CUDA's queue holds 1,024 launches, and the device must not run out of them."""
+"""Maximum number of calls in a sample: beyond CUDA's queue of 1,024 launches, the device might wait for the host."""
 
 
 class Timed(NamedTuple):
-    """A piece of work and its samples."""
+    """A timed piece of work, and its samples."""
 
     rate: RateName
     case: str
@@ -76,7 +75,7 @@ class Bench:
     def seconds(self, call: Callable[[], object], share: float) -> list[float]:
         """Time a call until its samples settle or `share` of the budget is used up; return the last samples in seconds.
 
-        On CUDA this is the device's time, without launches; elsewhere the host's.
+        On CUDA, a sample is device time without launches; elsewhere, it is host time.
         """
         clock = clock_for(self.device, without_launches=True)
         call()  # the first call loads libraries and chooses kernels
@@ -104,8 +103,8 @@ def _settled(samples_s: Sequence[float]) -> bool:
 
 
 SIDES: Mapping[DeviceType, int] = {"cuda": 9216, "mps": 4096, "cpu": 2048}
-"""Sides of square fp32 tensors. On a GPU three take 1 GB, far more than its L2; on a CPU, where a model's tensors are
-as large as its caches, each takes 16 MiB."""
+"""Sides of square fp32 tensors. Three of them take 1 GB on a GPU, far more than its L2. On a CPU, where a model's
+tensors are about as large as the caches, each takes 16 MiB."""
 
 SMALL_SIDE = 256
 """Side of a tensor of 256 KiB, which fits into caches."""
@@ -117,7 +116,10 @@ ITEM_BYTES = 4
 
 
 def memory(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Time kernels that allocate their results, as a model does; on a CPU, allocating costs as much as filling."""
+    """Time kernels that move data. Each call allocates its result, as in a model.
+
+    On a CPU, allocating a result costs as much as filling it.
+    """
     side = SIDES[bench.info.type]
     while bench.info.memory_bytes and 4 * ITEM_BYTES * side * side > MEMORY_SHARE * bench.info.memory_bytes:
         side //= 2
@@ -140,13 +142,16 @@ def memory(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
 
 
 KERNELS = 200
-"""Kernels launched in a row: few enough for a queue of 1,024."""
+"""Number of kernels launched in a row, few enough for a queue of 1,024."""
 
 REPEATS = 7
 
 
 def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Time a kernel, the gap to the next and the host's launch on CUDA; elsewhere only what can be separated."""
+    """Time the fixed costs of a kernel: on the device, between two kernels, and for the host.
+
+    The device's costs are measured on CUDA only. On a CPU, only the rate `scalar` is measured.
+    """
     one = torch.zeros(1, device=bench.device)
     steps = [torch.zeros(()) for _ in range(KERNELS)]
     yield Timed("scalar", "adding 1 to a number", True, KERNELS, _host_s(bench, lambda: torch._foreach_add_(steps, 1)))
@@ -170,7 +175,7 @@ def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
 
 
 def _host_s(bench: Bench, call: Callable[[], object]) -> list[float]:
-    """Measure the seconds until a call returns, each time from an idle device."""
+    """Return the seconds until a call returns, several times, each time starting with an idle device."""
     taken_s = []
     for _ in range(REPEATS + 1):
         synchronize(bench.device)
@@ -182,7 +187,7 @@ def _host_s(bench: Bench, call: Callable[[], object]) -> list[float]:
 
 
 def _kernels_s(call: Callable[[], object]) -> list[float]:
-    """Return the profiler's durations of the last kernels that a call launches, in seconds."""
+    """Return the durations in seconds of the last kernels that a call launches, as measured by torch's profiler."""
     call()
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         call()
@@ -198,7 +203,7 @@ PRECISIONS: Mapping[DeviceType, tuple[Precision, ...]] = {
 }
 
 TENSOR_CORES_FOR_TF32_AND_BF16 = (8, 0)
-"""First compute capability with units for both."""
+"""First compute capability with tensor cores for tf32 and bf16."""
 
 RATE_OF: Mapping[Precision, RateName] = {
     "fp32": "matmul_fp32",
@@ -212,8 +217,8 @@ LAYOUTS: Mapping[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
     "NN": lambda left, right: (left, right),
     "NT": lambda left, right: (left.t(), right),
 }
-"""cuBLAS's names of layouts, weights first: TN is a linear layer's forward, NN the gradient of its input, NT that of
-its weights. The operands are square, so that any of them can be transposed."""
+"""cuBLAS's names of layouts, weights first: TN for a linear layer's forward, NN for the gradient of its input, NT for
+the gradient of its weights. The operands are square, so that any of them can be transposed."""
 
 SIZES: Mapping[DeviceType, int] = {"cuda": 4096, "mps": 2048, "cpu": 1024}
 """Side of a large product, which keeps the device busy for milliseconds."""
@@ -226,7 +231,7 @@ BATCHED = (64, 256, 256, 64)
 
 
 def available(device: DeviceInfo) -> tuple[Precision, ...]:
-    """Return the precisions of a device, without emulated ones if there are others."""
+    """Return the precisions to measure on a device. Before Ampere, CUDA has no tf32, and only emulates bf16."""
     found = PRECISIONS[device.type]
     if device.type == "cuda":
         major, _, minor = (device.compute_capability or "8.0").partition(".")
@@ -236,7 +241,7 @@ def available(device: DeviceInfo) -> tuple[Precision, ...]:
 
 
 def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Time large products in three layouts, which set the rate, and a small and a batched one for comparison."""
+    """Time large matrix products in three layouts, which determine the rate, and two small ones for comparison."""
     precisions = cell.precisions or available(bench.info)
     generator = torch.Generator().manual_seed(cell.seed)
     size = SIZES[bench.info.type]
@@ -273,7 +278,7 @@ ATTENTION: Mapping[DeviceType, tuple[int, int, int, int]] = {
 
 
 def attention(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Time the fused attention that PyTorch chooses, not causal, on 16-bit inputs: forward with graph, and backward."""
+    """Time the fused attention that PyTorch selects, forward and backward, for 16-bit inputs without a causal mask."""
     shape = ATTENTION[bench.info.type]
     batch, heads, ctx, width = shape
     dtype = torch.bfloat16 if "bf16" in available(bench.info) else torch.float16
@@ -299,7 +304,7 @@ VIEW_SHARE = 0.2
 """Cost of a view relative to an operator: 1.6 of 8.0 µs forward, 1.3 of 6.5 µs backward on an Emerald Rapids Xeon."""
 
 LAUNCH_S = 4.5e-6
-"""Time that launching a kernel adds on CUDA, if it is not measured: 4 to 5 µs."""
+"""Assumed host time of launching a kernel on CUDA, typically 4 to 5 µs."""
 
 STEPS = 7
 LEAST_STEPS, MOST_STEPS = 9, 60
@@ -311,7 +316,7 @@ RATES: Mapping[Phase, tuple[RateName, RateName]] = {
 
 
 def host(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Time operators and views, separately for forward and backward, with the clock of the thread that issues them."""
+    """Time operators and views on the thread that issues them, separately for forward and backward."""
     shallow, deep = (_narrow(layers, cell.seed, bench.device.type) for layers in DEPTHS)
     taken_s = [_phases_s(each, bench) for each in (shallow, deep)]
     gpu = Gpu("", 1 << 40, (8, 0))
@@ -351,7 +356,7 @@ def _narrow(layers: int, seed: int, device: str) -> ModelCell:
 
 
 def _phases_s(cell: ModelCell, bench: Bench) -> dict[str, list[float]]:
-    """Measure the seconds until the host has issued each phase, for the last of the steps that fit into the budget."""
+    """Run steps for as long as the budget lasts; return the host's seconds for each phase of the last steps."""
     step, clock = TrainingStep(cell, bench.device), clock_for(bench.device)
     until_s = time.perf_counter() + bench.budget_s / len(DEPTHS)
     taken_s: dict[str, list[float]] = {}
@@ -375,7 +380,7 @@ PARTS: Mapping[Part, Callable[[CalibrateCell, Bench], Iterator[Timed]]] = {
 
 
 def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
-    """Run the measurements of a part; raises UnavailableError if the device does not support it."""
+    """Run the measurements of one part. Raises UnavailableError if the device does not support it."""
     if cell.timed is not None:
         yield from _of_steps(cell, cell.timed)
         return
@@ -396,7 +401,10 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
 
 
 def _of_steps(cell: CalibrateCell, path: Path) -> Iterator[Event]:
-    """Derive rates from the steps of a finished run of `sysbench time`: eager steps on one device."""
+    """Derive rates from the eager steps of a finished run of `sysbench time`.
+
+    Raises UnavailableError unless exactly one device has eager steps.
+    """
     run = runs.load(path)
     timed = [each for each in run.cells if each.outcome == "ok" and each.phases and each.cell.execution == "eager"]
     devices = list(dict.fromkeys(each.device for each in timed))
@@ -415,7 +423,7 @@ def _of_steps(cell: CalibrateCell, path: Path) -> Iterator[Event]:
     for each in timed:
         step = ModelCell(**{name: getattr(each.cell, name) for name in fields} | {"device": "cuda"})
         of, _ = trace(step, gpu)
-        known_phases = {phase.name for phase in of.phases}  # not all do anything: zero_grad only lets go of gradients
+        known_phases = {phase.name for phase in of.phases}  # a trace has no idle phases: zero_grad only drops gradients
         phases_s = {name: phase.wall.median_s for name, phase in each.phases.items() if phase.wall}
         steps.append(TimedStep(of, {name: each_s for name, each_s in phases_s.items() if name in known_phases}))
     shown = fitted(steps, GpuRates.of(known), host_of(known))

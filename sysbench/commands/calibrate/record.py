@@ -31,7 +31,7 @@ PER_SECOND: dict[str, Literal["flops_per_s", "bytes_per_s", "elements_per_s"]] =
 
 
 class RatesKnown(Event):
-    """Source of the previous rates: the user's own file for this device, or the built-in data."""
+    """Rates that predictions have used so far: from the user's own file for this device, or from the built-in data."""
 
     event: Literal["rates_known"] = "rates_known"
     cell: str
@@ -39,9 +39,9 @@ class RatesKnown(Event):
     """Name of the device for `--simulate`."""
     rates: dict[str, Rate]
     device: DeviceInfo | None = None
-    """The device, if it is not the one of this process."""
+    """The device of the rates, if it is not that of this process."""
     torch: str | None = None
-    """The torch of the recording, if it is not the one of this process."""
+    """Version of torch in the recording, if it is not that of this process."""
     read_from: str | None = None
     """The file from which rates are derived, if nothing is timed."""
     unseen: dict[RateName, str] = Field(default_factory=dict)
@@ -54,11 +54,11 @@ class WorkTimed(Event):
     event: Literal["work_timed"] = "work_timed"
     cell: str
     rate: RateName
-    """The rate that it determines."""
+    """The rate that the work determines."""
     case: str
     """The work: `bf16 TN 4096 × 4096 × 4096`."""
     counts: bool
-    """Whether it determines the rate; other cases show how well the rate holds for smaller work."""
+    """Whether the case determines the rate; other cases show how well the rate holds for smaller work."""
     work: PerSecond
     """FLOPs, bytes or elements; for a rate in seconds, the number of operators or kernels."""
     samples_s: list[SomeSeconds]
@@ -66,7 +66,7 @@ class WorkTimed(Event):
 
 
 class CaseRecord(Frozen):
-    """A piece of work that was timed."""
+    """A timed piece of work, and the rate computed from its times."""
 
     rate: RateName
     case: str
@@ -74,18 +74,18 @@ class CaseRecord(Frozen):
     work: PerSecond
     samples_s: list[SomeSeconds]
     value: PerSecond
-    """Work over the median time, or the median time over the work."""
+    """The rate: work divided by the median time or, for a rate in seconds, the median time divided by the work."""
     spread: Amount
     """Standard deviation of the logarithm of the samples."""
 
 
 class RateRecord(Frozen):
-    """A rate, with its previous value."""
+    """A measured rate, with its previous value."""
 
     name: RateName
     value: PerSecond
     spread: Amount
-    """Standard deviation of its logarithm: over samples and, if there are several, over cases."""
+    """Standard deviation of the rate's logarithm, over samples and cases."""
     sheet: PerSecond | None
     """The data sheet's value, if there is one."""
     before: PerSecond | None
@@ -94,23 +94,23 @@ class RateRecord(Frozen):
 
 
 class CalibrateCellRecord(CellRecord):
-    """One cell of `sysbench calibrate`."""
+    """Record of one cell of `sysbench calibrate`."""
 
     cell: CalibrateCell = Field(alias="axes")
     cases: list[CaseRecord]
 
 
 class CalibrateRecord(RunRecord[CalibrateCellRecord]):
-    """A run of `sysbench calibrate`."""
+    """Record of a run of `sysbench calibrate`."""
 
     kind: Literal["calibrate"] = "calibrate"
     slug: str | None
     """Name of the device for `--simulate`; None if nothing was measured."""
     rates: list[RateRecord]
     subject: DeviceInfo | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The device whose rates these are, if they come from another file."""
+    """The device of the rates, if they come from another file."""
     subject_torch: str | None = Field(default=None, exclude_if=lambda value: value is None)
     read_from: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The file from which they are derived, if sysbench timed nothing."""
+    """The file from which the rates are derived, if sysbench timed nothing."""
     unseen: dict[RateName, str] = Field(default={}, exclude_if=lambda value: not value)
     """Rates that this file does not provide, with the reason."""

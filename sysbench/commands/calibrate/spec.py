@@ -19,45 +19,45 @@ Part = Literal["matmul", "attention", "memory", "launch", "host", "steps"]
 """matmul     products of matrices: large in three layouts, small, batched
 attention  fused attention, forward and backward
 memory     elementwise kernels, reductions, broadcasts, copies and transposes of large tensors
-launch     kernels that do next to nothing: how long one takes, the gap to the next, what launching costs the host
-host       what the host takes for an operator, from two depths of a narrow model
-steps      none of these, but what another run has timed
+launch     kernels that do almost nothing: duration, gap to the next kernel, host time of a launch
+host       host time per operator, from a narrow model with two depths
+steps      nothing new: rates are derived from the steps that another run has timed
 """
 
 PARTS: tuple[Part, ...] = get_args(Part)[:-1]
 """Parts that can be measured."""
 
 SHARE_OF_BUDGET: Mapping[Part, float] = {"matmul": 0.4, "attention": 0.1, "memory": 0.2, "launch": 0.05, "host": 0.25}
-"""How a run's time is divided among its parts."""
+"""Share of a run's time for each part."""
 
 BUDGET_S = 30.0
 
 
 class CalibrateCell(RunCell):
-    """One kind of rates of one device."""
+    """One part of a calibration on one device."""
 
     kind: Literal["calibrate"] = "calibrate"
     part: Part
     precisions: tuple[Precision, ...]
-    """Precisions; empty for all that the device supports."""
+    """Precisions to measure; if empty, all that the device supports."""
     budget_s: Seconds
-    """Seconds that its measurements may take together, without their setup."""
+    """Total seconds for the measurements of the part, without setup."""
     seed: Seed
     timed: Path | None = Field(default=None, exclude_if=lambda value: value is None)
     """The run from which rates are derived, instead of measuring."""
 
     @property
     def title(self) -> str:
-        """Return the rates in a word."""
+        """Return the name of the part."""
         return self.part
 
     def problem(self, device: DeviceType | None) -> str | None:
-        """Return why a precision cannot be measured, or None."""
+        """Return why one of the precisions cannot be measured on the device, or None."""
         return next((found for each in self.precisions if device and (found := precision_problem(each, device))), None)
 
 
 class CalibrateSpec(RunSpec):
-    """A run of `sysbench calibrate`."""
+    """Spec of a run of `sysbench calibrate`."""
 
     kind: Literal["calibrate"] = "calibrate"
     part: Annotated[
@@ -79,7 +79,7 @@ class CalibrateSpec(RunSpec):
     """A run of `sysbench time` to derive rates from. Not on the command line: `--from`."""
 
     def cells(self) -> Iterator[CalibrateCell]:
-        """Return every part, in the order of measurement."""
+        """Yield one cell per part, in order of measurement."""
         if self.timed is not None:
             yield CalibrateCell(
                 device="cpu", part="steps", precisions=(), budget_s=self.budget_s, seed=self.seed, timed=self.timed
@@ -97,7 +97,7 @@ class CalibrateSpec(RunSpec):
 
 
 class CalibrateOptions(RunOptions):
-    """Input and output files."""
+    """Options for input and output files."""
 
     out: Annotated[Path, Option(metavar="PATH", panel=OUTPUT)] = Field(
         default=Path("runs"),

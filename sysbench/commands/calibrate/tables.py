@@ -39,7 +39,7 @@ MEANINGS: dict[str, str] = {
 
 
 def sheet(record: CalibrateRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
-    """Return the complete output for a record; raises UsageError for an unknown table."""
+    """Return the complete output for a record. Raises UsageError for an unknown table."""
     devices = dict.fromkeys(each.name for cell in record.cells if (each := record.subject or cell.device))
     torch = record.environment.torch
     version = record.subject_torch or (torch.torch if torch else None)
@@ -73,7 +73,7 @@ def usual(spec: CalibrateSpec) -> tuple[str, ...]:
 
 
 def shown(name: str, value: float | None) -> Cell:
-    """Convert a rate to the unit of its name."""
+    """Format a rate in the unit that belongs to its name."""
     return None if value is None else Measure(value, text=units.quantity(PER_SECOND.get(name, "s"), value))
 
 
@@ -98,7 +98,7 @@ RATES = DeclaredTable(
               get=lambda rate: rate.value / rate.before if rate.before else None),
     ),
 )  # fmt: skip
-"""Return the table with one row per rate."""
+"""The table with one row per rate."""
 
 
 def _cases(record: CalibrateRecord) -> Iterator[CaseRecord]:
@@ -118,7 +118,7 @@ CASES = DeclaredTable(
         Field("samples", "samples", "count", get=lambda case: len(case.samples_s), importance=1),
     ),
 )
-"""Return the table with one row per piece of work."""
+"""The table with one row per piece of work."""
 
 TABLES = {"rates": RATES, "cases": CASES}
 """Every table of a record."""

@@ -1,8 +1,8 @@
 """`sysbench compare --ab`: parses two specs, measures both in alternating rounds, and shows the verdicts.
 
 Every round runs each arm once, in a fresh process with its own log, in alternating order (A B, B A, A B, …), so that
-drift affects both arms equally. The logs of finished rounds remain if the comparison is aborted. Progress is a line for
-every round, and on a terminal a line that shows the current cell.
+drift affects both arms equally. The logs of finished rounds remain if the comparison is aborted. Progress output is one
+line for each round; on a terminal, a further line shows the current cell.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ USUAL = "time"
 
 
 def arms_of(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
-    """Parse both specs; raises UsageError with one line that names the arm and the problem."""
+    """Parse both specs; raises UsageError if one is invalid, naming the arm, or if their commands differ."""
     specs: dict[Arm, RunSpec] = {}
     for arm, text in zip(ARMS, texts, strict=True):
         try:
@@ -84,7 +84,10 @@ Logs = dict[Arm, dict[int, Path]]
 
 
 def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
-    """Measure both arms in alternating rounds, show the comparison, and return the exit code; raises SysbenchError."""
+    """Measure both arms in alternating rounds, show the comparison, and return the exit code.
+
+    Raises SysbenchError if the arms are invalid or cannot be compared, or if a measurement fails.
+    """
     specs = arms_of(texts)
     from sysbench.commands.compare import cells
     from sysbench.commands.compare.cells import flattened
@@ -97,7 +100,6 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
     if options.plan:
         _show_plan(specs, options)
         return 0
-    # gone
     from sysbench.log.storage import refuse_unwritable
 
     if options.json_path not in (None, "-"):
@@ -119,13 +121,11 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
 
 
 def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
-    """Run all rounds and collect their logs; returns whether the user interrupted them."""
+    """Run all rounds and collect their logs; return whether the user interrupted them."""
     from io import StringIO
 
     from rich.console import Console
 
-    # gone
-    # gone
     from sysbench.render.dashboard.live import can_draw_on
     from sysbench.spec.run import RunOptions
 
@@ -151,7 +151,7 @@ def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: P
 
 
 def _refuse_nothing_measured(arm: Arm, log: Path) -> None:
-    """Raise SysbenchError if no cell of an arm works: more rounds would not change that."""
+    """Raise SysbenchError if no cell of this log was measured: further rounds would fail in the same way."""
     from sysbench.log import runs
 
     cells = runs.load(log).cells
@@ -169,7 +169,7 @@ def _found(names: tuple[str, str], logs: Logs, options: CompareOptions) -> Compa
 
 
 def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs: Logs) -> Comparison | None:
-    """Show and save the comparison of the rounds that both arms finished; None if there are none."""
+    """Show, save and return the comparison of the rounds that both arms finished; None if there are none."""
     both = [number for number in logs["A"] if number in logs["B"]]
     if not both:
         if logs["A"] or logs["B"]:
@@ -235,17 +235,17 @@ class Turn:
 
     @property
     def closes_round(self) -> bool:
-        """Whether this is the second turn of its round."""
+        """Whether this is the second run of its round."""
         return self.arm == order(self.round)[1]
 
 
 def order(number: int) -> tuple[Arm, Arm]:
-    """Return the order of the arms in a round."""
+    """Return the order of the arms in the round with this number."""
     return ("A", "B") if number % 2 else ("B", "A")
 
 
 def new_directory(out: Path) -> Path:
-    """Create a directory for a comparison that starts now; raises OutputError."""
+    """Create a directory in `out`, named after the current time; raises OutputError on failure."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-compare"
     for number in count(1):
@@ -268,10 +268,11 @@ def carry_out(
     show: Callable[[int, Arm, Event], None],
     launcher: Launcher | None = None,
 ) -> Iterator[Turn]:
-    """Run all rounds; yields each turn when its log is complete. The last turn may be interrupted.
+    """Run all rounds, and yield each turn once its log is complete. The last turn may be interrupted.
 
-    `show` receives every event. Signals that stop a program end the rounds in an orderly way. Raises UsageError if this
-    machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError if a file is not writable.
+    `show` receives every event. An interrupt signal ends the current turn cleanly, and no further turn starts. Raises
+    UsageError if this machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError if a
+    file is not writable.
     """
     with catch_interrupts() as interrupts:
         for number in range(1, rounds + 1):
@@ -307,10 +308,10 @@ _CLEARED = "\r\x1b[2K"
 
 
 class RoundLines:
-    """Writes progress lines; a stream that fails (closed pipe, full disk) ends the progress, not the measurement."""
+    """Progress output, one line per round. A failing stream (closed pipe, full disk) ends only the output."""
 
     def __init__(self, console: Console, rounds: int, titles: Mapping[str, str], *, live: bool) -> None:
-        """`titles` are cell titles by key; `live` allows a line that is overwritten."""
+        """Write to `console`; `titles` maps keys of cells to titles, and `live` permits a line that is overwritten."""
         self._file, self._encoding = console.file, console.encoding
         self._width = console.width
         self._rounds = rounds
@@ -321,7 +322,7 @@ class RoundLines:
         self._ratios: list[float] = []
 
     def show(self, number: int, arm: str, event: Event) -> None:
-        """Update the overwritten line, if there is one."""
+        """Show the current cell, if `live`, and the device once it is known."""
         turn = f"round {number} of {self._rounds}, {arm}"
         match event:
             case RunStarted():
@@ -337,7 +338,7 @@ class RoundLines:
                 pass
 
     def round(self, number: int, found: Comparison, elapsed_s: float) -> None:
-        """Print the result of a round, the result so far, and the remaining time."""
+        """Print the ratio in this round, the ratio so far, and the remaining time."""
         times = [time for cell in found.cells for time in cell.times if time.headline]
         words = [f"round {number:>{len(str(self._rounds))}} of {self._rounds}"]
         if times:
@@ -358,7 +359,7 @@ class RoundLines:
         self.say("  ".join(word for word in words if word))
 
     def say(self, text: str) -> None:
-        """Print a permanent line."""
+        """Print a line that is not overwritten."""
         self._write((_CLEARED if self._live else "") + theme.fitted(text, self._encoding) + "\n")
 
     def _here(self, text: str) -> None:

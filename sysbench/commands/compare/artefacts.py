@@ -1,4 +1,4 @@
-"""Comparison of two traces or two memory snapshots: differences without verdicts, because each is a single sample."""
+"""Comparison of two traces or two memory snapshots: differences without verdicts, as each side is one sample."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class _Amounts:
-    """Amounts on both sides, by name."""
+    """Times or sizes on both sides, keyed by name."""
 
     table: str
     title: str
@@ -29,10 +29,10 @@ class _Amounts:
     a: dict[Key, float]
     b: dict[Key, float]
     counted: str = ""
-    """Label of the total; empty if the amounts are not complete."""
+    """Label of the row with the total; empty if the amounts are incomplete and have no total."""
 
     def shown(self) -> Table:
-        """A row per name, largest difference first, and a row for the total."""
+        """Return a table with a row per name, the largest difference first, and a row for the total."""
         sides = {key: (self.a.get(key, 0.0), self.b.get(key, 0.0)) for key in {**self.a, **self.b}}
         keys = sorted(sides, key=lambda key: (abs(sides[key][1] - sides[key][0]), max(sides[key])), reverse=True)
         rows = [self._row(key, self.a.get(key), self.b.get(key)) for key in keys[:SHOWN]]
@@ -51,7 +51,7 @@ class _Amounts:
         return Table(self.table, self.title, columns, tuple(rows), len(self.columns), notes)
 
     def _row(self, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:
-        """Return an amount; one that is missing on a side is 0 if amounts are complete, and unknown otherwise."""
+        """Return the row for `key`. An amount missing on one side is 0 if the amounts are complete, else unknown."""
         if self.counted:
             a, b = a or 0.0, b or 0.0
         known = a is not None and b is not None
@@ -61,7 +61,7 @@ class _Amounts:
 
 
 def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
-    """Tables of the differences between A and B; raises LogError if they are not of the same kind."""
+    """Return tables of the differences between A and B; raises LogError if the two are not of the same kind."""
     if isinstance(a, TraceArtefact) and isinstance(b, TraceArtefact):
         found = tuple(_of_traces(a, b))
         basis = "per step: A {}, B {}".format(*(_steps(side) for side in (a, b)))
@@ -91,7 +91,7 @@ def _of_traces(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
 
 
 def _seconds(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
-    """Return the seconds per step by class, and by class and kernel; the mean over several traces."""
+    """Return seconds per step by class of kernel, and by class and kernel; for several traces, their mean."""
     by_class: dict[Key, float] = defaultdict(float)
     by_kernel: dict[Key, float] = defaultdict(float)
     for summary in trace.summaries:

@@ -1,7 +1,4 @@
-"""The sides of a comparison: their cells by axes, with every run that measured them, paired across the sides.
-
-Sides that are not comparable are rejected.
-"""
+"""The two sides of a comparison: cells of several runs grouped by their axes, and matched between the sides."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ UNEQUAL: Mapping[str, str] = {
     "tokens": "tokens per step",
     "by": "measured by",
 }
-"""Axes whose values make times and peaks incomparable, with their names in messages."""
+"""Axes on which cells must agree for their times and peaks to be comparable, with their names in messages."""
 
 TREATMENTS: Mapping[str, str] = {
     "size": "size",
@@ -50,7 +47,7 @@ TREATMENTS: Mapping[str, str] = {
     "find": "search",
     "name": "name",
 }
-"""Axes in which two cells can differ, with their names in messages."""
+"""Axes whose effect a comparison can show, with their names in messages."""
 
 EFFORT = ("warmup", "steps", "until", "max_steps", "repeats", "active", "budget", "seed")
 """Axes of measurement effort: how often or how long something was measured."""
@@ -67,7 +64,7 @@ class NothingInCommonError(UsageError):
 
 @dataclass(frozen=True)
 class Matching:
-    """Pairs of positions in the two lists of cells, and the positions left over."""
+    """Result of matching two lists of cells: pairs of positions, and the positions without a partner."""
 
     pairs: tuple[tuple[int, int], ...]
     only_a: tuple[int, ...]
@@ -77,7 +74,7 @@ class Matching:
 
 
 def refuse_unknown(across: Iterable[str]) -> None:
-    """Raise UsageError for an unknown axis."""
+    """Raise UsageError for an unknown axis in `--across`."""
     for name in across:
         if name not in ACROSS:
             raise UsageError(f"--across {unknown(name, 'an axis', ACROSS)}")
@@ -86,10 +83,11 @@ def refuse_unknown(across: Iterable[str]) -> None:
 def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> Matching:
     """Match the cells of two sides, all of one command, by their axes.
 
-    Cells match if all their axes are equal; EFFORT axes are ignored if the two sides have no value in common. If each
-    side has a single value of an axis, and the two differ, cells are matched across it: this one axis is the subject of
-    the comparison. Raises UsageError if there are several such axes, or if one is UNEQUAL, unless they are in `across`,
-    and NothingInCommonError if no cells match.
+    Cells match if they agree on all axes, with two exceptions. An EFFORT axis is ignored if the sides have no value of
+    it in common. An axis with a single value on each side may differ: it is then the subject of the comparison.
+
+    Raises UsageError for several such axes, or for an UNEQUAL axis without common values, unless they are in `across`.
+    Raises NothingInCommonError if no cells match.
     """
     names = list(dict.fromkeys(name for cell in (*a, *b) for name in cell))
     held = {name: (set(values(a, name)), set(values(b, name))) for name in names}
@@ -114,12 +112,12 @@ def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> M
 
 
 def values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
-    """Distinct values of an axis as text, in order of appearance."""
+    """Return the distinct values of an axis as text, in order of appearance."""
     return tuple(dict.fromkeys(text(cell.get(axis)) for cell in cells))
 
 
 def text(value: object) -> str:
-    """A value of an axis as text."""
+    """Return the value of an axis as text."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -134,7 +132,7 @@ def text(value: object) -> str:
 def _refuse(
     disjoint: Sequence[str], crossed: Sequence[str], across: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]
 ) -> None:
-    """Raise UsageError if the axes with no common value make the two sides incomparable."""
+    """Raise UsageError if the axes without a common value (`disjoint`) make the two sides incomparable."""
     unequal = [axis for axis in disjoint if axis in UNEQUAL and axis not in across]
     if unequal:
         raise UsageError(
@@ -167,7 +165,7 @@ Key = tuple[tuple[str, str], ...]
 
 
 def _by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
-    """Position of each cell by its axes; of cells that differ only in ignored axes, the last one counts."""
+    """Return the position of each cell by its axes without `ignored`; the last cell with the same key is kept."""
     return {
         tuple((name, text(cell[name])) for name in sorted(cell) if name not in ignored): place
         for place, cell in enumerate(cells)
@@ -177,7 +175,7 @@ def _by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
 Axes = Mapping[str, Any]
 
 SAMPLED = ("host_rss_peak", "device_used_peak")
-"""Memory figures that are sampled from outside: inexact, so they decide nothing."""
+"""Memory figures that are sampled from outside the process: inexact, so the gate ignores them."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +189,7 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class SideCell:
-    """A cell with all its runs; in `axes`, `size` stands for the model's dimensions, `device` for the hardware."""
+    """A cell with its records from all runs of a side; `axes` is a result of `flattened`."""
 
     kind: Kind
     axes: Axes
@@ -199,19 +197,19 @@ class SideCell:
 
     @property
     def last(self) -> CellRecord:
-        """The last record of a run that did not fail, or else the last record."""
+        """The last successful or interrupted record, or else the last record."""
         measured = [each.record for each in self.occurrences if each.record.outcome in ("ok", "interrupted")]
         return measured[-1] if measured else self.occurrences[-1].record
 
     def times(self, quantity: str, *, whole: bool = False) -> dict[int, list[float]]:
-        """Samples of a quantity in seconds, by run, omitting runs without any; `whole` also omits interrupted runs."""
+        """Return the samples of a quantity in seconds, by run; `whole` omits runs in which the cell was interrupted."""
         accepted = ("ok",) if whole else ("ok", "interrupted")
         measured = (each for each in self.occurrences if each.record.outcome in accepted)
         found = ((each.run, times_of(each.record).get(quantity)) for each in measured)
         return {run: samples.samples_s for run, samples in found if samples is not None and samples.samples_s}
 
     def memory(self) -> dict[str, int]:
-        """Memory figures in bytes, each the maximum over all runs."""
+        """Return the memory figures in bytes, each the maximum over all runs."""
         most: dict[str, int] = {}
         for each in self.occurrences:
             for name, value in memory_of(each.record).items():
@@ -228,7 +226,7 @@ class Side:
     cells: tuple[SideCell, ...] = field(default=())
 
     def of_kind(self, kind: Kind) -> list[SideCell]:
-        """Cells of one command, in order of first appearance."""
+        """Return the cells of one command, in order of first appearance."""
         return [cell for cell in self.cells if cell.kind == kind]
 
     @property
@@ -238,7 +236,7 @@ class Side:
 
 
 def side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
-    """Group the cells of several runs by their axes; `runs` are ordered by start time, each with a number."""
+    """Group the cells of several runs by their axes; `runs` are numbered and in order of start time."""
     found: dict[tuple[str, ...], tuple[Kind, Axes, list[Occurrence]]] = {}
     for run, record in runs.items():
         for cell in record.cells:
@@ -251,9 +249,9 @@ def side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
 
 
 def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
-    """Axes for comparison: `size` replaces the model's dimensions, and `device` becomes the hardware's name.
+    """Return the axes to compare: `size` replaces the model's dimensions, `device` is the name of the hardware.
 
-    The device that carries out a simulation does not matter, so all simulations have the same one.
+    For simulated cells, `device` is `simulation`: the device that runs a simulation does not matter.
     """
     flat = {name: value for name, value in axes.items() if name not in ("kind", "model")}
     if isinstance(model := axes.get("model"), Mapping):
@@ -275,7 +273,7 @@ def _size(label: str, model: Mapping[str, Any]) -> str:
 
 
 def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
-    """Return the device of a cell, or the planned one if it never started; None if the run ended before that."""
+    """Return the name of a cell's device, or of the planned device if the cell never started; None if unknown."""
     asked = str(cell.axes.get("device"))
     found = cell.device or next(
         (each for each in record.environment.devices if asked in ("auto", each.type, each.torch_name)), None
@@ -286,7 +284,7 @@ def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
 
 
 def times_of(cell: CellRecord) -> dict[str, Samples]:
-    """Yield the times for which a cell has samples, preferring the host's clock around synchronized steps."""
+    """Return all times for which a cell has samples, by quantity."""
     match cell:
         case TimeCellRecord() | LoopCellRecord():
             found = {name: phase.times for name, phase in cell.phases.items()}
@@ -300,7 +298,7 @@ def times_of(cell: CellRecord) -> dict[str, Samples]:
 
 
 def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
-    """Yield the predicted times of a cell, the whole step first; none if it was measured, or if times are withheld."""
+    """Return the predicted times of a cell by quantity, the whole step first; empty if there are none."""
     if not isinstance(cell, TimeCellRecord | ProfileCellRecord | AttentionCellRecord) or cell.prediction is None:
         return {}
     prediction = cell.prediction
@@ -311,7 +309,7 @@ def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
 
 
 def memory_of(cell: CellRecord) -> dict[str, int]:
-    """Known memory figures of a cell, in bytes."""
+    """Return the known memory figures of a cell in bytes."""
     found: dict[str, int | None] = {}
     match cell:
         case TimeCellRecord() | LoopCellRecord():
@@ -372,15 +370,16 @@ _SPEAK_FOR_THEMSELVES = ("device", "size", "implementation", "precision", "mode"
 
 
 def sets_apart(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """Axes in which these cells differ, including axes that some of them lack, in the order of labels."""
+    """Return the axes in which these cells differ, in the order of labels; a missing axis counts as a value."""
     return tuple(
         axis for axis in dict.fromkeys(ORDER) if len({text(cell[axis]) if axis in cell else "" for cell in cells}) > 1
     )
 
 
 def labels(cells: Sequence[tuple[Kind, Axes]]) -> list[str]:
-    """Return a label per cell that distinguishes it from the others: `ctx 512 bf16`, preceded by the command if there
-    are several.
+    """Return a label for each cell that distinguishes it from the others: `ctx 512 bf16`.
+
+    If there are cells of several commands, the label begins with the command.
     """
     kinds = dict.fromkeys(kind for kind, _ in cells)
     apart = {kind: sets_apart([axes for other, axes in cells if other == kind]) for kind in kinds}
@@ -388,7 +387,7 @@ def labels(cells: Sequence[tuple[Kind, Axes]]) -> list[str]:
 
 
 def _label(kind: Kind, cell: Axes, axes: Sequence[str]) -> str:
-    """Return the size, implementation or command of a cell, if nothing distinguishes it from others."""
+    """Return the values of `axes` as a label; if all are empty, the size, implementation or command."""
     phrases = [_phrase(axis, cell[axis]) for axis in axes if cell.get(axis) not in (None, False)]
     return " ".join(phrases) or text(cell.get("size") or cell.get("implementation") or kind)
 

@@ -60,7 +60,10 @@ def compare(given: Given) -> None:
 
 
 def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
-    """Read two traces or memory snapshots; None if the arguments are runs. Raises UsageError for one of each."""
+    """Read two traces or memory snapshots; return None if both arguments are runs.
+
+    Raises UsageError if only one argument is a run.
+    """
     if options.a is None or options.b is None:
         return None
     from sysbench.commands import artefacts
@@ -75,7 +78,10 @@ def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
 
 
 def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
-    """Load both sides; also returns whether they are the two arms of one --ab. Raises LogError."""
+    """Load both sides, and return whether they are the two arms of one `--ab` comparison.
+
+    Raises LogError if a run is missing or cannot be read.
+    """
     from sysbench.log import runs
 
     assert options.a is not None
@@ -97,7 +103,7 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
 
 
 def side_of(name: str, files: Mapping[int, Path]) -> Side:
-    """Load the runs of one side, given by number; raises LogError."""
+    """Load the runs of one side; `files` maps run numbers to files. Raises LogError if a file cannot be read."""
     from sysbench.commands.compare.cells import side
     from sysbench.log import runs
 
@@ -105,7 +111,10 @@ def side_of(name: str, files: Mapping[int, Path]) -> Side:
 
 
 def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
-    """Compare, and apply the gate if there is one; raises UsageError and LogError."""
+    """Compare two sides, and apply the gate if there is one.
+
+    Raises the same exceptions as `comparison.compare`, and UsageError if the gate has nothing to check.
+    """
     from sysbench.commands.compare import comparison
     from sysbench.commands.compare.comparison import gate
     from sysbench.commands.compare.tables import FEW
@@ -120,7 +129,7 @@ def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Compar
 
 
 def show(found: Comparison, options: CompareOptions) -> None:
-    """Print the comparison to stdout, as JSON with `--json -`, otherwise as tables."""
+    """Print the comparison in the selected format, and write the JSON file and the job summary if requested."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.render.output import results, show_sheet
 
@@ -148,7 +157,7 @@ def show(found: Comparison, options: CompareOptions) -> None:
 
 
 def _summarize(found: Comparison, names: Sequence[str]) -> None:
-    """Append the result to GitHub's job summary; raises UsageError outside a job, and OutputError."""
+    """Append the comparison to GitHub's job summary; raises UsageError outside a job, OutputError if writing fails."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.log.storage import cannot_write
     from sysbench.render import theme

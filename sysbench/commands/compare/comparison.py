@@ -1,4 +1,4 @@
-"""Compares two sides cell by cell, and applies the gate: whether B is worse than A by more than allowed."""
+"""Comparison of two sides cell by cell, and the gate, which fails if B is worse than A by more than allowed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Arm = Literal["A", "B"]
 
 
 class TimeComparison(Frozen):
-    """One time of one cell on both sides."""
+    """One time of a cell on both sides, with the verdict."""
 
     quantity: str
     """`step`, or one of its phases; `forward` and `backward` of attention."""
@@ -59,22 +59,22 @@ class TimeComparison(Frozen):
     high: float | None
     verdict: Verdict
     repeated: Unit
-    """What the interval is computed from: steps of one process per side, runs, or rounds."""
+    """Kind of sample behind the interval: steps of one process per side, runs, or rounds."""
     count: int
 
 
 class MemoryComparison(Frozen):
-    """One memory figure of one cell on both sides."""
+    """One memory figure of a cell on both sides."""
 
     quantity: str
     exact: bool
-    """Whether it was counted by the allocator; otherwise it was sampled from outside."""
+    """Whether the figure was counted by the allocator; otherwise it was sampled from outside."""
     a_bytes: int
     b_bytes: int
 
 
 class PredictionComparison(Frozen):
-    """One predicted time of one cell on both sides. Nothing was measured, so there is no verdict."""
+    """One predicted time of a cell on both sides. Nothing was measured, so there is no verdict."""
 
     quantity: str
     a: PredictedTime
@@ -111,7 +111,7 @@ class LeftOver(Frozen):
 
 
 class GeometricMean(Frozen):
-    """Geometric mean of all cells' ratios of one time."""
+    """Geometric mean of the ratio B / A of one time (such as `step`) over several cells."""
 
     kind: Kind
     quantity: str
@@ -137,7 +137,7 @@ class GateRecord(Frozen):
     share: float
     failed: list[str]
     undecided: list[str]
-    """Possible regressions beyond the gate that need more samples to decide; they fail only if `strict`."""
+    """Possible regressions beyond the gate, with too few samples to decide; they fail only if `strict`."""
     passed: int
     """Number of times and peaks that were checked and are not in `failed`."""
     strict: bool = False
@@ -145,7 +145,7 @@ class GateRecord(Frozen):
 
     @property
     def holds(self) -> bool:
-        """Whether B passes."""
+        """Whether B passes the gate."""
         return not self.failed and not (self.strict and self.undecided)
 
 
@@ -171,7 +171,7 @@ class Comparison(Frozen):
 
 @dataclass(frozen=True)
 class Rules:
-    """How two sides are compared."""
+    """Rules for comparing two sides."""
 
     margin: float = MARGIN
     across: tuple[str, ...] = ()
@@ -182,9 +182,10 @@ class Rules:
 
 
 def compare(a: Side, b: Side, rules: Rules) -> Comparison:
-    """Compare two sides.
+    """Compare two sides cell by cell.
 
-    Raises UsageError if they are not comparable, and LogError if they have nothing to compare or invalid times.
+    Raises UsageError if the sides are not comparable, and LogError if a side is empty, if the sides have no command in
+    common, or if times are invalid.
     """
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
@@ -216,7 +217,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
 
 
 def _matchings(a: Side, b: Side, kinds: Sequence[Kind], across: Sequence[str]) -> dict[Kind, Matching]:
-    """Match the cells of each kind; if there are several kinds, all but one may have nothing in common."""
+    """Match the cells of each command; raises NothingInCommonError if no command has matching cells."""
     found: dict[Kind, Matching] = {}
     apart: NothingInCommonError | None = None
     for kind in kinds:
@@ -301,10 +302,9 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
 def _judged(
     a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules
 ) -> tuple[ComparedRatio, float, float] | None:
-    """Return the verdict and both medians, over rounds if runs are paired, over runs if there are enough, or else over
-    steps.
+    """Return the verdict and the medians of A and B; None if runs are paired and no round contains both sides.
 
-    Return None if no round contains both A and B.
+    The verdict compares rounds if runs are paired, runs if there are enough of them, or else steps of the last runs.
     """
     if rules.paired:
         both = [run for run in a if run in b]
@@ -368,7 +368,7 @@ def _of_the_method(cells: Sequence[CellComparison]) -> Iterator[str]:
 
 
 def refuse_nothing_measured(found: Comparison) -> None:
-    """Raise UsageError if no cell has a number on both sides, so that the gate has nothing to check."""
+    """Raise UsageError if no cell has a number on both sides: the gate would have nothing to check."""
     if not any(cell.times or cell.memory for cell in found.cells):
         raise UsageError("--gate: no cell has a time or a memory peak on both sides")
 
@@ -380,7 +380,7 @@ LOST = ("oom", "crashed", "timeout", "invalid")
 def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord:
     """Apply the gate to all times and peaks that verdicts use.
 
-    A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than that, and
+    A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than `share`, and
     a cell if A measured it and B could not. The gate ignores phases and sampled memory.
     """
     failed, undecided, passed = [], [], 0
@@ -398,7 +398,7 @@ def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord
 
 
 def _checked(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:
-    """Yield whether each time and peak fails the gate, with a sentence if it does or may."""
+    """Yield, for each time and peak, whether it fails the gate, and a sentence if it fails or might fail."""
     for time in cell.times:
         if not time.headline:
             continue

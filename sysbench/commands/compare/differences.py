@@ -1,4 +1,4 @@
-"""Differences between two sides, in their specs and in their environments."""
+"""Differences between the specs and between the environments of two sides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Record = RunRecord[Any]
 
 
 class Difference(Frozen):
-    """One setting or property with different values on both sides; several runs may have several values."""
+    """A setting or property that differs between the sides; a side with several runs may have several values."""
 
     part: Literal["spec", "environment"]
     name: str
@@ -25,7 +25,7 @@ class Difference(Frozen):
 
 
 def differences(a: Side, b: Side) -> list[Difference]:
-    """All differences, in the spec first and then in the environment."""
+    """Return all differences: first in the specs, then in the environments."""
     return [*_of_specs(a, b), *_of_environments(a, b)]
 
 
@@ -78,7 +78,7 @@ def _devices(record: Record) -> str | None:
 
 
 def _short(commit: str | None) -> str | None:
-    """Abbreviate a commit, keeping the suffix of a modified checkout."""
+    """Abbreviate the hash of a commit, but keep the suffix of a modified checkout."""
     if commit is None:
         return None
     digits, dash, changed = commit.partition("-")
@@ -109,7 +109,7 @@ _SURROUNDINGS: Mapping[str, Callable[[Record], str | None]] = {
 def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
     """Raise UsageError if the two sides were measured on different machines.
 
-    A machine is identified by processor, number of cores and host name, except for the random names of containers.
+    A machine is identified by processor, number of cores and host name; random host names of containers are ignored.
     """
     if MACHINE in across:
         return
@@ -123,7 +123,7 @@ def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
 
 
 def _machines(side: Side) -> dict[tuple[str, ...], str]:
-    """Return the machines on which a side was measured, each with a description."""
+    """Return descriptions of the machines on which a side was measured, keyed by identity."""
     hosts = [record.environment.host for record in side.records if any(map(_is_measured, record.cells))]
     return {
         (
@@ -159,7 +159,7 @@ DOUBTFUL = (
 
 
 def warnings(a: Side, b: Side) -> Iterator[str]:
-    """Yield reasons within the runs themselves to doubt the comparison."""
+    """Yield reasons to doubt the comparison: unfinished runs, different GPUs, and cautions."""
     for name, side in (("A", a), ("B", b)):
         killed = sum(record.status != "complete" for record in side.records)
         if killed:
@@ -177,7 +177,7 @@ def warnings(a: Side, b: Side) -> Iterator[str]:
 
 
 def _cautions(side: Side) -> str:
-    """Count cautions: `host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
+    """Count the cells with each caution: `host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
     of_cells = [{caution.code for caution in cell.cautions} for record in side.records for cell in record.cells]
     counts = {code: sum(code in codes for codes in of_cells) for code in DOUBTFUL}
     return ", ".join(f"{code} ({count} of {len(of_cells)} cells)" for code, count in counts.items() if count)

@@ -1,9 +1,9 @@
-"""A comparison in formats that CI services read. Values are those of B, the newer side; times are medians.
+"""Export of a comparison for CI services. Values are those of B, the newer side; times are medians.
 
 bmf      Bencher Metric Format (bencher.dev/docs/reference/bencher-metric-format): latency in nanoseconds
 gha      github-action-benchmark, `customSmallerIsBetter` (github.com/benchmark-action/github-action-benchmark)
 pytorch  PyTorch's benchmark database, version 3 (github.com/pytorch/pytorch/wiki/PyTorch-OSS-benchmark-infra)
-junit    a test for every cell, which fails where the gate does
+junit    JUnit XML: one test for each cell, which fails if the cell fails the gate
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _pytorch(found: Comparison) -> str:
 
 
 def _junit(found: Comparison) -> str:
-    """Convert undecided cells: failures if the gate is strict, otherwise skipped."""
+    """Format cells as JUnit tests. Undecided cells are failures if the gate is strict, otherwise skipped."""
     gate = found.gate
     failed, undecided = (gate.failed, gate.undecided) if gate else ([], [])
     suite = ElementTree.Element("testsuite", name=f"sysbench compare {found.a.name} {found.b.name}")

@@ -20,7 +20,7 @@ Export = Literal["bmf", "gha", "pytorch", "junit"]
 
 
 class CompareOptions(BaseModel):
-    """What to compare, how to reach a verdict, and where to write the result."""
+    """Options of a comparison: inputs, rules for verdicts, and output."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 

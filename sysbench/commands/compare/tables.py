@@ -1,4 +1,4 @@
-"""Tables of a comparison: differences, verdicts, their parts, memory, and the cells that only one side has."""
+"""Tables of a comparison: differences, verdicts, phases, predictions, memory, and cells that only one side has."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tables = list[Table]
 TONES: Mapping[Verdict, Tone] = {"FASTER": "good", "SLOWER": "bad", "SAME": "plain", "AMBIGUOUS": "quiet"}
 
 FEW = 12
-"""Up to this number of cells, the parts are shown by default."""
+"""Largest number of cells for which phases are shown by default."""
 
 LONGEST_DETAIL = 200
 
@@ -57,7 +57,10 @@ def refuse_unknown(names: Iterable[str]) -> None:
 
 
 def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
-    """Return the tables called `names`; by default differences, verdicts, changed memory, and cells left over."""
+    """Return the tables called `names`; by default, all except `cells`.
+
+    The default includes phases only if there are few cells, and memory only where it changed.
+    """
     chosen = tuple(names)
     if not chosen:
         parts = parts_table(found) if len(found.cells) <= FEW else []
@@ -82,7 +85,7 @@ def differences_table(found: Comparison) -> Tables:
 
 
 def verdicts_table(found: Comparison) -> Tables:
-    """Return the times that verdicts use, in one table per command."""
+    """Return the times with verdicts, in one table per command."""
     return [table for kind in _kinds(found) for table in _times(found, kind, headline=True)]
 
 
@@ -144,7 +147,7 @@ def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
 
 
 def predictions_table(found: Comparison) -> Tables:
-    """Return the predicted times on both sides, in one table per command; without verdicts, as nothing was measured."""
+    """Return the predicted times of both sides, in one table per command; without verdicts, as nothing was measured."""
     tables = []
     for kind in _kinds(found):
         cells = [cell for cell in found.cells if cell.kind == kind]
@@ -172,7 +175,7 @@ def _interval(time: PredictedTime) -> Measure:
 
 
 def memory_table(found: Comparison, *, changed: bool = False) -> Tables:
-    """Return the memory on both sides; `changed` omits equal and sampled values."""
+    """Return the memory of both sides; `changed` omits equal and sampled values."""
     tables = []
     for kind in _kinds(found):
         cells = [cell for cell in found.cells if cell.kind == kind]
@@ -230,7 +233,7 @@ def left_over_table(found: Comparison) -> Tables:
 
 
 def cells_table(found: Comparison) -> Tables:
-    """Return the table with one row per number and cell: times in seconds, memory in bytes."""
+    """Return one table with a row for every number of every cell: times in seconds, memory in bytes."""
     axes = sets_apart([{**cell.axes, "kind": cell.kind} for cell in found.cells])
     columns = (
         Column("kind", "command"),
@@ -302,7 +305,7 @@ def _remarks(found: Comparison) -> Iterator[Remark]:
 
 
 def _mean(mean: GeometricMean) -> str:
-    """Describe a mean: `time: step of 2 cells: B is 1.18× as fast as A in the geometric mean: 1 FASTER, 1 SAME`."""
+    """Describe a mean: `time: step of 2 cells, B is 1.18× as fast as A in the geometric mean: 1 FASTER, 1 SAME`."""
     counts = ", ".join(f"{count} {verdict}" for verdict, count in mean.verdicts.items())
     cells = f"{mean.cells} cell{'' if mean.cells == 1 else 's'}"
     average = " in the geometric mean" if mean.cells > 1 else ""
@@ -311,7 +314,7 @@ def _mean(mean: GeometricMean) -> str:
 
 
 def in_one_line(found: Comparison) -> str:
-    """Return a one-line summary: every mean, then the verdict of the gate."""
+    """Summarize a comparison on one line: every geometric mean, then the verdict of the gate."""
     said = [_mean(mean) for mean in found.geometric_means] or [
         f"{len(found.cells)} cells, none with times on both sides"
     ]
@@ -321,7 +324,7 @@ def in_one_line(found: Comparison) -> str:
 
 
 def _without_numbers(found: Comparison) -> Iterator[Remark]:
-    """Yield the commands whose finished cells have nothing to compare."""
+    """Yield a note for each command whose successful cells have nothing to compare."""
     for kind in _kinds(found):
         empty = [
             cell
@@ -363,7 +366,7 @@ def _gate(found: Comparison) -> Iterator[Remark]:
 
 
 def _gate_verdict(gate: GateRecord) -> str:
-    """Describe the result: `gate failed: 1 of 6 times, peaks and cells are worse by more than 3 %`."""
+    """Describe the result of the gate: `gate failed: 1 of 6 times, peaks and cells are worse by more than 3 %`."""
     held = gate.passed + len(gate.failed)
     if gate.failed:
         verdict = f"failed: {len(gate.failed)} of {held} times, peaks and cells are"
@@ -375,6 +378,6 @@ def _gate_verdict(gate: GateRecord) -> str:
 
 
 def _first(said: Sequence[str], most: int) -> list[str]:
-    """Return the first `most` sentences, and a count of the others."""
+    """Return the first `most` sentences and, if there are others, their number."""
     more = len(said) - most
     return [*said[:most], *([f"{more} more"] if more > 0 else [])]

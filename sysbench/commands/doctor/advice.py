@@ -1,4 +1,4 @@
-"""Derives from the facts about a machine what would distort measurements on it, and how to fix it."""
+"""Advice on what would distort measurements on this machine, and how to fix it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sysbench.commands.doctor.capabilities import Facts
 from sysbench.commands.doctor.record import Advice, GpuState, HostSection, TorchSection
 
 BUSY_SHARE = 0.25
-"""A load above this share of the usable cores takes time from measurements."""
+"""Load, as a share of the usable cores, above which other processes disturb measurements."""
 
 SMALL_SHM_BYTES = 1 << 30
-"""Docker's default is 64 MiB; data loaders and NCCL pass their buffers through /dev/shm."""
+"""Size of /dev/shm that may be too small for data loaders and NCCL; Docker's default is 64 MiB."""
 
 LITTLE_FREE_SHARE = 0.5
-"""With a smaller share of a GPU's memory free, cells that fit elsewhere may not fit here."""
+"""If a smaller share of a GPU's memory is free, cells that fit elsewhere may not fit here."""
 
 
 def advice(facts: Facts) -> list[Advice]:
@@ -117,7 +117,10 @@ def _processor(facts: Facts) -> Iterator[Advice]:
 
 
 def _fewer_threads(threads: int | None, cores: int, load: float) -> str:
-    """Return the remedy for other processes: the threads of a step wait for the one that shares its core."""
+    """Return a suggestion to use fewer threads; empty for one thread.
+
+    All threads of a step wait for the thread that shares its core with another process.
+    """
     if threads is None or threads < 2:
         return ""
     free = max(1, min(threads, cores) - round(load))

@@ -1,4 +1,4 @@
-"""Derives from the facts about a machine what works on it, why not, and what would help."""
+"""Commands and options that work on this machine; for all others the reason, and a remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from sysbench.commands.doctor.record import (
 from sysbench.log.events import DeviceInfo
 
 TENSOR_CORES_TF32_BF16 = (8, 0)
-"""Ampere: the first with tensor cores for tf32 and bf16 (CUDA C++ Programming Guide, "Arithmetic instructions")."""
+"""Ampere, the first architecture with tensor cores for tf32 and bf16 (CUDA C++ Programming Guide, "Arithmetic
+instructions")."""
 TENSOR_CORES_FP16 = (7, 0)
 TRITON_FROM = (7, 0)
 """Oldest supported compute capability (torch/utils/_triton.py and inductor's `has_triton`)."""
@@ -29,7 +30,7 @@ _CPU_INSTEAD = "--device cpu measures on the CPU; --simulate GPU predicts times 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about a machine: all sections of the record."""
+    """All facts about a machine, as sections of the record."""
 
     host: HostSection
     nvml: NvmlSection
@@ -49,14 +50,14 @@ class Facts:
 
     @property
     def state(self) -> GpuState | None:
-        """The same device as the driver sees it."""
+        """The driver's view of `gpu`; None if the driver does not list it."""
         gpu = self.gpu
         bare = _bare(gpu.uuid) if gpu else None
         return next((state for state in self.nvml.gpus if bare and _bare(state.uuid) == bare), None)
 
 
 def prospects(facts: Facts) -> list[Prospect]:
-    """Return every command, and every option that depends on the machine, in the order of the help."""
+    """Return which commands and machine-dependent options work, in the order of the help screen."""
     device = facts.device
     last = [
         _nsys(facts),
@@ -81,7 +82,7 @@ def prospects(facts: Facts) -> list[Prospect]:
 
 
 def cuda_refusal(facts: Facts) -> tuple[str, str | None] | None:
-    """Return why no CUDA device can be used, and what would help; None if one can."""
+    """Return why no CUDA device can be used, and a remedy; None if one can be used."""
     torch, gpu = facts.torch, facts.gpu
     if gpu is not None:
         return _unfit(facts, gpu)
@@ -110,9 +111,9 @@ def cuda_refusal(facts: Facts) -> tuple[str, str | None] | None:
 def runs_on(archs: Sequence[str], capability: str) -> bool:
     """Whether kernels compiled for `archs` (sm_80, sm_90a, compute_90) run on a GPU of this compute capability.
 
-    Code for sm_XY runs on the same major version with an equal or higher minor version; compute_XY is translated for
-    anything newer; an architecture with a letter suffix runs on that version only (CUDA C++ Programming Guide,
-    "Application compatibility").
+    Code for sm_XY runs on the same major version with an equal or higher minor version; code for compute_XY (PTX) is
+    compiled at load time for XY and anything newer; an architecture with a letter suffix runs on that version only
+    (CUDA C++ Programming Guide, "Application compatibility").
     """
     version = _number(capability)
     for arch in archs:
@@ -202,7 +203,7 @@ def _cuda(facts: Facts) -> Iterator[Prospect]:
 
 
 def _unfit(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
-    """Return why a CUDA device that torch sees cannot run anything."""
+    """Return why a CUDA device that torch sees cannot be used, and a remedy; None if it can be used."""
     torch, state = facts.torch, facts.state
     if facts.allocator.problem:
         return f"torch will refuse {facts.allocator.variable}: {facts.allocator.problem}", "correct or unset it"
@@ -369,12 +370,12 @@ def _figures(facts: Facts) -> Prospect:
 
 
 def _number(version: str) -> tuple[int, int]:
-    """Parse a version: `9.0` as (9, 0); anything that is not a version as (0, 0)."""
+    """Parse a version such as `9.0` to (9, 0); anything else to (0, 0)."""
     major, _, minor = version.partition(".")
     minor = minor.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
 def _bare(uuid: str | None) -> str | None:
-    """Return a UUID without the prefix that only the driver adds."""
+    """Return a UUID without its prefix, which only the driver adds."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower() if uuid else None

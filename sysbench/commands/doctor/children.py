@@ -1,6 +1,6 @@
 """Child processes that answer one question each, within a time limit and without affecting each other.
 
-One kind of question: whether the programs that some options need are installed, and whether they run.
+Includes checks of the programs that some options need: whether they are installed, and whether they run.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SHOWN_CHARACTERS = 160
 
 
 class NoAnswerError(Exception):
-    """There is no answer; the message has the reason."""
+    """A child process failed or took too long; the message has the reason."""
 
 
 class Child:
-    """A process whose standard output is an answer. It starts immediately, and runs while others are asked."""
+    """A process that prints its answer on standard output. It starts at once, so several can run at the same time."""
 
     def __init__(self, command: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None) -> None:
-        """Start the process; if that fails, `answer` raises."""
+        """Start the process; if this fails, `answer` raises NoAnswerError."""
         self._command = list(command)
         self._limit_s = limit_s
         self._deadline_s = time.monotonic() + limit_s
@@ -55,7 +55,7 @@ class Child:
             self._refusal = error
 
     def answer(self) -> str:
-        """Return its complete output; raises NoAnswerError if it fails or takes too long."""
+        """Return the complete output; raises NoAnswerError if the process fails or takes too long."""
         if self._process is None or self._process.stdout is None:
             raise NoAnswerError(f"{Path(self._command[0]).name} cannot be started: {_reason(self._refusal)}")
         said = self._read(self._process, self._process.stdout)
@@ -114,7 +114,7 @@ def _signal_name(number: int) -> str:
 
 
 LIMIT_S = 10.0
-"""Allows for slow starts; nsys takes a second from a cold disk."""
+"""Time limit that allows for slow starts; nsys takes a second from a cold disk."""
 
 _MISSING = {
     "nsys": "nsys not found on PATH",
@@ -124,14 +124,14 @@ _MISSING = {
 
 
 class ToolQuestion:
-    """Asks one program for its version; starts when it is created."""
+    """Asks a program for its version; the program starts at once."""
 
     def __init__(self, name: str, path: str | None) -> None:
         self._name, self.path = name, path
         self._child = Child([path, "--version"], LIMIT_S) if path else None
 
     def answer(self) -> dict[str, str | None]:
-        """Return the fields of a Tool. Never raises."""
+        """Return the fields of a `Tool`. Never raises."""
         if self._child is None:
             return {"path": self.path, "version": None, "problem": _MISSING[self._name]}
         try:
@@ -147,7 +147,7 @@ class ToolQuestion:
 
 
 def questions(environment: Mapping[str, str] = os.environ) -> dict[str, ToolQuestion]:
-    """Start asking all programs; by field of a ToolsSection."""
+    """Start asking all programs; return the questions by field of a `ToolsSection`."""
     path = environment.get("PATH")
     return {
         "nsys": ToolQuestion("nsys", shutil.which("nsys", path=path)),
@@ -167,7 +167,7 @@ def python_headers() -> str | None:
 
 
 def installed(distribution: str) -> str | None:
-    """Return the version of an installed distribution, without importing it."""
+    """Return the version of a distribution, without importing it; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -175,14 +175,15 @@ def installed(distribution: str) -> str | None:
 
 
 def whole_version(text: str) -> str | None:
-    """Return the first version number in a text: `2024.6.2.225`."""
+    """Return the first version number in a text, such as `2024.6.2.225`; None if there is none."""
     found = re.search(r"\d+(?:\.\d+)+", text)
     return found[0] if found else None
 
 
 def _first(names: Sequence[str | None], path: str | None) -> str | None:
-    """Return the first program that exists; the first name comes from a variable, and is used even if it does not
-    exist.
+    """Return the path of the first program that is installed.
+
+    The first name is the user's choice (CC, CXX): it is returned even if it does not exist, so that its failure shows.
     """
     for name in names:
         if not name:

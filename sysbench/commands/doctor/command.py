@@ -123,7 +123,7 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
 
 
 def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
-    """Measure the overhead of sysbench, and show it; without a device there is nothing to measure."""
+    """Measure and show the overhead of sysbench, and return the record with it; unchanged without a device."""
     if not record.torch.devices:
         return record
     from sysbench.commands.doctor import screen, self_cost
@@ -142,7 +142,7 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
 
 @contextmanager
 def _unseen_dashboard() -> Iterator[Watcher]:
-    """Draw the dashboard of `sysbench time` for a terminal of 120 × 40, and discard it."""
+    """Yield a dashboard of `sysbench time` that is drawn for a terminal of 120 × 40 and discarded."""
     from rich.console import Console as Terminal
 
     from sysbench.commands.time.live import TIME

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     AnySection = TypeVar("AnySection", bound=Section)
 
 TORCH_LIMIT_S = 120.0
-"""Allows for importing torch from a cold or remote disk, and for finding its devices."""
+"""Time limit that allows for importing torch from a cold or remote disk, and for finding its devices."""
 
 NVML_LIMIT_S = 20.0
-"""Allows for a driver that first has to wake its GPUs."""
+"""Time limit that allows for a driver that first has to wake its GPUs."""
 
 
 class Examination:
-    """Starts all child processes at once when it is created; their answers are read later.
+    """Examination of this machine. The constructor starts all child processes; their answers are read later.
 
-    Imports happen late, so that nothing delays the start of the slowest child.
+    Most modules are imported late, so that nothing delays the start of the slowest child.
     """
 
     def __init__(self) -> None:
@@ -58,25 +58,25 @@ class Examination:
         self._resources.close()
 
     def host(self) -> HostSection:
-        """The machine without its GPUs."""
+        """Examine the machine without its GPUs."""
         from sysbench.commands.doctor import host_survey
 
         return host_survey.survey()
 
     def nvml(self) -> NvmlSection:
-        """Answers of NVIDIA's driver."""
+        """Return the answers of NVIDIA's driver."""
         from sysbench.commands.doctor.record import NvmlSection
 
         return _section(NvmlSection, self._nvml)
 
     def torch(self) -> TorchSection:
-        """Answers of torch, which take longest."""
+        """Return the answers of torch, which take longest."""
         from sysbench.commands.doctor.record import TorchSection
 
         return _section(TorchSection, self._torch)
 
     def tools(self) -> ToolsSection:
-        """Programs and files that some options need."""
+        """Look for the programs and files that some options need."""
         from sysbench.commands.doctor.questions import Questions
         from sysbench.commands.doctor.record import Tool, ToolsSection
 
@@ -93,14 +93,14 @@ class Examination:
         return found.model_copy(update={"unknown": questions.unknown})
 
     def allocator(self) -> AllocatorSection:
-        """The settings of CUDA's allocator."""
+        """Check the settings of CUDA's allocator."""
         from sysbench.commands.doctor.questions import check
 
         return check()
 
 
 def _section(kind: type[AnySection], child: Child) -> AnySection:
-    """Parse a child's answer; if there is no valid one, everything is unknown."""
+    """Parse the answer of a child process; without a valid answer, all fields are unknown."""
     try:
         return kind.model_validate_json(child.answer())
     except NoAnswerError as error:

@@ -1,4 +1,4 @@
-"""Asks NVIDIA's driver about every GPU: `python -m sysbench.commands.doctor.gpu_survey`, one line of JSON on stdout.
+"""Survey of all GPUs through NVIDIA's driver: `python -m sysbench.commands.doctor.gpu_survey` prints one line of JSON.
 
 `sysbench doctor` runs this in a separate process because a driver may hang or crash. The line has the known fields of
 `commands.doctor.record.NvmlSection`. GPUs are numbered by the driver, not by CUDA; UUIDs identify them.
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def survey() -> Facts:
-    """Fields of an NvmlSection; empty without a driver."""
+    """Return the fields of an NvmlSection; empty without a driver."""
     try:
         nvml = open_nvml()
     except NvmlUnusableError as error:
@@ -91,7 +91,7 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
 
 
 def _try(facts: Facts, field: str, question: Callable[[], Any]) -> Any:
-    """Store the answer as a field and return it; if there is none, store the reason and return None."""
+    """Store the answer to a question in `field` and return it; on failure, store the reason and return None."""
     try:
         facts[field] = question()
     except Exception as error:  # noqa: BLE001  Drivers lack functions, refuse and fail; other fields still count.
@@ -101,7 +101,7 @@ def _try(facts: Facts, field: str, question: Callable[[], Any]) -> Any:
 
 
 def _computing(nvml: Any, gpu: Any) -> list[Any]:
-    """Processes that use the GPU, from the newest function that this driver has."""
+    """Return the processes that use the GPU, from the newest function that this driver supports."""
     try:
         return list(nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu))
     except nvml.NVMLError_FunctionNotFound:
@@ -109,7 +109,7 @@ def _computing(nvml: Any, gpu: Any) -> list[Any]:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether this is the doctor's other child process, in which torch uses the GPU."""
+    """Whether a process is the other child process of the doctor, in which torch uses the GPU."""
     import psutil
 
     try:

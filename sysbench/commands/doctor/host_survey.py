@@ -1,4 +1,4 @@
-"""Examines the machine without its GPUs, as far as this process may use it."""
+"""Survey of the machine without its GPUs: the resources that this process may use, and what affects measurements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _JOBS = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "JOB_I
 
 
 def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostSection:
-    """Examine this machine; `root` is the directory of /proc, /sys and /dev. Never raises."""
+    """Examine this machine; /proc, /sys and /dev are read below `root`. Never raises."""
     questions = Questions()
     shm = questions.ask("shm_bytes", lambda: _shared_memory(root))
     found = HostSection(
@@ -66,7 +66,7 @@ def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
 
 
 def quota_cores(root: Path) -> float | None:
-    """The lowest limit on CPU time, in cores; None without a limit. See "cpu.max" in cgroup-v2.rst."""
+    """Return the lowest limit on CPU time, in cores; None without a limit. See "cpu.max" in cgroup-v2.rst."""
     limits = [
         *((_text(directory / "cpu.max") or "max").split() for directory in directories("cgroup2", "cpu", root)),
         *(
@@ -79,7 +79,10 @@ def quota_cores(root: Path) -> float | None:
 
 
 def container(root: Path, environment: Mapping[str, str]) -> str | None:
-    """The kind of container that this process runs in, according to its traces; None outside containers."""
+    """Return the kind of container that this process runs in; None outside containers.
+
+    Containers are recognised by environment variables, marker files and cgroups.
+    """
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
     if environment.get("APPTAINER_CONTAINER") or environment.get("SINGULARITY_CONTAINER"):
@@ -100,7 +103,7 @@ def _usable_cores() -> int | None:
 
 
 def _governor(root: Path) -> str | None:
-    """Frequency governor of the first core: `performance`, `powersave`."""
+    """Return the frequency governor of the first core: `performance`, `powersave`."""
     stated = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return stated.strip() or None if stated else None
 

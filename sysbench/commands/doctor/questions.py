@@ -17,7 +17,7 @@ LIMIT_S = 2.0
 
 
 class Questions:
-    """Asks questions, and collects the reasons of failures."""
+    """Calls functions with a time limit, and collects the reasons for failures."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self._limit_s = limit_s
@@ -25,7 +25,7 @@ class Questions:
         """Reasons by field."""
 
     def ask(self, field: str, question: Callable[[], Answer]) -> Answer | None:
-        """Return the answer; or None, with the reason in `unknown`."""
+        """Return the result of `question`; on failure or timeout, store the reason in `unknown` and return None."""
         answers: list[Answer] = []
         failures: list[str] = []
 
@@ -46,7 +46,7 @@ class Questions:
 
 
 def check(environment: Mapping[str, str] = os.environ) -> AllocatorSection:
-    """Return the allocator's settings in the environment, and what is wrong with them. Never raises."""
+    """Return the allocator's settings in the environment, with any problem in them. Never raises."""
     given = {name: environment[name] for name in ENVIRONMENT_VARIABLES if name in environment}
     if not given:
         return AllocatorSection()

@@ -1,7 +1,7 @@
 """The record of `sysbench doctor`: what this machine has, what works on it or why not, and the overhead of sysbench.
 
-A field is None if it is unknown, with the reason in `unknown` of its section, or if there is no such thing: no
-limit, no container, no such program.
+A field is None if its value is unknown (`unknown` of its section has the reason), or if the thing does not exist: no
+limit, no container, no program.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Works = Literal["yes", "partly", "no", "unknown"]
 
 
 class Section(Frozen):
-    """One part of the machine."""
+    """One section of the record."""
 
     unknown: dict[str, str] = Field(default_factory=dict)
-    """Reason why a field is unknown, by its name; `everything` stands for all fields."""
+    """Reasons why fields are unknown, by name of the field; `everything` stands for all fields."""
 
 
 class HostSection(Section):
-    """The machine without its GPUs, as far as this process may use it."""
+    """The machine without its GPUs: the resources that this process may use."""
 
     system: HostInfo | None = None
     usable_cores: int | None = None
@@ -53,7 +53,7 @@ class HostSection(Section):
 
 
 class GpuProcess(Frozen):
-    """A process that uses a GPU, with the driver's process number, which differs from ours in a container."""
+    """A process that uses a GPU. In a container, the driver's process id differs from the local one."""
 
     pid: int
     used_bytes: int | None
@@ -90,7 +90,7 @@ class GpuState(Section):
 
 
 class NvmlSection(Section):
-    """Answers of NVIDIA's driver; empty, with nothing unknown, if there is no such driver."""
+    """Answers of NVIDIA's driver; empty, with nothing unknown, if no driver is installed."""
 
     driver: str | None = None
     cuda: str | None = None
@@ -99,7 +99,7 @@ class NvmlSection(Section):
 
 
 class TorchSection(Section):
-    """The torch that measurements use."""
+    """The installation of torch that measurements use."""
 
     version: str | None = None
     import_s: float | None = None
@@ -113,7 +113,7 @@ class TorchSection(Section):
     flash_attn: str | None = None
     """Version of the flash-attn package."""
     archs: list[str] = Field(default_factory=list)
-    """Architectures that its kernels are compiled for: sm_80, compute_90."""
+    """Architectures that torch's kernels are compiled for: sm_80, compute_90."""
     threads: int | None = None
     cpu_capability: str | None = None
     cpu_bf16: bool | None = None
@@ -121,12 +121,12 @@ class TorchSection(Section):
     devices: list[DeviceInfo] = Field(default_factory=list)
     """Devices for cells, in the order in which `--device auto` prefers them."""
     cuda_problem: str | None = None
-    """torch's message why a CUDA build finds no device."""
+    """Message of torch that explains why a CUDA build finds no device."""
     attention_kernels: dict[str, list[str]] = Field(default_factory=dict)
     """Precisions that each kernel of scaled_dot_product_attention supports on the first CUDA device."""
     profiler_activities: list[str] = Field(default_factory=list)
     backends: list[str] = Field(default_factory=list)
-    """Ways in which ranks communicate: gloo, with which one operation was tried, and nccl with its version."""
+    """Backends through which ranks can communicate: gloo, tested with one operation, and nccl with its version."""
 
 
 class Tool(Frozen):
@@ -135,7 +135,7 @@ class Tool(Frozen):
     path: str | None
     version: str | None
     problem: str | None
-    """Why it cannot be used, if so."""
+    """Why the program cannot be used; None if it can."""
 
 
 class ToolsSection(Section):
@@ -143,9 +143,9 @@ class ToolsSection(Section):
 
     nsys: Tool | None = None
     c_compiler: Tool | None = None
-    """Triton compiles its launchers with it."""
+    """C compiler, with which Triton compiles its launchers."""
     cxx_compiler: Tool | None = None
-    """torch.compile compiles CPU kernels with it."""
+    """C++ compiler, with which torch.compile compiles CPU kernels."""
     python_headers: str | None = None
     """Directory of Python.h, which compiled launchers include."""
     matplotlib: str | None = None
@@ -161,7 +161,7 @@ class AllocatorSection(Section):
     """The settings of CUDA's caching allocator in this environment."""
 
     variable: str | None = None
-    """The environment variable that sets them."""
+    """The environment variable that contains the settings."""
     text: str | None = None
     problem: str | None = None
     """Problem with the settings."""
@@ -172,7 +172,7 @@ class AllocatorSection(Section):
 
 
 class Prospect(Frozen):
-    """Whether a command or an option works here."""
+    """Whether a command or an option works on this machine."""
 
     what: str
     works: Works
@@ -181,26 +181,26 @@ class Prospect(Frozen):
 
 
 class Advice(Frozen):
-    """Something about this machine that distorts measurements, and how to fix it."""
+    """A property of this machine that distorts measurements, and how to fix it."""
 
     message: str
     remedy: str | None = None
 
 
 class CostArm(Frozen):
-    """How much one part of sysbench slows down the measured step."""
+    """How much one part of sysbench slows down a step."""
 
     part: str
     """dashboard, sampler or history."""
     explanation: str
     with_s: list[float]
-    """Median step time with it, by round."""
+    """Median step time with the part, by round."""
     without_s: list[float]
-    """Median step time without it, in the same rounds."""
+    """Median step time without the part, in the same rounds."""
     ratio: float
-    """Median over the rounds of with / without."""
+    """Median over the rounds of the ratio with / without."""
     ratio_low: float | None
-    """95 % confidence interval; None with fewer than six rounds."""
+    """95 % confidence interval of the ratio; None with fewer than six rounds."""
     ratio_high: float | None
 
 

@@ -34,18 +34,18 @@ _STYLES: dict[Works, str] = {"yes": theme.GOOD, "partly": theme.WARNING, "no": t
 
 
 def heading(host: HostSection) -> RenderableType:
-    """`sysbench 0.1.0 on bench`."""
+    """Return the heading: `sysbench 0.1.0 · hostname`."""
     name = host.system.hostname if host.system else ""
     return _Line(" · ".join(filter(None, (f"sysbench {__version__}", name))), theme.TITLE)
 
 
 def machine(host: HostSection) -> RenderableType:
-    """The machine without its GPUs."""
+    """Render the facts about the machine without its GPUs."""
     return _Part("machine", [*_system(host), *_cores(host), *_memory(host), *_surroundings(host), *_reasons(host)])
 
 
 def gpus(nvml: NvmlSection) -> RenderableType:
-    """Answers of NVIDIA's driver."""
+    """Render the facts about NVIDIA's driver and its GPUs."""
     driver = f"{nvml.driver}, supports CUDA up to {nvml.cuda}" if nvml.driver and nvml.cuda else nvml.driver
     facts: list[Fact] = [("driver", driver or "none (no libnvidia-ml.so.1)")] if not nvml.unknown or driver else []
     for state in nvml.gpus:
@@ -54,7 +54,7 @@ def gpus(nvml: NvmlSection) -> RenderableType:
 
 
 def tools(found: ToolsSection, allocator: AllocatorSection) -> RenderableType:
-    """Programs that some options need, and the allocator's settings."""
+    """Render the programs that some options need, and the allocator's settings."""
     facts = [
         *_tool("nsys", found.nsys),
         *_tool("C", found.c_compiler),
@@ -67,7 +67,7 @@ def tools(found: ToolsSection, allocator: AllocatorSection) -> RenderableType:
 
 
 def _clusters(found: ToolsSection) -> str:
-    """Programs that start processes on several machines; sysbench needs none of them."""
+    """List the programs that can start processes on several machines; sysbench needs none of them."""
     there = {"torchrun": found.torchrun, "SLURM": found.sbatch, "Ray": found.ray, "submitit": found.submitit}
     lacking = [name for name, version in there.items() if version is None]
     missing = f"no {', '.join(lacking)}" if lacking else None
@@ -75,7 +75,7 @@ def _clusters(found: ToolsSection) -> str:
 
 
 def torch(found: TorchSection) -> RenderableType:
-    """The torch that measurements use."""
+    """Render the facts about torch."""
     facts: list[Fact] = []
     if found.version:
         built = (
@@ -104,12 +104,12 @@ def torch(found: TorchSection) -> RenderableType:
 
 
 def prospects(found: Sequence[Prospect]) -> RenderableType:
-    """Whether each command and option works, why or why not, and what would help."""
+    """Render whether each command and option works, why or why not, and the remedy."""
     return _Prospects(tuple(found))
 
 
 def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
-    """Advice on what distorts measurements."""
+    """Yield each piece of advice, with its remedy on a line below."""
     if found:
         yield Text("")
     for each in found:
@@ -119,7 +119,7 @@ def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
 
 
 def self_cost(found: SelfCost) -> RenderableType:
-    """Show how much sysbench itself slows down a step."""
+    """Render the overhead of sysbench."""
     facts = [(arm.part, _cost(arm)) for arm in found.arms]
     facts += [(part, f"not measured: {why}") for part, why in found.not_measured.items()]
     took = units.duration(found.took_s)
@@ -244,7 +244,7 @@ def _reasons(section: Section) -> Iterator[Fact]:
 
 
 def _plain(field: str) -> str:
-    """A field's name without its unit: `sm_clock_hz` becomes `sm clock`."""
+    """Return a field's name without its unit: `sm_clock_hz` becomes `sm clock`."""
     bare = field
     for unit in ("_bytes", "_hz", "_w", "_c", "_j"):
         bare = bare.removesuffix(unit)
@@ -259,7 +259,7 @@ def _joined(*words: str | None) -> str:
 
 
 class _Line:
-    """One line of text with a mark; wrapped text is aligned with the text above, not with the mark."""
+    """A line of text after a mark; if the text is wrapped, further lines are aligned with the text."""
 
     def __init__(self, text: str, style: str, mark: str = " ", mark_style: str = "") -> None:
         self._text, self._style, self._mark, self._mark_style = text, style, mark, mark_style
@@ -274,7 +274,7 @@ class _Line:
 
 
 class _Part:
-    """A heading above rows of names and values."""
+    """A heading, and rows of names and values below it."""
 
     def __init__(self, title: str, facts: Iterable[Fact]) -> None:
         self._title, self._facts = title, tuple(facts)
@@ -292,7 +292,7 @@ class _Part:
 
 
 class _Prospects:
-    """Three columns, with the remedy below the reason."""
+    """A table of commands and options: whether they work, why, and the remedy."""
 
     def __init__(self, found: tuple[Prospect, ...]) -> None:
         self._found = found
@@ -319,7 +319,7 @@ def _text(words: str, encoding: str, style: str = "") -> Text:
 
 
 def _stripped(console: Console, options: ConsoleOptions, grid: Table) -> RenderResult:
-    """Lines without trailing spaces, which would otherwise end up in files and clipboards."""
+    """Yield lines without trailing spaces, which would otherwise end up in files and clipboards."""
     from rich.segment import Segment
 
     for line in console.render_lines(grid, options, pad=False):

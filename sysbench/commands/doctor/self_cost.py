@@ -1,8 +1,8 @@
-"""Measures how much sysbench itself slows down a step: with and without each of its parts.
+"""Measurement of how much each part of sysbench slows down a step.
 
 A round runs every arm once, each in a fresh worker, and the next round runs them in the opposite order (A B C C B A …),
-so that drift affects all arms equally. The result is the median over the rounds of the ratio with / without of median
-step times, and its interval.
+so that drift affects all arms equally. Each round yields the ratio of the median step times with and without a part.
+The result is the median of these ratios over the rounds, with a confidence interval.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SPEC = TimeSpec(
 """A launch-bound step of a few milliseconds, which is the most sensitive to disturbances."""
 
 LIMIT_S = 300.0
-"""Limit for one arm that records the allocator's history."""
+"""Time limit for one measurement with or without the allocator's history."""
 
 EXPLANATIONS = {
     "dashboard": "drawn at 120 × 40 while steps are measured",
@@ -62,7 +62,7 @@ class Watcher(Protocol):
 
 Dashboard = Callable[[], AbstractContextManager[Watcher]]
 Arm = Callable[[], float]
-"""Measures once, in a fresh process; returns the median step in seconds."""
+"""Function that measures an arm once in a fresh process, and returns the median step time in seconds."""
 
 
 class NoSampler:
@@ -86,11 +86,11 @@ class NoSampler:
         return []
 
     def count_other_processes(self) -> int | None:
-        """Return None: unknown."""
+        """Return None: the number is unknown."""
         return None
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Return None: unknown."""
+        """Return None: the free memory is unknown."""
         return None
 
     def close(self) -> None:
@@ -105,9 +105,9 @@ def measure(
     spec: TimeSpec = SPEC,
     launcher: Launcher | None = None,
 ) -> SelfCost:
-    """Measure every part on `device`; `tell` receives the number of finished measurements and their total.
+    """Measure the overhead of every part; `tell` receives the number of finished measurements and their total.
 
-    If a step cannot be measured, the record says why. Raises KeyboardInterrupt.
+    If a step cannot be measured, the record contains the reason. Raises KeyboardInterrupt if the user interrupts.
     """
     began_s = time.monotonic()
     (cell,) = (placed := spec.model_copy(update={"device": (device.torch_name,)})).cells()
@@ -140,7 +140,7 @@ def measure(
 
 
 def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], None]) -> dict[str, list[float]]:
-    """Measure every arm in every round, in the opposite order of the previous round."""
+    """Measure every arm once per round, in an order that is reversed from round to round."""
     measured: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for number in range(rounds):
@@ -152,7 +152,7 @@ def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], No
 
 
 def arm_of(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
-    """Return the cost of a part from the ratios within rounds, which drift does not affect."""
+    """Return the overhead of a part, computed from the ratios within rounds, which drift does not affect."""
     found = ratio([on / off for on, off in zip(with_s, without_s, strict=True)], [1.0] * len(with_s))
     return CostArm(
         part=part,

@@ -70,13 +70,13 @@ class Earlier:
 
 
 def earlier(directory: Path) -> list[Earlier]:
-    """Return all runs in a directory, the newest first; raises LogError for a directory that cannot be read."""
+    """Return all runs in a directory, the newest first; raises LogError if the directory cannot be read."""
     found = [_of(directory, name, paths) for name, paths in runs.entries(directory)]
     return sorted(found, key=lambda each: each.began_s, reverse=True)
 
 
 def one(name: str, directory: Path) -> Earlier:
-    """Return the run with this name or path; raises LogError if it matches no run, or several."""
+    """Return the run with this name or path; raises LogError unless exactly one run matches."""
     paths = runs.find(name, directory)
     named = Path(name)
     if named.exists():
@@ -85,7 +85,7 @@ def one(name: str, directory: Path) -> Earlier:
 
 
 def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
-    """Return the run or directory of runs called `name`; `paths` holds the log or record of each run in it."""
+    """Return the run or directory of runs called `name`; `paths` holds the log or the record of each of its runs."""
     home = directory / name
     if not home.is_dir() or paths[0].stem == name:
         beside = tuple(
@@ -125,7 +125,7 @@ def _counted(status: str, cells: Counter[str]) -> str:
 
 
 def _seen(path: Path) -> _Seen:
-    """Read a log or a record; if that fails, the status is `unreadable` and the time that of the file."""
+    """Read a log or a record; on failure, the status is `unreadable` and the start is the file's modification time."""
     kind = runs.kind_at(path) or "unknown"
     try:
         spec, began_s, status, cells = _of_log(path) if path.suffix == ".jsonl" else _of_record(path)

@@ -53,10 +53,10 @@ Call = Callable[[], object]
 
 
 class Account:
-    """Context around a measurement that collects the events of a loop, and folds them into a record at the end."""
+    """Context manager that collects the events of a loop, and folds them into a record at the end."""
 
     def __init__(self, spec: LoopSpec, save: Path | None, progress: Progress | None) -> None:
-        """Raise UsageError for a device that is not available, and UsageError or OutputError for an invalid file."""
+        """Raise UsageError for an unavailable device or a file other than .json; OutputError for an unwritable file."""
         if save is not None:
             if save.suffix != ".json":
                 raise UsageError(f"{save} must end in .json, because it will hold a record")

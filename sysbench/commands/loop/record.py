@@ -14,7 +14,7 @@ from sysbench.spec.quantities import Amount, Seconds, Size
 
 
 class LoopTraceRecord(Frozen):
-    """A trace of some steps, which are not counted because the profiler slows them down."""
+    """A trace of some steps. These steps are not measured, because the profiler slows them down."""
 
     path: str
     steps: Size

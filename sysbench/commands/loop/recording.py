@@ -26,7 +26,7 @@ TRACED = 3
 
 
 class Recorder(Stopwatch):
-    """Context around a program's own loop that derives the steps from marks in the program.
+    """Context manager for a program's own loop; it derives the steps from marks in the program.
 
     A step begins with a phase and ends when this phase begins again. Once `step` has been called, only calls of `step`
     end a step, and everything before the first call is one step. A step with a failed phase is not counted. After
@@ -34,7 +34,7 @@ class Recorder(Stopwatch):
     """
 
     def __init__(self, spec: LoopSpec, save: Path | None, trace: Path | None) -> None:
-        """Raise the exceptions of `Account`, also for an invalid trace file."""
+        """Raise the same exceptions as `Account`; the trace file is checked like the record file."""
         if trace is not None:
             if not trace.name.endswith((".json", ".json.gz")):
                 raise UsageError(f"{trace} must end in .json or .json.gz, because it will hold a trace")
@@ -67,7 +67,7 @@ class Recorder(Stopwatch):
         self._open.__exit__(kind, error, trace)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return the context of a phase, empty after the last step; raises UsageError for an invalid name."""
+        """Return a context manager for a phase, a no-op after the last step; raises UsageError for an invalid name."""
         return marks.NOTHING if self._done else super().phase(name)
 
     def enter(self, name: str) -> None:

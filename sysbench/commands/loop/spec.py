@@ -33,7 +33,7 @@ def name_of(what: str, name: object) -> str:
 
 
 def phase_name(name: object, declared: Iterable[str] = ()) -> str:
-    """Return the name of a phase; raises ValueError if it is invalid, reserved, or missing in a nonempty `declared`."""
+    """Return the name of a phase; raises ValueError if it is invalid, reserved, or not in a non-empty `declared`."""
     found = name_of("a phase", name)
     if found == STEP:
         raise ValueError(f"a phase cannot be called {STEP}: that is the whole step")
@@ -71,7 +71,7 @@ class LoopCell(RunCell):
     """Number of steps to measure; None for a recording, whose program decides."""
     until: Share | None
     max_steps: Size
-    """Largest number of steps that count."""
+    """Largest number of measured steps."""
     sync: Literal["phase", "step"]
 
     @property

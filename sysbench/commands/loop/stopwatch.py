@@ -50,7 +50,7 @@ class Stopwatch:
 
     @contextmanager
     def told(self, what: str) -> Iterator[None]:
-        """Receive the marks of the current thread in this stopwatch; raises UsageError inside another such context."""
+        """Direct this thread's marks to this stopwatch; raises UsageError inside another recording or measurement."""
         if marks.active is not None:
             raise UsageError(
                 f"{what} begins inside another recording or measurement of this process; end the other one first"
@@ -62,7 +62,7 @@ class Stopwatch:
             marks.active = None
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Return the context of a phase; raises UsageError for an invalid name."""
+        """Return a context manager for a phase, a no-op in other threads; raises UsageError for an invalid name."""
         if threading.get_ident() != self._thread:
             return marks.NOTHING
         found = self._phases.get(name) if isinstance(name, str) else None
@@ -117,7 +117,7 @@ class Stopwatch:
         self.inside = None
 
     def end(self, *, summed: bool = False) -> StepTimes:
-        """End the step and return its times; if `summed`, the step takes the sum of its synchronized phases."""
+        """End the step and return its times; if `summed`, the step time is the sum of its synchronized phases."""
         last = 2 * len(self._windows) + 1
         self._clock.marks.place(last)
         launched_ns = self._clock.now_ns()

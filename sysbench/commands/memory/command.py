@@ -34,7 +34,10 @@ def memory(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
-    """Run the spec and write the requested files; raises as `running.carry_out`, and OutputError."""
+    """Run the spec and write the requested files.
+
+    Raises the same exceptions as `running.carry_out` and `Files.prepared`.
+    """
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
@@ -113,7 +116,7 @@ class Files:
     def prepared(cls, spec: MemorySpec, options: MemoryOptions) -> Iterator[Files]:
         """Choose all paths; snapshots that are not kept go to a temporary directory.
 
-        Raises UsageError and OutputError for files that cannot be written.
+        Raises UsageError if the figure has an unknown format, and OutputError if a file cannot be written.
         """
         refuse_wrong_files(options)
         cells = list(spec.cells())

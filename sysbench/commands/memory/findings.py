@@ -153,7 +153,7 @@ class Pair:
 
     @property
     def share(self) -> float:
-        """Difference of the peaks as a share of the base's peak."""
+        """Difference of the peaks as a share of the peak of `base`."""
         return self.difference / peak(self.base)
 
 
@@ -166,7 +166,7 @@ def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
 
 
 def _difference(found: Sequence[Pair], axis: str) -> str:
-    """Describe the differences of pairs that have the same mode.
+    """Describe by how much the peaks of pairs that have the same mode differ.
 
     Example: `saves up to 3.20 GiB (7.5 %, ctx 512) and costs up to 4.70 GiB (24 %, ctx 128): …`.
     """
@@ -210,9 +210,9 @@ def copies_bytes(cell: MemoryCellRecord) -> int | None:
 
 
 def category_changes(pair: Pair) -> list[tuple[str, int]]:
-    """Return the differences of the peaks by category in bytes, largest first.
+    """Return the change of each category from `base` to `other` at the peak, in bytes, largest change first.
 
-    Differences below 1 % of the base's peak are omitted.
+    Changes below 1 % of the peak of `base` are omitted.
     """
     before, after = pair.base.by_category, pair.other.by_category
     changes = [(name, after.get(name, 0) - before.get(name, 0)) for name in dict.fromkeys((*before, *after))]
@@ -237,7 +237,8 @@ class Parabola:
 def parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
     """Fit a parabola to the peaks of cells that differ only in their context.
 
-    None for fewer than four cells, if the relative error exceeds 1 % at any cell, or if a growth term is not positive.
+    None if there are fewer than four cells, if the relative error exceeds 1 % at any cell, or if a growth term is not
+    positive.
     """
     sizes = np.array([_ctx(cell) for cell in row], np.float64)
     values = np.array([peak(cell) for cell in row], np.float64)
@@ -308,7 +309,10 @@ def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Yield a finding on the largest tensors, and the largest group, of the largest forward pass that fits."""
+    """Yield a finding on the largest tensors, and the group with the largest total, in the cell with the highest peak.
+
+    Cells with a full training step are considered only if there are no others.
+    """
     told = [cell for cell in known(cells) if cell.largest]
     cell = max([cell for cell in told if cell.cell.mode not in TRAINING] or told, key=peak, default=None)
     # Library workspaces are not part of the model.

@@ -30,8 +30,8 @@ _EXACT = AllocatorSettings(expandable_segments=True)
 def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
     """Run the cell's protocol. If `artifact` is given, write all allocations to this path as a snapshot.
 
-    Raises UnavailableError for a cell that cannot run or be simulated. When memory runs out, yields all results so far,
-    then raises DoesNotFitError or torch's own error.
+    Raises UnavailableError if the cell cannot run or be simulated. When memory runs out, yields all results so far,
+    then raises DoesNotFitError in a simulation, and otherwise torch's own error.
     """
     if cell.simulate is not None:
         yield from simulate.run(cell, cell.simulate, artifact)

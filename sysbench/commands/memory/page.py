@@ -26,7 +26,7 @@ _FOLDER: Final = "memory_page"
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the page of a timeline; raises OutputError."""
+    """Write the page of a timeline; raises OutputError if that fails."""
     pages.write(path, render(timeline, title))
 
 

@@ -68,9 +68,9 @@ class AllocationGroup(Frozen):
     modules: list[str]
     """First and last module that the allocations belong to: `layers.0.attention`, `layers.31.attention`."""
     phase: str | None
-    """Phase in which they are allocated; None if unknown."""
+    """Phase in which the allocations were made; None if unknown."""
     stack: list[CodeLine]
-    """Stack of the allocation, innermost frame first; in backward, the forward lines whose gradients they hold."""
+    """Stack of the allocations, innermost frame first; in backward, the lines of the forward operation."""
 
     @property
     def total_bytes(self) -> int:
@@ -144,7 +144,7 @@ class LargestFound(Event):
     value: Count
     """The largest value that fits, or the fewest ranks that do; 0 if the search found none."""
     beyond: Count | None
-    """The smallest tried value that does not fit; None if all tried values fit."""
+    """The smallest tried value that does not fit, but with `ranks` the largest; None if all tried values fit."""
 
 
 class SnapshotWritten(Event):

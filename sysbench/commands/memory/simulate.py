@@ -175,6 +175,6 @@ def modules(tree: ModuleNode) -> list[ModuleMemory]:
 
 
 def write(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
-    """Write a snapshot of the cell whose key is `cell`; raises OutputError."""
+    """Write a snapshot of the cell whose key is `cell`; raises OutputError if that fails."""
     snapshot.write(path, content)
     return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)

@@ -36,7 +36,7 @@ def extreme(axis: SearchAxis) -> str:
 
 
 FEWEST_RANKS = 4
-"""Number of ranks at which a search for the fewest ranks begins: every strategy allows it."""
+"""Placeholder for the number of ranks in a cell that searches for the fewest: every strategy allows it."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class MemoryCell(GridCell):
     simulate: str | None
     """The GPU to simulate, a name that `sysbench.spec.hardware.named` accepts; None to measure."""
     find: SearchAxis | None
-    """Axis along which to search for the largest value that fits, or for the fewest ranks; the search starts from the
+    """Axis along which to search for the fewest ranks, or for the largest value that fits, starting from the
     cell's own value."""
 
     @property
@@ -80,7 +80,7 @@ class MemoryCell(GridCell):
 
     @property
     def likeness(self) -> tuple[str, ...]:
-        """Properties that must be equal for the extents of two cells to be comparable."""
+        """Properties that two cells must share for their `extent` to be comparable."""
         return (self.mode, *super().likeness)
 
     @property
@@ -107,7 +107,7 @@ class MemoryCell(GridCell):
 
     @property
     def worth_failing(self) -> bool:
-        """Whether to run a cell that is expected not to fit: yes, its allocation history shows the reason."""
+        """Whether to run a cell that is expected not to fit: yes, because its allocation history shows the reason."""
         return True
 
     @property
@@ -151,7 +151,7 @@ class MemorySpec(ModelSpec):
     @model_validator(mode="before")
     @classmethod
     def _mode_with_backward(cls, given: Any) -> Any:
-        """Make `train` the default mode with --grad-accum, because accumulation needs backward."""
+        """Make `train` the default mode with --grad-accum, because accumulation needs a backward pass."""
         if isinstance(given, dict) and "grad_accum" in given and "mode" not in given:
             return {**given, "mode": "train"}
         return given

@@ -138,7 +138,7 @@ def _rank_spread(cell: MemoryCellRecord) -> float | None:
 
 
 def _counted(record: MemoryRecord) -> list[str]:
-    """Return a note on the memory outside the allocator that verdicts take into account."""
+    """Return a note on the memory outside the allocator, which verdicts take into account."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
     words = ", ".join(map(units.size, contexts))
     ranks = " and NCCL's buffers" if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""

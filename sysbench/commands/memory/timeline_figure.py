@@ -33,7 +33,10 @@ _SHADES: Final = ("#f3f3f3", "#e7e7e7")
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
-    """Write the figure of a timeline as png, svg or pdf, depending on the suffix. Raises UsageError and OutputError."""
+    """Write the figure of a timeline as png, svg or pdf, depending on the suffix.
+
+    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
+    """
     plots.write(path, lambda: draw(timeline, title))
 
 
@@ -76,7 +79,7 @@ def draw(timeline: Timeline, title: str) -> Figure:
 
 
 def representative_states(values: npt.NDArray[np.int64], buckets: int) -> npt.NDArray[np.int64]:
-    """Return the states to draw, ascending: all if few, else the highest and lowest of each bucket, so peaks remain."""
+    """Return the states to draw, ascending: the highest and lowest of each bucket, or all if they are few."""
     count = len(values)
     if count <= 3 * buckets:
         return np.arange(count)

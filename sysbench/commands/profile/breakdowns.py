@@ -34,7 +34,7 @@ WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.wo
 
 @dataclass(frozen=True)
 class Part:
-    """One row of a table: the times of some kernels of a profile, and the total that their share refers to."""
+    """One row of a table: times of some kernels of a profile, and the total time of which the row is a share."""
 
     profile: Profile
     label: str
@@ -196,7 +196,7 @@ _GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
 
 
 def _groups(profiles: Profiles) -> list[str]:
-    """Return the keys of the groups to show. A group without additional phases is omitted."""
+    """Return the keys of the groups to show. A group that would add no phase to the previous one is omitted."""
     adds: Mapping[str, Callable[[Profile], bool]] = {
         "forward": lambda profile: "forward" in profile.phases,
         "forward_backward": lambda profile: "backward" in profile.phases,
@@ -232,7 +232,7 @@ def _classes(profiles: Profiles) -> Iterator[_ClassRow]:
 
 
 def _class_notes(profiles: Profiles) -> list[str]:
-    """Return notes that name large kernels of class `other`, and the classes that contain the kernels of softmax."""
+    """Return notes on large kernels of class `other`, and on a softmax that has no kernel of its own."""
     notes = []
     for profile in profiles.each:
         others, unknown = Counter[int](), Counter[int]()
@@ -305,7 +305,7 @@ _SORTS: Mapping[Sort, Callable[[KernelStatistics], float]] = {
 
 @dataclass(frozen=True)
 class _KernelRow(Part):
-    """A kernel within a range, or the sum of all kernels that are not listed, which has no statistics."""
+    """A kernel within a range, or the sum of all kernels that are not listed; the sum has no statistics."""
 
     statistics: KernelStatistics | None = field(kw_only=True)
 

@@ -40,7 +40,10 @@ def profile(spec_given: Given, options_given: Given) -> None:
 
 
 def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
-    """Run the cells and write the requested files; raises as `running.carry_out`, UsageError and OutputError."""
+    """Run the cells and write the requested files.
+
+    Raises the same exceptions as `running.carry_out` and `Files.prepared`.
+    """
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
         for known in map(hardware.named, spec.simulate):

@@ -24,7 +24,7 @@ class Row:
     of: Any
 
     def per_step(self, name: str) -> Measure:
-        """Return a field of the entry, in nanoseconds, as seconds per step."""
+        """Convert a field of the entry from nanoseconds over all steps to seconds per step."""
         return self.profile.per_step(getattr(self.of, name))
 
     def count(self, name: str) -> Measure:
@@ -99,7 +99,7 @@ COPIES = DeclaredTable(
     rows=_rows(lambda profile: profile.summary.copies),
     leading=(PROFILE, leading(Field("copy", elastic=True, get=lambda row: row.of.name))),
 )
-"""Copies and sets of memory by the driver."""
+"""Memory copies and memory sets by the driver."""
 
 DEVICE = DeclaredTable(
     "device",
@@ -189,7 +189,7 @@ PRECISION = DeclaredTable(
     when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
     notes=("format in the names of matmul and attention kernels; unknown: the name contains no format",),
 )
-"""Time of matrix products by the number format in kernel names."""
+"""Time in matrix products by the number format in kernel names."""
 
 CHECKS = DeclaredTable(
     "checks",
@@ -227,7 +227,7 @@ class _RateRow(Row):
 
 
 def bound(rate: Rate) -> Literal["compute", "memory"] | None:
-    """Return the slower of compute and memory traffic, both at the hardware's peak rate; None if unknown."""
+    """Return whether compute or memory traffic takes longer at the hardware's peak rates; None if unknown."""
     arithmetic, traffic = _over(rate.flops, rate.peak_flops_per_s), _over(rate.bytes, rate.peak_bytes_per_s)
     if arithmetic is None or traffic is None:
         return None
@@ -294,6 +294,6 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
 
 
 ATTENTION = _rate_table("attention", "parts of attention", "part", "attention")
-"""Time, work and rates of scores, mask, softmax and output."""
+"""Time, FLOPs, bytes and rates of scores, mask, softmax and output."""
 RATES = _rate_table("rates", "time and work by class", "class", "class")
-"""Time, work and rates of kernel classes with known work."""
+"""Time, FLOPs, bytes and rates of kernel classes with known FLOPs."""

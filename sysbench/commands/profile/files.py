@@ -115,7 +115,8 @@ class Files:
     def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
         """Choose all paths; traces that are not kept go to a temporary directory.
 
-        Raises UsageError and OutputError for paths or profilers that cannot be used.
+        Raises UsageError if a path has the wrong ending, a cell cannot run, or a timeline is requested without several
+        ranks; raises OutputError if a file cannot be written.
         """
         refuse_other_endings(options)
         cells = list(spec.cells())
@@ -173,7 +174,7 @@ class Files:
 
 
 def taken(recording: Recording, range: str | None) -> TraceSlice:
-    """Cut out the requested slice, limited to a number of rows that can be written.
+    """Cut out the requested slice, limited to the number of rows that can be written.
 
     Raises UsageError if the range does not exist.
     """
@@ -183,7 +184,7 @@ def taken(recording: Recording, range: str | None) -> TraceSlice:
 
 
 def write_window(path: Path, cut: TraceSlice) -> Saved:
-    """Write a slice of a trace; raises OutputError."""
+    """Write a slice of a trace; raises OutputError if that fails."""
     from sysbench.trace import window
 
     try:
@@ -203,7 +204,7 @@ def write_window(path: Path, cut: TraceSlice) -> Saved:
 
 
 def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
-    """Draw a flame graph; raises OutputError."""
+    """Draw a flame graph; raises OutputError if the file cannot be written."""
     from sysbench.commands.profile import flame
 
     flame.write(path, summary, title)
@@ -211,7 +212,10 @@ def write_flame(path: Path, summary: ProfileSummary, title: str) -> Saved:
 
 
 def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) -> Saved:
-    """Draw one step of several ranks; raises UsageError if the ranks have no step in common, and OutputError."""
+    """Draw one step of several ranks.
+
+    Raises UsageError if the ranks have no step in common, and OutputError if the file cannot be written.
+    """
     from sysbench.commands.profile.ranks import timeline_figure
     from sysbench.trace.ranks.matching import timeline
 
@@ -249,7 +253,7 @@ _IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 
 
 def numbered(reading: RankReading, pattern: str | None) -> RankReading:
-    """Return the reading with its rank: from `--rank-regex`, else as recorded, else from the file name.
+    """Return the reading with its rank: from `--rank-regex`, from the recording or from the file name, in this order.
 
     Raises UsageError if `--rank-regex` finds no rank in the file name.
     """
@@ -267,9 +271,9 @@ def numbered(reading: RankReading, pattern: str | None) -> RankReading:
 def compared(readings: Sequence[RankReading], together: str | None) -> RanksSummary | None:
     """Compare the ranks of a run; None if ranks are unknown, do not communicate, or belong to different runs.
 
-    `together` is the reason why the traces belong together, such as their directory; two traces of the same rank are
-    then an error. Raises UsageError for that, and for runs with different numbers of ranks; LogError for inconsistent
-    data.
+    `together` is the reason why the traces belong to one run, such as their directory. Raises UsageError if it is given
+    and two traces have the same rank, or if the traces are from runs with different numbers of ranks. Raises LogError
+    if the data are inconsistent.
     """
     from sysbench.trace.ranks.summarise import summarise
 

@@ -102,7 +102,10 @@ def complete(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
 
 
 def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:
-    """Return the time share of each kernel class in the given phases (None: all), largest first; empty without time."""
+    """Return the share of time of each kernel class in the given phases (None: all), largest first.
+
+    Empty if nothing ran in the phases.
+    """
     summary = cell.summary
     if summary is None:
         return {}
@@ -145,7 +148,7 @@ def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tu
 def _settings(
     cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
 ) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
-    """Yield groups of cells with equal settings, with a prefix that names the settings, and a namer for the cells."""
+    """Yield each group of cells with equal settings, a prefix that names the settings, and a namer for the cells."""
     differing = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in _POOLED_AXES]
     found: dict[str, list[ProfileCellRecord]] = {}
     for cell in cells:
@@ -165,7 +168,7 @@ class Leading:
     cell: ProfileCellRecord
     name: KernelName
     share: float
-    """Share of the time of all kernels in those phases."""
+    """Share of the time of all kernels in the given phases."""
     calls: str
     """Calls per step, with the noun."""
 
@@ -244,7 +247,10 @@ def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Name
 
 
 def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """Yield a finding on the share of matrix products in forward, with backward, and in the whole step, as profiled."""
+    """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step.
+
+    Ranges with phases that were not profiled are omitted.
+    """
     forward = [cell for cell in group if has_phase(cell, "forward")]
     cells = [cell for cell in forward if has_phase(cell, "backward")]
     ranges = ["forward", "forward and backward"] if cells else ["forward"]
@@ -316,7 +322,7 @@ def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], p
 
 
 def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    """Yield a finding on the number format in which matrix products spend most time, judging by kernel names."""
+    """Yield a finding on the number format that dominates the time in matrix products, judging by kernel names."""
     formats, shares, known_shares = set(), [], []
     for cell in group:
         precisions = cell.summary.precisions if cell.summary is not None else {}

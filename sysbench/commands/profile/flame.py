@@ -42,7 +42,10 @@ _FOLDER: Final = "profile_flame"
 
 
 def write(path: Path, summary: ProfileSummary, title: str) -> None:
-    """Write a flame graph as svg or html, depending on the suffix. Raises UsageError and OutputError."""
+    """Write a flame graph as svg or html, depending on the suffix.
+
+    Raises UsageError for any other suffix, and OutputError if the file cannot be written.
+    """
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise UsageError(f"{path.name} must end in .svg or .html")

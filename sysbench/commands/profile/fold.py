@@ -25,7 +25,7 @@ from sysbench.log.predictions import prediction_of
 from sysbench.trace.summary import ProfileSummary
 
 COSTLY_SHARE = 0.5
-"""Maximum relative slowdown by the profiler. Beyond it, a caution says that the profiled time is no measure."""
+"""A caution is issued above this relative slowdown by the profiler."""
 
 SLOWER_SHARE = 0.1
 """Kernels count as slowed if their total time exceeds the unprofiled step by more than this share."""
@@ -84,7 +84,7 @@ def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[
 
 
 def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
-    """Yield cautions about matrix products in another number format than the cell's, judging by kernel names."""
+    """Yield cautions about matrix products in a number format other than the cell's, judging by kernel names."""
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they contain no matrix products.
     for name, total_ns in summary.precisions.items():
@@ -171,7 +171,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
 
 
 def taken_s(cell: ProfileCellRecord) -> float | None:
-    """Return the seconds that profiling a predicted cell would take on its GPU, with warm-up and unprofiled steps.
+    """Return the seconds that profiling a predicted cell would take on its GPU, including warm-up and unprofiled steps.
 
     0 if the cell runs out of memory; None if unknown.
     """

@@ -30,8 +30,8 @@ from sysbench.log.storage import cannot_write
 def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
     """Build the cell on `device`, warm it up, and write a trace of its steps to `artifact`.
 
-    With --simulate, write the trace of a predicted step instead. Raises UnavailableError for a combination that does
-    not exist on the device, and any error of a step.
+    With --simulate, write the trace of a predicted step instead. Raises UnavailableError if the cell cannot run on the
+    device; exceptions raised by a step propagate.
     """
     if artifact is None:
         raise SysbenchError("a profile needs a path for its trace")
@@ -89,8 +89,8 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
 def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
     """Predict a step of the cell on the GPU `slug`, and write its trace to `artifact`.
 
-    Raises UnavailableError for cells that cannot be predicted, DoesNotFitError if memory would run out, and
-    OutputError.
+    Raises UnavailableError if the cell cannot be predicted, DoesNotFitError if memory would run out, and OutputError if
+    the trace cannot be written.
     """
     # Imported late: few runs predict, and these modules take a while to import.
     from sysbench.predict.recording import recording
@@ -108,7 +108,7 @@ def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
 
 
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
-    """Record all steps, and return the seconds of each. No event is sent until all steps are finished.
+    """Record all steps, and return the duration of each in seconds. No event is sent until all steps are finished.
 
     Ranks start only the first step together; later steps follow one another as in training.
     """

@@ -183,7 +183,10 @@ class Profiles:
         return self.selection.kernel is None or name in self._matching
 
     def chosen(self, profile: Profile) -> list[KernelTime]:
-        """Return the times of kernels with matching names in the selected range; raises as `range_of`."""
+        """Return the times of kernels with matching names in the selected range.
+
+        Raises UsageError if the range is unknown or ambiguous.
+        """
         here = range_of(profile, self.selection.range)
         return [each for each in profile.times if here.holds(each) and self.matches(each.name.name)]
 
@@ -239,7 +242,7 @@ def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
 def _limited(limit_s: float) -> Iterator[None]:
     """Raise _TooLongError within the `with` block when the time limit is exceeded.
 
-    The limit is a timer signal, which `re` checks for. There is no limit on systems without timer signals, and outside
+    The limit is a timer signal, which `re` checks for. There is no limit on systems without timer signals, or outside
     the main thread.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():

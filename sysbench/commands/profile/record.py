@@ -36,7 +36,7 @@ class ProfileRead(Event):
 
 
 class Link(Frozen):
-    """Fastest all-reduce of a large message between all ranks of the cell, measured in the same run."""
+    """Fastest all-reduce of a large message among all ranks of the cell, measured in the same run."""
 
     message_bytes: Bytes
     bus_bytes_per_s: PerSecond
@@ -73,15 +73,15 @@ class ProfileCellRecord(CellRecord):
     unprofiled: Samples | None
     """The step without a profiler, timed first in another process."""
     unprofiled_device: Samples | None
-    """The unprofiled step by the device clock, if the device has one."""
+    """The unprofiled step, timed by the device clock, if the device has one."""
     profiled_s: list[Seconds]
-    """The profiled steps by the host clock."""
+    """Durations of the profiled steps by the host clock."""
     cost_share: Finite | None
     """Relative increase of the mean step time due to the profiler."""
     coverage: Amount | None
     """Busy time of the profiled step over the mean of the unprofiled steps; None on a CPU."""
     trace: str | None
-    """Path of the trace, if it was kept; traces of other ranks are in the same directory, as in `trace-rank1.json`."""
+    """Path of the trace, if it was kept; traces of other ranks are in the same directory: `trace-rank1.json`."""
     trace_bytes: Bytes | None
     summary: ProfileSummary | None
     ranks: RanksSummary | None = Field(default=None, exclude_if=lambda value: value is None)

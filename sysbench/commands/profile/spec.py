@@ -58,7 +58,7 @@ class ProfileCell(ModelCell):
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """Return the cell that times the step without a profiler, synchronized only as a whole; None if unwanted."""
+        """Return the cell that times the unprofiled step, synchronized only as a whole; None if no step is timed."""
         if not self.steps or self.simulate:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}

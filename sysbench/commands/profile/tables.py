@@ -194,7 +194,10 @@ def sheet_of(
     selection: Selection | None = None,
     ranks: RanksSummary | None = None,
 ) -> Sheet:
-    """Return the complete output for traces with titles; raises UsageError for an unknown table or range."""
+    """Return the complete output for traces, given as titles and summaries.
+
+    Raises UsageError for an unknown table or range.
+    """
     several = len(summaries) > 1
     each = []
     for title, summary in summaries:

@@ -24,10 +24,10 @@ _STEP: Final = ("size", "model", "ctx", "batch", "grad_accum", "ranks", *CHOICES
 """Axes that identify a step across commands, besides its mode or phase."""
 
 FILLED: Final = 0.9
-"""If kernels fill a smaller share of a phase, the device was waiting for the rest."""
+"""If kernels take a smaller share of a phase than this, the device was idle for the rest."""
 
 SLOWER: Final = 1.1
-"""If kernels fill a larger share, they did not run under the same conditions."""
+"""If kernels take a larger share of a phase than this, profile and timing ran under different conditions."""
 
 Runs = Sequence[ReportedRun[Any]]
 
@@ -54,7 +54,7 @@ class ClockAndKernels:
 def clock_and_kernels(
     timed: Iterable[TimeCellRecord], profiled: Iterable[ProfileCellRecord], phase: str
 ) -> Iterator[ClockAndKernels]:
-    """Yield one pair for every step that was both timed and profiled on a device of the same name."""
+    """Yield one pair for every step that was both timed and profiled on devices with the same name."""
     by_step: dict[Hashable, ProfileCellRecord] = {}
     for cell in complete(profiled):
         if cell.device is not None and cell.summary is not None and cell.summary.source == "device":
@@ -89,7 +89,7 @@ class MeasuredAndModelled:
 
 
 def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndModelled]:
-    """Yield one pair for every step with both peaks, on the same GPU and in the same mode."""
+    """Yield one pair for every step whose peak was both measured and simulated for the same GPU and mode."""
     by_step: dict[Hashable, MemoryCellRecord] = {}
     for cell in known(cells):
         if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
@@ -117,7 +117,7 @@ def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[Measured
 
 
 def clocks(runs: Runs) -> Iterator[Finding]:
-    """Compare timed phases with their kernels in a profile."""
+    """Yield findings that compare timed forward and backward phases with their kernels in a profile."""
     timed, profiled = _cells(runs, "time"), _cells(runs, "profile")
     for phase in ("forward", "backward"):
         found = sorted(clock_and_kernels(timed, profiled, phase), key=lambda each: each.covered)
@@ -143,13 +143,13 @@ def _clocks(found: Sequence[ClockAndKernels]) -> str:
 
 
 def simulations(runs: Runs) -> Iterator[Finding]:
-    """Compare measured peaks with those simulated for the same GPU."""
+    """Yield a finding that compares measured and simulated peaks for the same GPU."""
     if found := list(measured_and_simulated(_cells(runs, "memory"))):
         yield Finding(f"simulated vs. measured peaks: {_errors(found)}.", _basis_of(runs, found), "mixed")
 
 
 def predictions(runs: Runs) -> Iterator[Finding]:
-    """Compare measured steps with those predicted for the same device."""
+    """Yield a finding that compares measured and predicted steps for the same device."""
     if found := list(measured_and_predicted(_cells(runs, "time"))):
         held = sum(each.inside for each in found)
         inside = ("outside", "inside")[held] if len(found) == 1 else f"{held} of them inside"
@@ -158,7 +158,7 @@ def predictions(runs: Runs) -> Iterator[Finding]:
 
 
 def _errors(found: Sequence[MeasuredAndModelled]) -> str:
-    """Return the ends of the errors: `−1.0 % (ctx 128) to +0.3 % (ctx 512), over 3 steps`."""
+    """Return the lowest and the highest error: `−1.0 % (ctx 128) to +0.3 % (ctx 512), over 3 steps`."""
     name = namer([each.measured for each in found])
     low, high = min(found, key=attrgetter("share")), max(found, key=attrgetter("share"))
     if len(found) == 1:
@@ -182,10 +182,10 @@ def _cells(runs: Runs, kind: str) -> list[Any]:
 
 
 def _basis(runs: Runs, cells: Sequence[CellRecord]) -> tuple[Basis, ...]:
-    """Return the cells by the run they belong to."""
+    """Return the cells as the basis of a finding, grouped by run."""
     own = [(run, [cell for cell in cells if any(cell is each for each in run.record.cells)]) for run in runs]
     return tuple(run.basis(found) for run, found in own if found)
 
 
 ACROSS = (clocks, simulations, predictions)
-"""Functions that find statements about several runs; each receives all runs of a report."""
+"""Functions that yield findings about several runs; each receives all runs of a report."""

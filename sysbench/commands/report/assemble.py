@@ -1,7 +1,7 @@
-"""Assembles a document from records; its contents are computed elsewhere.
+"""Assembly of a report from records; its tables, findings and figures are computed elsewhere.
 
-For each run, a report has the tables meant for people, and the figures that the run has drawn from data that its
-record does not keep, such as every allocation over time.
+The report also contains figures that a run itself has drawn from data missing in its record, such as every allocation
+over time.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ FEW_CELLS = 3
 """Largest number of cells for which tables with many rows per cell are shown."""
 
 TOP_KERNELS = 10
-"""Number of kernels, or operators, listed for each cell of a run with more cells."""
+"""Number of kernels, or operators, listed for each cell of a run with more than FEW_CELLS cells."""
 
 OF_AXES: Mapping[str, str] = {"warmup": "warmup"}
-"""Tables that are shown only if an axis varies, with this axis."""
+"""Tables that are shown only if a certain axis varies, with this axis."""
 
 
 def tables_of(record: RunRecord[Any]) -> Iterator[Table]:
-    """Yield the tables of a run, without those that repeat another, which happens in runs with one cell or axis."""
+    """Yield the tables of a run without duplicates, which occur in runs with only one cell or axis."""
     seen: set[tuple[object, ...]] = set()
     for table in _all(record):
         content = (table.columns, table.rows)
@@ -80,7 +80,7 @@ SUFFIX = ".png"
 
 
 def kept(run: ReportedRun[Any]) -> Iterator[Picture]:
-    """Yield every readable figure next to the run's record, pixel for pixel."""
+    """Yield the figures that the run has saved as PNG files, unchanged; incomplete files are skipped."""
     for path in run.pictures:
         if path.suffix == SUFFIX and _whole(path):
             named = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
@@ -89,7 +89,7 @@ def kept(run: ReportedRun[Any]) -> Iterator[Picture]:
 
 
 def _whole(path: Path) -> bool:
-    """Whether a file contains a complete image: the run may have been killed while writing it."""
+    """Whether a file contains a complete image; a run may have been killed while writing it."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -101,7 +101,7 @@ def _whole(path: Path) -> bool:
 
 
 def _draw(path: Path) -> Figure:
-    """Create a figure that consists of the image, in its own size."""
+    """Create a figure that shows only this image, pixel for pixel."""
     from matplotlib.figure import Figure
     from matplotlib.image import imread
 
@@ -129,9 +129,9 @@ def document(
     question: str = "",
     absent: Sequence[str] = (),
 ) -> Document:
-    """Assemble the report of these runs, followed by traces and snapshots.
+    """Assemble a report with a section for each run, then one for each trace and memory snapshot.
 
-    `absent` has a line for each missing run, with the reason.
+    `absent` contains a line for each missing run, with the reason.
     """
     known = environment.machines(runs)
     names = _Names()
@@ -167,7 +167,10 @@ def document(
 
 
 def narrowed(whole: Document, tables: Sequence[str] = (), *, summary: bool = False) -> Document:
-    """Return the document with only some of its tables, or with `summary` only its sentences; raises UsageError."""
+    """Return the document with only these tables; with `summary`, without tables, figures and definitions.
+
+    Raises UsageError for an unknown table.
+    """
     known = dict.fromkeys(_plain_name(table) for section in whole.sections for table in section.tables)
     for name in tables:
         if name not in known:
@@ -185,12 +188,12 @@ def narrowed(whole: Document, tables: Sequence[str] = (), *, summary: bool = Fal
 
 
 def _plain_name(table: Table) -> str:
-    """Return the table's name without a number that distinguishes it from others."""
+    """Return the table's name without the number that makes it unique."""
     return re.sub(r"-\d+$", "", table.name)
 
 
 def numbered(titles: Sequence[str]) -> list[str]:
-    """Return the titles with a number after those that occur several times: `time 1`, `memory`, `time 2`."""
+    """Return the titles, with a number after each title that occurs several times: `time 1`, `memory`, `time 2`."""
     seen: dict[str, int] = {}
     found = []
     for title in titles:
@@ -206,7 +209,7 @@ class _Names:
         self._taken: set[str] = set()
 
     def take(self, *words: str) -> str:
-        """Return a new unique name made of these words."""
+        """Return a unique name made of these words, and reserve it."""
         plain = unicodedata.normalize("NFKD", " ".join(words)).encode("ascii", "ignore").decode()
         stem = "-".join(re.findall(r"[a-z0-9]+", plain.lower()))[:80].strip("-") or "part"
         name, number = stem, 2
@@ -264,7 +267,7 @@ def _of_artefact(artefact: Artefact, names: _Names) -> Section:
 
 
 def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the titles given by experiments; for other runs, the command and the phrases that distinguish them."""
+    """Return a title for each run: its title in the experiment, or its command with distinguishing properties."""
     said = []
     for run, subject in zip(runs, subjects, strict=True):
         others = [
@@ -279,7 +282,7 @@ def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]
 
 
 def _with_unique_names(tables: Sequence[Table]) -> Iterator[Table]:
-    """Number the names of tables that several cells share, for files and for data frames."""
+    """Yield the tables, numbering names that occur several times."""
     for table, name in zip(tables, numbered([table.name for table in tables]), strict=True):
         yield replace(table, name=name.replace(" ", "-"))
 
@@ -302,7 +305,6 @@ def _ended(run: ReportedRun[Any]) -> str:
 
 
 def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
-    """Return all findings of a run."""
     said = measuring(run.record.kind).part("findings")(run.record)
     return tuple(
         Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.reservation)
@@ -311,6 +313,6 @@ def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
 
 
 def _drawn(run: ReportedRun[Any]) -> Iterator[Picture]:
-    """Yield the figures of a run, with names that are unique within it."""
+    """Yield the figures of a run; their names are unique within the run."""
     for each in measuring(run.record.kind).part("figures")(run.record):
         yield Picture(each.name, each.caption, each.draw, origin_of(each.cells))

@@ -1,4 +1,4 @@
-"""`sysbench report`: finished runs → document → files, or the terminal."""
+"""Command line of `sysbench report`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sysbench.commands.report.wording import WrittenFile
 
 SECTIONS_READ = 3
-"""A terminal shows more sections only at great length."""
+"""If a terminal shows more sections than this, the command recommends `--summary`."""
 
 
 @command_options(ReportSpec)
@@ -48,7 +48,7 @@ def report(given: Given) -> None:
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
-    """Raise OutputError if a report cannot be written, before anything is read or drawn."""
+    """Raise OutputError if a report cannot be written; called before anything is read or drawn."""
     from sysbench.log import storage
 
     for path in paths:
@@ -111,7 +111,7 @@ def _write(path: Path, files: Iterable[WrittenFile]) -> Iterable[Path]:
 
 
 def _files(document: Document, name: str) -> Iterable[WrittenFile]:
-    """Return the files of a report with this name, in the format of its suffix."""
+    """Return the files of a report called `name`, in the format given by the suffix of `name`."""
     from sysbench.commands.report import latex, long_table, markdown, page
     from sysbench.commands.report.wording import WrittenFile
 

@@ -41,7 +41,7 @@ class Finding:
     rests_on: tuple[Basis, ...]
     origin: Origin = "measured"
     reservation: bool = False
-    """Whether it explains why cells have no findings; it is then shown among the cautions."""
+    """Whether the finding explains why cells are excluded; it is then shown among the cautions."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", sentence(self.text))
@@ -61,7 +61,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """The section of one run."""
+    """The section of one run, trace or memory snapshot."""
 
     anchor: str
     """Anchor, unique in the document: letters, digits and hyphens."""
@@ -85,7 +85,7 @@ class Section:
 
 @dataclass(frozen=True)
 class GatheredCaution:
-    """A reason to doubt numbers, for all the cells it applies to."""
+    """A caution, and all cells that it applies to."""
 
     message: str
     remedy: str
@@ -94,7 +94,7 @@ class GatheredCaution:
     """The message with the numbers of each run, if it differs from `message`."""
 
     def is_about(self, run: str) -> bool:
-        """Whether it applies to a cell of this run."""
+        """Whether the caution applies to a cell of this run."""
         return any(basis.run == run for basis in self.about)
 
 
@@ -127,7 +127,7 @@ class Document:
     """Definitions of the terms in this document."""
 
     def doubts(self, run: str) -> list[tuple[int, str, str]]:
-        """Return the cautions about a run: the number of each in the document, its message for this run, its remedy."""
+        """Return the cautions about a run, each with its number, its message for this run, and its remedy."""
         return [
             (number, caution.of_run.get(run, caution.message), caution.remedy)
             for number, caution in enumerate(self.cautions, 1)
@@ -159,16 +159,16 @@ class ReportedRun(Generic[AnyRecord]):
         return axes.varying(axes.axes_of(self.record.cells))
 
     def label(self, cell: CellRecord) -> str:
-        """Label a cell by the axes in which it differs from others of the run: `medium ctx 512 bf16`."""
+        """Label a cell by the axes in which the cells of the run differ: `medium ctx 512 bf16`."""
         return label(cell, self._differing)
 
     def basis(self, cells: Iterable[CellRecord]) -> Basis:
-        """Return the basis of a finding about these cells of this run."""
+        """Return these cells of the run as the basis of a finding."""
         return Basis(self.name, tuple(dict.fromkeys(self.label(cell) for cell in cells)))
 
     @property
     def origin(self) -> Origin:
-        """Whether its numbers are measured, simulated or predicted."""
+        """Whether the numbers of the run are measured, simulated or predicted."""
         return origin_of(self.record.cells)
 
 
@@ -176,7 +176,7 @@ _MODELLED: Final[frozenset[Origin]] = frozenset({"simulated", "predicted"})
 
 
 def label(cell: CellRecord, differing: Sequence[str]) -> str:
-    """Label a cell by the axes in which it differs from others, or else by its most important property."""
+    """Label a cell of `sysbench accum` by its experiment, any other cell by the axes in `differing`."""
     if "experiment" in cell.axes:
         return " ".join(str(word) for word in (cell.axes["experiment"], cell.axes.get("size")) if word)
     return axes.label(cell.axes, differing)
@@ -191,10 +191,10 @@ def origin_of(cells: Iterable[CellRecord]) -> Origin:
 
 
 def how_reported(kind: Kind) -> InReport:
-    """Return how a report presents runs of a command."""
+    """Return how a report presents the runs of this command."""
     return measuring(kind).report or InReport(len(kinds()), kind)
 
 
 def reported() -> list[Command]:
-    """Return the commands that run cells, in the order of their runs in a report."""
+    """Return all commands that run cells, in the order in which a report presents their runs."""
     return sorted(map(measuring, kinds()), key=lambda command: how_reported(command.name).place)

@@ -19,17 +19,17 @@ Identity = tuple[str, str, int, int]
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine of a report."""
+    """A machine on which runs took place."""
 
     name: str
     """Name, unique in the report."""
     host: HostInfo
     devices: tuple[DeviceInfo, ...]
-    """Every device that any of its runs has listed."""
+    """Every device listed by a run on this machine."""
 
 
 def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
-    """Return every machine, in the order of the runs."""
+    """Return the machines of these runs by identity, in the order of the runs."""
     found: dict[Identity, list[ReportedRun[Any]]] = {}
     for run in runs:
         found.setdefault(identity(run), []).append(run)
@@ -49,7 +49,7 @@ def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
 
 
 def identity(run: ReportedRun[Any]) -> Identity:
-    """Identify the machine of a run."""
+    """Return the properties that identify the machine of a run."""
     host = run.record.environment.host
     return host.hostname, host.cpu, host.logical_cores, host.memory_bytes
 
@@ -95,11 +95,11 @@ _DEVICES = DeclaredTable(
     rows=lambda known: [(machine.name, each) for machine in known for each in machine.devices if each.type != "cpu"],
     leading=leading(Field("machine", get=itemgetter(0)), Field("device", get=lambda row: row[1].torch_name)),
 )
-"""Return the table of accelerators; CPUs are in the table of machines."""
+"""Table of accelerators; CPUs are in the table of machines."""
 
 
 def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine]) -> Table:
-    """Return the table of software, with one row for all runs with the same versions."""
+    """Return the table of software, with one row for each set of versions."""
     by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for run in runs:
         by_software.setdefault(tuple(_programs(run, known[identity(run)].name)), []).append(run.name)
@@ -114,7 +114,7 @@ def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine
 
 
 def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, str]]:
-    """Return key, title and version of all software that a run lists."""
+    """Yield key, title and version for each column of the software table."""
     record = run.record
     environment, torch = record.environment, record.environment.torch
     commit = environment.host.commit or ""
@@ -136,7 +136,6 @@ def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, s
 
 
 def _simulated(runs: Iterable[ReportedRun[Any]]) -> Iterable[tuple[SimulatedGpuRecord, list[str]]]:
-    """Return each simulated GPU with the names of its runs."""
     found: dict[SimulatedGpuRecord, list[str]] = {}
     for run in runs:
         for gpu in dict.fromkeys(gpu for cell in run.record.cells if (gpu := getattr(cell, "gpu", None)) is not None):

@@ -1,6 +1,6 @@
-r"""Reports as LaTeX documents, with figures as separate PDF files.
+"""Reports as LaTeX documents, with figures as separate PDF files.
 
-They need a LaTeX of 2020 or later with booktabs, graphicx and geometry.
+The documents require LaTeX 2020 or later, with the packages booktabs, graphicx and geometry.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CHARACTERS: Final = 124
 
 
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """Yield the figures, and then the report itself, which is called `name`."""
+    """Yield the figures as PDF files, then the report as a file called `name`."""
     return files_with_pictures(document, name, "pdf", text)
 
 
 def text(document: Document, folder: str) -> str:
-    """Return the report, with figures in `folder`."""
+    """Return the report as LaTeX; its figures are files in `folder`."""
     return rendered(
         "report.tex",
         document,
@@ -39,7 +39,7 @@ def text(document: Document, folder: str) -> str:
 
 
 def _table(table: Table, mark: str) -> Iterator[str]:
-    """Yield a table in pieces that fit a page, with the most important columns that fit its width."""
+    """Yield a table in pieces that fit on a page; if it is too wide, the least important columns are hidden."""
     found = fit(table, CHARACTERS)
     hidden = () if found.stacked else found.hidden
     columns = shown(table) if found.stacked else found.columns

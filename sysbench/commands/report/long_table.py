@@ -16,15 +16,15 @@ _AFTER: Final = ("column", "value", "unit", "std", "low", "high", "text", "origi
 
 
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """Yield the report, which is called `name`."""
+    """Yield the report as one file called `name`."""
     yield text_file(name, text(document))
 
 
 def text(document: Document) -> str:
     """Return the report as CSV in base units and full precision, with a column for each axis (size, ctx, phase, …).
 
-    Words in place of numbers (`oom`) and other texts are in the column `text`. `origin` is measured or simulated for
-    each row.
+    Texts, including words in place of numbers (`oom`), are in the column `text`. The column `origin` says whether a row
+    was measured, simulated or predicted.
     """
     every = [(section, table) for section in document.sections for table in section.tables]
     axes = list(dict.fromkeys(_axis(column) for _, table in every for column in table.columns[: table.axes]))
@@ -58,7 +58,7 @@ def _axis(column: Column) -> str:
 
 
 def _value(column: Column, cell: Cell) -> Mapping[str, str] | None:
-    """Return the fields of a cell; None if it is empty."""
+    """Return the CSV fields of a cell; None if the cell is empty."""
     if isinstance(cell, Measure):
         parts = {"value": cell.value, "std": cell.deviation, "low": cell.low, "high": cell.high}
         numbers = {name: repr(part) for name, part in parts.items() if part is not None}
@@ -74,7 +74,7 @@ def _word(cell: Cell) -> str:
 
 
 def _origin(section: Section, table: Table, cells: tuple[Cell, ...]) -> str:
-    """Return the origin of a row; in a mixed section, the simulated GPU or the source is one of its columns."""
+    """Return the origin of a row's numbers; in a mixed section, one of the row's columns contains it."""
     if section.origin != "mixed":
         return section.origin
     for column, cell in zip(table.columns, cells, strict=True):

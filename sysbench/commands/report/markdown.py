@@ -11,12 +11,12 @@ from sysbench.render.markdown import escaped, paragraph, table
 
 
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
-    """Yield the figures, and then the report itself, which is called `name`."""
+    """Yield the figures as PNG files, then the report as a file called `name`."""
     return files_with_pictures(document, name, "png", text)
 
 
 def text(document: Document, folder: str) -> str:
-    """Return the report, with figures in `folder`."""
+    """Return the report as Markdown; its figures are files in `folder`."""
     return rendered(
         "report.md",
         document,

@@ -56,7 +56,7 @@ _EXPERIMENTS: Mapping[str, str] = {
 
 
 def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
-    """Yield the definition of each term once, in the order of the commands that use it."""
+    """Yield the definition of every term in the report once, in the order of the commands that use it."""
     said: dict[str, Term] = {}
     for command in reported():
         cells = [cell for run in runs if run.record.kind == command.name for cell in run.record.cells]
@@ -82,7 +82,7 @@ def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
 
 
 def _used(meanings: Mapping[str, str], words: Iterable[object], named: str = "{}") -> Iterator[Term]:
-    """Yield the definitions of the `words` that have one, in the order of the definitions."""
+    """Yield the definitions in `meanings` whose words occur in `words`; `named` formats the word as a term."""
     there = set(words)
     yield from (Term(named.format(word), meaning) for word, meaning in meanings.items() if word in there)
 
@@ -96,7 +96,7 @@ def _precisions(cells: Sequence[Any]) -> Iterator[Term]:
 
 
 def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
-    """Define the terms in the tables of `sysbench time`."""
+    """Yield definitions of the terms in the tables of `sysbench time`."""
     if not all(cell.prediction for cell in cells):
         yield Term(
             "time",
@@ -142,7 +142,7 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
 
 
 def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
-    """Define the terms in the tables of `sysbench profile`."""
+    """Yield definitions of the terms in the tables of `sysbench profile`."""
     if all(cell.prediction for cell in cells):
         yield from _modes(cells)
         yield from _precisions(cells)
@@ -166,7 +166,7 @@ def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
 
 
 def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
-    """Define the terms in the tables of `sysbench memory`."""
+    """Yield definitions of the terms in the tables of `sysbench memory`."""
     yield Term(
         "allocated",
         "peak bytes of tensors, as rounded by the allocator. Before each protocol, tensors left from earlier steps "
@@ -181,7 +181,7 @@ def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
 
 
 def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
-    """Define the terms in the tables of `sysbench attention`."""
+    """Yield definitions of the terms in the tables of `sysbench attention`."""
     yield Term(
         "attention",
         "the operator alone, softmax(q kᵀ / √d) v and its gradients, on random inputs of (batch, N, d), with heads "
@@ -212,12 +212,12 @@ def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
 
 
 def of_accum(cells: Sequence[Any]) -> Iterator[Term]:
-    """Define the terms in the tables of `sysbench accum`."""
+    """Yield definitions of the terms in the tables of `sysbench accum`."""
     return _used(_EXPERIMENTS, (cell.experiment for cell in cells))
 
 
 def of_loop(cells: Sequence[LoopCellRecord]) -> Iterator[Term]:
-    """Define the terms in the tables of loops."""
+    """Yield definitions of the terms in the tables of a recorded training loop."""
     yield Term(
         "self-measured process",
         "a program timed its own training loop with marks; the bookkeeping happens between its steps, and no other "

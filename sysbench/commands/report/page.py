@@ -1,8 +1,8 @@
 """Reports as a self-contained HTML page, which can be sent, printed, and read on a phone.
 
 The page is readable without JavaScript, which only adds sorting, copying and enlarging. Names, messages and paths from
-records are escaped. Figures are matplotlib's SVG with text kept as text; ids in them (clips, markers) are made unique,
-because several figures share the page.
+records are escaped. Figures are SVG drawn by matplotlib, with text kept as text. Because several figures share the
+page, the ids in them (clips, markers) are made unique.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _DROPPED: Final = frozenset({"metadata", "style"})
 
 @dataclass
 class Looks:
-    """Styles of the figures on a page, each with a class."""
+    """CSS classes for the styles of the figures on a page."""
 
     classes: dict[str, str] = field(default_factory=dict)
 
     def of(self, style: str) -> str:
-        """Return the class of a style."""
+        """Return the CSS class for this style."""
         return self.classes.setdefault(style, f"v{len(self.classes):x}")
 
     def styles(self) -> Markup:
-        """Return the styles as CSS."""
+        """Return the CSS rules of all classes."""
         from markupsafe import Markup
 
         return Markup("\n".join(f".{name}{{{printable(style)}}}" for style, name in self.classes.items()))
 
 
 def drawn(content: Picture, number: int, looks: Looks) -> Markup:
-    """Return a figure as an element of a page, labelled with its caption; `number` is unique on the page."""
+    """Return a figure as an HTML element, labelled with its caption; `number` must be unique on the page."""
     from markupsafe import Markup
 
     markup = picture_file.content(content.draw, "svg")
@@ -70,7 +70,7 @@ def drawn(content: Picture, number: int, looks: Looks) -> Markup:
 
 
 def inline(svg: str, prefix: str, label: str, looks: Looks) -> str:
-    """Return an SVG file as an element of a page; `prefix` makes its ids unique."""
+    """Convert an SVG file to an element of an HTML page; `prefix` makes its ids unique."""
     root = ElementTree.fromstring(svg)
     names = {name: f"{prefix}{number}" for number, name in enumerate(sorted(_referred(root)))}
     size = root.get("viewBox", "0 0 100 100")
@@ -91,7 +91,7 @@ def _referred(root: ElementTree.Element) -> set[str]:
 
 
 def _slimmed(element: ElementTree.Element, names: dict[str, str], looks: Looks) -> list[ElementTree.Element]:
-    """Return an element without unnecessary attributes, or only its children, or nothing if it is empty."""
+    """Simplify an SVG element: drop unnecessary attributes, dissolve groups without attributes, omit empty groups."""
     tag, text = _local(element.tag), (element.text or "").strip()
     if tag in _DROPPED:
         return []
@@ -139,7 +139,10 @@ _LINE_END: Final = re.compile(r"[\r\n\t]+")
 
 
 class ShownCell(NamedTuple):
-    """Content of a cell; `tail` is the uncertainty of its number, which has the same width in the whole column."""
+    """Content of a table cell; `tail` is the uncertainty of its number.
+
+    `tail_width` is the length of the longest tail in the column.
+    """
 
     text: str
     tail: str
@@ -150,7 +153,7 @@ class ShownCell(NamedTuple):
 
 
 def laid_out(content: Table) -> dict[str, object]:
-    """Return the content of a table for its template, with CSV and Markdown for copying."""
+    """Return the content of a table for the page's template, together with CSV and Markdown for copying."""
     columns = shown(content)
     # Numbers are right-aligned, as are whole numbers in columns without a unit.
     rights = [
@@ -193,7 +196,7 @@ def _cell(cell: Cell, text: str, tail_width: int, right: bool, again: bool) -> S
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Split `21.4 ± 0.2` into the number and its uncertainty."""
+    """Split a text such as `21.4 ± 0.2` into the number and its uncertainty."""
     for mark in (" ± ", " ("):
         number, found, rest = text.partition(mark)
         if found and number:
@@ -206,7 +209,7 @@ MACHINES_NAMED: Final = 3
 
 
 def render(document: Document) -> str:
-    """Return the page."""
+    """Render the report as an HTML page."""
     return pages.render(
         FOLDER,
         document=document,
@@ -227,7 +230,7 @@ def render(document: Document) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Join names: `this`, `this and that`, `this, that and 3 more`."""
+    """Join names as in `this`, `this and that`, `this, that and 3 more`."""
     if len(names) > MACHINES_NAMED:
         names = [*names[: MACHINES_NAMED - 1], f"{len(names) - MACHINES_NAMED + 1} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -10,7 +10,7 @@ from sysbench.render.table import Remark, Sheet
 
 
 def sheets(document: Document) -> Iterator[Sheet]:
-    """Yield the parts of a report in order: the whole, each run, then cautions and environment."""
+    """Yield the parts of a report in order: main findings, a section for each run, cautions, environment."""
     head = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
     first = [_finding(each) for each in document.findings]
     if len(document.sections) > 1:
@@ -32,7 +32,7 @@ def sheets(document: Document) -> Iterator[Sheet]:
 
 
 def _finding(finding: Finding, of: str = "") -> Remark:
-    """Return a finding with its origin, unless it was measured: `2.7b: the peak is 3.0 GiB (simulated).`"""
+    """Return a finding after `of`, with its origin unless measured: `2.7b: the peak is 3.0 GiB (simulated).`"""
     mark = MARKS[finding.origin]
     text = f"{finding.text.removesuffix('.')} ({mark})." if mark else finding.text
     return Remark("finding", f"{of}: {text}" if of else text)

@@ -1,4 +1,4 @@
-"""Sources of a report: runs, found by path or name and named as in their experiment, traces, and memory snapshots."""
+"""Sources of a report: runs, traces and memory snapshots. Runs are found by path or by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sysbench.log.records import RunRecord
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a report."""
+    """Runs, traces and snapshots of a report, and their experiment."""
 
     runs: tuple[ReportedRun[Any], ...]
     artefacts: tuple[Artefact, ...]
@@ -42,10 +42,11 @@ class _Found:
 
 
 def sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
-    """Read every named run once, in the order of its experiment, or else by command and time.
+    """Read every named source once.
 
-    Traces, memory snapshots and files written by `--from FILE --json` keep their order. Raises LogError for a name
-    without a run, and for a file that cannot be read.
+    Runs of an experiment keep the experiment's order; other runs follow, sorted by command and time. Traces, memory
+    snapshots and files written by `--from FILE --json` keep their order. Raises LogError if a name has no run, or if a
+    file cannot be read.
     """
     read = {name: artefacts.read(Path(name)) for name in names}
     named_paths = (path.resolve() for name in names if read[name] is None for path in runs.find(name, directory))
@@ -81,7 +82,7 @@ def _read(path: Path, experiments: dict[Path, Manifest]) -> _Found:
 
 
 def _once(found: Iterable[_Found]) -> list[_Found]:
-    """Return one of several files of a run, such as its log and its record: the one with the most results."""
+    """Keep one file per run, the file with the most results: a run may have both a log and a record."""
     best: dict[str, _Found] = {}
     for each in found:
         identity = _identity(each.record)
@@ -98,7 +99,7 @@ def _renamed(content: _Found, named: _Found) -> _Found:
 
 
 def _identity(record: RunRecord[Any]) -> str:
-    """Identify the run that a record belongs to."""
+    """Return a key that identifies the run of a record."""
     host = record.environment.host
     return json.dumps(
         [record.kind, record.started_at, host.hostname, record.source_digest, record.spec], sort_keys=True
@@ -106,7 +107,7 @@ def _identity(record: RunRecord[Any]) -> str:
 
 
 def _extent(record: RunRecord[Any]) -> tuple[int, str]:
-    """Return how far the run had come when this file was written: a log may have been continued later."""
+    """Return a sort key for how complete a record is: a run may have been resumed after its record was written."""
     return len([cell for cell in record.cells if cell.outcome in ("ok", "oom")]), record.finished_at or ""
 
 
@@ -122,7 +123,7 @@ def _reported(found: _Found, name: str) -> ReportedRun[Any]:
 
 
 def _absent(experiments: dict[Path, Manifest], found: Sequence[_Found]) -> Iterator[str]:
-    """Yield a line for each missing run of the experiments in the report, with the reason."""
+    """Yield a line for each run that an experiment in the report lacks, with the reason."""
     for experiment in experiments.values():
         there = {each.entry.name for each in found if each.entry and each.experiment is experiment}
         for entry in experiment.runs if there else ():

@@ -17,7 +17,7 @@ SUFFIXES = (".html", ".md", ".tex", ".csv")
 
 
 class ReportSpec(BaseModel):
-    """A report of earlier runs."""
+    """Sources, contents and output files of a report."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True)
 

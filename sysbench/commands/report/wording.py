@@ -38,7 +38,7 @@ MARKS: Final[Mapping[Origin, str]] = {
 
 
 def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
-    """Return the first finding of every section, then the second of each, and so on, as long as there is room."""
+    """Select findings for the summary: the first of every section, then the second of each, up to HEADLINES."""
     found = [section.findings for section in sections]
     taken = [0] * len(sections)
     left = max(HEADLINES, len(sections))
@@ -51,7 +51,7 @@ def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding,
 
 
 def simulated_notice(document: Document) -> str:
-    """Return a notice if some results were not measured."""
+    """Return a notice that some results were not measured; empty if all were."""
     origins = {section.origin for section in document.sections}
     if origins == {"simulated"}:
         return "Nothing in this report was measured: everything is simulated."
@@ -64,7 +64,10 @@ def simulated_notice(document: Document) -> str:
 
 
 def rests_on(bases: Sequence[Basis], own: str = "") -> str:
-    """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`; without the run `own`."""
+    """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`.
+
+    The name of the run is omitted if it is `own`.
+    """
     said = []
     for basis in bases:
         named = ", ".join(basis.cells)
@@ -75,7 +78,7 @@ def rests_on(bases: Sequence[Basis], own: str = "") -> str:
 
 
 def phrases(section: Section) -> Iterator[str]:
-    """Yield the common properties of a section's numbers, and their origin."""
+    """Yield the properties that all numbers of a section share, and their origin unless they were measured."""
     yield from section.subject
     if section.machine:
         yield f"on {section.machine}"
@@ -105,12 +108,12 @@ class WrittenFile:
 
 
 def text_file(name: str, text: str) -> WrittenFile:
-    """Create a text file without control codes, and without characters that cannot be encoded."""
+    """Create a text file, without control codes and without characters that cannot be encoded."""
     return WrittenFile(name, theme.encodable(theme.harmless(text), "utf-8").encode())
 
 
 def pictures_of(document: Document) -> Iterator[Picture]:
-    """Yield all figures in order."""
+    """Yield all figures of a report in order."""
     yield from document.pictures
     for section in document.sections:
         yield from section.pictures
@@ -119,7 +122,7 @@ def pictures_of(document: Document) -> Iterator[Picture]:
 def files_with_pictures(
     document: Document, name: str, suffix: str, text: Callable[[Document, str], str]
 ) -> Iterator[WrittenFile]:
-    """Yield every figure as a file with this suffix, and then the report itself, which is called `name`."""
+    """Yield every figure as a file with this suffix, then the report as a file called `name`."""
     folder = f"{PurePosixPath(name).stem}-files"
     report = text(document, folder)
     for picture in pictures_of(document):
@@ -133,9 +136,9 @@ def rendered(
     escaped: Callable[[str], str],
     **markup: Callable[..., str],
 ) -> str:
-    """Render a report with a template of `assets/report_text`.
+    """Render a report with a template in `assets/report_text`.
 
-    `escaped` converts all text to markup, except what the functions in `markup` return.
+    `escaped` escapes every inserted text, except the results of the functions in `markup`.
     """
     from markupsafe import Markup
 
@@ -163,7 +166,7 @@ Doubt = tuple[ReportedRun[Any], CellRecord, Caution]
 
 
 def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
-    """Group cautions by remedy, those that apply to most cells first."""
+    """Group cautions by code and remedy, starting with the cautions about the most cells."""
     grouped: dict[tuple[str, str], list[Doubt]] = {}
     for run in runs:
         for cell in run.record.cells:
@@ -173,7 +176,7 @@ def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
 
 
 def reserved(finding: Finding) -> GatheredCaution:
-    """Convert a sentence that names cells without findings to a caution."""
+    """Convert a finding about cells that are excluded from findings to a caution."""
     return GatheredCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.rests_on))
 
 
@@ -189,7 +192,7 @@ def _one(doubts: Sequence[Doubt]) -> GatheredCaution:
 
 
 def _message(doubts: Sequence[Doubt]) -> str:
-    """Return the message for the cells of one run, with the numbers of each cell if they differ."""
+    """Return one message for a caution about several cells of a run; if their messages differ, list them by cell."""
     by_message: dict[str, list[str]] = {}
     for run, cell, caution in doubts:
         by_message.setdefault(caution.message, []).append(run.label(cell))

@@ -1,4 +1,4 @@
-"""`sysbench run`: options → experiment → plan → its runs in sequence."""
+"""`sysbench run`: parse the options, load an experiment, plan its runs, and carry them out in sequence."""
 
 from __future__ import annotations
 
@@ -75,32 +75,35 @@ def _planned(
     overrides: dict[str, str],
     gpu_name: str | None,
 ) -> tuple[Sequence[PlannedRun], Durations]:
-    """Plan the runs for this machine; also return the earlier durations of cells on it.
+    """Plan the runs, and return them with the earlier durations of their cells.
 
-    With a GPU that need not be present, the runs are predictions for it, or with --plan those that it would measure.
-    Invalid options raise before a worker is started to list the devices. It ends with `ahead` if no run uses it.
+    Without `gpu_name`, plan for this machine. With `gpu_name`, a GPU that need not be present, each run becomes a
+    prediction for this GPU, or with --plan a run on a machine with this GPU. Invalid options raise UsageError before a
+    worker is started to list the devices. If no run uses this worker, it ends when `ahead` is closed.
     """
     from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
     from sysbench.log.durations import Durations, measured_before
 
     refuse_mistakes(experiment, overrides)
     refuse_code(experiment, overrides, allowed=options.allow_code)
+    from sysbench.engine.launchers import PlainLauncher
+    from sysbench.engine.process import prelaunched
+
     if gpu_name is not None:
         from sysbench.commands.run import prediction
 
         gpu, planned = held_against(gpu_name), plan(experiment, overrides, ("cuda", "cpu"))
         if not options.plan or options.resume is not None:
             refuse_unpredictable((gpu.slug,), force=options.force, option="--for")
+            if not options.plan:
+                ahead.enter_context(prelaunched(PlainLauncher()))
             return prediction.predicted(planned, gpu), Durations()
         earlier = measured_before(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
         earlier.predicted_s |= prediction.durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
         return planned, earlier
-    from sysbench.engine.launchers import PlainLauncher
-    from sysbench.engine.process import prelaunched
-
     ahead.enter_context(prelaunched(PlainLauncher()))
-    # While the worker imports torch, import what asks it, and what carries out the runs.
+    # While the worker imports torch, import the modules that query the worker and carry out the runs.
     from sysbench.commands.run import runs  # noqa: F401
     from sysbench.engine.devices import list_devices
 
@@ -110,7 +113,7 @@ def _planned(
 
 
 def held_against(gpu_name: str) -> Hardware:
-    """Return the GPU of `--for`; raises UsageError for an unknown one."""
+    """Return the GPU named by `--for`; raises UsageError for an unknown name."""
     from sysbench.spec import hardware
 
     try:

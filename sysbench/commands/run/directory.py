@@ -1,4 +1,4 @@
-"""The directory of an experiment: a manifest, and the log, the record and the files of each run."""
+"""The directory of an experiment: a manifest, and for each run its log, its record and its other files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sysbench.log.storage import cannot_write, make_directory, write_atomically
 
 @dataclass
 class ExperimentDirectory:
-    """A directory with its manifest; every change is written to disk at once."""
+    """The directory of an experiment, with its manifest; changes of the manifest are immediately written to disk."""
 
     path: Path
     manifest: Manifest
 
     def entry(self, name: str) -> RunEntry:
-        """Return the manifest's entry of a run."""
+        """Return the manifest entry of a run."""
         return next(each for each in self.manifest.runs if each.name == name)
 
     def note(self, entry: RunEntry) -> None:
-        """Replace the entry with the same name; raises OutputError."""
+        """Replace the manifest entry that has the same name, and write the manifest; raises OutputError."""
         runs = tuple(entry if each.name == entry.name else each for each in self.manifest.runs)
         self.manifest = self.manifest.model_copy(update={"runs": runs})
         self.save()
@@ -40,7 +40,7 @@ class ExperimentDirectory:
         write_atomically(self.path / manifest.FILE_NAME, content)
 
     def log_of(self, entry: RunEntry) -> Path | None:
-        """Return the log of a run that has started; a log without a complete first line is removed."""
+        """Return the log of a run; None if the run has not started. A log without a complete first line is removed."""
         log = self.path / entry.log
         if not log.is_file():
             return None
@@ -53,7 +53,7 @@ class ExperimentDirectory:
 
 @contextmanager
 def created(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirectory]:
-    """Create and lock a directory in `out`, named by the time and the experiment; raises OutputError."""
+    """Create and lock a new directory in `out`, named by the current time and `name`; raises OutputError."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{name}"
     path = next(path for number in count(1) if (path := _claimed(out / (stem if number == 1 else f"{stem}-{number}"))))
@@ -65,9 +65,9 @@ def created(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirec
 
 @contextmanager
 def reopened(path: Path) -> Iterator[ExperimentDirectory]:
-    """Open and lock the directory of an earlier run.
+    """Open and lock the directory of an earlier experiment.
 
-    Raises LogError if it is not one, and UsageError if another process is writing to it.
+    Raises LogError if the directory has no valid manifest, and UsageError if another process is writing to it.
     """
     content = manifest.read(path)
     with _locked(path):
@@ -86,7 +86,7 @@ def _claimed(path: Path) -> Path | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock the directory: runs of a second process would disturb the measurements."""
+    """Lock the directory against a second process, whose runs would disturb the measurements."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

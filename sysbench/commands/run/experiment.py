@@ -1,4 +1,4 @@
-"""Plans an experiment for one machine: its runs in order, each with a spec."""
+"""Planning of an experiment for one machine: its runs in order, each with a spec."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from sysbench.spec.command_options import keys_of, long_name
 from sysbench.spec.validation import Given, validated
 
 MOST_RUNS = 500
-"""Largest number of runs: more result only from nested inclusions."""
+"""Maximum number of runs; only nested inclusions lead to more."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run as planned for this machine."""
+    """One run of an experiment, as planned for one machine."""
 
     entry: RunEntry
     spec: RunSpec
     """The spec; as written in the file if the run is skipped."""
     options: Given
-    """Run options given by the experiment, by field; files are relative to its directory."""
+    """Run options given by the experiment, by field; file names are relative to the experiment's directory."""
 
 
 @dataclass
 class _Overrides:
-    """Options from outside an experiment, and which of them any run has used."""
+    """Options that override those of an experiment's runs, with a note of which options have been used."""
 
     words: Mapping[str, Word]
     """Options by long name."""
@@ -44,10 +44,13 @@ class _Overrides:
     """Name of the experiment."""
     taken: set[str] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
-    """Run that keeps the option unchanged, by long name."""
+    """A run that keeps its own value of the option, by long name."""
 
     def over(self, run: WrittenRun, words: Words) -> Words:
-        """Return the words of a run, replaced by these where the run allows it."""
+        """Return `words` with these overrides applied, except to fields that the run keeps.
+
+        Also notes which overrides have been used.
+        """
         keys = keys_of(run.command)
         mine = {name: word for name, word in self.words.items() if name in keys}
         self.kept |= {name: run.name for name in mine if keys[name].field in run.keep}
@@ -56,7 +59,7 @@ class _Overrides:
         return {**words, **by_field(run.command, free)}
 
     def refuse_useless(self) -> None:
-        """Raise UsageError for the first option that no run has used."""
+        """Raise UsageError for the first override that no run has used."""
         for name, word in self.words.items():
             if name in self.taken:
                 continue
@@ -70,11 +73,11 @@ class _Overrides:
 def plan(
     experiment: WrittenExperiment, overrides: Mapping[str, str], devices: Sequence[DeviceType]
 ) -> tuple[PlannedRun, ...]:
-    """Plan every run of the experiment for a machine with these `devices`, of which the first is that of `auto`.
+    """Plan every run of the experiment for a machine with these `devices`; the first one is the default (`auto`).
 
-    `overrides` are options by long name, "" for switches; they apply to every run that has them and does not keep
-    its own. Raises UsageError for an override that no run uses, and for invalid options, on these or on other
-    devices.
+    `overrides` are options by long name, "" for switches. An override applies to every run that has the option and does
+    not keep its own value. Raises UsageError for an override that no run uses, and for options that are invalid on any
+    type of device.
     """
     outermost = _Overrides({name: Word(text) for name, text in overrides.items()}, experiment.name)
     planned: list[PlannedRun] = []
@@ -97,7 +100,7 @@ def refuse_mistakes(experiment: WrittenExperiment, overrides: Mapping[str, str])
 
 
 def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, allowed: bool) -> None:
-    """Raise UsageError if an experiment outside the current directory would import code."""
+    """Raise UsageError if the file is not in the current directory and imports code, unless this is `allowed`."""
     if allowed or experiment.path.resolve().parent == Path.cwd():
         return
     for each in plan(experiment, {}, ("cuda",)):
@@ -113,7 +116,10 @@ def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, 
 def _all(
     experiment: WrittenExperiment, layers: tuple[_Overrides, ...]
 ) -> Iterator[tuple[WrittenRun, WrittenExperiment, tuple[_Overrides, ...]]]:
-    """Yield every run with its experiment and the overrides that apply to it, the innermost first."""
+    """Yield every run with its experiment and the overrides that apply to the run, the innermost first.
+
+    Raises UsageError if no run has used an override of an inclusion.
+    """
     for inclusion in experiment.inclusions:
         own = _Overrides(inclusion.overrides, inclusion.experiment.name)
         yield from _all(inclusion.experiment, (own, *layers))
@@ -126,13 +132,13 @@ def _planned(
     run: WrittenRun, name: str, part: str, layers: Sequence[_Overrides], devices: Sequence[DeviceType]
 ) -> PlannedRun:
     for each in (Instead(), *run.instead.values()):
-        # Options that are wrong on any kind of device are refused on all.
+        # Options that are invalid on one type of device are refused on all.
         _spec_and_options(run, {**run.words, **each.words})
 
     def changed(words: Words) -> Words:
         return reduce(lambda so_far, layer: layer.over(run, so_far), layers, words)
 
-    # The kind of device on which the run takes place: the first one it names, if it exists.
+    # The type of device on which the run takes place: the first one that the run names, if it exists.
     at_first = changed(run.words)
     named = (at_first["device"].text or "") if "device" in at_first else "auto"
     landing = next((each for each in devices if each == named.partition(",")[0].partition(":")[0].strip()), devices[0])
@@ -182,7 +188,7 @@ def _are_known(gpus: Word) -> bool:
 def _difference(
     run: WrittenRun, words: Words, instead: Instead, landing: DeviceType, devices: Sequence[DeviceType]
 ) -> tuple[Here, str]:
-    """Return whether the run differs from the file on this machine, and why."""
+    """Return in what way the run differs from the experiment file on this machine, and the reason."""
     reason = {"cuda": "on a CUDA GPU", "mps": "on an Apple GPU", "cpu": "on the CPU"}[landing]
     if landing == "cpu" and devices == ("cpu",):
         reason = "no GPU on this machine"
@@ -207,7 +213,7 @@ def _change(run: WrittenRun, name: str, word: Word) -> str:
 
 
 def _spec_and_options(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
-    """Split words into a spec and run options; raises UsageError with the line of the wrong word, if a file has it."""
+    """Build the spec and the run options of a run; raises UsageError, naming the line of an invalid word."""
     try:
         return _checked(run, words)
     except OptionError as error:
@@ -218,7 +224,7 @@ def _spec_and_options(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
 
 
 def _checked(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
-    """Split words into a spec and run options; raises OptionError for a wrong one."""
+    """Build the spec and the run options of a run; raises OptionError for an invalid word."""
     given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
     own = {name: value for name, value in given.items() if name in measuring(run.command).spec_class.model_fields}
     others = {name: value for name, value in given.items() if name not in own}

@@ -1,4 +1,4 @@
-"""Experiment files: TOML with runs, whose keys are command-line options, and inclusions of other experiments.
+"""Experiment files: TOML with one table of command-line options per run, and includes of other experiments.
 
 title = "Model sizes"
 include = ["warmup"]              # or [[include]] with run = "warmup" and options for all of its runs
@@ -10,12 +10,12 @@ question = "How long do they take?"
 command = "time"
 size = "small,medium"             # every other key is an option of the command, by its long name
 bf16 = true
-keep = ["warmup"]                 # options that cannot be overridden, because the run is about them
+keep = ["warmup"]                 # options that cannot be overridden, because they are the point of the run
 
-[run.on_cpu]                      # options that replace them if the run takes place on a CPU
-size = "tiny"                     # or skip = "why it is left out there"
+[run.on_cpu]                      # options that replace those above if the run uses a CPU
+size = "tiny"                     # or skip = "reason to skip the run on a CPU"
 
-Errors name the line of a key, which the TOML parser does not report.
+Error messages name the line of a key, although the TOML parser does not report lines.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ Text = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a file: the file, its text, and the path of keys."""
+    """A location in an experiment file: the file, its text, and a path of keys."""
 
     file: Path
     text: str = field(repr=False)
     steps: tuple[str | int, ...] = ()
 
     def at(self, *steps: str | int) -> Place:
-        """Return a place within this one."""
+        """Return the location of a key below this one."""
         return Place(self.file, self.text, (*self.steps, *steps))
 
     def complaint(self, what: str) -> UsageError:
-        """Return an error with file and line."""
+        """Return an error that names the file and the line."""
         return UsageError(f"{self.file}, line {line_of(self.text, self.steps)}: {what}")
 
 
@@ -83,15 +83,15 @@ Words = Mapping[str, Word]
 
 
 class Instead(Frozen):
-    """Option overrides for a run on one kind of device."""
+    """Option overrides for a run on one type of device."""
 
     words: Words = Field(default_factory=dict)
     skip: Text | None = None
-    """Reason why the run is skipped there, if it is."""
+    """Why the run is skipped on this type of device; None if it is not skipped."""
 
 
 class WrittenRun(Frozen):
-    """A run as written in the file."""
+    """A run as written in an experiment file."""
 
     name: Annotated[str, StringConstraints(strip_whitespace=True, pattern="^-*[A-Za-z0-9][A-Za-z0-9-]*$")]
     title: Text
@@ -105,7 +105,7 @@ class WrittenRun(Frozen):
 
 
 class Inclusion(Frozen):
-    """An included experiment."""
+    """An experiment that another one includes, with overrides for its runs."""
 
     experiment: WrittenExperiment
     overrides: Words
@@ -113,7 +113,7 @@ class Inclusion(Frozen):
 
 
 class WrittenExperiment(Frozen):
-    """An experiment file."""
+    """The content of an experiment file."""
 
     path: Path
     title: Text
@@ -133,15 +133,15 @@ def names() -> list[str]:
 
 
 def load(name: str) -> WrittenExperiment:
-    """Read an experiment by name, or from a file; raises UsageError for an unknown name and for an invalid file.
+    """Read an experiment, given by name or by file; raises UsageError for an unknown name and for an invalid file.
 
-    Names that end in .toml or contain a slash are files.
+    A name that ends in .toml or contains a slash is a file.
     """
     return _read(found(name), ())
 
 
 def found(name: str, beside: Path = Path()) -> Path:
-    """Return the file of an experiment; raises UsageError for an unknown name."""
+    """Return the file of an experiment; a path is relative to `beside`. Raises UsageError for an unknown name."""
     if name.isprintable() and (name.endswith(ENDING) or "/" in name):
         return beside / name
     if name in names():
@@ -195,7 +195,7 @@ def _parsed(path: Path) -> tuple[Place, dict[str, Any]]:
 
 
 def _made(model: type[_Model], place: Place, /, **values: Any) -> _Model:
-    """Create the model; raises UsageError with the line of the first invalid value."""
+    """Create an instance of `model`; raises UsageError, naming the line of the first invalid value."""
     try:
         return model(**values)
     except ValidationError as error:
@@ -209,7 +209,7 @@ def _made(model: type[_Model], place: Place, /, **values: Any) -> _Model:
 
 
 def _or(entry: Mapping[str, Any], key: str, otherwise: str) -> Any:
-    """Return the value of a key; an empty text counts as missing."""
+    """Return the value of a key, or `otherwise` if the key is missing or its text is empty."""
     return otherwise if entry.get(key, "") == "" else entry[key]
 
 
@@ -294,7 +294,7 @@ def _kept(kind: Kind, value: object, place: Place) -> Iterator[str]:
 
 
 def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[str]) -> Words:
-    """Return the options in a table by field; the table may `also` contain other keys."""
+    """Return the options in a TOML table by field; `also` lists other keys that the table may contain."""
     options = {key: value for key, value in entry.items() if key not in also}
     return by_field(kind, _written(options, place, keys_of(kind), f"an option of `{kind}`", also))
 
@@ -302,7 +302,7 @@ def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[st
 def _written(
     options: Mapping[str, Any], place: Place, known: Mapping[str, Key], noun: str, also: Sequence[str] = ()
 ) -> Words:
-    """Return the options of a table by long name."""
+    """Return the options in a TOML table by long name; raises UsageError for an unknown key."""
     for name in options:
         if name not in known:
             raise place.at(name).complaint(unknown(name, noun, (*known, *also)))
@@ -310,9 +310,9 @@ def _written(
 
 
 def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
-    """Convert options by long name to words by field, for a run of this kind; shorthands of one field are combined.
+    """Convert options by long name to words by field, ignoring names that this command lacks.
 
-    A shorthand that is explicitly off resets the field to its default.
+    Shorthands of one field are combined; if all of them are explicitly off, the field gets its default.
     """
     keys, found = keys_of(kind), dict[str, Word]()
     for name, word in written.items():
@@ -328,7 +328,7 @@ def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
 
 
 def _word(name: str, value: object, place: Place, key: Key) -> Word:
-    """Convert a TOML value to its form on the command line."""
+    """Convert a TOML value to the form that it has on the command line."""
     if isinstance(value, bool):
         if not key.switch:
             raise place.complaint(f"{name} needs a value; true and false are for switches")
@@ -347,15 +347,15 @@ def _word(name: str, value: object, place: Place, key: Key) -> Word:
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int:
-    """Return the first line, counted from 1, of the statement that sets the value at `path`; `text` must be TOML.
+    """Return the first line (from 1) of the statement that sets the value at `path`; `text` must be TOML.
 
-    `("run", 2, "size")` is the key `size` of the third `[[run]]`. If the path does not exist, the line of its longest
-    existing part is returned.
+    `("run", 2, "size")` is the key `size` of the third `[[run]]`. If the path does not exist, its longest existing
+    prefix is used.
     """
     lines, whole = text.split("\n"), tomllib.loads(text)
     path = next(path[:end] for end in range(len(path), -1, -1) if _holds(whole, path[:end]))
     # Parse the file line by line: a value that appears was set by the lines since the last valid prefix. This is slow,
-    # but errors are rare and files are short, and it needs no second parser that knows about quotes and nesting.
+    # but errors are rare and files are short, and no second parser for quotes and nesting is needed.
     begun = 1
     for end in range(1, len(lines) + 1):
         try:

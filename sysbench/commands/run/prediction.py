@@ -1,4 +1,4 @@
-"""Expected durations of the runs of an experiment, before and during it, also on a GPU that is not present."""
+"""Predicted runs of an experiment for a GPU that is not present, and expected durations of runs on any machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from sysbench.spec.validation import validated
 
 
 def predicted(planned: Sequence[PlannedRun], gpu: Hardware) -> tuple[PlannedRun, ...]:
-    """Return every run as a prediction for that GPU; a run that cannot be predicted is skipped, with the reason."""
+    """Convert every run to a prediction for `gpu`.
+
+    A run that cannot be predicted is marked as skipped, with the reason.
+    """
     return tuple(_predicted(each, gpu) for each in planned)
 
 
@@ -42,7 +45,7 @@ def _predicted(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
 
 
 def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
-    """Return the spec with that GPU instead of its devices; raises UsageError if it cannot be predicted."""
+    """Return the spec with `gpu` in place of its devices; raises UsageError if the spec cannot be predicted."""
     fields = type(spec).model_fields
     if "simulate" not in fields:
         raise UsageError(f"sysbench {spec.kind} needs a device")
@@ -55,9 +58,9 @@ def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
 
 
 def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
-    """Return the predicted durations of measuring on that GPU, by cell key, for cells that can be predicted.
+    """Predict how long each cell would take to measure on `gpu`; return seconds by cell key.
 
-    Raises what a prediction raises.
+    Cells that cannot be predicted are left out. Exceptions raised while predicting propagate.
     """
     found: dict[str, float] = {}
     with waiting(f"predicting for {gpu.slug}", silent=silent) as progress, tempfile.TemporaryDirectory() as directory:
@@ -78,18 +81,18 @@ def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -
 
 
 def _apart_from_device(cell: RunCell) -> str:
-    """Return the key that a cell on a device shares with its prediction."""
+    """Return a key that is equal for a measured cell and its prediction."""
     return cell.model_copy(update={"device": "auto"}).model_dump_json(exclude={"simulate"})
 
 
 def foreseen_s(kind: str, cell: Any) -> float | None:
-    """Return the duration of measuring a predicted cell; None if it has no predicted time."""
+    """Return how long a predicted cell would take to measure; None if the cell has no predicted time."""
     known: float | None = measuring(kind).part("foreseen")(cell) if measuring(kind).foreseen else None
     return known
 
 
 def total_s(records: Iterable[RunRecord[Any]]) -> float:
-    """Return the total duration of measuring the cells of these runs; 0 unless all of them are predicted."""
+    """Return how long all cells of these runs would take to measure; 0 unless all of them are predicted."""
     cells = [(record.kind, each) for record in records if measuring(record.kind).foreseen for each in record.cells]
     if not all(each.cell.simulated for _, each in cells):
         return 0.0
@@ -97,7 +100,7 @@ def total_s(records: Iterable[RunRecord[Any]]) -> float:
 
 
 def _performed(spec: RunSpec, directory: Path) -> RunRecord[Any]:
-    """Run the cells without any output, and return the record."""
+    """Run the cells of a spec without any output, and return the record."""
     command = measuring(spec.kind)
     quiet = command.options_class(out=directory, quiet=True, shown=False, force=True, no_live=True)
     performed: Performed = command.part("perform")(spec, quiet)
@@ -105,19 +108,19 @@ def _performed(spec: RunSpec, directory: Path) -> RunRecord[Any]:
 
 
 def cell_s(cell: RunCell, earlier: Durations) -> float | None:
-    """Return a cell's duration in its latest measurement on such a device, or its predicted one; None if unknown."""
+    """Return the duration of the cell's latest measurement, or else its predicted duration; None if unknown."""
     return earlier.cells_s.get(cell.key, earlier.predicted_s.get(cell.key))
 
 
 def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
-    """Return the expected duration of a run, including its worker's start; None if that of any cell is unknown."""
+    """Return the expected duration of a run and of starting its worker; None if the duration of a cell is unknown."""
     cells_s = [cell_s(cell, earlier) for cell in planned.spec.cells()]
     known_s = [each for each in cells_s if each is not None]
     return sum(known_s) + earlier.beginning_s(planned.entry.command) if len(known_s) == len(cells_s) else None
 
 
 def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
-    """Describe the expected duration of all runs: `about 12 min in total`, or of the runs for which it is known."""
+    """Describe the expected duration of the runs, `about 12 min in total`; runs of unknown duration are left out."""
     made = [each for each in planned if each.entry.here != "left out"]
     known_s = [seconds for each in made if (seconds := run_s(each, earlier)) is not None]
     if len(known_s) == len(made):
@@ -137,7 +140,10 @@ def _by(earlier: Durations) -> str:
 
 
 def begun(planned: Sequence[PlannedRun], earlier: Durations) -> Overall:
-    """Return the progress before the first run; a worker's start counts towards the first cell of its run."""
+    """Return the progress of an experiment before its first run.
+
+    The start of a run's worker is counted with the first cell of the run.
+    """
     runs: dict[str, Mapping[str, Waiting]] = {}
     for each in planned:
         cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}

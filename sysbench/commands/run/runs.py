@@ -1,4 +1,4 @@
-"""Runs experiments: every run by its own command, into one directory, which can be resumed."""
+"""Execution of experiments: their runs take place in sequence, in one directory from which they can be resumed."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def begun(
     overrides: Mapping[str, str],
     earlier: Durations,
 ) -> int:
-    """Run an experiment in a new directory and return the exit code; raises OutputError if the directory cannot be
-    made.
+    """Run an experiment in a new directory, and return the exit code.
+
+    Raises OutputError if the directory cannot be created, and UsageError if a run cannot have a requested result.
     """
     make_directory(options.out)
     for each in planned:
@@ -76,10 +77,10 @@ def begun(
 
 
 def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
-    """Run the missing and failed runs in a directory, or a name of one in `--out`; return the exit code.
+    """Continue the experiment in a directory, given by path or by name in `--out`; return the exit code.
 
-    Raises LogError if it does not contain an experiment, and UsageError if it contains other runs, other options, or
-    runs on other devices.
+    Only missing and failed cells run. Raises LogError if the directory does not contain an experiment, and UsageError
+    if its runs, their options or their devices differ from the plan.
     """
     path = find_experiment(str(path), options.out)
     with experiment_directory.reopened(path) as directory:
@@ -101,13 +102,13 @@ def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, st
 def show_plan(
     experiment: WrittenExperiment, planned: Sequence[PlannedRun], earlier: Durations, options: ExperimentOptions
 ) -> None:
-    """Show the plan for this machine, or for the GPU of `--for`, with the expected duration."""
+    """Show the runs planned for this machine, or for the GPU of `--for`, with their expected durations."""
     gpu = hardware.named(options.plan_for) if options.plan_for is not None else None
     running.show_sheet(experiment_tables.plan(experiment.title, planned, earlier, gpu), options)
 
 
 def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> None:
-    """Raise UsageError for tables and files that the run cannot have, before hours are spent on it."""
+    """Raise UsageError if the run cannot produce a requested table or file, before hours are spent on measuring."""
     own = _options(planned, options.out, None, options)
     try:
         running.refuse_wrong_results(planned.spec, own)
@@ -116,7 +117,7 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
 
 
 def _refuse_other_runs(path: Path, there: Sequence[RunEntry], here: Sequence[RunEntry]) -> None:
-    """Raise UsageError for the first difference between the runs in a directory and the planned runs."""
+    """Raise UsageError, naming the first difference, if the runs in a directory are not the planned ones."""
     if [run.name for run in there] != [run.name for run in here]:
         missing = sorted({run.name for run in there} ^ {run.name for run in here}) or ["their order"]
         raise UsageError(f"--resume {path}: the runs of the experiment have changed ({', '.join(missing)})")
@@ -158,7 +159,7 @@ def _carry_out(
         _show(experiment_tables.outcome(directory.manifest.title, ended), options)
         _hand_over(directory.manifest, ended, options)
     finally:
-        # In any case, state where the results are.
+        # Even after an error, print where the results are.
         _say(f"saved  {directory.path}", options)
         _say(f"→ sysbench report {directory.path} -o report.html writes a report", options)
     interrupted = (each.complaint is None and each.record and each.record.status == "interrupted" for each in ended)
@@ -170,7 +171,7 @@ def _carry_out(
 
 
 def _hand_over(content: Manifest, ended: Sequence[Ended], options: ExperimentOptions) -> None:
-    """Write the manifest and every record as JSON, if requested."""
+    """Write the manifest and all records as JSON to the destination of `--json`, if given."""
     if options.json_path is None:
         return
     records = {each.entry.name: each.record.model_dump(mode="json") for each in ended if each.record is not None}
@@ -183,12 +184,15 @@ def _hand_over(content: Manifest, ended: Sequence[Ended], options: ExperimentOpt
 
 
 def _say(text: str, options: ExperimentOptions) -> None:
-    """Write a line to stderr, without control codes that a file may contain."""
+    """Print a line to stderr; control characters, which may come from a file, are replaced by spaces."""
     running.say(theme.fitted(text, sys.stderr.encoding or "ascii"), options)
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
-    """Print a sheet to stdout after an empty line; without tables, only in formats for people."""
+    """Print a sheet to stdout, after an empty line unless it is the `first` one.
+
+    A sheet without tables is printed only in the formats terminal and markdown.
+    """
     if options.json_path == "-":
         return
     with results() as console:
@@ -201,7 +205,7 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
 
 
 def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overall, options: ExperimentOptions) -> Ended:
-    """Do a run, unless it is skipped or was finished earlier; an error is recorded in the manifest."""
+    """Carry out a run, unless it is skipped or already finished; an error is noted in the manifest."""
     entry = directory.entry(planned.entry.name)
     named = f"run {overall.number} of {overall.count}  {entry.name}"
     if entry.here == "left out":
@@ -233,7 +237,7 @@ def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overal
 
 
 def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
-    """Return the record of a complete run; skipped cells are not missing."""
+    """Return the record of a run if the run is complete, otherwise None; skipped cells count as complete."""
     record = _earlier(log, kind)
     if log is None or record is None or not log.with_suffix(".json").is_file():
         return None
@@ -242,7 +246,7 @@ def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
 
 
 def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
-    """Return the record of a log; None if it cannot be read, which resuming it reports."""
+    """Return the record of a log; None if the log is missing or unreadable (resuming the run reports why)."""
     try:
         return saved.record(log, kind) if log is not None else None
     except LogError:

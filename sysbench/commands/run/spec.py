@@ -1,4 +1,4 @@
-"""Options of `sysbench run`: its own, and all options of its runs, which they override."""
+"""Options of `sysbench run`: options of the experiment itself, and overrides for the options of its runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSTEAD = "Overrides, for every run that accepts them"
 
 
 class ExperimentOptions(RunOptions):
-    """Options of a whole experiment."""
+    """Options of `sysbench run` for a whole experiment."""
 
     experiment: Annotated[str | None, Option(metavar="[NAME|FILE.toml]", positional=True)] = Field(
         default=None, description="A built-in experiment, or a file. Without it, the built-in experiments are listed."
@@ -64,7 +64,10 @@ class ExperimentOptions(RunOptions):
 
 
 def _overrides() -> type[BaseModel]:
-    """Create a model with a field for every option of any spec that has a flag, all of them as text."""
+    """Create a pydantic model with a field for every non-positional option of any command's spec.
+
+    Values other than switches are text, because each run validates them itself.
+    """
     having: dict[str, list[Kind]] = {}
     for kind in runnable():
         for name, key in keys_of(kind).items():
@@ -83,18 +86,18 @@ def _overrides() -> type[BaseModel]:
 
 
 def by_long_name(given: Given) -> dict[str, str]:
-    """Return the given overrides by their names on the command line; "" for a switch."""
+    """Return the given overrides by long name; the value of a switch is ""."""
     names = {_field(name): name for kind in runnable() for name in keys_of(kind)}
     return {names[field]: "" if word is True else str(word) for field, word in given.items()}
 
 
 def _field(name: str) -> str:
-    """Return a field name that is not a Python keyword, such as `with`, and not a field of the options."""
+    """Return a field name that is neither a Python keyword, such as `with`, nor a field of ExperimentOptions."""
     return f"every_{name.replace('-', '_')}"
 
 
 def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
-    """Return the field of an option; `also` are its other flags, which no other option has."""
+    """Return the annotation and default of an override's field; `also` lists further flags."""
     key = keys_of(kinds[0])[name]
     own = option_of(key.info)
     mark = Option(flags=(f"--{name}", *also), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)

@@ -1,4 +1,4 @@
-"""Output about experiments: the list, the plan of one, and its outcome."""
+"""Tables of `sysbench run`: the list of experiments, the plan of one experiment, and its outcome."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _TONES: Mapping[str, Tone] = {"as written": "plain", "changed": "strong", "simul
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run of an experiment ended."""
+    """The result of one run of an experiment."""
 
     entry: RunEntry
     record: RunRecord[Any] | None
     """None if the run was skipped, or failed before it started."""
     complaint: str | None = None
-    """Error message if it failed; its record is then from an earlier attempt."""
+    """Error message if the run failed; `record` is then read from its log, if there is one."""
 
 
 def listing(experiments: Iterable[WrittenExperiment]) -> Sheet:
-    """List the experiments."""
+    """Return the table of built-in experiments."""
     rows = tuple((each.name, each.title) for each in experiments)
     columns = (Column("experiment", "experiment"), Column("title", "about"))
     return Sheet(("sysbench run NAME",), (Table("experiments", "built-in experiments", columns, rows, 1),))
 
 
 def heading(entry: RunEntry, number: int, count: int) -> Sheet:
-    """Return the heading above the results of a run."""
+    """Return the heading above the results of one run."""
     phrases = (f"{number} of {count}", entry.part, entry.title, entry.question, entry.why)
     return Sheet(tuple(phrase for phrase in phrases if phrase), ())
 
 
 def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Hardware | None = None) -> Sheet:
-    """Show every run of an experiment with its expected duration, then the cells of each run.
+    """Return the table of an experiment's runs with expected durations, and the tables of each run's cells.
 
-    Memory is compared with the `gpu`, if there is one; `earlier` has the durations of cells on the same device.
+    The cells' memory is compared with that of `gpu`, if given. `earlier` holds durations of cells on the same device.
     """
 
     def takes(each: PlannedRun) -> Measure | None:
@@ -104,7 +104,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
 
 
 def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
-    """Show the outcome of every run of an experiment."""
+    """Return the table with the outcome of every run of an experiment."""
     columns = (
         Column("number", ""),
         Column("run", "run"),

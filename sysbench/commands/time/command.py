@@ -20,7 +20,7 @@ def time(spec_given: Given, options_given: Given) -> None:
 def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
     """Run all cells and return the result.
 
-    Raises the exceptions of `running.carry_out`, and UsageError for times that cannot be predicted.
+    Raises the exceptions of `running.carry_out`, and UsageError if the times cannot be predicted.
     """
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)

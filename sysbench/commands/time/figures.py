@@ -451,7 +451,7 @@ def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
 
 
 def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
-    """Mark steps outside the x range with a triangle; label slow ones with their number and longest duration."""
+    """Mark steps outside the x range with a triangle; a label shows the count and the longest duration of slow ones."""
     every = [*each.warmup, *each.counted]
     beyond = [value for value in every if value > edge]
     if beyond:

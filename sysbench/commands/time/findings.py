@@ -82,7 +82,7 @@ def headlines(cells: Cells) -> Iterator[Said]:
 def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
     """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`).
 
-    If `alone`, cells are compared only with themselves, and fewer cautions exclude them.
+    With `alone`, for findings that compare a cell only with itself, fewer cautions exclude a cell.
     """
     return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
 
@@ -95,7 +95,8 @@ def launch_bound(cell: CellRecord) -> bool:
 def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[str, Cells]]:
     """Yield the cells of each setting (device, mode, precision, …), with a prefix for the sentence about them.
 
-    All cells form one group without a prefix if `whole` accepts them, or if there are one or too many settings.
+    All cells form one group without a prefix if `whole` accepts them, or if the number of settings is 1 or greater than
+    `MOST_SETTINGS`.
     """
     groups = axes.alike(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
     if not 1 < len(groups) <= MOST_SETTINGS or whole(cells):
@@ -401,8 +402,7 @@ MORE_WORK: Final = 1.5
 def _flat(cells: Cells) -> list[tuple[Cells, float]]:
     """Return the flat part of each row along the context: the leading cells that take the same forward time.
 
-    Each comes with the FLOPs of its last cell as a multiple of the first cell's FLOPs, which must be at least
-    `MORE_WORK`.
+    Each flat part comes with the FLOPs of its last cell over those of its first cell, a ratio of at least `MORE_WORK`.
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
@@ -614,7 +614,8 @@ def _times(value: float) -> str:
 def _warmup_study(cells: Cells) -> Iterator[Said]:
     """Yield how far missing warm-up raises the mean above the median, which is robust.
 
-    A row is left out if only a cell with warm-up starts slow, because that says nothing about warm-up.
+    A row is left out if its cell without warm-up does not start slow but another cell does: such a row says nothing
+    about missing warm-up.
     """
     if len(axes.values_along(cells, "warmup")) < 2:
         return

@@ -78,8 +78,8 @@ _GROUPS = (
 def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
     """Return a warning about a long run on a machine without a GPU, and its remedy; None if no warning is needed.
 
-    The duration is estimated from the second step on, or after a very slow first step. There is no warning after the
-    first cell, because the user has seen it by then.
+    The duration is estimated after two steps, or after one very slow step. The warning disappears after the first cell,
+    because the user has seen it by then.
     """
     now = state.now
     without_gpu = bool(state.devices) and all(device.type == "cpu" for device in state.devices)

@@ -213,7 +213,10 @@ def run_left_s(state: LiveState) -> float | None:
 
 
 def _step_s(current: TimedCell) -> float:
-    """Return the median of recent steps, without the very first step, which is much slower, unless it is alone."""
+    """Return the median of recent steps.
+
+    The first step is much slower, so it is excluded unless it is the only one.
+    """
     recent = current.steps[1:][-RECENT:] or current.steps
     return statistics.median(step.total_s for step in recent)
 
@@ -241,7 +244,7 @@ def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
 
 
 def _seconds_per_flop(waiting: TimedCell, seen: Sequence[tuple[TimedCell, float]]) -> float:
-    """Return the seconds per FLOP of the finished cell that shares most `_DECISIVE` axes; ties go to the latest."""
+    """Return the seconds per FLOP of the latest finished cell with the most `_DECISIVE` axes in common."""
 
     def likeness(position: int) -> tuple[int, int]:
         other = seen[position][0].cell

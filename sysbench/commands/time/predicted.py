@@ -104,7 +104,7 @@ def _notes(record: TimeRecord) -> tuple[str, ...]:
 
 
 def _sum(name: str) -> Callable[[TimeCellRecord], float | None]:
-    """Return a function that sums a field over the phases of a cell; None for a cell without communication."""
+    """Return a function that sums a field over the phases of a cell, or returns None without communication."""
 
     def get(cell: TimeCellRecord) -> float | None:
         found = _found(cell)

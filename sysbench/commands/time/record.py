@@ -16,11 +16,11 @@ from sysbench.spec.model import Precision
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, PerSecond, Seconds, Size, Unbounded
 
 FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
-"""Phases of "forward and backward": includes the loss, excludes the optimizer and zeroing gradients."""
+"""Phases of "forward and backward": including the loss, excluding the optimizer and zeroing gradients."""
 
 
 class RateRecord(Frozen):
-    """Rates of all ranks together over the mean step, and their shares of the hardware's limits."""
+    """Rates of all ranks together, based on the mean step, and their shares of the hardware's limits."""
 
     step_flops: Flops | None
     """None if FLOPs could not be counted in a custom model; then FLOP rates are None too."""
@@ -102,7 +102,7 @@ class RankRecord(Frozen):
 
     rank: Count
     phases: dict[str, PhaseRecord]
-    """As in the record of the cell, but with the samples of this rank."""
+    """The phases of the cell's record, with the samples of this rank."""
     loss: Unbounded | None
     allocated_peak_bytes: Bytes | None
     reserved_peak_bytes: Bytes | None

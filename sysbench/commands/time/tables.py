@@ -228,8 +228,9 @@ RANKS = DeclaredTable(
 
 
 def _peak_sources(record: TimeRecord) -> str:
-    sources = dict.fromkeys(cell.rates.peak_source for cell in record.cells if cell.rates and cell.rates.peak_source)
-    return f"peak: {'; '.join(sources)}" if sources else "peak: unknown for this device"
+    rated = [cell.rates for cell in record.cells if cell.rates]
+    sources = dict.fromkeys(rates.peak_source for rates in rated if rates.peak_source)
+    return f"peak: {'; '.join(sources) or 'unknown for this device'}" if rated else ""
 
 
 def _ceilings(record: TimeRecord) -> str:
@@ -237,7 +238,8 @@ def _ceilings(record: TimeRecord) -> str:
     for each in record.ceilings:
         place = f"{each.device} with {axes.phrase('threads', each.threads)}" if each.threads else each.device
         reached.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}")
-    return f"matmul: a large matrix product reached {', '.join(reached)}" if record.ceilings else ""
+    shown = record.ceilings and any(cell.rates for cell in record.cells)
+    return f"matmul: a large matrix product reached {', '.join(reached)}" if shown else ""
 
 
 def _phase_notes(record: TimeRecord) -> Iterator[str]:
@@ -408,7 +410,7 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Row:
-    """Cells of one row by axis value; each phase is compared with the first value."""
+    """Cells of one row by axis value, and a comparison of each phase with the baseline cell."""
 
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
@@ -434,7 +436,7 @@ def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
 
 
 def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], Measure]) -> Field:
-    """Declare a column for the change from the first arm; it is most important for the last phase."""
+    """Declare a column for the change relative to the baseline; it is most important for the last phase."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
         key,
@@ -879,7 +881,7 @@ TABLES: dict[str, DeclaredTable] = {
 """All tables by name."""
 
 COMPARISONS: dict[str, str] = {"warmup": "warmup", "device": "devices", **{axis: axis for axis in axes.CHOICES}}
-"""Comparison table of each axis; by default the one of the first axis that varies is shown."""
+"""Comparison table of each axis; the default is the table for the first axis that varies."""
 
 SUMMARY_ROWS = 24
 """Largest number of summary rows shown next to a comparison, which repeats the same times."""

@@ -1,1 +1,1 @@
-"""Cells that run in parallel, outside the one worker of a run."""
+"""Parallel execution of cells, in other processes or on other machines."""

@@ -1,6 +1,6 @@
-"""Submits cells to a pool, and collects their events.
+"""Submission of cells to a pool, in groups called shares, and collection of their events.
 
-The events of a share arrive when it has ended, in whichever way, and are appended to the one log of the run.
+When a share has ended, successfully or not, its events are appended to the log of the run.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ different times.
 """
 
 LARGEST_SHARE = 256
-"""Simulated cells in one share: starting a worker takes seconds, as long as a hundred cells of attention take."""
+"""Maximum number of simulated cells in a share. Starting a worker takes as long as a hundred cells of attention."""
 
 
 @dataclass
 class Elsewhere:
-    """Submits cells in shares, and yields their events as shares end."""
+    """Submits cells in shares, and yields the events of each share when it has ended."""
 
     pool: Pool
     interrupts: Interrupts
     spec: RunSpec
     options: RunOptions
     _handed_over: list[tuple[set[str], Job]] = field(default_factory=list)
-    """Keys of the cells of each share."""
+    """Submitted shares that have not ended, each with the keys of its cells."""
     _positions: dict[str, int] = field(default_factory=dict)
 
     def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:
-        """Run these cells, each with its position in the run.
+        """Run these cells, each given with its position in the run, and yield their events.
 
-        Raises StoppedByUserError; after it, and whenever the iteration is abandoned, `stop` must be called.
+        Raises StoppedByUserError on an interrupt. Whenever the iteration is abandoned, `stop` must be called.
         """
         self._positions = {cell.key: position for position, cell in cells}
         groups = self._groups([cell for _, cell in cells])
@@ -66,7 +66,7 @@ class Elsewhere:
         self.pool.close()
 
     def stop(self) -> list[Event]:
-        """Stop all shares at once; return the events of the finished cells."""
+        """Stop all shares, and return the events of the cells that are already finished."""
         found: list[Event] = []
         for _, job in self._handed_over:
             with suppress(Exception):  # it may have ended by itself, or its machine may be gone
@@ -80,7 +80,7 @@ class Elsewhere:
         return found
 
     def _groups(self, cells: Sequence[RunCell]) -> list[list[RunCell]]:
-        """Divide cells into shares: each measured cell is a share of its own."""
+        """Divide cells into shares: simulated cells in groups, and each measured cell alone."""
         simulated = [cell for cell in cells if cell.simulated]
         size = min(LARGEST_SHARE, math.ceil(len(simulated) / (SHARES_PER_SLOT * self.pool.slots)))
         groups = [simulated[first : first + size] for first in range(0, len(simulated), size or 1)]
@@ -103,7 +103,7 @@ class Elsewhere:
         ]
 
     def _finished(self, unfinished: set[str], job: Job) -> Iterator[Event]:
-        """Yield the events of a share that has ended; its unfinished cells get the outcome of the share."""
+        """Yield the events of a share that has ended, including an outcome for each of its unfinished cells."""
         for event in self._of_finished_cells(job.events()):
             yield event
             if isinstance(event, CellFinished):
@@ -113,7 +113,10 @@ class Elsewhere:
             yield CellFinished(at_s=time.time(), cell=key, outcome=outcome, detail=why)
 
     def _of_finished_cells(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield the events of a share's log that belong in the run's log: those of finished cells, with their host."""
+        """Yield those events of a share that go into the run's log: of finished cells, and of no cell in particular.
+
+        Each CellStarted event receives the cell's position in the run and the host of the share.
+        """
         finished = {
             event.cell for event in events if isinstance(event, CellFinished) and event.outcome != "interrupted"
         }

@@ -1,4 +1,4 @@
-"""Pools in which shares run: processes on this machine, Ray, or SLURM."""
+"""Pools that run shares: processes on this machine, Ray, or SLURM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.run import RunOptions
 
 PATIENCE_S = 20.0
-"""Time for a process that was asked to stop to complete its log."""
+"""Time that a process gets to complete its log after it was asked to stop."""
 
 RAY_PORT = 10001
 """Default port of Ray's client server."""
@@ -38,36 +38,36 @@ Failure = tuple[Outcome, str]
 
 
 class Job(Protocol):
-    """A share that was submitted."""
+    """A submitted share."""
 
     def done(self) -> bool:
-        """Whether it has ended, in whichever way."""
+        """Whether the share has ended, successfully or not."""
 
     def events(self) -> list[Event]:
-        """Return the log that it left, as far as it got; for a stopped share, wait for its end."""
+        """Return the events that the share has logged so far; after `stop`, wait for the share to end."""
 
     def failure(self) -> Failure:
-        """Return the outcome of its unfinished cells, and the reason."""
+        """Return the outcome for the unfinished cells of the share, and the reason."""
 
     def stop(self) -> None:
-        """Ask it to stop."""
+        """Ask the share to stop."""
 
 
 class Pool(Protocol):
-    """A pool in which shares run."""
+    """Interface of a pool that runs shares."""
 
     slots: int
     """Approximate number of shares that run at a time."""
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares; they start as soon as there is room."""
+        """Submit shares; each starts as soon as a slot is free."""
 
     def close(self) -> None:
         """Release all resources."""
 
 
 class Processes:
-    """Processes on this machine."""
+    """A pool of processes on this machine."""
 
     def __init__(self, count: int) -> None:
         self.slots = count
@@ -75,7 +75,7 @@ class Processes:
         self._jobs: list[_Process] = []
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares."""
+        """Submit shares; their processes start when `Job.done` finds a free slot."""
         for number, share in enumerate(shares):
             place = Path(self._directory.name) / str(number)
             place.mkdir()
@@ -84,7 +84,7 @@ class Processes:
         return self._jobs
 
     def has_room(self) -> bool:
-        """Whether another process may start."""
+        """Whether a slot is free for another process."""
         return sum(job.running() for job in self._jobs) < self.slots
 
     def close(self) -> None:
@@ -136,10 +136,10 @@ class _Process:
 
 
 class OnRay:
-    """A Ray cluster, existing or started on this machine for the run."""
+    """A pool on a Ray cluster: an existing one, or one started on this machine for the run."""
 
     def __init__(self, address: str | None, arguments: Mapping[str, Any]) -> None:
-        """Connect; raises UsageError if that fails."""
+        """Connect to the cluster at `address`, or start one; raises UsageError if that fails."""
         self._ray = _optional("ray")
         try:
             if address is not None:  # Ray itself tries for half a minute
@@ -157,9 +157,9 @@ class OnRay:
         self._most_gpus = max(each.get("GPU", 0) for each in resources)
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares; a share measured without a GPU requests all CPUs of a machine.
+        """Submit shares; a share that is measured on a CPU requests all CPUs of a machine.
 
-        Raises UsageError if no machine has enough GPUs, because Ray would wait forever.
+        Raises UsageError if a share needs more GPUs than any machine has, because Ray would wait forever.
         """
         started = []
         for share in shares:
@@ -179,7 +179,7 @@ class OnRay:
         return started
 
     def close(self) -> None:
-        """Disconnect, which ends the tasks of this run."""
+        """Disconnect from the cluster, which ends the tasks of this run."""
         self._ray.shutdown()
 
 
@@ -210,12 +210,15 @@ class _RayTask:
 
 
 class OnSlurm:
-    """SLURM jobs, through submitit: one array of jobs per run."""
+    """A pool of SLURM jobs, submitted through submitit as one job array per run."""
 
     slots = 32
 
     def __init__(self, asked: str, folder: Path, arguments: Mapping[str, Any]) -> None:
-        """Look for SLURM, or use local processes with `slurm:local`; raises UsageError if SLURM is missing."""
+        """Prepare submission to SLURM, or to local processes for `slurm:local`.
+
+        Raises UsageError if SLURM is missing.
+        """
         submitit = _optional("submitit")
         self._asked = asked
         self._folder = folder.absolute()
@@ -226,7 +229,7 @@ class OnSlurm:
             raise UsageError(f"--on {asked}: {_words(error)}") from error
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares as an array of jobs; raises UsageError if SLURM rejects them."""
+        """Submit shares as a job array; raises UsageError if SLURM rejects the jobs."""
         self._executor.update_parameters(gpus_per_node=max(share.gpus for share in shares))
         self._folder.mkdir(parents=True, exist_ok=True)
         places = [Path(tempfile.mkdtemp(prefix="share-", dir=self._folder)) for _ in shares]
@@ -282,7 +285,7 @@ def _last_line(said: str) -> str:
 
 
 def _left_in(place: Path) -> list[Event]:
-    """Return the events of the log in a directory; none if there is no log."""
+    """Return the events in the log that a share left behind in a directory; empty if there is no log."""
     try:
         return list(journal.read(place / "share.jsonl"))
     except LogError:
@@ -290,7 +293,7 @@ def _left_in(place: Path) -> list[Event]:
 
 
 def pool_of(options: RunOptions) -> Pool:
-    """Return the pool that the options name; raises UsageError if it does not exist here."""
+    """Return the pool for `--on` or `--parallel`; raises UsageError if the pool is not available."""
     arguments = dict(options.on_arg)
     match options.on:
         case None:

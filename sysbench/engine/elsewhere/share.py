@@ -1,7 +1,7 @@
 """A share of a run's cells, run in another process.
 
-`python -m sysbench.engine.elsewhere.share SHARE DIRECTORY PARENT` is a complete run with its own worker, sensors and
-timeouts; the original run reads its log.
+`python -m sysbench.engine.elsewhere.share SHARE DIRECTORY PARENT` runs the share as a complete run with its own worker,
+sensors and timeouts. The original run reads the log of the share.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from sysbench.spec.run import RunOptions
 
 
 class Share(BaseModel):
-    """Cells that one process runs one after the other."""
+    """Cells that one process runs one after another."""
 
     model_config = ConfigDict(frozen=True)
 
     spec: dict[str, Any]
     cells: tuple[dict[str, Any], ...]
     options: dict[str, Any]
-    """The options of the run that affect its worker."""
+    """The run's options that affect a worker."""
     digest: str
-    """Identity of the code that must run it."""
+    """Hash of the source code that must run the share."""
     device: str
     """The device as requested."""
     gpus: int
-    """Number of GPUs that a cell needs, unless `auto` finds none."""
+    """Number of GPUs that a cell needs; with `auto`, Ray assigns none if no machine has enough."""
     simulated: bool
 
 
 def carried_out(share: Share, directory: Path) -> Path:
-    """Run a share, and return its log, which is in `directory`.
+    """Run a share, and return the path of its log in `directory`.
 
-    Raises UsageError if another version of sysbench is installed, and propagates the errors of a run.
+    Raises UsageError if the code of sysbench differs from that of the original run; errors of the run propagate.
     """
     from sysbench.engine import session
 
@@ -50,7 +50,7 @@ def carried_out(share: Share, directory: Path) -> Path:
         raise UsageError(
             f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
         )
-    measuring(share.spec["kind"]).part("record")  # with it the command's own events are known
+    measuring(share.spec["kind"]).part("record")  # registers the command's own events
     options = RunOptions(**share.options, out=directory, log_name="share")
     with session.run(spec_of(share.spec), options, cells=[cell_of(axes) for axes in share.cells]) as running:
         for _ in running:
@@ -59,7 +59,7 @@ def carried_out(share: Share, directory: Path) -> Path:
 
 
 def carried_out_and_sent(share: Share) -> bytes:
-    """Run a share without a shared directory, and return the content of its log."""
+    """Run a share in a temporary directory, and return the content of its log."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
@@ -67,11 +67,11 @@ def carried_out_and_sent(share: Share) -> bytes:
 
 
 def main() -> None:
-    """Run the share in a file, and leave its log in a directory."""
+    """Run the share in a file, and write its log to a directory; both are given on the command line."""
     share, directory, parent = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     meeting.die_with_the_parent()
     if os.getppid() != parent:
-        return  # it ended before this process could ask to end with it
+        return  # the parent ended before this process could ask to be killed with it
     try:
         carried_out(Share.model_validate_json(share.read_bytes()), directory)
     except SysbenchError as error:

@@ -1,1 +1,1 @@
-"""Ranks started by torchrun or srun, on one node or several: rank 0 runs the engine, the others its workers."""
+"""Ranks started by torchrun or srun, on one node or several: rank 0 runs the engine, every other rank a worker."""

@@ -1,4 +1,4 @@
-"""Reads the variables of torchrun or srun: which rank this process is, and where rank 0 is."""
+"""Reading of the environment variables of torchrun or srun: the rank of this process, and the address of rank 0."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ HIGHEST_PORT = 65_535
 
 @dataclass(frozen=True)
 class Launched:
-    """One of several processes that were started together."""
+    """One of several processes that a launcher has started together."""
 
     rank: int
     ranks: int
     local_rank: int
-    """Its number among the ranks of its node, which is the index of its GPU."""
+    """Number of the rank on its node, which is the index of its GPU."""
     address: str
     """Host of rank 0."""
     port: int
@@ -33,15 +33,20 @@ class Launched:
 
 
 def among_others(environment: Mapping[str, str]) -> bool:
-    """Whether variables of torchrun or of an srun step are set. Checked first, to avoid expanding cells twice."""
+    """Whether variables of torchrun or of an srun step are set.
+
+    This quick check comes first, because `launched` is only needed if a cell has several ranks, and finding out means
+    expanding all cells.
+    """
     return "WORLD_SIZE" in environment or "SLURM_STEP_NUM_TASKS" in environment
 
 
 def launched(environment: Mapping[str, str]) -> Launched | None:
-    """Return which process this is; None if it was started alone. Raises UsageError for invalid variables.
+    """Return the rank of this process and the address of rank 0; None if the process was started alone.
 
-    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; the engine's port is the one after
-    MASTER_PORT, which torchrun's own rendezvous uses, or SYSBENCH_PORT. An srun step has its own variables.
+    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; an srun step sets SLURM_ variables. The
+    engine listens on SYSBENCH_PORT, by default MASTER_PORT + 1, because torchrun's own rendezvous uses MASTER_PORT.
+    Raises UsageError if a variable is invalid.
     """
     if "RANK" in environment:
         rank, ranks, local_rank = "RANK", "WORLD_SIZE", "LOCAL_RANK"
@@ -76,7 +81,7 @@ def _number(environment: Mapping[str, str], name: str, default: int, least: int,
 
 
 def _first_host(environment: Mapping[str, str]) -> str:
-    """Return the first node of an srun step, expanded by scontrol; empty if scontrol fails."""
+    """Return the first node of an srun step, from `scontrol show hostnames`; empty if scontrol fails."""
     nodes = environment.get("SLURM_STEP_NODELIST")
     if not nodes:
         return ""

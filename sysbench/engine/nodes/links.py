@@ -1,4 +1,4 @@
-"""Rank 0's side: the connections to all other ranks, and the workers that they run."""
+"""Rank 0's side: connections to all other ranks, and to the workers that they run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pydantic import ValidationError
 
 from sysbench.engine import protocol
-from sysbench.engine.interrupts import catch_interrupts
+from sysbench.engine.interrupts import catch_interrupts, request_stop
 from sysbench.engine.nodes.launched import Launched
 from sysbench.engine.nodes.wire import (
     FOR_THE_RANK,
     FOR_THE_WORKER,
     ORDER,
+    STOPPED,
     Close,
     Dismiss,
     Hello,
@@ -40,7 +41,7 @@ _POLL_S = 0.2
 
 
 class Links:
-    """Connections to all other ranks, by rank."""
+    """Rank 0's connections to all other ranks."""
 
     def __init__(self, own: Launched, connections: dict[int, Connection], hosts: dict[int, str]) -> None:
         self._own = own
@@ -49,20 +50,20 @@ class Links:
 
     @property
     def ranks(self) -> int:
-        """Number of processes that were started, including rank 0."""
+        """Number of ranks, including rank 0."""
         return self._own.ranks
 
     @property
     def on_one_node(self) -> bool:
-        """Whether rank 0 could start the workers of all ranks itself."""
+        """Whether all ranks are on one node, so that rank 0 could start all workers itself."""
         return self._own.on_one_node
 
     def worker(self, rank: int) -> RemoteWorker:
-        """Make a rank start a worker; raises SysbenchError if the rank is gone."""
+        """Make a rank start a worker, and return the worker; raises SysbenchError if the rank has disconnected."""
         return RemoteWorker(self._connections[rank], f"rank {rank} on {self._hosts[rank]}")
 
     def meeting_point(self) -> str:
-        """Return where the workers of a cell can rendezvous: a port on rank 0's node that is free now."""
+        """Return an address where the workers of a cell can rendezvous: a free port on rank 0's node."""
         with socket.create_server((self._own.address, 0)) as free:
             port = free.getsockname()[1]
         return f"tcp://{f'[{self._own.address}]' if ':' in self._own.address else self._own.address}:{port}"
@@ -70,10 +71,10 @@ class Links:
 
 @contextmanager
 def gathered(own: Launched, hello: Hello, timeout_s: float) -> Iterator[Links]:
-    """Wait for all other ranks, and dismiss them at the end.
+    """Wait until all other ranks have connected; dismiss them at the end of the context.
 
-    `hello` describes this process: the others must agree with it. Raises UsageError for a port in use and for a rank
-    with different code or a different command line, and SysbenchError for a rank that does not connect.
+    `hello` describes rank 0. Raises UsageError if the port is in use, or if a rank has different code or a different
+    command line. Raises SysbenchError if a rank does not connect in time.
     """
     with ExitStack() as closing:
         listener = closing.enter_context(_listening(own))
@@ -118,7 +119,10 @@ def _listening(own: Launched) -> socket.socket:
 def _admit(
     taken: socket.socket, own: Launched, hello: Hello, connections: dict[int, Connection], hosts: dict[int, str]
 ) -> None:
-    """Accept a rank, or reject it with the reason; ignore a client that is not a rank."""
+    """Accept a rank; ignore a client that is not a rank.
+
+    Raises UsageError for a rank that does not match this run, after sending it the reason.
+    """
     connection = connected(taken)
     try:
         with limited(connection):
@@ -163,21 +167,21 @@ def _order(connection: Connection, order: Order) -> None:
 
 
 class RemoteWorker:
-    """A worker on another rank, which runs it and forwards its messages; see `engine.process.WorkerProcess`."""
+    """A worker on another rank, reached through that rank; same interface as `engine.process.WorkerProcess`."""
 
     ranks = 1
     name = "the worker"
     pids: tuple[int, ...] = ()
-    """Return no process ids: they are on another machine, so its memory is not sampled."""
+    """Empty: the processes are on another machine, so their memory is not sampled."""
     sentinel = None
 
     def __init__(self, connection: Connection, who: str) -> None:
-        """Make the rank start it; raises SysbenchError if the rank is gone."""
+        """Make the rank start a worker; raises SysbenchError if the rank has disconnected."""
         self._connection = connection
         self._exited: WorkerExited | None = None
         self._lost = False
         self.connected = False
-        """Whether it has reported that it is ready."""
+        """Whether the worker has reported that it is ready."""
         self.pid = 0
         self.torch: str | None = None
         """The worker's version of torch, once it is ready."""
@@ -188,21 +192,28 @@ class RemoteWorker:
 
     @property
     def source(self) -> int:
-        """Descriptor that becomes readable when there is something to receive."""
+        """File descriptor that becomes readable when a message has arrived."""
         return self._connection.fileno()
 
     @property
     def alive(self) -> bool:
-        """Whether its end has not been reported."""
+        """Whether the rank is connected and has not reported the end of the worker."""
         return self._exited is None and not self._lost
 
     def receive(self) -> Event | None:
-        """Return the received event; raises WorkerGoneError and InvalidMessageError."""
+        """Return the next event.
+
+        Raises WorkerGoneError if the worker or its rank is gone, and InvalidMessageError for an invalid message.
+        """
         try:
             message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
         except (EOFError, OSError) as error:
             self._lost = True
             raise WorkerGoneError from error
+        if message == STOPPED:
+            self._lost = True
+            request_stop()
+            raise WorkerGoneError
         try:
             event = decode(message)
         except ValueError as error:
@@ -215,19 +226,19 @@ class RemoteWorker:
         return event
 
     def send(self, command: protocol.Command) -> None:
-        """Send a command; raises WorkerGoneError."""
+        """Send a command to the worker; raises WorkerGoneError if its rank has disconnected."""
         try:
             self._connection.send_bytes(FOR_THE_WORKER + protocol.encode(command))
         except OSError as error:
             raise WorkerGoneError from error
 
     def end(self, patience_s: float) -> WorkerExited:
-        """Stop it, and return how it ended; a rank that does not respond is given up."""
+        """Stop the worker, and return how it ended; `lost` is set if the rank does not respond in time."""
         self.close(patience_s)
         return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None, lost=True)
 
     def close(self, patience_s: float) -> None:
-        """Stop it, and ignore its remaining messages."""
+        """Stop the worker, and discard its remaining messages."""
         if not self.alive:
             return
         with suppress(OSError):

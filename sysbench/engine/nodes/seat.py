@@ -1,4 +1,4 @@
-"""The side of every rank except 0: runs a worker on this node, and forwards messages between it and rank 0's engine."""
+"""The side of every rank except 0: a worker on this node, and forwarding of messages between it and rank 0's engine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import select
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 from sysbench.engine import protocol
+from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher, PlainLauncher
 from sysbench.engine.nodes.launched import Launched
 from sysbench.engine.nodes.links import GATHERING_S
@@ -17,6 +19,7 @@ from sysbench.engine.nodes.wire import (
     FOR_THE_RANK,
     FOR_THE_WORKER,
     ORDER,
+    STOPPED,
     Close,
     Dismiss,
     Hello,
@@ -30,7 +33,7 @@ from sysbench.log.events import DeviceInfo, WorkerReady, encode
 from sysbench.spec.cell import RunCell
 
 GOODBYE_S = 10.0
-"""Longest time that a worker which has closed its connection may take to end."""
+"""Maximum time that a worker may take to exit after it has closed its connection."""
 
 _RETRY_S = 0.2
 
@@ -38,10 +41,10 @@ _RETRY_S = 0.2
 def take(
     own: Launched, hello: Hello, cells: Mapping[str, RunCell], timeout_s: float, launcher: Launcher | None = None
 ) -> None:
-    """Serve as one of the ranks of a run until rank 0 dismisses it.
+    """Serve as one rank of a run until rank 0 dismisses this process.
 
-    Only `cells`, by key, are ever measured. Raises UsageError if rank 0 cannot be reached or rejects this rank, and
-    SysbenchError if it disappears.
+    Measures only `cells`, which are given by key. Raises UsageError if rank 0 cannot be reached or rejects this rank,
+    SysbenchError if rank 0 disconnects, and KeyboardInterrupt after a signal, which it reports to rank 0.
     """
     connection = _connection(own, min(GATHERING_S, timeout_s))
     try:
@@ -54,11 +57,16 @@ def take(
     if deliver.refused is not None:
         raise UsageError(deliver.refused)
     seat = _Seat(connection, own, cells, launcher or PlainLauncher())
-    try:
-        while seat.attend():
-            pass
-    finally:
-        seat.clear()
+    with catch_interrupts() as interrupts:
+        try:
+            while not interrupts.requested and seat.attend():
+                pass
+            if interrupts.requested:
+                with suppress(OSError):
+                    connection.send_bytes(STOPPED)
+                raise KeyboardInterrupt
+        finally:
+            seat.clear()
 
 
 def _connection(own: Launched, patience_s: float) -> Connection:
@@ -85,7 +93,7 @@ def _introduced(connection: Connection, own: Launched, hello: Hello) -> Welcome:
 
 
 class _Seat:
-    """One rank: a connection to rank 0, and its worker, if there is one."""
+    """One rank: its connection to rank 0, and its worker while there is one."""
 
     def __init__(self, connection: Connection, own: Launched, cells: Mapping[str, RunCell], launcher: Launcher) -> None:
         self._launcher = launcher
@@ -96,7 +104,7 @@ class _Seat:
         self._devices: list[DeviceInfo] = []
 
     def attend(self) -> bool:
-        """Wait for a message from either side and forward it; return whether there may be more."""
+        """Wait up to a second for a message from either side, and forward it; return False once dismissed."""
         worker = self._worker
         waiting = [self._connection.fileno()]
         if worker is not None:
@@ -111,7 +119,7 @@ class _Seat:
         return True
 
     def clear(self) -> None:
-        """End the worker, and the connection."""
+        """Stop the worker, and close the connection."""
         if self._worker is not None:
             self._worker.close(0)
         self._connection.close()
@@ -128,7 +136,7 @@ class _Seat:
             self._send(encode(event))
 
     def _bury(self, patience_s: float) -> None:
-        """Report to rank 0 how the worker has ended."""
+        """Stop the worker if it is still running, and report its end to rank 0."""
         if self._worker is not None:
             exited, self._worker = self._worker.end(patience_s), None
             self._send(encode(exited))
@@ -161,7 +169,10 @@ class _Seat:
         return True
 
     def _command(self, worker: WorkerProcess, command: protocol.Command) -> None:
-        """Forward a command; cells are this rank's own, on its own device, and write no files."""
+        """Forward a command from rank 0 to the worker.
+
+        A measurement uses this rank's own copy of the cell and its own device, and writes no files.
+        """
         if isinstance(command, protocol.Measure):
             cell = self._cells.get(command.cell.key)
             if cell is None:
@@ -178,7 +189,7 @@ class _Seat:
         alike = [each for each in self._devices if each.type == command.device.type]
         if not alike:
             raise SysbenchError(f"rank {self._own.rank} has no {command.device.type} device, on which rank 0 measures")
-        if command.device.type != "cuda" or len(alike) == 1:  # srun may show each process a GPU of its own
+        if command.device.type != "cuda" or len(alike) == 1:  # srun may make a single GPU visible to each process
             return alike[0]
         if self._own.local_rank >= len(alike):
             raise SysbenchError(

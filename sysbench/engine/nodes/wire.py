@@ -1,7 +1,7 @@
 """Messages between rank 0's engine and the other ranks: JSON, each validated against a class, never pickled.
 
-The two ends authenticate each other by SYSBENCH_KEY. Without it, anyone who reaches the port can take part, as with
-torch's own rendezvous; a rank still runs only cells of its own command line.
+The two ends authenticate each other with SYSBENCH_KEY. Without a key, anyone who can reach the port can connect, as
+with torch's own rendezvous; but a rank runs only cells of its own command line.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Seconds, Size
 
 HANDSHAKE_S = 5.0
-"""Longest time that a client may take to introduce itself: others wait meanwhile."""
+"""Maximum time that a client may take to introduce itself, since other clients have to wait."""
 
 
 class Hello(Frozen):
-    """A rank introduces itself."""
+    """Message with which a rank introduces itself to rank 0."""
 
     rank: Size
     ranks: Size
@@ -33,30 +33,30 @@ class Hello(Frozen):
     digest: str
     """Hash of sysbench's source."""
     spec: str
-    """Hash of the request."""
+    """Hash of the run's spec."""
 
 
 class Welcome(Frozen):
-    """The answer to a Hello; `refused` is the reason why the rank cannot take part."""
+    """Rank 0's answer to a Hello; `refused` is the reason for a rejection, or None."""
 
     refused: str | None = None
 
 
 class Launch(Frozen):
-    """Start a worker."""
+    """Order to start a worker."""
 
     order: Literal["launch"] = "launch"
 
 
 class Close(Frozen):
-    """End the worker, by force after `patience_s`; answered by its WorkerExited."""
+    """Order to end the worker, by force after `patience_s`; the rank answers with a WorkerExited."""
 
     order: Literal["close"] = "close"
     patience_s: Seconds
 
 
 class Dismiss(Frozen):
-    """The run is over."""
+    """Order to exit, because the run is over."""
 
     order: Literal["dismiss"] = "dismiss"
 
@@ -68,10 +68,14 @@ ORDER: TypeAdapter[Order] = TypeAdapter(Order, config=ConfigDict(defer_build=Tru
 FOR_THE_RANK, FOR_THE_WORKER = b"r", b"w"
 """First byte of a message from the engine: an order for the rank, or a command to forward to its worker."""
 
+STOPPED = b"s"
+"""The last message of a rank that its user has stopped; all its other messages are events."""
+
 
 @contextmanager
 def limited(connection: Connection, duration_s: float = HANDSHAKE_S) -> Iterator[None]:
-    """Limit the time of every read from a connection in this context; a read that takes longer raises OSError."""
+    """Set a timeout for every read from a connection in this context; a read that takes longer raises OSError."""
+    # A Connection has no timeout of its own; its duplicated descriptor refers to the same socket.
     with socket.socket(fileno=_duplicate(connection)) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(duration_s), 0))
         yield
@@ -85,7 +89,10 @@ def _duplicate(connection: Connection) -> int:
 
 
 def connected(taken: socket.socket) -> Connection:
-    """Convert a connected socket to a message connection, which detects that the other machine is gone."""
+    """Convert a connected socket to a message connection.
+
+    Keep-alive packets detect that the other machine is gone.
+    """
     taken.setblocking(True)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

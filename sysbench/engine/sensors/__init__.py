@@ -1,1 +1,1 @@
-"""Readings of the machine, taken by the parent from outside the measured process."""
+"""Readings of the machine, taken by the parent process from outside the measured process."""

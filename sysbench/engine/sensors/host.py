@@ -1,4 +1,4 @@
-"""Properties of this machine that are available without torch, collected quickly and without errors."""
+"""Properties of this machine that are available without torch; reading them is fast and raises no errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sysbench.engine.sensors.memory_limits import memory_limits
 from sysbench.log.events import HostInfo
 
 COMMAND_TIMEOUT_S = 0.5
-"""Git and sysctl answer within 5 ms; on a file system that hangs, their answers are not worth a wait."""
+"""Time limit for git and sysctl, which answer within 5 ms unless a file system hangs."""
 
 _CONTAINER_FILES = (".dockerenv", "run/.containerenv", "run/systemd/container")
 _CONTAINER_GROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
@@ -24,7 +24,7 @@ _CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "SINGULARITY_CON
 
 
 def host_info() -> HostInfo:
-    """Return the machine, the Python version and the checkout of this process."""
+    """Return the properties of this machine, the Python version, and the commit of sysbench."""
     root = Path("/")
     return HostInfo(
         hostname=platform.node(),
@@ -40,7 +40,7 @@ def host_info() -> HostInfo:
 
 
 def cpu_name(root: Path) -> str:
-    """Processor model, from /proc/cpuinfo below `root`, sysctl on macOS, or Python's platform module."""
+    """Return the processor's model, from /proc/cpuinfo below `root`, sysctl on macOS, or Python's platform module."""
     if sys.platform == "darwin":
         stated = (_output(["sysctl", "-n", "machdep.cpu.brand_string"], dict(os.environ)) or "").strip()
     else:
@@ -49,7 +49,7 @@ def cpu_name(root: Path) -> str:
 
 
 def in_container(root: Path, environment: Mapping[str, str]) -> bool:
-    """Whether there are signs of a container: its marker files, its variables, its cgroups, or an overlay as root."""
+    """Whether there are signs of a container: marker files, environment variables, cgroups, or an overlay root."""
     if any(_exists(root / file) for file in _CONTAINER_FILES):
         return True
     if any(variable in environment for variable in _CONTAINER_VARIABLES):
@@ -61,10 +61,10 @@ def in_container(root: Path, environment: Mapping[str, str]) -> bool:
 
 
 def commit_of(package: Path) -> str | None:
-    """Return the git commit that `package` is checked out at, with `-dirty` if tracked files have changed.
+    """Return the commit of the git checkout that contains `package`, with `-dirty` if tracked files have changed.
 
-    None if it is not in a git checkout, git does not answer, or the surrounding checkout belongs to another project and
-    does not track it (an environment inside another project, for example).
+    None if there is no checkout, git does not answer, or the checkout belongs to another project and does not track
+    `package` (a virtual environment inside it, for example).
     """
     if not any(_exists(parent / ".git") for parent in package.resolve().parents):
         return None
@@ -103,7 +103,7 @@ def _output(command: list[str], environment: dict[str, str]) -> str | None:
 
 
 def _cpu_name_of_linux(root: Path) -> str | None:
-    """Model of the first core. ARM cores have numbers instead: `aarch64, implementer 0x41, part 0xd4f`."""
+    """Return the model of the first core. ARM cores have numbers instead: `aarch64, implementer 0x41, part 0xd4f`."""
     core: dict[str, str] = {}
     try:
         # Line by line, because the kernel takes a while to list some hundred cores.
@@ -130,7 +130,7 @@ def _physical_cores() -> int | None:
 
 
 def _memory_bytes(root: Path) -> int:
-    """Physical memory, or the limit of this process if it is lower; 0 if unknown."""
+    """Return the physical memory, or the memory limit of this process if it is lower; 0 if unknown."""
     try:
         physical_bytes = int(psutil.virtual_memory().total)
     except (psutil.Error, OSError):

@@ -1,8 +1,8 @@
-"""Memory limits of containers, batch jobs and services: those that cgroups impose on this process.
+"""Memory limits that cgroups impose on this process, in containers, batch jobs and services.
 
-A limit is not visible to free(1) or psutil, and the kernel kills processes that exceed it, so predictions must take it
-into account. Versions 1 and 2 of the interface are supported; see cgroups(7), "memory.txt" and "cgroup-v2.rst" of the
-Linux kernel.
+These limits are not visible to free(1) or psutil, but the kernel kills processes that exceed them, so predictions must
+take them into account. Versions 1 and 2 of cgroups are supported; see cgroups(7), "memory.txt" and "cgroup-v2.rst" of
+the Linux kernel.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Literal
 import psutil
 
 FileSystem = Literal["cgroup2", "cgroup"]
-"""File system and controller, for versions 2 and 1."""
+"""Type of the cgroup file system, in version 2 and in version 1."""
 
 
 def directories(filesystem: FileSystem, controller: str, root: Path = Path("/")) -> Iterator[Path]:
-    """Yield this process's group in the hierarchy with `controller`, then every group above it.
+    """Yield the directory of this process's cgroup for a controller, then the directories of all groups above it.
 
-    /proc and the cgroup file systems are read below `root`. Yields nothing if there is no such hierarchy.
+    /proc and the cgroup file systems are read below `root`. Yields nothing if the controller has no hierarchy.
     """
     try:
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -40,7 +40,7 @@ def directories(filesystem: FileSystem, controller: str, root: Path = Path("/"))
 
 
 def _own_group(filesystem: FileSystem, controller: str, memberships: list[str]) -> PurePosixPath | None:
-    """Return this process's group, from lines such as `4:memory:/user.slice` (version 1) or `0::/user.slice`."""
+    """Return this process's cgroup, from lines such as `4:memory:/user.slice` (version 1) or `0::/user.slice`."""
     for line in memberships:
         hierarchy, controllers, path = (line.split(":", 2) + [""] * 3)[:3]
         if (controller in controllers.split(",")) if filesystem == "cgroup" else hierarchy == "0":
@@ -49,7 +49,7 @@ def _own_group(filesystem: FileSystem, controller: str, memberships: list[str]) 
 
 
 def _mount(filesystem: FileSystem, controller: str, mounts: list[str]) -> tuple[PurePosixPath, PurePosixPath] | None:
-    """Return the mounted part of the hierarchy and its mount point; lines as described in proc(5) under mountinfo."""
+    """Return the mounted part of the cgroup hierarchy and its mount point, from lines of mountinfo; see proc(5)."""
     for line in mounts:
         where, _, what = line.partition(" - ")
         if not what.startswith(filesystem + " "):
@@ -63,7 +63,7 @@ def _mount(filesystem: FileSystem, controller: str, mounts: list[str]) -> tuple[
 
 @dataclass(frozen=True)
 class _Version:
-    """File and field names in one version of the interface."""
+    """Names of files and fields in one version of cgroups."""
 
     filesystem: FileSystem
     limit: str
@@ -80,16 +80,16 @@ _VERSIONS = (
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """One limit that applies to this process."""
+    """One memory limit that applies to this process."""
 
     limit_bytes: int
     directory: Path
     version: _Version
 
     def available_bytes(self) -> int | None:
-        """Return the limit minus used memory without file pages; None if unreadable.
+        """Return how much of the limit is still available; None if it cannot be read.
 
-        File pages count as available because they do so in MemAvailable, with which this is compared.
+        File pages count as available, as they do in MemAvailable, with which the result is compared.
         """
         try:
             used = int((self.directory / self.version.usage).read_text())
@@ -102,7 +102,7 @@ class MemoryLimit:
 
 
 def memory_limits(physical_bytes: int, root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
-    """Return every limit on this process below `physical_bytes`: of its own cgroup and of those above.
+    """Return the memory limits that cgroups impose on this process, except limits of `physical_bytes` or more.
 
     /proc and the cgroup file systems are read below `root`. Empty without cgroups.
     """

@@ -1,8 +1,8 @@
 """GPU readings from NVIDIA's driver through NVML: memory, clocks, power, temperature, and throttle reasons.
 
 Devices are identified by UUID, never by index: CUDA renumbers them (CUDA_VISIBLE_DEVICES, fastest first, MIG), NVML
-does not. Any call may be unsupported or fail; its value is then unknown, which is reported once. A machine without
-NVIDIA's driver and a GPU that is lost during a run are not errors here.
+does not. Any call may be unsupported or fail; its value is then unknown, which is reported once. It is not an error if
+a machine has no NVIDIA driver, or if a GPU is lost during a run.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _BOARD_CALLS: Final[Mapping[str, NvmlCalls]] = {
 
 
 class NvmlUnusableError(Exception):
-    """NVML is installed but cannot be used; the message says why."""
+    """NVML is installed but cannot be used; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ class GpuReading:
 
 @dataclass(frozen=True)
 class LostValue:
-    """A value that is no longer read, and NVML's reason; `field` is None if it is the whole GPU."""
+    """A value that can no longer be read, and NVML's reason; `field` is None if the whole GPU is lost."""
 
     field: str | None
     detail: str
 
 
 class Nvml:
-    """The initialised library. Create it with `open_nvml`, and call `close` at the end."""
+    """The initialised NVML library. Create it with `open_nvml`, and call `close` at the end."""
 
     def __init__(self, binding: ModuleType) -> None:
         self._binding = binding
@@ -125,7 +125,7 @@ class Nvml:
         raise NvmlUnusableError(f"no GPU {uuid}: {error}")
 
     def boards(self) -> Iterator[tuple[str, int]]:
-        """Yield name and memory in bytes of every GPU that the driver lists, up to one that cannot be queried."""
+        """Yield the name and the memory in bytes of every GPU; stops at the first GPU that cannot be queried."""
         binding = self._binding
         try:
             for index in range(binding.nvmlDeviceGetCount()):
@@ -145,7 +145,7 @@ class Nvml:
 
 
 class Gpu:
-    """One GPU, with one call per question. A call that fails once is not repeated."""
+    """One GPU or MIG instance. A query that fails once is not repeated."""
 
     def __init__(self, binding: ModuleType, handle: object, uuid: str) -> None:
         self._binding = binding
@@ -171,17 +171,20 @@ class Gpu:
         )
 
     def memory(self) -> Memory | None:
-        """Return total, free and used memory."""
+        """Return total, free and used memory; None if unknown."""
         answer = self._query("memory")
         return Memory(int(answer.total), int(answer.free), int(answer.used)) if answer is not None else None
 
     def compute_pids(self) -> frozenset[int] | None:
-        """Driver's process ids of processes that compute on this GPU. Takes milliseconds, and a driver lock."""
+        """Return the driver's ids of the processes that compute on this GPU; None if unknown.
+
+        Slow: it takes milliseconds, and holds a lock of the driver.
+        """
         answer = self._query("processes")
         return frozenset(int(process.pid) for process in answer) if answer is not None else None
 
     def losses(self) -> list[LostValue]:
-        """Return values that were lost since the last call."""
+        """Return the values lost since the last call."""
         losses, self._losses = self._losses, []
         return losses
 
@@ -190,7 +193,10 @@ class Gpu:
         return float(answer) if answer is not None else None
 
     def _query(self, field: str) -> Any:
-        """Return the answer of the first call that works, or None. That call is kept: others may differ in meaning."""
+        """Return the answer of the first NVML call that works; None if none does.
+
+        Later queries use the same call, because the alternatives may differ in meaning.
+        """
         if field not in self._calls:
             return None
         handle, calls = self._calls[field]
@@ -220,7 +226,7 @@ class Gpu:
 
 
 def open_nvml() -> Nvml | None:
-    """Initialise NVML; None on a machine without NVIDIA's driver.
+    """Initialise NVML; return None on a machine without NVIDIA's driver.
 
     Raises NvmlUnusableError if the driver is installed but NVML cannot be used, for example before a pending reboot.
     """
@@ -238,7 +244,7 @@ def open_nvml() -> Nvml | None:
 
 
 def present_gpus() -> list[tuple[str, int]]:
-    """Return name and memory in bytes of every NVIDIA GPU of this machine; none if NVML cannot be used."""
+    """Return the name and the memory in bytes of every NVIDIA GPU of this machine; empty if NVML cannot be used."""
     try:
         nvml = open_nvml()
     except NvmlUnusableError:
@@ -250,7 +256,7 @@ def present_gpus() -> list[tuple[str, int]]:
 
 
 def _is_library_available() -> bool:
-    """Whether the library that pynvml needs can be loaded; on Windows only pynvml knows its location."""
+    """Whether the NVML library can be loaded; always true on Windows, where only pynvml knows its location."""
     if sys.platform == "win32":
         return True
     try:
@@ -269,7 +275,7 @@ def _text(binding: ModuleType, function: str) -> str | None:
 
 
 def _board(binding: ModuleType, instance: object) -> object:
-    """Return the GPU that contains a MIG instance; the instance itself if that is unknown."""
+    """Return the GPU that contains a MIG instance, or the instance itself if its GPU is unknown."""
     try:
         board: object = binding.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)
     except binding.NVMLError:
@@ -278,6 +284,6 @@ def _board(binding: ModuleType, instance: object) -> object:
 
 
 def _throttle_reason_names(reasons: int) -> tuple[str, ...]:
-    """Names of the set bits, lowest first; a bit without a name in nvml.h becomes `reason-0x800`."""
+    """Return the names of the throttle reasons whose bits are set; a bit without a name becomes `reason-0x800`."""
     bits = (1 << position for position in range(reasons.bit_length()) if reasons >> position & 1)
     return tuple(THROTTLE_REASONS.get(bit, f"reason-{bit:#x}") for bit in bits if bit != _GPU_IDLE)

@@ -1,7 +1,8 @@
-"""Readings of the machine during a run, taken by the parent from outside the measured process.
+"""Readings of the machine during a run, taken by the parent process from outside the measured process.
 
-Memory, processor load and, if there is an NVIDIA GPU, values from its driver. A reading takes well under a millisecond,
-so ten per second disturb nothing; more expensive readings are taken rarely, or between cells only. Not thread-safe.
+A reading contains memory, processor load and, if there is an NVIDIA GPU, values from its driver. It takes well under a
+millisecond, so ten readings per second disturb nothing; more expensive readings are taken rarely, or between cells
+only. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Answer = TypeVar("Answer")
 INTERVAL_S = 0.1
 LISTING_S = 1.0
 LISTING_SHARE = 0.005
-"""The worker's processes are listed once per second; if that is expensive (a scan of all processes), more rarely, so
-that it takes at most this share of a core."""
+"""Largest share of a core for listing the worker's processes, which happens once per second or, if it is expensive (a
+scan of all processes), less often."""
 
 
 class Sampler(Protocol):
@@ -33,26 +34,26 @@ class Sampler(Protocol):
 
     @property
     def interval_s(self) -> float:
-        """Time between two readings."""
+        """Seconds between two readings."""
 
     @property
     def driver(self) -> str | None:
         """Version of the NVIDIA driver; None without one."""
 
     def watch(self, *pids: int) -> None:
-        """Follow these workers and their descendants, and nothing else."""
+        """Watch these processes and their descendants, instead of the earlier ones."""
 
     def use(self, device: DeviceInfo | None) -> None:
-        """Set the device of the next cell; None for none."""
+        """Set the device of the next cell; None for a cell without a device."""
 
     def read(self, at_s: float) -> Reading:
-        """Take all quick readings; `at_s` is their timestamp. Unknown values are None."""
+        """Take a reading of all values that are quick to read; `at_s` is its timestamp. Unknown values are None."""
 
     def failures(self) -> list[ReadingsLost]:
-        """Return sources that failed since the last call. Each is reported once and then no longer read."""
+        """Return the sources that failed since the last call. A failed source is reported once and no longer read."""
 
     def count_other_processes(self) -> int | None:
-        """Count processes of others on the current device. Slow, so call it between cells only."""
+        """Count the processes of other programs on the current device. Slow, so call this between cells only."""
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
         """Return the memory that a new process can still allocate on this device."""
@@ -62,7 +63,7 @@ class Sampler(Protocol):
 
 
 class SystemSampler:
-    """The sampler of a real machine: psutil, cgroup limits, and NVML if available."""
+    """The sampler of a real machine, using psutil, cgroup limits and, if available, NVML."""
 
     interval_s = INTERVAL_S
 
@@ -87,18 +88,18 @@ class SystemSampler:
         return nvml.driver if nvml else None
 
     def watch(self, *pids: int) -> None:
-        """Follow these workers and their descendants, and nothing else."""
+        """Watch these processes and their descendants, instead of the earlier ones."""
         self._tree = WorkerTree(*pids)
         self._load.restart()
         self._load_share = None
         self._next_listing_s = float("-inf")
 
     def use(self, device: DeviceInfo | None) -> None:
-        """Set the device of the next cell; None for none."""
+        """Set the device of the next cell; None for a cell without a device."""
         self._gpu = self._find(device) if device is not None else None
 
     def read(self, at_s: float) -> Reading:
-        """Take all quick readings; `at_s` is their timestamp. Unknown values are None."""
+        """Take a reading of all values that are quick to read; `at_s` is its timestamp. Unknown values are None."""
         self._list_when_due()
         gpu = self._gpu.read() if self._gpu else GpuReading()
         self._collect_gpu_losses(at_s)
@@ -117,15 +118,15 @@ class SystemSampler:
         )
 
     def failures(self) -> list[ReadingsLost]:
-        """Return sources that failed since the last call. Each is reported once and then no longer read."""
+        """Return the sources that failed since the last call. A failed source is reported once and no longer read."""
         failures, self._failures = self._failures, []
         return failures
 
     def count_other_processes(self) -> int | None:
-        """Count processes of others that compute on the current GPU; None without a GPU, or if unknown.
+        """Count the processes of other programs that compute on the current GPU; None without a GPU, or if unknown.
 
-        In a container the driver may list process ids of the host, which have no meaning inside: if none of them exists
-        in the container, the answer is None rather than a guess.
+        In a container, the driver may list process ids of the host, which mean nothing inside. If none of the ids
+        exists in the container, return None rather than a guess.
         """
         if self._gpu is None:
             return None
@@ -140,9 +141,7 @@ class SystemSampler:
         return sum(map(psutil.pid_exists, others)) if any(map(psutil.pid_exists, pids)) else None
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Return the memory that a new process can allocate: free on a GPU, available on the host within this process's
-        limits.
-        """
+        """Return the memory that a new process can allocate: on a GPU, or on the host within this process's limits."""
         if device.type != "cuda":
             return self._query_host("available memory", self._host_available_bytes)
         gpu = self._find(device)
@@ -159,7 +158,7 @@ class SystemSampler:
         self._gpus.clear()
 
     def _open_nvml(self) -> Nvml | None:
-        """Return NVML, initialised on first use; None without it."""
+        """Return NVML, initialised on first use; None if it is unavailable."""
         if not self._nvml_tried:
             self._nvml_tried = True
             try:
@@ -176,7 +175,7 @@ class SystemSampler:
         return host_available_bytes(self._memory_limits)
 
     def _find(self, device: DeviceInfo) -> Gpu | None:
-        """Return the driver's handle of a device, looked up once; a device that is not found is reported once."""
+        """Return the NVML handle of a device from a cache; None if there is none, which is reported once."""
         nvml = self._open_nvml() if device.type == "cuda" else None
         if nvml is None:
             return None
@@ -195,7 +194,7 @@ class SystemSampler:
             return None
 
     def _list_when_due(self) -> None:
-        """List the worker's processes, and compute the load of all others since the last listing."""
+        """List the worker's processes if due, and compute the load of all others since the last listing."""
         now_s = time.monotonic()
         if now_s < self._next_listing_s:
             return
@@ -206,7 +205,7 @@ class SystemSampler:
         self._next_listing_s = now_s + max(LISTING_S, cost_s / LISTING_SHARE)
 
     def _query_host(self, source: str, query: Callable[[], Answer | None]) -> Answer | None:
-        """Return the answer of a source on the host; a source that fails is reported and no longer used."""
+        """Return the answer of a source on the host; a source that fails is reported once and not used again."""
         if source in self._failed_sources:
             return None
         try:
@@ -226,5 +225,5 @@ class SystemSampler:
 
 
 def system_sampler() -> Sampler:
-    """The sampler of this machine."""
+    """Return the sampler of this machine."""
     return SystemSampler()

@@ -1,4 +1,4 @@
-"""Workers and their descendants as the operating system sees them: memory, processor time, and the load of others."""
+"""Memory and CPU time of the workers and their descendants, and the CPU load of all other processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 class WorkerTree:
     """Processes and their descendants, as of the last listing.
 
-    If some processes have ended, values refer to the remaining ones; if all have, values are None.
+    Values are sums over the processes that still exist; None if all have ended.
     """
 
     def __init__(self, *pids: int) -> None:
@@ -26,22 +26,22 @@ class WorkerTree:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The members' process ids."""
+        """Process ids of the members."""
         return frozenset(member.pid for member in self._members)
 
     def list_members(self) -> None:
-        """List the processes of the tree again."""
+        """Update the list of members, since processes start and end."""
         alive = [root for root in self._roots if root.is_running()]
         self._members = [member for root in alive for member in (root, *_descendants(root))]
 
     def rss_bytes(self) -> int | None:
-        """Resident set size of all members; None if none is left."""
+        """Return the resident set size of all members together; None if no member is left."""
         # A process that has ended but has not been waited for reports 0.
         sizes = [_query(lambda process: int(process.memory_info().rss), member) or 0 for member in self._members]
         return sum(sizes) or None
 
     def cpu_s(self) -> float | None:
-        """Processor time of the tree so far, including ended children; None if no member is left."""
+        """Return the CPU time of the tree so far, including ended children; None if no member is left."""
         times = [time_s for member in self._members if (time_s := _query(_cpu_s, member)) is not None]
         return sum(times) if times else None
 
@@ -54,14 +54,14 @@ class ForeignLoad:
         self._before: tuple[float, float, float] | None = None
 
     def restart(self) -> None:
-        """Start again with another tree."""
+        """Discard the previous reading, before use with another tree."""
         self._before = None
 
     def share(self, tree: WorkerTree) -> float | None:
-        """Share of all cores since the previous call, 0 to 1; None at first and if unknown.
+        """Return the share of all cores (0 to 1) that other processes used since the previous call; None if unknown.
 
-        Call this right after the tree's members are listed: processes that started since the last listing are then
-        included, and the time of those that ended has been added to their parent.
+        Call this right after listing the members of the tree: processes that started since the last listing are then
+        included, and the time of ended processes is part of their parent's time. The first call returns None.
         """
         busy_s, total_s = _machine_s()
         tree_s = tree.cpu_s()
@@ -81,7 +81,7 @@ def descendants_of(pid: int) -> frozenset[int]:
 
 
 def _query(question: Callable[[Question], Answer], about: Question) -> Answer | None:
-    """Return the answer, or None if the process has ended or may not be inspected."""
+    """Return `question(about)`, or None if the process has ended or may not be inspected."""
     try:
         return question(about)
     except psutil.Error:
@@ -94,7 +94,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _machine_s() -> tuple[float, float]:
-    """Busy and total time of all cores so far. Time taken by a hypervisor for others ("steal") counts as busy."""
+    """Return busy and total time of all cores so far; time that a hypervisor takes ("steal") counts as busy."""
     times = psutil.cpu_times()._asdict()
     # Linux includes guests' time in user and nice; waiting for a disk does not occupy a core.
     total_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
@@ -104,8 +104,8 @@ def _machine_s() -> tuple[float, float]:
 def _descendants(root: psutil.Process) -> Iterator[psutil.Process]:
     """Yield all descendants of `root`.
 
-    Linux lists the children of each thread (CONFIG_PROC_CHILDREN), which takes 20 µs for a small process; psutil must
-    read the parent of every process, 30 µs each.
+    Linux lists the children of each thread (CONFIG_PROC_CHILDREN), which takes 20 µs for a small process. Otherwise,
+    psutil must read the parent of every process, 30 µs each.
     """
     if not Path(f"/proc/{root.pid}/task/{root.pid}/children").exists():
         yield from _query(lambda process: process.children(recursive=True), root) or ()

@@ -20,17 +20,16 @@ State = TypeVar("State")
 
 
 class Lines(Unattended, Generic[State]):
-    """Writes a line for each event that requires one.
+    """Base class of progress output by lines.
 
-    If the stream can no longer be written to (a closed pipe, a full disk), the progress output ends, but the run
-    continues. `earlier` are the events of the log that a resumed run continues, `overall` is the experiment that the
-    run belongs to.
+    If the stream breaks (closed pipe, full disk), the output ends, but the run continues. `earlier` are the events in
+    the log of a resumed run; `overall` is the progress of its experiment.
     """
 
     blank: State
-    """Return the state before the first event."""
+    """State before the first event."""
     advance: Callable[[Any, Event], Any]
-    """Return the state after another event."""
+    """Function that returns the state after another event."""
 
     def __init__(self, console: Console, *, earlier: Iterable[Event] = (), overall: Overall | None = None) -> None:
         self._overall = overall
@@ -40,11 +39,11 @@ class Lines(Unattended, Generic[State]):
         self.state = reduce(type(self).advance, earlier, self.blank)
 
     def said(self, event: Event, before: State) -> Iterator[str]:
-        """Return the lines for this event."""
+        """Yield the progress lines for an event; `before` is the state before the event."""
         raise NotImplementedError
 
     def show(self, event: Event) -> None:
-        """Write the lines for this event."""
+        """Write the progress lines for this event."""
         before = self.state
         self.state = type(self).advance(before, event)
         whole = ""
@@ -81,7 +80,7 @@ class CellLines(Lines[RunState[Any]]):
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
 
     def said(self, event: Event, before: RunState[Any]) -> Iterator[str]:
-        """Return lines for the device, the cells kept from an earlier run, and a finished cell."""
+        """Yield a line for the device, for the cells kept from an earlier run, and for each finished cell."""
         if isinstance(event, WorkerReady) and before.torch is None:
             simulated = all(cell.cell.simulated for _, cell in before.cells)
             names = [] if simulated else [device.name for device in event.devices[:1]]

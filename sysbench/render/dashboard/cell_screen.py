@@ -1,4 +1,4 @@
-"""The dashboard of a run with cells: the running cell, and below it the finished ones."""
+"""The dashboard of a run with cells: the running cell at the top, finished cells below."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POSITION = 24
 
 @dataclass(frozen=True)
 class CellScreen(ABC, Generic[State]):
-    """A layout of the state that never exceeds the size of the terminal."""
+    """Layout of a run's dashboard, which never exceeds the size of the terminal."""
 
     state: State
     now_s: float
@@ -35,14 +35,14 @@ class CellScreen(ABC, Generic[State]):
 
     @abstractmethod
     def running(self, width: int, plain: bool) -> list[Text]:
-        """Return lines for the cell that is running, or ran last; `plain` means without colours."""
+        """Return lines for the current cell, or for the last one if none is running; `plain` omits colours."""
 
     @abstractmethod
     def ended(self, cell: Any) -> str:
         """Return the outcome of a cell in a few words."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show the title, the running cell, and as many of the finished cells as fit."""
+        """Yield the title, the running cell, and as many of the finished cells as fit."""
         width = max(8, options.max_width - 2)
         height = max(1, options.height or options.size.height)
         plain = console.color_system is None or bool(console.no_color)

@@ -1,8 +1,7 @@
-"""Rendered lines that are cached until their content changes, and functions to combine them.
+"""Rendered lines that are cached until their content changes, and functions that combine lines.
 
-Layout is the most expensive part of drawing a table. A `Block` does it once; afterwards its lines are only copied.
-
-`remembered` caches the results of pure functions that are called repeatedly with the same arguments.
+Layout is the most expensive part of drawing a table. A `Block` lays out its content once; afterwards its lines are
+only copied. `remembered` caches the results of pure functions.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ Lines = list[list[Segment]]
 
 @dataclass(frozen=True)
 class Block:
-    """A renderable that caches its rendered lines; none is wider than requested."""
+    """A renderable that caches its rendered lines, cut to the requested width."""
 
     content: RenderableType
     _kept: dict[tuple[object, ...], Lines] = field(default_factory=dict, repr=False, compare=False)
 
     def lines(self, console: Console, options: ConsoleOptions, width: int) -> Lines:
-        """Return the lines at this width; the layout runs at most once for each kind of console and width."""
+        """Return the lines for this width, which are laid out once for each width, encoding and colour support."""
         key = (width, options.encoding, console.color_system, console.no_color)
         if key not in self._kept:
             rendered = console.render_lines(self.content, options.update(width=width, height=None), pad=False)
@@ -43,12 +42,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Row:
-    """Renderables of one line each, side by side, each with a given width."""
+    """One-line renderables side by side, each with a given width."""
 
     parts: tuple[tuple[RenderableType, int], ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Every part, padded or cut to its width."""
+        """Yield every part, padded or cut to its width."""
         for content, width in self.parts:
             if width > 0:
                 line = list(_segments(content, console)) if isinstance(content, Text) else None
@@ -65,25 +64,25 @@ class OneLine:
     text: Text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Return the text unchanged, without the cost of looking for line breaks."""
+        """Yield the text without looking for line breaks, which would take time."""
         yield from _segments(self.text, console)
         yield Segment.line()
 
 
 def _segments(text: Text, console: Console) -> Iterable[Segment]:
-    """Segments of a text with `end=""`; its own style is left to the caller."""
+    """Return the segments of a text, with the text's own style applied."""
     return Segment.apply_style(text.render(console), console.get_style(text.style))
 
 
 def beside(left: Lines, right: Lines, left_width: int, gap: int) -> Lines:
-    """Put two columns of lines side by side."""
+    """Put two blocks of lines side by side."""
     count = max(len(left), len(right))
     padded = [Segment.adjust_line_length(line, left_width + gap) for line in (*left, *[[]] * (count - len(left)))]
     return [[*line, *other] for line, other in zip(padded, (*right, *[[]] * (count - len(right))), strict=True)]
 
 
 def pieces_that_fit(pieces: Sequence[tuple[str, str]], width: int, separator: str = " · ") -> Text:
-    """Join as many of the pieces, texts with their styles, as fit on one line; the first is cut if necessary."""
+    """Join as many of the pieces (text, style) as fit on one line; the first piece is cut if necessary."""
     line = Text(end="")
     for content, style in pieces:
         joint = separator if line.plain else ""
@@ -95,18 +94,18 @@ def pieces_that_fit(pieces: Sequence[tuple[str, str]], width: int, separator: st
 
 
 def fitted(line: Text, encoding: str) -> Text:
-    """Replace characters that the terminal lacks; a line that is changed loses its colours."""
+    """Replace characters that the encoding lacks; a line that is changed loses its colours."""
     shown = theme.fitted(line.plain, encoding)
     return line if shown == line.plain else Text(shown)
 
 
 def coarse(value_s: float) -> float:
-    """Round a forecast, so that it does not change with every step."""
+    """Round a remaining time, so that the display does not change with every step."""
     return value_s if value_s < 20 else round(value_s / 10) * 10
 
 
 def left(value_s: float) -> str:
-    """`3 min 20 s left`."""
+    """Format a remaining time: `3 min 20 s left`."""
     return f"{units.duration(value_s)} left" if value_s >= 1 else "under 1 s left"
 
 
@@ -115,13 +114,13 @@ Result = TypeVar("Result")
 
 
 KEPT = 3
-"""Number of cached results: a screen requests the same block at several sizes."""
+"""Number of cached results; several, because a screen requests the same block at several sizes."""
 
 
 def remembered(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Cache the results of the last few calls of a pure function.
 
-    Arguments are compared by identity, numbers and strings by equality: folded states are never modified in place, and
+    Numbers and strings are compared by equality, other arguments by identity: states are never modified in place, and
     comparing identities is cheap, unlike hashing or comparing long tuples.
     """
     last: list[tuple[tuple[Any, ...], Result]] = []

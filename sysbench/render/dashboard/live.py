@@ -1,9 +1,9 @@
 """The dashboard: drawn from events in the parent process, rarely enough not to affect the measurement.
 
-Drawing competes with the worker for the machine's cores. After every drawing its cost is read from this thread's CPU
-clock, and the next one waits until that cost is at most a fixed share of a core: 0.5 % while steps are timed on the
-CPU, 1 % while they are timed on another device, 5 % while nothing is timed, and at most 4 times per second. There is no
-drawing thread: drawing happens only when an event arrives.
+Drawing competes with the worker for the machine's cores. Therefore the CPU time of every drawing is measured, and the
+next drawing waits until this time is at most a fixed share of the time elapsed: 0.5 % while steps are timed on the CPU,
+1 % while they are timed on another device, 5 % while nothing is timed. There are at most 4 drawings per second. There
+is no drawing thread: drawing happens only when an event arrives.
 
 The dashboard uses the terminal's alternate screen: a resize leaves no torn frames, neither on the screen nor in the
 scrollback buffer, and the terminal's content is restored at the end.
@@ -38,7 +38,7 @@ IDLE_SHARE = 0.05
 def can_draw_on(console: Console) -> bool:
     """Whether the console supports a dashboard: a terminal that can move its cursor.
 
-    Rich also treats a stream as a terminal if FORCE_COLOR is set, but a file with colours has no cursor.
+    With FORCE_COLOR set, Rich treats any stream as a terminal, but a file has no cursor.
     """
     return console.file.isatty() and not console.is_dumb_terminal
 
@@ -56,19 +56,22 @@ class Clock:
 
 @dataclass
 class Pace:
-    """Determines when to draw again, from the cost of the last drawing."""
+    """Decides when to draw again, based on the cost of the last drawing."""
 
     clock: Clock
     _drawn_s: float = field(default=float("-inf"))
     _cost_s: float = 0.0
 
     def due(self, share: float, *, torn: bool = False) -> bool:
-        """Whether to draw now, within this share of a core; a `torn` picture is redrawn (almost) at once."""
+        """Whether a drawing is due, given the share of a core that drawing may use.
+
+        The share does not apply to a picture that a resize has `torn`.
+        """
         wait_s = 0.0 if torn else self._cost_s / share
         return self.clock.monotonic() - self._drawn_s >= max(INTERVAL_S, wait_s)
 
     def measure(self, drawing: Callable[[], None]) -> None:
-        """Draw, and record the cost."""
+        """Call `drawing`, and record its cost."""
         before_s = self.clock.thread_cpu()
         try:
             drawing()
@@ -101,10 +104,10 @@ def share_while_timed(state: RunState[Any]) -> float:
 
 
 class Dashboard:
-    """Shows a run on a terminal until it ends.
+    """Live display of a run on a terminal.
 
-    Output to stderr is held back until the terminal is free again. `earlier` are the events of the log that a resumed
-    run continues, `overall` is the experiment that the run belongs to.
+    Output to stderr is held back until the display ends. `earlier` are the events in the log of a resumed run;
+    `overall` is the progress of its experiment, if it belongs to one. Otherwise `above` is a line above the display.
     """
 
     def __init__(
@@ -115,12 +118,14 @@ class Dashboard:
         picture: Picture[Any],
         earlier: Iterable[Event] = (),
         overall: Overall | None = None,
+        above: str = "",
     ) -> None:
         self._console = console
         self._clock = clock or Clock()
         self._pace = Pace(self._clock)
         self._picture = picture
         self._overall = overall
+        self._above = above
         self._state = reduce(picture.advance, earlier, picture.blank)
         self._size = console.size
         self._lost = False
@@ -149,7 +154,7 @@ class Dashboard:
             sys.stderr.write(said)
 
     def show(self, event: Event) -> None:
-        """Process one event, and draw if it is time."""
+        """Process one event, and redraw if a drawing is due."""
         self._state = self._picture.advance(self._state, event)
         if self._overall is not None:
             self._overall.take_in(event)
@@ -162,14 +167,15 @@ class Dashboard:
         now_s = self._clock.epoch()
         screen = self._picture.draw(self._state, now_s)
         try:
-            self._live.update(Above(self._overall, screen, now_s) if self._overall else screen, refresh=True)
+            above = self._overall.said(now_s) if self._overall else self._above
+            self._live.update(Above(above, screen) if above else screen, refresh=True)
         except OSError:
             # If the terminal goes away (a closed window, a lost connection), the dashboard ends, but the run continues.
             self._lost = True
 
 
 class _HeldBack(io.StringIO):
-    """Holds back output to stderr, while Rich writes to the terminal directly."""
+    """Replacement for stderr that keeps all output; Rich bypasses it through `rich_proxied_file`."""
 
     def __init__(self, terminal: IO[str]) -> None:
         super().__init__()

@@ -20,16 +20,17 @@ class Waiting:
     """A cell that has not been measured yet."""
 
     kind: str
-    """Name of its command."""
+    """Name of the cell's command."""
     expected_s: float | None = None
-    """Its expected duration, from an earlier run; None if unknown."""
+    """Expected duration of the cell, from an earlier run; None if unknown."""
 
 
 @dataclass
 class Overall:
-    """Progress of an experiment: run `number` of `count`, and all cells that have not finished.
+    """Progress of an experiment: run `number` of `count`, and all unfinished cells.
 
-    A cell of unknown duration is expected to take as long as finished cells of its command, or else of any command.
+    A cell of unknown duration is expected to take the mean time of the finished cells of its command or, if there are
+    none, of all finished cells.
     """
 
     count: int
@@ -43,15 +44,15 @@ class Overall:
     """Durations of finished cells by command."""
 
     def turn_to(self, number: int, run: str) -> None:
-        """Begin another run."""
+        """Switch to another run."""
         self.number, self.run, self._since_s = number, run, None
 
     def leave(self, run: str) -> None:
-        """End a run, or skip it; its unfinished cells will not be measured."""
+        """Drop the unfinished cells of a run that has ended or is skipped."""
         self.waiting = {name: each for name, each in self.waiting.items() if name[0] != run}
 
     def take_in(self, event: Event) -> None:
-        """Process an event of the current run."""
+        """Update the progress with an event of the current run."""
         if isinstance(event, RunStarted | RunResumed | CellStarted):
             self._since_s = event.at_s if self._since_s is None else self._since_s
         elif isinstance(event, CellFinished):
@@ -61,7 +62,7 @@ class Overall:
             self._since_s = None
 
     def left_s(self, now_s: float) -> float | None:
-        """Seconds until everything is measured; None if the duration of a cell is unknown."""
+        """Return the expected seconds until all cells are finished; None if a duration cannot be estimated."""
         typical = {kind: statistics.fmean(took_s) for kind, took_s in self._took_s.items()}
         all_s = [took_s for each in self._took_s.values() for took_s in each]
         anywhere_s = statistics.fmean(all_s) if all_s else None
@@ -85,15 +86,14 @@ class Overall:
 
 @dataclass(frozen=True)
 class Above:
-    """A screen below a line with the progress of the experiment."""
+    """A line, such as the progress of an experiment, above a screen."""
 
-    overall: Overall
+    line: str
     screen: RenderableType
-    now_s: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The line, and the screen in the remaining space."""
-        line = Text(f" {theme.fitted(self.overall.said(self.now_s), options.encoding)}", theme.QUIET, end="")
+        """Yield the line, then the screen in the remaining space."""
+        line = Text(f" {theme.fitted(self.line, options.encoding)}", theme.QUIET, end="")
         line.truncate(max(1, options.max_width - 1), overflow="ellipsis")
         yield line
         yield Segment.line()
@@ -102,6 +102,6 @@ class Above:
 
 
 def begun(runs: Mapping[str, Mapping[str, Waiting]]) -> Overall:
-    """Return the progress of an experiment before its first run; `runs` has the cells of each run by key."""
+    """Return the progress of an experiment before its first run; `runs` contains the cells of each run by key."""
     waiting = {(run, key): each for run, cells in runs.items() for key, each in cells.items()}
     return Overall(len(runs), waiting)

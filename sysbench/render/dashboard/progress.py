@@ -1,7 +1,4 @@
-"""Observers of a run: they receive every event, and clean up at the end.
-
-`waiting` shows what the program is waiting for while there is no other progress display.
-"""
+"""Progress displays of a run, and `waiting`, which shows what the program is waiting for outside a run."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """A context manager that receives the events of a run."""
+    """A progress display: a context manager that receives the events of a run."""
 
     def __enter__(self) -> Self:
         """Start the display."""
@@ -30,11 +27,11 @@ class Progress(Protocol):
         """End the display, and restore the terminal."""
 
     def show(self, event: Event) -> None:
-        """Process one event, and update the display if it is time. Never raises for a lost terminal."""
+        """Process one event, and update the display if an update is due. Never raises for a lost terminal."""
 
 
 class Unattended:
-    """Base of progress displays that have nothing to restore at the end."""
+    """Base class of progress displays that have nothing to restore at the end."""
 
     def __enter__(self) -> Self:
         return self
@@ -46,22 +43,22 @@ class Unattended:
 
 
 class Silent(Unattended):
-    """Shows nothing, and passes every event to `told`."""
+    """A progress display that only passes events to `told`."""
 
     def __init__(self, told: Callable[[Event], object] | None = None) -> None:
         self._told = told
 
     def show(self, event: Event) -> None:
-        """Pass the event on."""
+        """Pass the event to `told`."""
         if self._told is not None:
             self._told(event)
 
 
 @contextmanager
 def waiting(what: str, console: Console | None = None, *, silent: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what the program is waiting for, and remove it afterwards; yields a function to change it.
+    """Show a status line on the terminal during the block; yields a function that changes its text.
 
-    Shows nothing if stderr, or the `console` of the result, is not a terminal.
+    Shows nothing if `silent` is set, or if stderr or `console` is not a terminal.
     """
     if silent or not sys.stderr.isatty() or (console is not None and not console.is_terminal):
         yield lambda other: None

@@ -1,4 +1,4 @@
-"""The state of a run, cell by cell, folded from its events: the common part of all live views."""
+"""The state of a run and of its cells, computed from events; all live views use it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class CellState:
     stage: Stage | None = None
     stage_since_s: float = 0.0
     outcome: Outcome | None = None
-    """Outcome; None while it is running or waiting."""
+    """Outcome; None while the cell is running or waiting."""
     detail: str | None = None
 
     def digest(self) -> Self:
-        """Return the state to keep after the cell's end; by default everything."""
+        """Return the state to keep once the cell has ended; by default the whole state."""
         return self
 
 
@@ -53,9 +53,9 @@ AnyCell = TypeVar("AnyCell", bound=CellState)
 
 @dataclass(frozen=True)
 class RunState(Generic[AnyCell]):
-    """State of a run at one moment.
+    """State of a run after some event.
 
-    `planned` and `ended` are replaced only when they change, so views that depend on them alone can be cached by
+    `planned` and `ended` are replaced only when they change, so results that depend only on them can be cached by
     identity (`sysbench.render.dashboard.lines.remembered`).
     """
 
@@ -65,9 +65,9 @@ class RunState(Generic[AnyCell]):
     devices: tuple[DeviceInfo, ...] = ()
     worker_ready: bool = False
     worker_since_s: float = 0.0
-    """Time at which the worker became ready, or its start began."""
+    """Time at which the worker became ready; before that, the time at which its start began."""
     planned: Mapping[str, AnyCell] = field(default_factory=dict)
-    """Every cell by key, in the order of the run, as it was before it started."""
+    """State of every cell before its start, by key, in the order of the run."""
     ended: Mapping[str, AnyCell] = field(default_factory=dict)
     """Finished cells by key, in the order in which they finished."""
     current: str | None = None
@@ -96,12 +96,12 @@ class RunState(Generic[AnyCell]):
 
     @property
     def hot(self) -> bool:
-        """Whether steps are being timed or profiled right now."""
+        """Whether steps are currently being timed or profiled."""
         return self.now is not None and self.now.outcome is None and self.now.stage in HOT
 
     @property
     def device(self) -> DeviceInfo | None:
-        """Device of the current cell, or else the default device of `auto`."""
+        """Device of the current cell or, while it is unknown, the device that `auto` selects."""
         if self.now is not None and self.now.device is not None:
             return self.now.device
         return self.devices[0] if self.devices else None
@@ -112,7 +112,7 @@ class RunState(Generic[AnyCell]):
         return self.now is not None and self.now.device is not None and self.now.device.type != "cpu"
 
     def put(self, key: str, cell: AnyCell) -> Self:
-        """Return the state with the current cell, or one that has ended, replaced."""
+        """Return a copy with a new state of the cell `key`, which is the current cell or has ended."""
         ended = self.ended
         if cell.outcome is not None:
             ended = {**{other: each for other, each in ended.items() if other != key}, key: cell.digest()}
@@ -120,7 +120,7 @@ class RunState(Generic[AnyCell]):
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation, which is 0 for a single value."""
+    """Return the mean and the sample standard deviation, which is 0 for a single value."""
     mean = math.fsum(values) / len(values)
     if len(values) < 2:
         return mean, 0.0
@@ -132,7 +132,7 @@ Handler = Callable[[Any, Any], Any]
 
 
 def in_cell(change: Callable[[Any, Any], Any]) -> Handler:
-    """Apply a change to the cell of an event; an event about a cell of another run changes nothing."""
+    """Return a handler that applies `change` to the cell of an event; events of unknown cells change nothing."""
 
     def handle(state: RunState[Any], event: Any) -> RunState[Any]:
         cell = state.now if event.cell == state.current else state.planned.get(event.cell)
@@ -142,14 +142,17 @@ def in_cell(change: Callable[[Any, Any], Any]) -> Handler:
 
 
 def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[type, Handler]) -> dict[type, Handler]:
-    """Return the handler of each event for runs of these cells; `others` are added, or replace common ones."""
+    """Return the handler of each class of event; `state` and `cell` are the classes for states of runs and of cells.
+
+    `others` adds handlers, or replaces common ones.
+    """
 
     def started(_: RunState[Any], event: RunStarted) -> RunState[Any]:
         planned = {each.key: cell(each) for each in spec_of(event.spec).cells()}
         return state(started_s=event.at_s, host=event.host, worker_since_s=event.at_s, planned=planned)
 
     def resumed(before: RunState[Any], event: RunResumed) -> RunState[Any]:
-        """Reset cells that will run again to waiting."""
+        """Keep only the finished cells that will not run again."""
         kept = {key: each for key, each in before.ended.items() if each.outcome in LASTING}
         return state(
             started_s=event.at_s, host=before.host, worker_since_s=event.at_s, planned=before.planned, ended=kept
@@ -186,6 +189,6 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
 
 
 def advance(handlers: Mapping[type, Handler], state: Any, event: Event) -> Any:
-    """Return the state after an event; it is unchanged if the event affects nothing that is shown."""
+    """Return the state after an event; the same state if there is no handler for the event."""
     handle = handlers.get(type(event))
     return handle(state, event) if handle else state

@@ -1,8 +1,8 @@
 """A model of PyTorch's CUDA caching allocator, exact to the byte, that needs no GPU.
 
-It follows DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13; each rule names its source
-function. Not modelled: blocks used on several streams (record_stream), private pools (CUDA graphs, MemPool) and the
-pluggable backends.
+It follows DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13. Names in parentheses are
+those of the modelled functions. Not modelled: blocks used on several streams (record_stream), private pools (CUDA
+graphs, MemPool) and the pluggable backends.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ _DEFAULT_SETTINGS = AllocatorSettings()
 
 
 class SimulatedOutOfMemoryError(RuntimeError):
-    """The simulated device cannot serve a request, even after all cached memory was released.
+    """Raised if the simulated device cannot serve a request, even after all cached memory was released.
 
     requested_bytes  size of the request
-    tried_bytes      size requested from the device for it, as in PyTorch's message
-    capacity_bytes   total memory of the device; free_bytes: its free memory; allowed_bytes: memory fraction in bytes
-    allocated_bytes  bytes in blocks in use; reserved_bytes: bytes taken from the device
+    tried_bytes      size of the segment that the request needs, as in PyTorch's message
+    capacity_bytes   total memory of the device
+    free_bytes       free memory of the device
+    allowed_bytes    memory that the allocator may use; None if there is no memory fraction
+    allocated_bytes  bytes in blocks in use
+    reserved_bytes   bytes reserved from the device
     """
 
     def __init__(
@@ -60,9 +63,10 @@ class SimulatedOutOfMemoryError(RuntimeError):
 
 
 class CachingAllocator:
-    """Serves requests from cached blocks, splits and merges them, and asks the device if no block fits.
+    """An allocator that serves requests from cached blocks, and asks the device for memory if no block fits.
 
-    Deterministic: the same calls result in the same addresses, events and counters.
+    The allocator splits and merges blocks. It is deterministic: the same calls give the same addresses, events and
+    counters.
     """
 
     def __init__(
@@ -78,8 +82,8 @@ class CachingAllocator:
 
         capacity_bytes  total memory of the device
         outside_bytes   device memory in use by others: the CUDA context, other processes
-        record          keep every event, for `snapshot()` and `events`
-        device          device to use instead of one made from the two sizes
+        record          whether to keep every event, for `snapshot()` and `events`
+        device          device to use; the two sizes are then ignored
         """
         self.settings = settings
         self._device = device or DeviceMemory(capacity_bytes, outside_bytes)
@@ -94,17 +98,17 @@ class CachingAllocator:
 
     @property
     def statistics(self) -> AllocatorStatistics:
-        """Return the current counters, with their peaks since the start or the last `reset_peaks`."""
+        """Return the current counters and their peaks since the start or the last `reset_peaks`."""
         return self._ledger.statistics()
 
     @property
     def reserved_bytes(self) -> int:
-        """Return the bytes currently taken from the device; fast enough for every event, unlike `statistics`."""
+        """Return the bytes currently reserved from the device; much faster than `statistics`."""
         return self._ledger.reserved.current
 
     @property
     def events(self) -> list[AllocatorEvent]:
-        """Return the recorded events, oldest first; empty without `record`. This is no copy, so do not modify it."""
+        """Return the recorded events, oldest first; empty without `record`. The list must not be modified."""
         return self._ledger.events if self._ledger.events is not None else []
 
     def reset_peaks(self) -> None:
@@ -112,9 +116,9 @@ class CachingAllocator:
         self._ledger.reset_peaks()
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Limit the allocator to this share of the device's memory (`torch.cuda.set_per_process_memory_fraction`).
+        """Limit the allocator to a fraction of the device's memory (`torch.cuda.set_per_process_memory_fraction`).
 
-        Garbage collection works only below 1. Raises ValueError outside [0, 1].
+        Garbage collection runs only with a fraction below 1. Raises ValueError if the fraction is outside [0, 1].
         """
         if not 0.0 <= fraction <= 1.0:
             raise ValueError(f"a memory fraction must be in [0, 1], not {fraction}")
@@ -123,7 +127,8 @@ class CachingAllocator:
     def allocate(self, size_bytes: int, stream: int = 0, frames: Frames | None = None) -> Block:
         """Allocate a block of at least `size_bytes`, in use until it is passed to `free` (malloc).
 
-        Raises SimulatedOutOfMemoryError, and ValueError for a size below 1: PyTorch does not allocate empty storages.
+        Raises SimulatedOutOfMemoryError if the device has no memory left. Raises ValueError if `size_bytes` is less
+        than 1, because PyTorch does not allocate empty storages.
         """
         if size_bytes < 1:
             raise ValueError(f"a block must have at least 1 byte, not {size_bytes}")
@@ -140,10 +145,10 @@ class CachingAllocator:
         return self._occupy(block, size_bytes, frames)
 
     def resume(self, segments: Iterable[tuple[int, int, int]], blocks: Iterable[tuple[int, int, int]]) -> None:
-        """Continue where another allocator was, one with the same settings that had not released anything so far.
+        """Restore the state of another allocator that has the same settings and has not released any memory.
 
-        segments  request for which each segment was taken, its size and stream, in order
-        blocks    address, size and request of each block in use, by address
+        segments  (request that caused the segment, segment size, stream) of each segment, in order of allocation
+        blocks    (address, block size, requested size) of each block in use, by address
         """
         left = deque(blocks)
         for request, size, stream in segments:
@@ -159,9 +164,9 @@ class CachingAllocator:
                 pool.insert(rest)
 
     def free(self, block: Block | int, frames: Frames | None = None) -> None:
-        """Return a block, or the used block at an address, to its pool and merge it with free neighbours (free_block).
+        """Free a block, given as an object or by its address, and merge it with free neighbours (free_block).
 
-        Raises ValueError if no block in use begins there.
+        Raises ValueError if no block in use begins at the address.
         """
         address = block if isinstance(block, int) else block.address
         freed = self._in_use.pop(address, None)
@@ -196,7 +201,7 @@ class CachingAllocator:
     def snapshot(self) -> dict[str, Any]:
         """Return the state and the recorded trace in the format of `torch.cuda.memory._snapshot()`.
 
-        The simulation has no clock, so `time_us` counts the events.
+        The simulation has no clock, so `time_us` is the number of earlier events.
         """
         blocks = [*self._small, *self._large, *self._in_use.values()]
         return build_snapshot(blocks, self.events, self._annotations, self.settings)
@@ -219,7 +224,7 @@ class CachingAllocator:
         return self._allowed_bytes is not None and self.settings.garbage_collection_threshold > 0.0
 
     def _find_cached(self, pool: BlockPool, stream: int, size: int) -> int | None:
-        """Return the position of the best-fitting free block in the order of its pool (get_free_block)."""
+        """Return the position of the best-fitting free block of the pool; None if no block fits (get_free_block)."""
         free = pool.free_blocks(stream)
         index = bisect_left(free, (size,))
         if index < len(free) and free[index][2].virtual_segment is not None:
@@ -240,7 +245,7 @@ class CachingAllocator:
         return pool.free_blocks(stream).pop(index)[2] if index is not None else None
 
     def _take_new(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
-        """Take a new block from the device, if necessary after releasing cached memory; None if that fails (malloc)."""
+        """Allocate a block from the device, after releasing cached memory if necessary; None on failure (malloc)."""
         if self._collects_garbage():
             self._collect_garbage(frames)
         block = self._ask_device(pool, stream, size, frames)
@@ -253,7 +258,7 @@ class CachingAllocator:
         return block
 
     def _ask_device(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
-        """Allocate a new segment, or extend an expandable one (alloc_block)."""
+        """Allocate a segment, or extend an expandable one; return None if memory is insufficient (alloc_block)."""
         segment_bytes = self.settings.segment_bytes(size)
         if self._allowed_bytes is not None and self.reserved_bytes + segment_bytes > self._allowed_bytes:
             return None
@@ -273,14 +278,14 @@ class CachingAllocator:
         return block
 
     def _should_split(self, block: Block, size: int) -> bool:
-        """Return whether the remainder of a block is large enough for a block of its own (should_split)."""
+        """Return whether the remainder of the block is large enough to be split off (should_split)."""
         left_bytes = block.size - size
         if block.pool.is_small or self.settings.expandable_segments:
             return left_bytes >= MIN_BLOCK_BYTES
         return size < self.settings.max_split_bytes and left_bytes > SMALL_BYTES
 
     def _release(self, block: Block, frames: Frames | None) -> None:
-        """Release a segment that is one free block to the device (release_block)."""
+        """Release a segment that consists of one free block to the device (release_block)."""
         self._ledger.record("segment_free", block.address, block.size, block.stream, frames or block.segment_frames)
         block.pool.remove(block)
         self._device.give_back(block.size)
@@ -288,7 +293,10 @@ class CachingAllocator:
         self._ledger.segments.add(-1)
 
     def _release_oversize(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> bool:
-        """Release just enough unsplittable blocks; return whether it was enough (release_available_cached_blocks)."""
+        """Release as many oversize blocks as a request needs; return whether they suffice.
+
+        Oversize blocks are those that are too large to be split. Source: release_available_cached_blocks.
+        """
         limit = self.settings.max_split_bytes
         if limit == UNLIMITED:
             return False
@@ -309,7 +317,10 @@ class CachingAllocator:
         return released_bytes >= wanted_bytes
 
     def _collect_garbage(self, frames: Frames | None) -> None:
-        """Release the segments unused for longest, until below the threshold (garbage_collect_cached_blocks)."""
+        """Release the segments unused for longest, until reserved memory is below the threshold.
+
+        Source: garbage_collect_cached_blocks.
+        """
         if self._allowed_bytes is None:
             return
         threshold_bytes = int(self.settings.garbage_collection_threshold * self._allowed_bytes)
@@ -343,12 +354,12 @@ class CachingAllocator:
 
 
 def _whole_segments(pool: BlockPool) -> list[Block]:
-    """Return the free blocks that are a whole segment from cudaMalloc, in the order of the pool."""
+    """Return the free blocks that are whole segments from cudaMalloc, in the pool's order."""
     return [block for block in pool if block.virtual_segment is None and not block.is_split]
 
 
 def _split(block: Block, size: int) -> Block:
-    """Split a new block of `size` bytes off the front of a free one that is in no pool (alloc_found_block)."""
+    """Split `size` bytes off the front of a free block that is in no pool; return the front (alloc_found_block)."""
     front = Block(block.pool, block.stream, block.address, size, block.virtual_segment)
     before = block.previous
     block.address += size
@@ -360,7 +371,7 @@ def _split(block: Block, size: int) -> Block:
 
 
 def _expandable_choice(free: FreeBlocks, index: int) -> int:
-    """Return the position of the best fit among growable blocks, by the size they can reach (get_free_block)."""
+    """Return the position of the best fit, comparing the sizes to which expandable blocks can grow (get_free_block)."""
     while (
         free[index][2].virtual_segment is not None
         and index + 1 < len(free)
@@ -371,7 +382,10 @@ def _expandable_choice(free: FreeBlocks, index: int) -> int:
 
 
 def _fixed_choice(free: FreeBlocks, index: int) -> int:
-    """Return the position of the first block outside expandable segments, from earlier settings (get_free_block)."""
+    """Return the position of the first block at or after `index` that is not in an expandable segment (get_free_block).
+
+    Expandable segments can be left over from earlier settings.
+    """
     while index < len(free) and free[index][2].virtual_segment is not None:
         index += 1
     return index

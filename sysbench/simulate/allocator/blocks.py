@@ -1,4 +1,4 @@
-"""The blocks that segments are divided into, and the two pools that keep the free ones in order."""
+"""Blocks, into which segments are divided, and pools, which keep the free blocks in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 Frames = Sequence[object]
-"""Origin of an allocation: any objects that the caller wants in the snapshot; for viewers, dictionaries with
+"""Stack of an allocation: any objects that the caller wants in the snapshot. Viewers expect dictionaries with
 `filename`, `line` and `name`."""
 
 FreeBlocks = list[tuple[int, int, "Block"]]
@@ -15,7 +15,7 @@ FreeBlocks = list[tuple[int, int, "Block"]]
 
 
 class VirtualSegment:
-    """An address range reserved for one expandable segment; only some of its pages are backed by memory."""
+    """A reserved address range of one expandable segment; only some of the pages are backed by memory."""
 
     __slots__ = ("address", "page_bytes", "size")
 
@@ -26,15 +26,15 @@ class VirtualSegment:
 
     @classmethod
     def for_device(cls, address: int, capacity_bytes: int, page_bytes: int) -> VirtualSegment:
-        """Create a range with as many addresses as the device has memory, and an eighth more.
+        """Create a range that is an eighth larger than the device's memory.
 
-        The excess allows pages that were unmapped at the front of the segment to be mapped at its end.
+        The excess allows pages that were unmapped at the front of the segment to be mapped at the end.
         """
         return cls(address, cls.addresses_for(capacity_bytes, page_bytes), page_bytes)
 
     @staticmethod
     def addresses_for(capacity_bytes: int, page_bytes: int) -> int:
-        """Return the number of addresses to reserve."""
+        """Return the size of the address range to reserve."""
         return -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
 
     def pages_over(self, size: int) -> int:
@@ -42,22 +42,23 @@ class VirtualSegment:
         return (size + self.page_bytes - 1) // self.page_bytes * self.page_bytes
 
     def pages_within(self, block: Block) -> tuple[int, int]:
-        """Return first address and total size of the pages completely in `block`; the size may be 0 or less."""
+        """Return the first address and the total size of the pages that lie within `block`; size ≤ 0 if none do."""
         start = self.address + self.pages_over(block.address - self.address)
         end = block.address + block.size
         return start, (end - start) // self.page_bytes * self.page_bytes
 
 
 class Block:
-    """A part of a segment: in use, free, or (in an expandable segment) addresses without memory.
+    """A part of a segment: in use, free, or (in an expandable segment) not mapped to memory.
 
-    A freed block may grow, shrink or merge with a neighbour, so keep a reference only while it is in use.
+    A freed block may grow, shrink or merge with a neighbour, so keep a reference only while the block is in use.
 
-    address, size       of the block, in bytes
-    requested           size of the last request it served; at most `size`
+    address, size       start address, and size in bytes
+    requested           size of the last request that the block served; at most `size`
     previous, next      neighbours in the same segment
-    searches_at_insert  number of searches of its pool when it became free, for its age in garbage collection
-    frames              of the allocation; segment_frames, on a segment's first block, of the one that made the segment
+    searches_at_insert  number of searches of the pool when the block became free, from which its age follows
+    frames              stack of the allocation
+    segment_frames      stack of the allocation that created the segment; only on the segment's first block
     """
 
     __slots__ = (
@@ -100,7 +101,7 @@ class Block:
 
     @property
     def age(self) -> int:
-        """Return the number of searches of its pool since it became free (gc_count)."""
+        """Return the number of searches of the pool since the block became free (gc_count)."""
         return self.pool.searches - self.searches_at_insert
 
     def put_between(self, before: Block | None, after: Block | None) -> None:
@@ -112,7 +113,7 @@ class Block:
             after.previous = self
 
     def absorb(self, neighbour: Block | None) -> None:
-        """Merge with a neighbour if it is a free block of the same kind (try_merge_blocks)."""
+        """Merge with a neighbour that is unused, and mapped or unmapped like this block (try_merge_blocks)."""
         if neighbour is None or neighbour.allocated or neighbour.mapped != self.mapped:
             return
         self.pool.remove(neighbour)
@@ -126,9 +127,9 @@ class Block:
 
 
 class BlockPool:
-    """The free blocks of all streams, either small or large ones, and the unmapped ones of expandable segments.
+    """The pool of small or of large blocks: free blocks of all streams, and unmapped blocks of expandable segments.
 
-    searches  number of searches for a block; counted only with garbage collection
+    searches  number of searches for a block; counted only if garbage collection is enabled
     """
 
     def __init__(self, is_small: bool) -> None:
@@ -138,15 +139,15 @@ class BlockPool:
         self._unmapped: defaultdict[int, list[tuple[int, Block]]] = defaultdict(list)
 
     def free_blocks(self, stream: int) -> FreeBlocks:
-        """Return the free blocks of a stream by size, then address: the order in which they are tried."""
+        """Return the free blocks of a stream in search order: by size, then address."""
         return self._free[stream]
 
     def unmapped_blocks(self, stream: int) -> list[tuple[int, Block]]:
-        """Return (address, block) of a stream's unmapped blocks, in ascending order."""
+        """Return (address, block) for each unmapped block of a stream, by address."""
         return self._unmapped[stream]
 
     def __iter__(self) -> Iterator[Block]:
-        """Yield all free blocks: by stream, size, address."""
+        """Yield all free blocks by stream, then size, then address."""
         for stream in sorted(self._free):
             for _, _, block in self._free[stream]:
                 yield block
@@ -160,7 +161,7 @@ class BlockPool:
             insort(self._unmapped[block.stream], (block.address, block))
 
     def remove(self, block: Block) -> None:
-        """Remove a block. Call this before its size or address changes."""
+        """Remove a block. Call this before the block's size or address changes, because they are the sort key."""
         if block.mapped:
             free = self._free[block.stream]
             del free[bisect_left(free, (block.size, block.address))]

@@ -1,4 +1,4 @@
-"""The memory of one GPU as an allocator sees it: how much is free, and the addresses of allocations."""
+"""Memory of one GPU as an allocator sees it: how much is free, and at which addresses allocations lie."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ GRANULARITY_BYTES = 2 * 1024 * 1024
 
 _SEGMENT_ADDRESSES = 0x7F_0000_0000_00
 _RESERVED_ADDRESSES = 0x3_0200_0000
-"""Start of the addresses that cudaMalloc and cuMemAddressReserve return; plausible values, since real ones vary."""
+"""First addresses that cudaMalloc and cuMemAddressReserve return; plausible values, because real ones vary."""
 
 
 class DeviceMemory:
     """Physical memory and addresses of a simulated GPU.
 
-    Addresses ascend in the order of the calls and are never reused, so that a recorded address is unique. A real driver
-    may return them in another order; that matters only for the choice between cached blocks of exactly the same size.
+    Addresses ascend from call to call and are never reused, so a recorded address is unique. A real driver may return
+    addresses in another order. The order affects only the choice between cached blocks of the same size.
 
     capacity_bytes  total memory, as in `torch.cuda.mem_get_info()[1]`
     outside_bytes   memory in use before the first allocation: the CUDA context, libraries, other processes
@@ -32,7 +32,7 @@ class DeviceMemory:
         return max(0, self.capacity_bytes - self._taken_bytes)
 
     def allocate(self, size_bytes: int) -> int | None:
-        """Simulate `cudaMalloc`: return the address of `size_bytes`, or None if the memory is not available."""
+        """Simulate `cudaMalloc`: return the address of the new memory, or None if there is not enough."""
         if not self._take(size_bytes):
             return None
         address = self._next_segment
@@ -40,13 +40,13 @@ class DeviceMemory:
         return address
 
     def reserve_addresses(self, size_bytes: int) -> int:
-        """Simulate `cuMemAddressReserve`: return the first of `size_bytes` addresses without memory."""
+        """Simulate `cuMemAddressReserve`: return the start of an address range that has no memory yet."""
         address = self._next_reserved
         self._next_reserved += _whole_pages(size_bytes)
         return address
 
     def map_pages(self, address: int, size_bytes: int) -> bool:
-        """Simulate `cuMemCreate` and `cuMemMap` at reserved addresses; return False if memory is insufficient."""
+        """Simulate `cuMemCreate` and `cuMemMap` at reserved addresses; return False if there is not enough memory."""
         return self._take(size_bytes)
 
     def give_back(self, size_bytes: int) -> None:

@@ -13,7 +13,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 
 
 class ExpandableMemory:
-    """Maps and unmaps memory at reserved addresses."""
+    """Expandable segments, which map and unmap memory at reserved addresses."""
 
     def __init__(self, device: DeviceMemory, settings: AllocatorSettings, ledger: Ledger) -> None:
         self._device = device
@@ -21,7 +21,7 @@ class ExpandableMemory:
         self._ledger = ledger
 
     def grow(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
-        """Return a block of at least `size` bytes, removed from the pool, or None if the device has no more memory.
+        """Return a block of at least `size` bytes, removed from the pool; None if the device has too little memory.
 
         On failure, memory that could be mapped stays in the pool as free blocks (try_allocate_expandable_block).
         """
@@ -37,7 +37,7 @@ class ExpandableMemory:
         return block
 
     def shrink(self, block: Block, frames: Frames | None) -> None:
-        """Unmap the pages that lie completely in a free block; drop a segment without any mapped pages."""
+        """Unmap the pages that lie within a free block; drop the segment if no mapped pages are left."""
         if block.virtual_segment is None:
             raise ValueError("only blocks of expandable segments can be unmapped")
         start, size = block.virtual_segment.pages_within(block)
@@ -57,7 +57,7 @@ class ExpandableMemory:
             pool.insert(block)
 
     def _lowest_room(self, pool: BlockPool, stream: int, size: int) -> Block:
-        """Find the lowest block from which free and unmapped blocks cover `size` bytes, or create a segment."""
+        """Return the lowest block that begins `size` bytes of adjacent unused blocks, or the block of a new segment."""
         for _, unmapped in pool.unmapped_blocks(stream):
             before = unmapped.previous
             first = before if before is not None and not before.allocated else unmapped
@@ -94,7 +94,7 @@ class ExpandableMemory:
 
     @staticmethod
     def _cut_off_before(block: Block, start: int) -> None:
-        """Move the start of `block` to `start`; the part before it becomes a free block."""
+        """Move the start of `block` to address `start`; the part before it becomes a separate block."""
         if start > block.address:
             before = Block(block.pool, block.stream, block.address, start - block.address, block.virtual_segment)
             before.mapped = block.mapped
@@ -105,7 +105,7 @@ class ExpandableMemory:
 
     @staticmethod
     def _cut_off_after(block: Block, size: int) -> None:
-        """Cut `block` to `size` bytes; the rest becomes a block of the same kind."""
+        """Shorten `block` to `size` bytes; the rest becomes a separate block."""
         if size < block.size:
             rest_bytes = block.size - size
             rest = Block(block.pool, block.stream, block.address + size, rest_bytes, block.virtual_segment)
@@ -116,7 +116,7 @@ class ExpandableMemory:
 
 
 def _reach(first: Block, enough: int) -> int:
-    """Return the number of bytes that unused blocks cover from `first` on, counted up to `enough`."""
+    """Return the total size of consecutive unused blocks, beginning with `first`; stop counting at `enough` bytes."""
     covered = 0
     block: Block | None = first
     while block is not None and covered < enough and not block.allocated:

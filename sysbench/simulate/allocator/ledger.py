@@ -1,4 +1,4 @@
-"""The allocator's history: its counters with their peaks, and its events in order."""
+"""Counters of an allocator, with their peaks, and its events in order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Action = Literal[
 
 
 class AllocatorEvent(NamedTuple):
-    """One entry of the trace, with PyTorch's meanings (TraceEntry, c10/core/CachingDeviceAllocator.h).
+    """One entry of the trace, with the meanings of PyTorch's TraceEntry (c10/core/CachingDeviceAllocator.h).
 
-    address  of the block or segment; for `oom` the device's free bytes
-    size     the requested size for `alloc` and `free_*`, the rounded request for `oom`, otherwise the segment's size
+    address  address of the block or segment; for `oom`, the free bytes of the device
+    size     requested size for `alloc` and `free_*`, rounded request for `oom`, otherwise the size of the segment
     """
 
     action: Action
@@ -27,7 +27,7 @@ class AllocatorEvent(NamedTuple):
 
 
 class Counter:
-    """A quantity and its maximum since the peaks were reset (c10 Stat)."""
+    """A quantity and its maximum since the last reset of the peaks (c10 Stat)."""
 
     __slots__ = ("current", "peak")
 
@@ -44,11 +44,11 @@ class Counter:
 
 @dataclass(frozen=True)
 class AllocatorStatistics:
-    """The counters at one moment, equivalent to those of `torch.cuda.memory_stats()`.
+    """Values of the counters at one moment, equivalent to those of `torch.cuda.memory_stats()`.
 
-    allocated    sizes of the blocks in use: `torch.cuda.memory_allocated`
-    requested    requested sizes of these blocks
-    reserved     taken from the device: `torch.cuda.memory_reserved`
+    allocated    bytes in blocks in use: `torch.cuda.memory_allocated`
+    requested    bytes that were requested for these blocks
+    reserved     bytes reserved from the device: `torch.cuda.memory_reserved`
     segments     segments from cudaMalloc; expandable segments are not counted, as in PyTorch
     allocations  number of blocks in use
     """
@@ -95,7 +95,7 @@ class Ledger:
         self.allocations.add(1)
 
     def freed(self, size: int, requested: int) -> None:
-        """Count a block that is no longer in use; this never reaches a peak."""
+        """Count a block that is no longer in use. Peaks stay as they are, because the counters only fall."""
         self.allocated.current -= size
         self.requested.current -= requested
         self.allocations.current -= 1
@@ -106,7 +106,7 @@ class Ledger:
             counter.peak = counter.current
 
     def statistics(self) -> AllocatorStatistics:
-        """Return all current counters."""
+        """Return the current values and the peaks of all counters."""
         return AllocatorStatistics(
             allocated_bytes=self.allocated.current,
             allocated_peak_bytes=self.allocated.peak,

@@ -32,21 +32,21 @@ ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 class NotSimulatedError(ValueError):
-    """PyTorch accepts this setting, but its effect is not simulated."""
+    """Raised for a setting that PyTorch accepts, but that is not simulated."""
 
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The options of the native backend that affect how much memory is reserved and kept.
+    """Options of the native backend that affect how much memory is reserved and kept.
 
     max_split_bytes               blocks of at least this size are neither split nor used for smaller requests
-    max_non_split_rounding_bytes  how much larger than its request such a block may be; `parse` defaults to a segment
-    roundup_power2_divisions      for each power of two from 1 MiB to 64 GiB (16 values): 0 or 1 rounds to 512 bytes,
-                                  n rounds to the next of n steps between two powers of two
+    max_non_split_rounding_bytes  maximum excess of such a block over its request; `parse` sets `large_segment_bytes`
+    roundup_power2_divisions      for each of 16 intervals between powers of two, from 1 MiB to 64 GiB: 0 or 1 rounds up
+                                  to a multiple of 512 bytes, n rounds up to the next of n equal steps in the interval
     garbage_collection_threshold  share of the allowed memory above which old cached segments are freed; 0 means never
-    expandable_segments           one growing segment for each pool and stream, in pages
+    expandable_segments           whether each pool and stream has one segment that grows by pages
     large_segment_bytes           segment size for requests of 1 to 10 MiB, and page size of large expandable segments
-    memory_fraction               share of the device that the allocator may use
+    memory_fraction               share of the device's memory that the allocator may use
     text                          the settings as they were written
     """
 
@@ -72,7 +72,7 @@ class AllocatorSettings:
         """Parse settings such as `max_split_size_mb:128,expandable_segments:True`.
 
         Raises ValueError with a one-line message that names the option, for anything unknown, malformed, out of range,
-        or not simulated. Stricter than PyTorch in one respect: a number followed by letters (`128MB`) is refused.
+        or not simulated. Unlike PyTorch, refuses a number followed by letters (`128MB`).
         """
         values: dict[str, Any] = {"text": text}
         # The segment size is processed first, regardless of its position: the limits on splitting must not be below it.
@@ -83,7 +83,7 @@ class AllocatorSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> AllocatorSettings:
-        """Return the settings of a process with this environment; raises ValueError as `parse` does."""
+        """Return the settings in these environment variables. Raises the same errors as `parse`."""
         given = (environment[name] for name in ENVIRONMENT_VARIABLES if name in environment)
         return cls.parse(next(given, ""))
 
@@ -91,7 +91,8 @@ class AllocatorSettings:
     def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
         """Return the settings in the `allocator_settings` of a memory snapshot.
 
-        Their text is that of the last call that set options; the separate fields also have earlier options.
+        The option text holds only the options of the last call that set any. The separate fields also reflect earlier
+        calls, and take precedence.
         """
         values = vars(cls.parse(str(recorded.get("PYTORCH_CUDA_ALLOC_CONF", "")))).copy()
         if "max_split_size" in recorded:
@@ -104,7 +105,10 @@ class AllocatorSettings:
         return cls(**values)
 
     def for_snapshot(self) -> dict[str, Any]:
-        """Return the `allocator_settings` of a memory snapshot (THCPModule_memorySnapshot, cuda/Module.cpp)."""
+        """Return these settings as the `allocator_settings` of a memory snapshot.
+
+        Source: THCPModule_memorySnapshot, cuda/Module.cpp.
+        """
         return {
             "PYTORCH_CUDA_ALLOC_CONF": self.text,
             # PyTorch casts SIZE_MAX to a signed integer.
@@ -121,7 +125,10 @@ class AllocatorSettings:
         }
 
     def block_bytes(self, requested_bytes: int) -> int:
-        """Return the block size of a request: a multiple of 512 bytes, or a step between powers of two (round_size)."""
+        """Return the block size for a request (round_size).
+
+        The size is a multiple of 512 bytes or, with `roundup_power2_divisions`, a step between two powers of two.
+        """
         floor_bits = requested_bytes.bit_length() - 1
         interval = min(max(floor_bits - _FIRST_INTERVAL_BITS, 0), _INTERVALS - 1)
         divisions = self.roundup_power2_divisions[interval]
@@ -131,7 +138,7 @@ class AllocatorSettings:
         return (requested_bytes + multiple - 1) // multiple * multiple
 
     def segment_bytes(self, block_bytes: int) -> int:
-        """Return the size of a new segment for a block that no cached block can serve (get_allocation_size)."""
+        """Return the size of the new segment for a block of `block_bytes` (get_allocation_size)."""
         if block_bytes <= SMALL_BYTES:
             return SMALL_SEGMENT_BYTES
         if block_bytes < MIN_LARGE_BYTES:
@@ -147,7 +154,7 @@ _OPTION = re.compile(r"(?P<name>[^:,\[\]]+):(?P<value>\[[^\[\]]*\]|[^:,\[\]]+)(?
 
 
 def _options(text: str) -> Iterator[tuple[str, str]]:
-    """Yield names and values; like PyTorch's tokenizer, ignore white space and a trailing comma."""
+    """Yield (name, value) of each option; like PyTorch's tokenizer, ignore white space and a trailing comma."""
     packed = "".join(text.split())
     position = 0
     while position < len(packed):
@@ -263,12 +270,12 @@ def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
 
 
 def _accept_flag(name: str, text: str, values: dict[str, Any]) -> None:
-    """Accept options of pinned host memory, locks and graph capture, which do not affect simulated device memory."""
+    """Check a flag that does not affect simulated device memory: for pinned host memory, locks or graph capture."""
     _flag(name, text)
 
 
 def _accept_number(name: str, text: str, values: dict[str, Any]) -> None:
-    """Accept sizes and numbers for pinned host memory, which do not affect device memory."""
+    """Check a size or number for pinned host memory, which does not affect device memory."""
     _whole(name, text)
 
 

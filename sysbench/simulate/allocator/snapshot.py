@@ -17,7 +17,7 @@ _DEFAULT_POOL = (0, 0)
 
 
 class Annotation(NamedTuple):
-    """The start or end of a named phase, and the number of events before it."""
+    """Start or end of a named phase, and the number of events before it."""
 
     events: int
     name: str
@@ -30,9 +30,10 @@ def build_snapshot(
     annotations: Iterable[Annotation],
     settings: AllocatorSettings,
 ) -> dict[str, Any]:
-    """Build the whole snapshot from dict, list, tuple, str, int, float and bool, except for the caller's frames.
+    """Build a snapshot from an allocator's blocks, events and annotations.
 
-    `blocks` has all free and used blocks, in any order.
+    The snapshot contains only dict, list, tuple, str, int, float and bool, except for the caller's frames. `blocks` are
+    all free and used blocks, in any order.
     """
     heads = (block for block in blocks if block.previous is None or not block.previous.mapped)
     return {
@@ -47,7 +48,7 @@ def build_snapshot(
 
 
 def _segment(head: Block) -> dict[str, Any]:
-    """Return a segment, or one contiguous mapped range of an expandable segment, given its first block."""
+    """Return the entry of a segment, or of a mapped range of an expandable segment, given its first block."""
     chain = [head]
     while (following := chain[-1].next) is not None and following.mapped:
         chain.append(following)

@@ -431,6 +431,13 @@ def test_no_color_means_no_colour(sweep: list[Event]) -> None:
     assert written(terminal()) == ""
 
 
+def test_the_dashboard_has_the_plan_of_the_run_above_it_from_the_beginning(sweep: list[Event]) -> None:
+    console = terminal()
+    with Dashboard(console, picture=TIME, above="4 context lengths; choose with --ctx") as dashboard:
+        dashboard.show(sweep[0])
+    assert "4 context lengths; choose with --ctx" in written(console)
+
+
 # Where there is no terminal
 
 

@@ -145,9 +145,9 @@ class _Shape:
 
     @property
     def ceiling_share(self) -> float | None:
-        """Return the bus bandwidth as a share of the fastest all-reduce's.
+        """Return the bus bandwidth as a share of the bus bandwidth of the fastest all-reduce.
 
-        None if that is unknown, if the group lacks ranks, or if the share is not credible.
+        None if either is unknown, if the group lacks ranks, or if the share is not credible.
         """
         link, rate = self.of.link, self.bus_bytes_per_s
         if link is None or rate is None or self.row.group_size != len(self.of.summary.ranks):
@@ -157,7 +157,7 @@ class _Shape:
 
 
 HIGHEST_SHARE: Final = 1.1
-"""Highest credible share of a ceiling. Noise, and message sizes between the measured ones, account for the excess."""
+"""Highest credible share of a ceiling. Noise, and message sizes between the measured ones, can cause an excess."""
 
 
 def _ceilings(profiles: Profiles) -> list[str]:
