@@ -23,16 +23,16 @@ def main() -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.default_int_handler)  # until the next import is complete
-        from sysbench.engine.interrupts import STOPPING, taken_over
+        from sysbench.engine.interrupts import STOP_SIGNALS, handle_stop_signals
 
-        with taken_over() as interrupts:
+        with handle_stop_signals() as interrupts:
             try:
                 _run()
             except SystemExit as end:
                 code = end.code
             finally:
-                interrupted_by = interrupts.gave_up
-                for number in STOPPING:  # all results are saved; the interpreter would exit with a traceback
+                interrupted_by = interrupts.interrupting_signal
+                for number in STOP_SIGNALS:  # all results are saved; the interpreter would exit with a traceback
                     signal.signal(number, signal.SIG_IGN)
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -66,9 +66,9 @@ def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
     if not measures(words) or started_as_rank(os.environ):
         return nullcontext()
     from sysbench.engine.launchers import PlainLauncher
-    from sysbench.engine.process import launched_ahead
+    from sysbench.engine.process import prelaunched
 
-    return launched_ahead(PlainLauncher())
+    return prelaunched(PlainLauncher())
 
 
 def measures(words: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ import typer
 import sysbench
 from sysbench import stderr
 from sysbench.command import commands, runnable
-from sysbench.engine.interrupts import given_up
+from sysbench.engine.interrupts import is_interrupted
 from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
 from sysbench.log.storage import reason
@@ -105,7 +105,7 @@ def _run(words: list[str]) -> int:
         return INTERRUPTED
     except Exception as error:
         # The single exit: every outcome becomes one line and an exit code.
-        if given_up():  # Python wraps a KeyboardInterrupt that arrives during the creation of a class
+        if is_interrupted():  # Python wraps a KeyboardInterrupt that arrives during the creation of a class
             return INTERRUPTED
         if "--debug" in words:
             raise

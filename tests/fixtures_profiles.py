@@ -9,7 +9,7 @@ from typing import Any
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.log.outcomes import Caution
-from sysbench.trace.kernels.names import classified, shortened
+from sysbench.trace.kernels.names import classify, short_name
 from sysbench.trace.summary import DeviceUse, KernelName, KernelTimeColumns, ProfileSource, ProfileSummary, Rate
 from tests.fixtures_timing import A100
 
@@ -108,9 +108,9 @@ def _summary(
         names=[
             KernelName(
                 name=name,
-                short=shortened(name),
-                kernel_class=classified(name) or "other",
-                placed=classified(name) is not None,
+                short=short_name(name),
+                kernel_class=classify(name) or "other",
+                placed=classify(name) is not None,
                 precision=None,
             )
             for name in names

@@ -13,7 +13,7 @@ from sysbench.log.events import DeviceInfo, MemoryForeseen
 from sysbench.log.outcomes import Outcome
 from sysbench.spec.run import RunOptions
 
-DOUBTFUL = (0.5, 1.5)
+UNCERTAIN_SHARES = (0.5, 1.5)
 """Limits of the predicted memory as a share of the free memory. Outside them, the memory formula decides. Between them,
 cells are simulated, because the formula does not include the allocator's rounding and fragmentation, or the copies that
 autocast keeps.
@@ -28,33 +28,33 @@ class Admission:
         self._free_bytes = free_bytes
         self._too_large: list[tuple[PlacedCell, str]] = []
         """Cells that do not fit, each with the reason."""
-        self._foreseen: dict[str, MemoryForeseen] = {}
+        self._simulations: dict[str, MemoryForeseen] = {}
         """Simulation results by cell key."""
 
     def remember_too_large(self, placed: PlacedCell) -> None:
         """Record that this cell ran out of memory."""
         self._too_large.append((placed, "ran out of memory"))
 
-    def remember_foreseen(self, placed: PlacedCell, foreseen: MemoryForeseen) -> None:
+    def remember_simulation(self, placed: PlacedCell, result: MemoryForeseen) -> None:
         """Record the simulation result of this cell."""
-        self._foreseen[placed.cell.key] = foreseen
-        if foreseen.fits is False:
+        self._simulations[placed.cell.key] = result
+        if result.fits is False:
             self._too_large.append((placed, "does not fit according to a simulation"))
 
-    def doubtful(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
+    def uncertain_cells(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
         """Yield the cells that must be simulated to decide whether they fit, each with the free memory in bytes.
 
-        Pass each simulation result to `remember_foreseen` before taking the next cell: if a cell does not fit, cells at
-        least as large are left out.
+        Pass each simulation result to `remember_simulation` before taking the next cell: if a cell does not fit, cells
+        at least as large are left out.
         """
         for placed in cells:
-            if not self._can_be_simulated(placed) or self._larger_than_one_that_failed(placed) is not None:
+            if not self._can_be_simulated(placed) or self._larger_than_failed_cell(placed) is not None:
                 continue
             free_bytes = self._free_bytes(placed.device)
             if free_bytes is None:
                 continue
             share = (placed.predicted_bytes or 0) / max(1, free_bytes)
-            if DOUBTFUL[0] <= share <= DOUBTFUL[1]:
+            if UNCERTAIN_SHARES[0] <= share <= UNCERTAIN_SHARES[1]:
                 yield placed, free_bytes
 
     def refusal(self, placed: PlacedCell) -> tuple[Outcome, str] | None:
@@ -64,8 +64,8 @@ class Admission:
             return "invalid", unavailable
         if placed.cell.simulated:
             return None  # the simulation uses no device memory, and itself reports what does not fit
-        why = self._larger_than_one_that_failed(placed) or self._does_not_fit(placed)
-        return ("skipped", why) if why is not None else None
+        reason = self._larger_than_failed_cell(placed) or self._exceeds_free_memory(placed)
+        return ("skipped", reason) if reason is not None else None
 
     def _can_be_simulated(self, placed: PlacedCell) -> bool:
         cell, device = placed.cell, placed.device
@@ -77,27 +77,31 @@ class Admission:
             and cell.unavailable(device.type) is None
         )
 
-    def _larger_than_one_that_failed(self, placed: PlacedCell) -> str | None:
+    def _larger_than_failed_cell(self, placed: PlacedCell) -> str | None:
         if self._options.no_skip:
             return None
-        for failed, how in self._too_large:
-            alike = placed.cell.extent and _kind(placed) == _kind(failed) and failed.cell.key != placed.cell.key
-            if alike and all(a >= b for a, b in zip(placed.cell.extent, failed.cell.extent, strict=True)):
-                return f"at least as large as {failed.cell.title}, which {how} (--no-skip runs it anyway)"
+        for failed, failure in self._too_large:
+            comparable = (
+                placed.cell.extent
+                and _comparison_key(placed) == _comparison_key(failed)
+                and failed.cell.key != placed.cell.key
+            )
+            if comparable and all(a >= b for a, b in zip(placed.cell.extent, failed.cell.extent, strict=True)):
+                return f"at least as large as {failed.cell.title}, which {failure} (--no-skip runs it anyway)"
         return None
 
-    def _does_not_fit(self, placed: PlacedCell) -> str | None:
+    def _exceeds_free_memory(self, placed: PlacedCell) -> str | None:
         if self._options.force or (placed.cell.worth_failing and placed.device.type == "cuda"):
             return None
         free_bytes = self._free_bytes(placed.device)
         needed_bytes = placed.predicted_bytes
         if free_bytes is None or needed_bytes is None:
             return None
-        foreseen = self._foreseen.get(placed.cell.key)
-        if foreseen is not None and foreseen.fits is not None:
-            lacking = f" ({units.size(foreseen.lacking_bytes)} short)" if foreseen.lacking_bytes else ""
-            why = f"simulated: {foreseen.detail}{lacking}; {units.size(foreseen.free_bytes)} are free"
-            return None if foreseen.fits else f"{why} (--force starts it anyway)"
+        simulation = self._simulations.get(placed.cell.key)
+        if simulation is not None and simulation.fits is not None:
+            shortfall = f" ({units.size(simulation.lacking_bytes)} short)" if simulation.lacking_bytes else ""
+            reason = f"simulated: {simulation.detail}{shortfall}; {units.size(simulation.free_bytes)} are free"
+            return None if simulation.fits else f"{reason} (--force starts it anyway)"
         if needed_bytes <= free_bytes:
             return None
         return (
@@ -105,6 +109,6 @@ class Admission:
         )
 
 
-def _kind(placed: PlacedCell) -> tuple[str, ...]:
+def _comparison_key(placed: PlacedCell) -> tuple[str, ...]:
     """Return all properties in which two cells must agree for their sizes to be comparable."""
     return (*placed.cell.likeness, placed.device.torch_name)

@@ -12,22 +12,22 @@ from typing import TypeVar
 
 from sysbench.engine import protocol
 from sysbench.engine.interrupts import Interrupts
-from sysbench.engine.process import GarbledError, WorkerGoneError
+from sysbench.engine.process import InvalidMessageError, WorkerGoneError
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Worker
 from sysbench.log.events import Event, OfRank, StepMeasured
 from sysbench.log.outcomes import Outcome
 from sysbench.spec.frozen import Frozen
 
-GOODBYE_S = 10.0
+EXIT_TIMEOUT_S = 10.0
 """Longest time that a worker may take to end after a request to exit, or after closing its connection."""
 
-START_S = 120.0
+START_TIMEOUT_S = 120.0
 """Minimum time limit for a worker to import torch and report, even if --timeout is shorter, which is for hanging cells.
 From a cold network disk, the import takes a minute or two.
 """
 
-REST_S = 0.1
+BATCH_INTERVAL_S = 0.1
 """Steps shorter than this are received in batches at this interval: waking the parent for each step would disturb the
 next one if the CPU is being measured.
 """
@@ -67,9 +67,9 @@ class Conversation:
         try:
             worker.send(command)
         except WorkerGoneError as error:
-            raise _gone() from error
+            raise _lost_worker() from error
 
-    def until(self, worker: Worker, *kinds: type[Answer], at_least_s: float = 0.0) -> Generator[Event, None, Answer]:
+    def wait_for(self, worker: Worker, *kinds: type[Answer], at_least_s: float = 0.0) -> Generator[Event, None, Answer]:
         """Yield all events up to and including the first event of these kinds, and return that event.
 
         Raises StoppedByUserError. Raises LostWorkerError if the worker ends, or is silent for longer than both
@@ -81,27 +81,27 @@ class Conversation:
             if isinstance(event, kinds):
                 return event
 
-    def until_the_end(self, worker: Worker) -> Iterator[Event]:
-        """Yield the worker's remaining events, until it disconnects or sends nothing for `GOODBYE_S`."""
+    def remaining_events(self, worker: Worker) -> Iterator[Event]:
+        """Yield the worker's remaining events, until it disconnects or sends nothing for `EXIT_TIMEOUT_S`."""
         while True:
             try:
-                event = yield from self._next_event(worker, GOODBYE_S)
+                event = yield from self._next_event(worker, EXIT_TIMEOUT_S)
             except LostWorkerError:
                 return
             yield event
 
-    def until_gone(self, worker: Worker) -> None:
+    def wait_for_exit(self, worker: Worker) -> None:
         """Wait up to --timeout for the end of a worker that has sent its last event; raises StoppedByUserError.
 
         A profiler that wraps the worker may need this time to write its report.
         """
         deadline_s = time.monotonic() + self._timeout_s
         while worker.alive and time.monotonic() < deadline_s:
-            self.heed_interrupts()
-            self._interrupts.sleep(REST_S)
+            self.check_interrupts()
+            self._interrupts.sleep(BATCH_INTERVAL_S)
             self._interrupts.drain()
 
-    def heed_interrupts(self) -> None:
+    def check_interrupts(self) -> None:
         """Raise StoppedByUserError if the user has asked to stop."""
         if self._interrupts.requested:
             raise StoppedByUserError
@@ -111,18 +111,18 @@ class Conversation:
         deadline_s = time.monotonic() + timeout_s
         while True:
             yield from self._readings_due()
-            self.heed_interrupts()
+            self.check_interrupts()
             if self._steps_are_fast and not worker.wait(self._interrupts.fileno(), 0):
-                self._interrupts.sleep(REST_S)
+                self._interrupts.sleep(BATCH_INTERVAL_S)
             now_s = time.monotonic()
             patience_s = max(0.0, min(self._next_reading_s, deadline_s) - now_s)
             if worker.wait(self._interrupts.fileno(), patience_s):
-                event = _received(worker)
+                event = _receive(worker)
                 if event is not None:
-                    self._mind_the_pace(event)
+                    self._update_pace(event)
                     return event
             elif not worker.alive:
-                raise _gone()
+                raise _lost_worker()
             elif now_s >= deadline_s:
                 option = " (--timeout)" if timeout_s == self._timeout_s else ""
                 raise LostWorkerError("timeout", f"{worker.name} sent no message for {timeout_s:g} s{option}")
@@ -135,23 +135,23 @@ class Conversation:
             yield self._sampler.read(time.time())
             yield from self._sampler.failures()
 
-    def _mind_the_pace(self, event: Event) -> None:
+    def _update_pace(self, event: Event) -> None:
         if isinstance(event, OfRank):
             return  # rank 0 sets the pace
         self._steps_are_fast = False
         if isinstance(event, StepMeasured):
-            self._steps_are_fast = event.at_s - self._last_step_at_s < REST_S
+            self._steps_are_fast = event.at_s - self._last_step_at_s < BATCH_INTERVAL_S
             self._last_step_at_s = event.at_s
 
 
-def _received(worker: Worker) -> Event | None:
+def _receive(worker: Worker) -> Event | None:
     try:
         return worker.receive()
     except WorkerGoneError as error:
-        raise _gone() from error
-    except GarbledError as error:
+        raise _lost_worker() from error
+    except InvalidMessageError as error:
         raise LostWorkerError("crashed", f"{worker.name} sent an invalid event: {error}") from error
 
 
-def _gone() -> LostWorkerError:
-    return LostWorkerError("crashed", patience_s=GOODBYE_S)
+def _lost_worker() -> LostWorkerError:
+    return LostWorkerError("crashed", patience_s=EXIT_TIMEOUT_S)

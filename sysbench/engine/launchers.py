@@ -80,7 +80,7 @@ class NsysLauncher(PlainLauncher):
         """Write to `report`, which ends in .nsys-rep; raises UsageError if Nsight Systems is not installed."""
         super().__init__(
             (
-                nsys.program(),
+                nsys.nsys_path(),
                 "profile",
                 "--trace=cuda,nvtx",
                 "--sample=none",

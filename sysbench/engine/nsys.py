@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sysbench.errors import SysbenchError, UsageError
 
-INSTALL = (
+INSTALL_HINT = (
     "install Nsight Systems (https://developer.nvidia.com/nsight-systems; it is part of the CUDA toolkit, and "
     "Debian and Ubuntu package it as nsight-systems) and put nsys on the PATH, or use --with torch"
 )
@@ -18,15 +18,15 @@ INSTALL = (
 _IMPORTER = Path("host-linux-x64") / "QdstrmImporter"
 
 
-def program() -> str:
+def nsys_path() -> str:
     """Return the path of nsys; raises UsageError, with instructions for installing nsys, if it is not found."""
     found = shutil.which("nsys")
     if found is None:
-        raise UsageError(f"--with nsys: nsys not found on PATH. To get it, {INSTALL}")
+        raise UsageError(f"--with nsys: nsys not found on PATH. To get it, {INSTALL_HINT}")
     return found
 
 
-def complete(report: Path) -> None:
+def convert_raw_stream(report: Path) -> None:
     """Convert the raw stream to `report` (.nsys-rep) if `nsys profile` left only the stream.
 
     This happens with Debian's package, whose nsys does not find its importer. Raises SysbenchError if the conversion
@@ -35,11 +35,11 @@ def complete(report: Path) -> None:
     stream = report.with_suffix(".qdstrm")
     if report.is_file() or not stream.is_file():
         return
-    importer = next((each for each in _importers(Path(program())) if each.is_file()), None)
+    importer = next((each for each in _importers(Path(nsys_path())) if each.is_file()), None)
     if importer is None:
         raise SysbenchError(f"nsys left {stream.name}, but {_IMPORTER.name}, which turns it into a report, is missing")
     libraries = os.pathsep.join(filter(None, [str(importer.parent), os.environ.get("LD_LIBRARY_PATH")]))
-    done = subprocess.run(
+    result = subprocess.run(
         [importer, "-i", stream, "-o", report],
         env={**os.environ, "LD_LIBRARY_PATH": libraries},
         stdin=subprocess.DEVNULL,
@@ -49,9 +49,9 @@ def complete(report: Path) -> None:
         check=False,
     )
     if not report.is_file():
-        said = (done.stderr or done.stdout).strip().splitlines()
+        lines = (result.stderr or result.stdout).strip().splitlines()
         raise SysbenchError(
-            f"{importer.name} made no report of {stream.name}: {said[-1] if said else 'no reason given'}"
+            f"{importer.name} made no report of {stream.name}: {lines[-1] if lines else 'no reason given'}"
         )
     stream.unlink()
 

@@ -33,22 +33,25 @@ def refuse_impossible(cells: Sequence[RunCell]) -> None:
         _refuse(cell, kinds.get(cell.device.partition(":")[0]))
 
 
-def place(cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started: int | None = None) -> list[PlacedCell]:
+def place(
+    cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started_ranks: int | None = None
+) -> list[PlacedCell]:
     """Assign a device to every cell; raises UsageError if the device does not exist, or the cell cannot run on it.
 
-    `started` is the number of ranks that torchrun or srun has started, each with its own device; None without them.
+    `started_ranks` is the number of ranks that torchrun or srun has started, each with its own device; None without
+    them.
     """
-    placed = [PlacedCell(index, cell, resolve(cell.device, devices)) for index, cell in enumerate(cells)]
+    placed = [PlacedCell(index, cell, resolve_device(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
         _refuse(each.cell, each.device.type)
-        if started is None:
+        if started_ranks is None:
             _refuse_too_many_ranks(each, devices)
-        elif each.cell.workers > started:
-            raise UsageError(f"--ranks {each.cell.workers} needs that many processes, but {started} were started")
+        elif each.cell.workers > started_ranks:
+            raise UsageError(f"--ranks {each.cell.workers} needs that many processes, but {started_ranks} were started")
     return placed
 
 
-def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
+def resolve_device(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
     """Return the device named `auto`, `cuda`, `cuda:1`, `mps` or `cpu`.
 
     Raises UsageError, listing the devices, if there is no such device.
@@ -58,11 +61,11 @@ def resolve(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
     for device in devices:
         if name in (device.type, device.torch_name):
             return device
-    there = ", ".join(f"{device.torch_name} ({device.name})" for device in devices)
-    raise UsageError(f"--device {name}: no such device on this machine; available: {there or 'none'}")
+    available = ", ".join(f"{device.torch_name} ({device.name})" for device in devices)
+    raise UsageError(f"--device {name}: no such device on this machine; available: {available or 'none'}")
 
 
-def device_of(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo:
+def device_of_rank(rank: int, first: DeviceInfo, devices: Sequence[DeviceInfo]) -> DeviceInfo:
     """Return the device of a rank: the GPU `rank` places after the first one, or the CPU, which all ranks share."""
     if first.type != "cuda" or rank == 0:
         return first
@@ -74,11 +77,11 @@ def _refuse_too_many_ranks(placed: PlacedCell, devices: Sequence[DeviceInfo]) ->
     first, ranks = placed.device, placed.cell.workers
     if ranks == 1 or first.type == "cpu":
         return
-    here = sum(each.type == first.type and each.index >= first.index for each in devices)
-    if ranks > here:
-        counted = "is 1 device" if here == 1 else f"are {here} devices"
+    available = sum(each.type == first.type and each.index >= first.index for each in devices)
+    if ranks > available:
+        wording = "is 1 device" if available == 1 else f"are {available} devices"
         raise UsageError(
-            f"--ranks {ranks} needs a device for each rank, but from {first.torch_name} on there {counted}. Use "
+            f"--ranks {ranks} needs a device for each rank, but from {first.torch_name} on there {wording}. Use "
             "--device cpu for ranks on the CPU; memory --simulate needs no device"
         )
 

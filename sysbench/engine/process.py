@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 """Polling interval for the end of a process, on systems that cannot report it."""
 
-TERMINATION_S = 2.0
+TERMINATION_TIMEOUT_S = 2.0
 """Time that a process has to react to SIGTERM before SIGKILL."""
 
-DEATH_S = 10.0
+KILL_TIMEOUT_S = 10.0
 """Longest wait for the end of a killed process: one that hangs in a driver may never end, but the run must."""
 
 TAIL_BYTES = 4096
 """Number of bytes that are kept from the end of a worker's output."""
 
-_LONGEST_DIRECTORY = 80
+_MAX_DIRECTORY_BYTES = 80
 """Longest temporary directory for a socket, whose path is limited to 104 characters on macOS and 108 on Linux."""
 
 
@@ -50,17 +50,17 @@ class WorkerGoneError(Exception):
     """The worker has closed its end of the connection; nothing more will arrive."""
 
 
-class GarbledError(Exception):
+class InvalidMessageError(Exception):
     """The worker sent something that is not an event."""
 
 
-_ahead: list[WorkerProcess] = []
+_idle_workers: list[WorkerProcess] = []
 """Workers that were launched ahead or set aside, and are not in use yet."""
 
 
 @contextmanager
-def launched_ahead(launcher: Launcher) -> Iterator[None]:
-    """Launch a worker early, for the first call of `launched` in this context with the same command line.
+def prelaunched(launcher: Launcher) -> Iterator[None]:
+    """Launch a worker early, for the first call of `get_worker` in this context with the same command line.
 
     The worker imports torch while this process determines what to measure. An unused worker ends with the context. A
     failure to launch raises nothing here, because the call that needs a worker will report the failure.
@@ -68,31 +68,31 @@ def launched_ahead(launcher: Launcher) -> Iterator[None]:
     try:
         # A signal must not interrupt this: a process that is not in the list yet would never be ended.
         with suppress(SysbenchError), catch_interrupts() as interrupts:
-            _ahead.append(WorkerProcess(launcher))
+            _idle_workers.append(WorkerProcess(launcher))
         if interrupts.requested:
             raise KeyboardInterrupt
         yield
     finally:
-        while _ahead:
-            _ahead.pop().close(patience_s=0)
+        while _idle_workers:
+            _idle_workers.pop().close(patience_s=0)
 
 
-def launched(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
+def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
     """Return the worker that was launched ahead with this launcher, or a new one; raises SysbenchError.
 
     A worker that has simulated is returned only to a run that `simulates`, and ends otherwise.
     """
-    if _ahead and _ahead[0].command == launcher.command():
-        worker = _ahead.pop()
+    if _idle_workers and _idle_workers[0].command == launcher.command():
+        worker = _idle_workers.pop()
         if simulates or not worker.has_simulated:
             return worker
         worker.close(patience_s=0)
     return WorkerProcess(launcher)
 
 
-def set_aside(worker: WorkerProcess) -> None:
-    """Keep a worker for the next call of `launched`; `launched_ahead` ends it if there is no such call."""
-    _ahead.append(worker)
+def keep_for_reuse(worker: WorkerProcess) -> None:
+    """Keep a worker for the next call of `get_worker`; `prelaunched` ends it if there is no such call."""
+    _idle_workers.append(worker)
 
 
 class WorkerProcess:
@@ -110,14 +110,14 @@ class WorkerProcess:
         self._connection: Connection | None = None
         with ExitStack() as resources:
             # The worker connects through a socket in a private directory, which is removed as soon as it has connected.
-            self._doorway = resources.enter_context(ExitStack())
+            self._socket_resources = resources.enter_context(ExitStack())
             try:
-                address, self._listener = _listen(self._doorway)
+                address, self._listener = _listen(self._socket_resources)
                 self._output = resources.enter_context(tempfile.TemporaryFile())
             except OSError as error:
                 raise SysbenchError(f"cannot make temporary files for a worker: {reason(error)}") from error
             self._process = self._launch(launcher.environment(), address)
-            self.sentinel = _sentinel(self._process.pid, resources)
+            self.sentinel = _open_sentinel(self._process.pid, resources)
             """Descriptor that is readable when the process has ended; None on systems without such a descriptor."""
             self._resources = resources.pop_all()
         self.source = self._listener.fileno()
@@ -128,19 +128,19 @@ class WorkerProcess:
                 self._poll.register(descriptor, select.POLLIN)
 
     def _launch(self, environment: dict[str, str], address: Path) -> subprocess.Popen[bytes]:
-        meeting_point = {meeting.ADDRESS_VARIABLE: str(address), meeting.KEY_VARIABLE: self._key.hex()}
+        connection_variables = {meeting.ADDRESS_VARIABLE: str(address), meeting.KEY_VARIABLE: self._key.hex()}
         try:
             return subprocess.Popen(
                 self.command,
-                env={**environment, **meeting_point},
+                env={**environment, **connection_variables},
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
                 start_new_session=True,
             )
         except OSError as error:
-            why = "program not found" if isinstance(error, FileNotFoundError) else reason(error)
-            raise SysbenchError(f"cannot start {self.command[0]}: {why}") from error
+            cause = "program not found" if isinstance(error, FileNotFoundError) else reason(error)
+            raise SysbenchError(f"cannot start {self.command[0]}: {cause}") from error
 
     ranks = 1
     """Number of workers that this object represents."""
@@ -186,7 +186,7 @@ class WorkerProcess:
     def receive(self) -> Event | None:
         """Return the received event; None if the worker has just connected.
 
-        Raises WorkerGoneError at the end of the connection and GarbledError for anything that is not an event.
+        Raises WorkerGoneError at the end of the connection and InvalidMessageError for anything that is not an event.
         """
 
         from sysbench.engine.protocol import MESSAGE_LIMIT_BYTES
@@ -200,11 +200,11 @@ class WorkerProcess:
         except (EOFError, ConnectionError) as error:
             raise WorkerGoneError from error
         except OSError as error:
-            raise GarbledError("a message that is too long") from error
+            raise InvalidMessageError("a message that is too long") from error
         try:
             event = decode(message)
         except ValueError as error:
-            raise GarbledError(repr(message[:60])) from error
+            raise InvalidMessageError(repr(message[:60])) from error
         if type(event) is WorkerReady:
             self.ready = event
         return event
@@ -237,11 +237,11 @@ class WorkerProcess:
         """End the process like `end`, but return the exit code (negative for a signal) and the tail of the output."""
         if not self._ended(patience_s):
             self._signal(signal.SIGTERM)
-            self._ended(TERMINATION_S)
+            self._ended(TERMINATION_TIMEOUT_S)
         # Kill the whole process group, including compilers that the worker may have started. Until the process is
         # reaped below, its id, and with it the id of the group, cannot be reused.
         self._signal(signal.SIGKILL)
-        self._ended(DEATH_S)
+        self._ended(KILL_TIMEOUT_S)
         code = self._process.poll()
         output_bytes = os.fstat(self._output.fileno()).st_size
         tail = os.pread(self._output.fileno(), TAIL_BYTES, max(0, output_bytes - TAIL_BYTES))
@@ -264,7 +264,7 @@ class WorkerProcess:
             connection.close()
             return
         self._poll.unregister(self.source)
-        self._doorway.close()
+        self._socket_resources.close()
         self._connection, self.source = connection, connection.fileno()
         self._poll.register(self.source, select.POLLIN)
 
@@ -282,18 +282,18 @@ class WorkerProcess:
             os.killpg(self.pid, number)
 
 
-def _listen(doorway: ExitStack) -> tuple[Path, socket.socket]:
+def _listen(resources: ExitStack) -> tuple[Path, socket.socket]:
     """Create a listening socket at a path that only this user can access."""
-    short = len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_DIRECTORY
+    short = len(os.fsencode(tempfile.gettempdir())) <= _MAX_DIRECTORY_BYTES
     directory = tempfile.TemporaryDirectory(prefix="sysbench-", dir=None if short else "/tmp")
-    address = Path(doorway.enter_context(directory)) / "engine"
-    listener = doorway.enter_context(socket.socket(socket.AF_UNIX))
+    address = Path(resources.enter_context(directory)) / "engine"
+    listener = resources.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(str(address))
     listener.listen(1)
     return address, listener
 
 
-def _sentinel(pid: int, resources: ExitStack) -> int | None:
+def _open_sentinel(pid: int, resources: ExitStack) -> int | None:
     """Return a descriptor that becomes readable when the process ends, without reaping it; None if unsupported."""
     if sys.platform != "linux":
         return None

@@ -15,7 +15,7 @@ Reader = Callable[[PlacedCell, Path], Iterator[Event]]
 """
 
 
-def _as_it_is(placed: PlacedCell, artifact: Path) -> Iterator[Event]:
+def _read_nothing(placed: PlacedCell, artifact: Path) -> Iterator[Event]:
     return iter(())
 
 
@@ -29,5 +29,5 @@ class Provisions:
     """
     launchers: Mapping[str, Launcher] = field(default_factory=dict)
     """Launcher of the cell's worker, if not the default launcher."""
-    read: Reader = _as_it_is
+    read: Reader = _read_nothing
     """Reads each artifact as soon as it is complete; with a wrapping launcher, that is after the worker has ended."""

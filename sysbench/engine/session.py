@@ -58,11 +58,11 @@ def run(
         refuse_unwritable(Path(options.json_path))
     sampler = sampler or system_sampler()
     if options.resume is not None:
-        log, earlier = _continued(options.resume, spec)
+        log, earlier = _reopen_log(options.resume, spec)
         kept = sum(earlier.keeps(cell) for cell in cells)
         opening: RunStarted | RunResumed = RunResumed(at_s=time.time(), keep=kept)
     else:
-        opening = _beginning(spec, len(cells), sampler.driver)
+        opening = _run_started(spec, len(cells), sampler.driver)
         log, earlier = Log.create(options.out, spec.kind, options.log_name), None
     return Session(
         log, opening, spec, cells, earlier, options, launcher or PlainLauncher(), sampler, provisions or Provisions()
@@ -133,46 +133,46 @@ class Session:
         status: RunStatus = "complete"
         failure: SysbenchError | None = None
         with self._log, closing(self._sampler), catch_interrupts() as interrupts:
-            opening = self._written(self._opening)
-            crew: Supervisor | Elsewhere | None = None
+            opening = self._write(self._opening)
+            executor: Supervisor | Elsewhere | None = None
             try:
                 yield opening
-                wanted = [(index, cell) for index, cell in enumerate(self._cells) if self._is_wanted(cell)]
-                if wanted and (self._options.on or self._options.parallel):
+                pending = [(index, cell) for index, cell in enumerate(self._cells) if self._is_pending(cell)]
+                if pending and (self._options.on or self._options.parallel):
                     from sysbench.engine.elsewhere.crew import Elsewhere  # few runs need it
                     from sysbench.engine.elsewhere.pools import pool_of
 
-                    crew = Elsewhere(pool_of(self._options), interrupts, self._spec, self._options)
-                    events = crew.run(wanted)
-                elif wanted:
-                    crew = self._supervisor(interrupts, all(cell.simulated for _, cell in wanted))
-                    events = crew.run(self._place)
+                    executor = Elsewhere(pool_of(self._options), interrupts, self._spec, self._options)
+                    events = executor.run(pending)
+                elif pending:
+                    executor = self._supervisor(interrupts, all(cell.simulated for _, cell in pending))
+                    events = executor.run(self._place)
                 else:
                     events = iter(())
                 for event in events:
-                    yield self._written(event)
+                    yield self._write(event)
             except StoppedByUserError:
                 status = "interrupted"
             except UsageError:
-                _stop(crew)
+                _stop(executor)
                 self._log.withdraw()
                 raise
             except OutputError as error:
-                _stop(crew)
+                _stop(executor)
                 raise OutputError(f"{error}. The run was stopped; the log has all earlier events") from error
             except SysbenchError as error:
                 # A rank that its user has stopped may be missed first.
                 status, failure = ("interrupted", None) if interrupts.requested else ("failed", error)
             except BaseException as error:
                 # Abandoned in the middle: by the caller, by a third Ctrl-C, or because of a bug.
-                given_up = isinstance(error, GeneratorExit | KeyboardInterrupt)
-                self._finish(crew, "interrupted" if given_up else "failed")
+                abandoned = isinstance(error, GeneratorExit | KeyboardInterrupt)
+                self._finish(executor, "interrupted" if abandoned else "failed")
                 raise
-            yield from self._finish(crew, status)
+            yield from self._finish(executor, status)
         if failure is not None:
             raise failure
 
-    def _written(self, event: Event) -> Event:
+    def _write(self, event: Event) -> Event:
         self._log.append(event)
         if isinstance(event, CellStarted):
             self._open_cell = event.cell
@@ -193,15 +193,15 @@ class Session:
             simulates_in_sequence=simulates and self._options.overall is not None,
         )
 
-    def _finish(self, crew: Supervisor | Elsewhere | None, status: RunStatus) -> list[Event]:
+    def _finish(self, executor: Supervisor | Elsewhere | None, status: RunStatus) -> list[Event]:
         """End the worker, complete the log, and return the last events, which are already in the log."""
-        last_words: list[Event] = [*_stop(crew)]
+        final_events: list[Event] = [*_stop(executor)]
         if self._open_cell is not None:
-            last_words.append(CellFinished(at_s=time.time(), cell=self._open_cell, outcome="interrupted"))
-        last_words.append(RunFinished(at_s=time.time(), status=status))
-        return [self._written(event) for event in last_words]
+            final_events.append(CellFinished(at_s=time.time(), cell=self._open_cell, outcome="interrupted"))
+        final_events.append(RunFinished(at_s=time.time(), status=status))
+        return [self._write(event) for event in final_events]
 
-    def _is_wanted(self, cell: RunCell) -> bool:
+    def _is_pending(self, cell: RunCell) -> bool:
         return self._earlier is None or not self._earlier.keeps(cell)
 
     def _place(self, ready: WorkerReady) -> list[PlacedCell]:
@@ -213,11 +213,11 @@ class Session:
             for each in placed:
                 if self._earlier.outcome(each.cell) == "oom":
                     self._admission.remember_too_large(each)
-        return [each for each in placed if self._is_wanted(each.cell)]
+        return [each for each in placed if self._is_pending(each.cell)]
 
 
-def _stop(crew: Supervisor | Elsewhere | None) -> Sequence[Event]:
-    return [] if crew is None else crew.stop()
+def _stop(executor: Supervisor | Elsewhere | None) -> Sequence[Event]:
+    return [] if executor is None else executor.stop()
 
 
 def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions: Provisions | None) -> None:
@@ -239,7 +239,7 @@ def _refuse_elsewhere(cells: Sequence[RunCell], options: RunOptions, provisions:
         )
 
 
-def _beginning(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
+def _run_started(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
     return RunStarted(
         at_s=time.time(),
         kind=spec.kind,
@@ -252,7 +252,7 @@ def _beginning(spec: RunSpec, cells: int, driver: str | None) -> RunStarted:
     )
 
 
-def _continued(path: Path, spec: RunSpec) -> tuple[Log, EarlierRun]:
+def _reopen_log(path: Path, spec: RunSpec) -> tuple[Log, EarlierRun]:
     """Reopen a log to continue it; return the log and the earlier run.
 
     The log is locked before it is read, and changed only if spec and code match.

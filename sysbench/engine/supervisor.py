@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING
 
 from sysbench.engine import protocol
 from sysbench.engine.admission import Admission
-from sysbench.engine.conversation import GOODBYE_S, START_S, Conversation, LostWorkerError, StoppedByUserError
+from sysbench.engine.conversation import (
+    EXIT_TIMEOUT_S,
+    START_TIMEOUT_S,
+    Conversation,
+    LostWorkerError,
+    StoppedByUserError,
+)
 from sysbench.engine.interrupts import Interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.engine.plan import PlacedCell
-from sysbench.engine.process import WorkerProcess, launched, set_aside
+from sysbench.engine.process import WorkerProcess, get_worker, keep_for_reuse
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.sensors.sampler import Sampler
 from sysbench.engine.team import Team, Worker
@@ -39,7 +45,7 @@ from sysbench.spec.model import Precision
 if TYPE_CHECKING:
     from sysbench.engine.nodes.links import Links
 
-HARMLESS: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
+REUSABLE_OUTCOMES: frozenset[Outcome] = frozenset({"ok", "invalid", "skipped"})
 """Outcomes after which a worker can be reused."""
 
 Placement = Callable[[WorkerReady], Sequence[PlacedCell]]
@@ -79,7 +85,7 @@ class Supervisor:
         self._timeout_s = timeout_s
         self._conversation = Conversation(sampler, interrupts, timeout_s)
         self._worker: Worker | None = None
-        self._wants_ceilings = ceilings
+        self._measures_ceilings = ceilings
         self._ceilings: set[tuple[str, str, int | None]] = set()
 
     def run(self, placement: Placement) -> Iterator[Event]:
@@ -90,15 +96,15 @@ class Supervisor:
         """
         _, ready = yield from self._start_worker(self._launcher)
         cells = placement(ready)
-        yield from self._look_ahead(cells)
+        yield from self._simulate_uncertain_cells(cells)
         for placed in cells:
-            self._conversation.heed_interrupts()
+            self._conversation.check_interrupts()
             refusal = self._admission.refusal(placed)
             if refusal is not None:
                 yield _finished(placed.cell, *refusal)
             else:
-                yield from self._attend(placed)
-        yield from self._say_goodbye()
+                yield from self._run_cell(placed)
+        yield from self._shut_down_worker()
 
     def devices(self) -> Sequence[DeviceInfo]:
         """Return the devices that a worker reports, and set the worker aside for the first run; raises like `run`."""
@@ -106,21 +112,21 @@ class Supervisor:
             worker = self._worker
             if isinstance(event, WorkerReady) and isinstance(worker, WorkerProcess):
                 self._worker = None
-                set_aside(worker)
+                keep_for_reuse(worker)
                 return event.devices
         raise AssertionError("a worker becomes ready, or that raises")
 
     def stop(self) -> list[WorkerExited]:
         """End the worker at once, if there is one, and return how it ended."""
-        return [self._dismiss(self._worker)] if self._worker is not None else []
+        return [self._end_worker(self._worker)] if self._worker is not None else []
 
-    def _attend(self, placed: PlacedCell) -> Iterator[Event]:
+    def _run_cell(self, placed: PlacedCell) -> Iterator[Event]:
         """Measure an admitted cell, after the measurements it requires, and replace the worker if necessary."""
-        if self._wants_ceilings and placed.cell.against_ceiling is not None:
+        if self._measures_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
-        first = placed.cell.timed_first
-        if first is not None:
-            timed = yield from self._measure(replace(placed, cell=first))
+        timed_cell = placed.cell.timed_first
+        if timed_cell is not None:
+            timed = yield from self._measure(replace(placed, cell=timed_cell))
             yield from self._replace_worker()
             if timed.outcome != "ok":
                 if timed.outcome == "oom":
@@ -133,25 +139,25 @@ class Supervisor:
         if finished.outcome == "oom":
             self._admission.remember_too_large(placed)
         # The other ranks may still wait for one that has failed, however harmless that was to its process.
-        broken = finished.outcome != "ok" if placed.cell.workers > 1 else finished.outcome not in HARMLESS
-        if broken or placed.cell.needs_fresh_worker:
+        unusable = finished.outcome != "ok" if placed.cell.workers > 1 else finished.outcome not in REUSABLE_OUTCOMES
+        if unusable or placed.cell.needs_fresh_worker:
             yield from self._replace_worker()
 
-    def _look_ahead(self, cells: Sequence[PlacedCell]) -> Iterator[Event]:
+    def _simulate_uncertain_cells(self, cells: Sequence[PlacedCell]) -> Iterator[Event]:
         """Simulate the cells that may not fit, in a worker that measures nothing."""
-        asked = False
-        for placed, free_bytes in self._admission.doubtful(cells):
-            self._conversation.heed_interrupts()
+        simulated = False
+        for placed, free_bytes in self._admission.uncertain_cells(cells):
+            self._conversation.check_interrupts()
             worker = yield from self._ensure_worker(self._launcher)
             try:
-                question = protocol.Foresee(cell=placed.cell, device=placed.device, free_bytes=free_bytes)
-                self._conversation.ask(worker, question)
-                answer = yield from self._conversation.until(worker, MemoryForeseen)
-                self._admission.remember_foreseen(placed, answer)
+                request = protocol.Foresee(cell=placed.cell, device=placed.device, free_bytes=free_bytes)
+                self._conversation.ask(worker, request)
+                result = yield from self._conversation.wait_for(worker, MemoryForeseen)
+                self._admission.remember_simulation(placed, result)
             except LostWorkerError as lost:
-                yield self._dismiss(worker, lost.patience_s)
-            asked = True
-        if asked:
+                yield self._end_worker(worker, lost.patience_s)
+            simulated = True
+        if simulated:
             yield from self._replace_worker()
 
     def _measure(self, placed: PlacedCell) -> Generator[Event, None, CellFinished]:
@@ -173,29 +179,31 @@ class Supervisor:
         artifact = self._provisions.artifacts.get(placed.cell.key)
         try:
             self._conversation.ask(worker, protocol.Measure(cell=placed.cell, device=placed.device, artifact=artifact))
-            finished = yield from _all_but_the_last(self._conversation.until(worker, CellFinished))
+            finished = yield from _events_before_finish(self._conversation.wait_for(worker, CellFinished))
             if artifact is not None and finished.outcome == "ok":
                 finished = yield from self._read(placed, artifact, finished)
         except LostWorkerError as lost:
-            exited = self._dismiss(worker, lost.patience_s)
-            finished = _finished(placed.cell, lost.outcome, lost.detail or _epitaph(exited))
+            exited = self._end_worker(worker, lost.patience_s)
+            finished = _finished(placed.cell, lost.outcome, lost.detail or _describe_exit(exited))
             yield exited
-            self._conversation.heed_interrupts()  # the user may have stopped the lost rank
+            self._conversation.check_interrupts()  # the user may have stopped the lost rank
         yield finished
         return finished
 
     def _read(self, placed: PlacedCell, artifact: Path, finished: CellFinished) -> Generator[Event, None, CellFinished]:
         """Read the cell's artifact once the artifact is complete; the cell fails if reading fails."""
-        said = None
+        stderr_tail = None
         if self._launched_by.wraps:
-            for event in self._say_goodbye():
-                said = event.stderr_tail if isinstance(event, WorkerExited) else said
+            for event in self._shut_down_worker():
+                stderr_tail = event.stderr_tail if isinstance(event, WorkerExited) else stderr_tail
                 yield event
-            self._conversation.heed_interrupts()
+            self._conversation.check_interrupts()
         try:
             yield from self._provisions.read(placed, artifact)
         except SysbenchError as error:
-            return _finished(placed.cell, "crashed", f"{error}; {said.splitlines()[-1]}" if said else str(error))
+            return _finished(
+                placed.cell, "crashed", f"{error}; {stderr_tail.splitlines()[-1]}" if stderr_tail else str(error)
+            )
         return finished
 
     def _measure_ceiling(self, placed: PlacedCell, precision: Precision) -> Iterator[Event]:
@@ -207,12 +215,12 @@ class Supervisor:
         worker = yield from self._ensure_worker(self._launcher)
         try:
             self._conversation.ask(worker, protocol.MeasureCeiling(device=device, precision=precision, threads=threads))
-            answer = yield from self._conversation.until(worker, CeilingMeasured, CeilingFailed)
+            answer = yield from self._conversation.wait_for(worker, CeilingMeasured, CeilingFailed)
             if isinstance(answer, CeilingFailed):
                 yield from self._replace_worker()
         except LostWorkerError as lost:
-            exited = self._dismiss(worker, lost.patience_s)
-            detail = lost.detail or _epitaph(exited)
+            exited = self._end_worker(worker, lost.patience_s)
+            detail = lost.detail or _describe_exit(exited)
             yield exited
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
@@ -232,9 +240,9 @@ class Supervisor:
         return started
 
     def _start_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, tuple[Worker, WorkerReady]]:
-        self._conversation.heed_interrupts()
+        self._conversation.check_interrupts()
         self._launched_by = launcher
-        self._worker = worker = self._worker or launched(launcher, simulates=self._shares_worker)
+        self._worker = worker = self._worker or get_worker(launcher, simulates=self._shares_worker)
         if ranks > 1 and isinstance(worker, WorkerProcess):
             self._worker = worker = Team(worker, launcher, ranks, self._timeout_s, self._links)
         self._sampler.watch(*worker.pids)
@@ -243,43 +251,43 @@ class Supervisor:
             yield ready
             return worker, ready
         try:
-            ready = yield from self._conversation.until(worker, WorkerReady, at_least_s=START_S)
+            ready = yield from self._conversation.wait_for(worker, WorkerReady, at_least_s=START_TIMEOUT_S)
             return worker, ready
         except LostWorkerError as lost:
-            exited = self._dismiss(worker, lost.patience_s)
+            exited = self._end_worker(worker, lost.patience_s)
             yield exited
-            raise SysbenchError(f"no worker could be started: {lost.detail or _epitaph(exited)}") from lost
+            raise SysbenchError(f"no worker could be started: {lost.detail or _describe_exit(exited)}") from lost
 
     def _replace_worker(self) -> Iterator[Event]:
         """End the current worker, if any; the next cell starts a new one."""
         if self._worker is not None:
-            yield self._dismiss(self._worker)
+            yield self._end_worker(self._worker)
 
-    def _say_goodbye(self) -> Iterator[Event]:
+    def _shut_down_worker(self) -> Iterator[Event]:
         worker = self._worker
         if worker is None:
             return
         if self._shares_worker and isinstance(worker, WorkerProcess):
             worker.has_simulated, self._worker = True, None
             self._sampler.watch()
-            set_aside(worker)
+            keep_for_reuse(worker)
             return
         # Everything is measured: neither a worker that takes too long nor a Ctrl-C now makes the run incomplete.
         with suppress(LostWorkerError, StoppedByUserError):
             self._conversation.ask(worker, protocol.Exit(orderly=self._launched_by.wraps))
-            yield from self._conversation.until_the_end(worker)
+            yield from self._conversation.remaining_events(worker)
             if self._launched_by.wraps:
-                self._conversation.until_gone(worker)
-        yield self._dismiss(worker, 0 if self._interrupts.requested else GOODBYE_S)
+                self._conversation.wait_for_exit(worker)
+        yield self._end_worker(worker, 0 if self._interrupts.requested else EXIT_TIMEOUT_S)
 
-    def _dismiss(self, worker: Worker, patience_s: float = 0.0) -> WorkerExited:
+    def _end_worker(self, worker: Worker, patience_s: float = 0.0) -> WorkerExited:
         exited = worker.end(patience_s)
         self._worker = None
         self._sampler.watch()
         return exited
 
 
-def _all_but_the_last(events: Generator[Event, None, CellFinished]) -> Generator[Event, None, CellFinished]:
+def _events_before_finish(events: Generator[Event, None, CellFinished]) -> Generator[Event, None, CellFinished]:
     """Yield all events before the CellFinished, which is returned but not yielded."""
     try:
         while True:
@@ -297,7 +305,7 @@ def _finished(cell: RunCell, outcome: Outcome, detail: str | None = None) -> Cel
     return CellFinished(at_s=time.time(), cell=cell.key, outcome=outcome, detail=detail)
 
 
-def _epitaph(exited: WorkerExited) -> str:
+def _describe_exit(exited: WorkerExited) -> str:
     """Describe in one line how a worker ended: the signal or the exit code, and the last line of its output."""
     worker = "the worker" if exited.rank is None else f"rank {exited.rank}"
     if exited.lost:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sysbench.engine import protocol
 from sysbench.engine.launchers import Launcher
-from sysbench.engine.plan import device_of
+from sysbench.engine.plan import device_of_rank
 from sysbench.engine.process import POLL_S, WorkerGoneError, WorkerProcess
 from sysbench.errors import SysbenchError
 from sysbench.log.events import CellFinished, DeviceInfo, Event, OfRank, WorkerExited, WorkerReady
@@ -21,17 +21,17 @@ from sysbench.log.outcomes import Outcome
 if TYPE_CHECKING:
     from sysbench.engine.nodes.links import Links, RemoteWorker
 
-LAST_WORDS_S = 1.0
+OTHER_RANKS_TIMEOUT_S = 1.0
 """Time to wait for reports of the other ranks after one has failed: the first to report may have failed because of
 another."""
 
-PATIENCE_SHARE = 0.7
+COLLECTIVE_TIMEOUT_SHARE = 0.7
 """Timeout of collective operations, as a share of --timeout. Because it is shorter than the engine's own, the waiting
 ranks report it first, which identifies the ranks that did not join.
 """
 
 
-_BY_OTHERS: Mapping[Outcome, int] = {"oom": 0, "timeout": 2}
+_CAUSE_ORDER: Mapping[Outcome, int] = {"oom": 0, "timeout": 2}
 """Sort key of outcomes, from cause to consequence, default 1. Running out of memory is never the consequence of another
 rank's failure; a timeout usually is."""
 
@@ -57,11 +57,11 @@ class Team:
         self._cells = 0
         self._devices: Sequence[DeviceInfo] = ()
         self._finished: dict[int, CellFinished] = {}
-        self._heard = [0] * ranks
+        self._event_counts = [0] * ranks
         """Number of events of each rank."""
-        self._speaker = 0
+        self._ready_rank = 0
         """The rank that has something to receive."""
-        self._gone: int | None = None
+        self._disconnected: int | None = None
         """The rank that has closed its connection."""
         try:
             while len(self._workers) < ranks:
@@ -69,7 +69,7 @@ class Team:
         except SysbenchError:
             self._end_all_but(first)
             raise
-        self._awaited = {rank for rank, worker in enumerate(self._workers) if not worker.connected}
+        self._unready = {rank for rank, worker in enumerate(self._workers) if not worker.connected}
 
     @property
     def ranks(self) -> int:
@@ -89,15 +89,15 @@ class Team:
     @property
     def name(self) -> str:
         """The ranks that have sent the fewest events, for messages."""
-        least = min(self._heard)
-        return _listed([rank for rank, heard in enumerate(self._heard) if heard == least])
+        fewest = min(self._event_counts)
+        return _rank_names([rank for rank, count in enumerate(self._event_counts) if count == fewest])
 
     def wait(self, also: int | None, timeout_s: float) -> bool:
         """Wait for something to receive from any rank; see `WorkerProcess.wait`."""
         poll = select.poll()
-        speakers = {}
+        rank_by_descriptor = {}
         for rank, worker in enumerate(self._workers):
-            speakers[worker.source] = rank
+            rank_by_descriptor[worker.source] = rank
             poll.register(worker.source, select.POLLIN)
             if worker.sentinel is not None:
                 poll.register(worker.sentinel, select.POLLIN)
@@ -105,32 +105,32 @@ class Team:
                 timeout_s = min(timeout_s, POLL_S)
         if also is not None:
             poll.register(also, select.POLLIN)
-        ready = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
-        speaking = [speakers[descriptor] for descriptor in ready if descriptor in speakers]
-        if speaking:
-            self._speaker = min(speaking, key=lambda rank: self._heard[rank])
-        return bool(speaking)
+        readable = [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
+        ready_ranks = [rank_by_descriptor[descriptor] for descriptor in readable if descriptor in rank_by_descriptor]
+        if ready_ranks:
+            self._ready_rank = min(ready_ranks, key=lambda rank: self._event_counts[rank])
+        return bool(ready_ranks)
 
     def receive(self) -> Event | None:
         """Receive one event; return the team's event that results from it, or None.
 
         WorkerReady is returned once all ranks are ready, and CellFinished once all have finished or one has failed.
-        Raises WorkerGoneError and GarbledError, like `WorkerProcess.receive`.
+        Raises WorkerGoneError and InvalidMessageError, like `WorkerProcess.receive`.
         """
-        rank = self._speaker
-        match event := self._received():
+        rank = self._ready_rank
+        match event := self._receive_event():
             case WorkerReady():
                 if rank == 0 or self._links is None:
                     self._devices = event.devices
-                self._compare_torch(rank)
-                self._awaited.discard(rank)
-                return None if self._awaited else event
+                self._check_torch_version(rank)
+                self._unready.discard(rank)
+                return None if self._unready else event
             case CellFinished():
                 self._finished[rank] = event
                 if event.outcome != "ok":
-                    self._listen_to_the_others()
-                    return self._verdict()
-                return self._verdict() if len(self._finished) == self.ranks else None
+                    self._wait_for_other_ranks()
+                    return self._combined_outcome()
+                return self._combined_outcome() if len(self._finished) == self.ranks else None
         cell = getattr(event, "cell", None)
         if event is None or cell is None or rank == 0:
             return event
@@ -143,7 +143,7 @@ class Team:
         rendezvous through a file, which, unlike a port, no other process can take.
         """
         self._finished = {}
-        self._heard = [0] * self.ranks
+        self._event_counts = [0] * self.ranks
         self._cells += 1
         file = Path(self._folder.name) / str(self._cells)
         store = self._links.meeting_point() if self._links else file.as_uri()
@@ -152,9 +152,9 @@ class Team:
                 rank = protocol.Rank(
                     number=number,
                     store=store,
-                    patience_s=PATIENCE_SHARE * self._timeout_s,
+                    patience_s=COLLECTIVE_TIMEOUT_SHARE * self._timeout_s,
                 )
-                device = command.device if self._links else device_of(number, command.device, self._devices)
+                device = command.device if self._links else device_of_rank(number, command.device, self._devices)
                 artifact = path_of_rank(command.artifact, number) if command.artifact is not None else None
                 worker.send(command.model_copy(update={"rank": rank, "device": device, "artifact": artifact}))
             else:
@@ -165,14 +165,14 @@ class Team:
 
         Only this rank is waited for, because the others may in turn be waiting for it.
         """
-        gone = self._gone
-        if gone is None:
-            gone = next((rank for rank, worker in enumerate(self._workers) if not worker.alive), 0)
-        exited = self._workers[gone].end(patience_s)
-        self._end_all_but(self._workers[gone])
-        return exited.model_copy(update={"rank": gone})
+        ended = self._disconnected
+        if ended is None:
+            ended = next((rank for rank, worker in enumerate(self._workers) if not worker.alive), 0)
+        exited = self._workers[ended].end(patience_s)
+        self._end_all_but(self._workers[ended])
+        return exited.model_copy(update={"rank": ended})
 
-    def _compare_torch(self, rank: int) -> None:
+    def _check_torch_version(self, rank: int) -> None:
         """Raise SysbenchError if the rank's version of torch differs from rank 0's: the two may be incompatible."""
         first, here = self._workers[0].torch, self._workers[rank].torch
         if first is not None and here != first:
@@ -180,47 +180,47 @@ class Team:
                 f"rank {rank} has torch {here}, but rank 0 has torch {first}: install one version for all"
             )
 
-    def _end_all_but(self, ended: WorkerProcess | RemoteWorker) -> None:
+    def _end_all_but(self, excepted: WorkerProcess | RemoteWorker) -> None:
         for worker in self._workers:
-            if worker is not ended:
+            if worker is not excepted:
                 worker.close(0)
         self._folder.cleanup()
 
-    def _received(self) -> Event | None:
+    def _receive_event(self) -> Event | None:
         try:
-            event = self._workers[self._speaker].receive()
+            event = self._workers[self._ready_rank].receive()
         except WorkerGoneError:
-            self._gone = self._speaker
+            self._disconnected = self._ready_rank
             raise
-        self._heard[self._speaker] += event is not None
+        self._event_counts[self._ready_rank] += event is not None
         return event
 
-    def _listen_to_the_others(self) -> None:
-        """Receive from the unfinished ranks for up to `LAST_WORDS_S`; raises WorkerGoneError if one has died."""
-        deadline_s = time.monotonic() + LAST_WORDS_S
+    def _wait_for_other_ranks(self) -> None:
+        """Receive from the unfinished ranks for up to OTHER_RANKS_TIMEOUT_S; raises WorkerGoneError if one has died."""
+        deadline_s = time.monotonic() + OTHER_RANKS_TIMEOUT_S
         while len(self._finished) < self.ranks and (left_s := deadline_s - time.monotonic()) > 0:
             if self.wait(None, left_s):
-                if isinstance(event := self._received(), CellFinished):
-                    self._finished[self._speaker] = event
+                if isinstance(event := self._receive_event(), CellFinished):
+                    self._finished[self._ready_rank] = event
             elif not self.alive:
                 raise WorkerGoneError
 
-    def _verdict(self) -> CellFinished:
+    def _combined_outcome(self) -> CellFinished:
         """Return how the cell has ended: as on rank 0, or as on the failed rank that most likely caused the failure."""
         failed = {rank: event for rank, event in self._finished.items() if event.outcome != "ok"}
-        silent = [rank for rank in range(self.ranks) if rank not in self._finished]
+        unreported = [rank for rank in range(self.ranks) if rank not in self._finished]
         if not failed:
             return self._finished[0]
-        if silent and all(event.outcome == "timeout" for event in failed.values()):
+        if unreported and all(event.outcome == "timeout" for event in failed.values()):
             rank, traceback = min(failed), None
-            others = _listed(sorted(failed))
-            detail: str | None = f"{_listed(silent)} did not join a collective operation; {others} waited"
-            detail = f"{detail} for {PATIENCE_SHARE * self._timeout_s:g} s (--timeout)"
+            others = _rank_names(sorted(failed))
+            detail: str | None = f"{_rank_names(unreported)} did not join a collective operation; {others} waited"
+            detail = f"{detail} for {COLLECTIVE_TIMEOUT_SHARE * self._timeout_s:g} s (--timeout)"
         else:
-            rank = min(failed, key=lambda each: (_BY_OTHERS.get(failed[each].outcome, 1), failed[each].at_s))
+            rank = min(failed, key=lambda each: (_CAUSE_ORDER.get(failed[each].outcome, 1), failed[each].at_s))
             detail, traceback = failed[rank].detail, failed[rank].traceback
-            if silent or any(event.detail != detail for event in self._finished.values()):
-                detail = f"{_listed([rank])}: {detail or failed[rank].outcome}"
+            if unreported or any(event.detail != detail for event in self._finished.values()):
+                detail = f"{_rank_names([rank])}: {detail or failed[rank].outcome}"
         return failed[rank].model_copy(update={"detail": detail, "traceback": traceback})
 
 
@@ -228,6 +228,6 @@ Worker: TypeAlias = WorkerProcess | Team
 """The worker of a cell, or the team of workers if the cell has several ranks."""
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _rank_names(ranks: Sequence[int]) -> str:
     """Return ranks in words: `rank 1`, `ranks 0, 2`."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

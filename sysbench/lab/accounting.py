@@ -19,7 +19,7 @@ BLOCK_BYTES = 512
 """Block sizes in CUDA's caching allocator are multiples of this (kMinBlockSize, c10/core/AllocatorConfig.h)."""
 
 
-def rounded(size_bytes: int) -> int:
+def round_to_block(size_bytes: int) -> int:
     """Round `size_bytes` up to whole blocks, as CUDA's caching allocator does."""
     return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
 
@@ -66,7 +66,7 @@ class StorageWatch:
         self._on_free = on_free
         self._watched: dict[int, _Watched] = {}
 
-    def see(self, tensor: Tensor) -> None:
+    def track(self, tensor: Tensor) -> None:
         """Start watching the tensor's storage, unless it is already being watched."""
         storage = tensor.untyped_storage()
         address = storage._cdata
@@ -75,28 +75,28 @@ class StorageWatch:
         size_bytes = storage.nbytes()
         if not size_bytes:
             return
-        watched = _Watched(storage, self._gone)
+        watched = _Watched(storage, self._on_freed)
         watched.address = address
         watched.number = self._on_allocation(size_bytes)
         self._watched[address] = watched
 
     @contextmanager
-    def following_resizes(self) -> Iterator[None]:
+    def watching_resizes(self) -> Iterator[None]:
         """Also report storages that are resized in this context, as FSDP2 does to free gathered parameters."""
         resize = torch.UntypedStorage.resize_
 
-        def resize_and_tell(storage: torch.UntypedStorage, size_bytes: int) -> Any:
+        def resize_and_report(storage: torch.UntypedStorage, size_bytes: int) -> Any:
             result = resize(storage, size_bytes)
-            self._resized(storage)
+            self._on_resized(storage)
             return result
 
-        torch.UntypedStorage.resize_ = resize_and_tell  # type: ignore[method-assign, assignment]
+        torch.UntypedStorage.resize_ = resize_and_report  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
             torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
 
-    def _resized(self, storage: torch.UntypedStorage) -> None:
+    def _on_resized(self, storage: torch.UntypedStorage) -> None:
         watched = self._watched.get(storage._cdata)
         if watched is None:
             return
@@ -114,7 +114,7 @@ class StorageWatch:
         """Stop watching all storages, so that nothing is reported when they are freed."""
         self._watched.clear()
 
-    def _gone(self, watched: weakref.ref[torch.UntypedStorage]) -> None:
+    def _on_freed(self, watched: weakref.ref[torch.UntypedStorage]) -> None:
         assert isinstance(watched, _Watched)
         del self._watched[watched.address]
         if watched.number is not None:

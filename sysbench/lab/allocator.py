@@ -95,7 +95,7 @@ def _host_rss_peak_bytes() -> int:
 WORKSPACE_BYTES = (8_519_680, 32 * 1024 * 1024)
 """Sizes of the cuBLAS workspace: by default, and on Hopper and later (getChosenWorkspaceSize, CublasHandlePool.cpp)."""
 
-_BOUNDARY_S = 0.0005
+_BOUNDARY_PAUSE_S = 0.0005
 """Pause before and after a phase boundary: no allocation may have the timestamp of the boundary, in whole microseconds.
 """
 
@@ -114,11 +114,11 @@ class _Boundary:
     """The end of a phase, with the categories of the addresses known at that point."""
 
     time_us: int
-    named: dict[int, str]
+    category_by_address: dict[int, str]
     """Category by address."""
-    rest_since_us: int
-    rest: str | None
-    """Category of all other live blocks that were allocated since `rest_since_us`; None leaves them uncategorized."""
+    default_since_us: int
+    default_category: str | None
+    """Category of all other live blocks allocated since `default_since_us`; None leaves them uncategorized."""
 
 
 @dataclass
@@ -142,37 +142,39 @@ class History:
         """Record allocations with Python stacks only: C++ stacks take a hundred times as long to write."""
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python", device=self.device)
         try:
-            with _Collectives(self._communicated) if dist.is_initialized() else nullcontext():
+            with _Collectives(self._on_collective) if dist.is_initialized() else nullcontext():
                 yield
         finally:
             torch.cuda.memory._record_memory_history(enabled=None, device=self.device)
 
-    def built(self, step: _Step) -> None:
+    def categorize_initial_blocks(self, step: _Step) -> None:
         """Categorize the blocks that exist before the first step as parameters or inputs."""
-        named = dict.fromkeys(_addresses(step.model.parameters()), "parameters")
-        self._end(named, 0, "inputs")
+        category_by_address = dict.fromkeys(_addresses(step.model.parameters()), "parameters")
+        self._add_boundary(category_by_address, 0, "inputs")
 
     @contextmanager
     def phase(self, number: int, name: str, step: _Step) -> Iterator[None]:
         """Record start and end of a phase of step `number`, and categorize the blocks that remain at its end."""
-        began_us = _now_us()
+        start_us = _now_us()
         if number != self._step:
-            self._step, self._step_since_us = number, began_us
-        self._mark(name, "START", began_us)
+            self._step, self._step_since_us = number, start_us
+        self._annotate(name, "START", start_us)
         yield
-        named: dict[int, str] = {}
-        rest, since_us = None, began_us
+        category_by_address: dict[int, str] = {}
+        default_category, default_since_us = None, start_us
         if name in ("forward", "loss"):
-            rest, since_us = "activations", self._step_since_us
+            default_category, default_since_us = "activations", self._step_since_us
         elif name == "backward":
-            named = dict.fromkeys(_addresses(each.grad for each in step.model.parameters()), "gradients")
-            rest = "gradients" if step.keeps_whole_gradients else "optimizer state"  # the loss scale of fp16
+            category_by_address = dict.fromkeys(_addresses(each.grad for each in step.model.parameters()), "gradients")
+            default_category = (
+                "gradients" if step.keeps_whole_gradients else "optimizer state"
+            )  # the loss scale of fp16
         elif name == "optimizer":
-            rest = "optimizer state"
-        self._mark(name, "END", self._end(named, since_us, rest))
+            default_category = "optimizer state"
+        self._annotate(name, "END", self._add_boundary(category_by_address, default_since_us, default_category))
 
     @contextmanager
-    def following(self, model: nn.Module) -> Iterator[None]:
+    def annotating_modules(self, model: nn.Module) -> Iterator[None]:
         """Annotate allocations in this context with the path of the module that is running."""
         if not hasattr(torch.cuda.memory, "_set_memory_metadata"):
             yield  # older torch: modules remain unknown
@@ -197,14 +199,14 @@ class History:
                 hook.remove()
             torch.cuda.memory._set_memory_metadata("")
 
-    def _communicated(self, tensors: Iterable[Tensor]) -> None:
+    def _on_collective(self, tensors: Iterable[Tensor]) -> None:
         """Record the addresses of tensors that a collective has read or written."""
-        self._end(dict.fromkeys(_addresses(tensors), "communication"), 0, None)
+        self._add_boundary(dict.fromkeys(_addresses(tensors), "communication"), 0, None)
 
     def snapshot(self, device_name: str, protocol: str, cell: dict[str, Any]) -> dict[str, Any]:
         """Return the recording in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
-        label(content, self.device.index or 0, self._boundaries)
+        assign_categories(content, self.device.index or 0, self._boundaries)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
         content["sysbench"] = {
             "source": "measured",
@@ -215,14 +217,16 @@ class History:
         }
         return content
 
-    def _end(self, named: dict[int, str], since_us: int, rest: str | None) -> int:
-        time.sleep(_BOUNDARY_S)
+    def _add_boundary(
+        self, category_by_address: dict[int, str], default_since_us: int, default_category: str | None
+    ) -> int:
+        time.sleep(_BOUNDARY_PAUSE_S)
         now_us = _now_us()
-        self._boundaries.append(_Boundary(now_us, named, since_us, rest))
-        time.sleep(_BOUNDARY_S)
+        self._boundaries.append(_Boundary(now_us, category_by_address, default_since_us, default_category))
+        time.sleep(_BOUNDARY_PAUSE_S)
         return now_us
 
-    def _mark(self, name: str, stage: str, time_us: int) -> None:
+    def _annotate(self, name: str, stage: str, time_us: int) -> None:
         index = self.device.index or 0
         self._annotations.append({"name": name, "stage": stage, "time_us": time_us, "device": index})
 
@@ -242,7 +246,7 @@ class _Collectives(DispatchMode):
         return result
 
 
-def label(content: dict[str, Any], device: int, boundaries: Iterable[_Boundary]) -> None:
+def assign_categories(content: dict[str, Any], device: int, boundaries: Iterable[_Boundary]) -> None:
     """Assign a category to every allocation in a device's trace and to every block."""
     traces = content["device_traces"]
     trace = traces[device] if device < len(traces) else []
@@ -251,22 +255,22 @@ def label(content: dict[str, Any], device: int, boundaries: Iterable[_Boundary])
     boundary = next(remaining, None)
     for entry in trace:
         while boundary is not None and entry["time_us"] >= boundary.time_us:
-            _settle(live, boundary)
+            _apply_boundary(live, boundary)
             boundary = next(remaining, None)
         if entry["action"] == "alloc":
             live[entry["addr"]] = entry
         elif entry["action"] in ("free_requested", "free_completed"):
             live.pop(entry["addr"], None)
     while boundary is not None:
-        _settle(live, boundary)
+        _apply_boundary(live, boundary)
         boundary = next(remaining, None)
     for entry in trace:
         if entry["action"] == "alloc":
             entry.setdefault("category", "temporaries")
-    _label_blocks(content, live)
+    _assign_block_categories(content, live)
 
 
-def _label_blocks(content: dict[str, Any], live: dict[int, dict[str, Any]]) -> None:
+def _assign_block_categories(content: dict[str, Any], live: dict[int, dict[str, Any]]) -> None:
     """Give each block the category of the allocation that occupies it."""
     for segment in content["segments"]:
         for block in segment["blocks"]:
@@ -276,23 +280,23 @@ def _label_blocks(content: dict[str, Any], live: dict[int, dict[str, Any]]) -> N
                 block["user_metadata"] = owner.get("user_metadata", "")
 
 
-def _settle(live: dict[int, dict[str, Any]], boundary: _Boundary) -> None:
+def _apply_boundary(live: dict[int, dict[str, Any]], boundary: _Boundary) -> None:
     for address, entry in live.items():
-        name, known = boundary.named.get(address), entry.get("category")
-        communicates = name == "communication" and known not in ("parameters", "gradients")
-        if communicates or (name is not None and known in (None, "communication")):
-            entry["category"] = name
-        elif entry["size"] in WORKSPACE_BYTES and boundary.rest == "activations":
+        category, recorded = boundary.category_by_address.get(address), entry.get("category")
+        is_communication = category == "communication" and recorded not in ("parameters", "gradients")
+        if is_communication or (category is not None and recorded in (None, "communication")):
+            entry["category"] = category
+        elif entry["size"] in WORKSPACE_BYTES and boundary.default_category == "activations":
             entry.setdefault("category", "workspace")
-        elif boundary.rest is not None and entry["time_us"] >= boundary.rest_since_us:
-            entry.setdefault("category", boundary.rest)
+        elif boundary.default_category is not None and entry["time_us"] >= boundary.default_since_us:
+            entry.setdefault("category", boundary.default_category)
 
 
 def _addresses(tensors: Iterable[Tensor | None]) -> Iterator[int]:
     for tensor in tensors:
         if tensor is not None:
-            here: Tensor = getattr(tensor, "to_local", tensor.detach)()  # this rank's part of a sharded one
-            yield here.untyped_storage().data_ptr()
+            local: Tensor = getattr(tensor, "to_local", tensor.detach)()  # this rank's part of a sharded one
+            yield local.untyped_storage().data_ptr()
 
 
 def _now_us() -> int:

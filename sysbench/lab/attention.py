@@ -78,7 +78,7 @@ class FlexAttention(nn.Module):
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
         device = torch.get_default_device()
-        self.block_mask = create_block_mask(_not_later, B=None, H=None, Q_LEN=ctx, KV_LEN=ctx, device=device)
+        self.block_mask = create_block_mask(_causal_mask, B=None, H=None, Q_LEN=ctx, KV_LEN=ctx, device=device)
         # On the CPU the compiled kernel supports only the forward pass, and the uncompiled one needs no compile time.
         attend: Any = flex_attention
         self._attend = torch.compile(attend) if device.type == "cuda" else attend
@@ -89,7 +89,7 @@ class FlexAttention(nn.Module):
         return output
 
 
-def _not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+def _causal_mask(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return query >= key
 
 
@@ -113,7 +113,7 @@ KINDS: dict[Attention, Callable[[int], nn.Module]] = {
 """Constructor of each implementation, which takes the context length and uses the default device."""
 
 
-REFUSALS = ("No available kernel", "No viable backend", "does not support")
+UNSUPPORTED_PHRASES = ("No available kernel", "No viable backend", "does not support")
 """Phrases in torch's error messages for inputs that a kernel does not support (ATen's attention.cpp and sdp_utils,
 flex_attention.py)."""
 
@@ -125,7 +125,7 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
     runs backward, so that everything an implementation compiles on its first call is compiled now. Raises
     UnavailableError with torch's reasons if no kernel supports the inputs.
     """
-    with refusals():
+    with unsupported_as_unavailable():
         output = attention(q, k, v)
         if output.requires_grad:
             output.sum().backward()
@@ -138,7 +138,7 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
 
 
 @contextmanager
-def refusals(prefix: str = "") -> Iterator[None]:
+def unsupported_as_unavailable(prefix: str = "") -> Iterator[None]:
     """Convert torch's error that no kernel supports the inputs to UnavailableError in this context.
 
     The message is `prefix`, followed by torch's reasons, including reasons that torch gives as warnings.
@@ -148,7 +148,7 @@ def refusals(prefix: str = "") -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            if not any(phrase in str(error) for phrase in REFUSALS):
+            if not any(phrase in str(error) for phrase in UNSUPPORTED_PHRASES):
                 raise
             # The first sentence of each message, without torch's source locations.
             messages = [error, *(reason.message for reason in reasons)]

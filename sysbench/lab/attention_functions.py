@@ -40,16 +40,16 @@ def function_for(cell: AttentionCell, device: torch.device) -> Attention:
     """Return the cell's implementation; raises UnavailableError if it is not available on this device."""
     name = cell.implementation
     if name not in IMPLEMENTATIONS:
-        return _own(name)
+        return _user_function(name)
     if name in BACKENDS:
         return _fused(BACKENDS[name], causal=cell.causal)
-    makers: dict[str, Callable[[], Attention]] = {
+    factories: dict[str, Callable[[], Attention]] = {
         "naive": lambda: naive(causal=cell.causal),
         "compiled": lambda: _compiled(naive(causal=cell.causal)),
         "flex": lambda: _flex(cell, device),
         "flash-attn": lambda: _flash_attn(cell, device),
     }
-    return makers[name]()
+    return factories[name]()
 
 
 def naive(*, causal: bool) -> Attention:
@@ -58,8 +58,8 @@ def naive(*, causal: bool) -> Attention:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         if causal:
-            later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(diagonal=1)
-            scores = scores.masked_fill(later, float("-inf"))
+            future = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(diagonal=1)
+            scores = scores.masked_fill(future, float("-inf"))
         return softmax(scores).to(v.dtype) @ v
 
     return attend
@@ -99,10 +99,10 @@ def flex(cell: AttentionCell, device: torch.device, kernel: Any) -> Attention:
     """Return FlexAttention with the given `kernel`, and a block mask if the cell is causal."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    def not_later(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def causal_mask(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return query >= key
 
-    mask = create_block_mask(not_later, None, None, cell.seq, cell.seq, device=device) if cell.causal else None
+    mask = create_block_mask(causal_mask, None, None, cell.seq, cell.seq, device=device) if cell.causal else None
     return lambda q, k, v: _with_heads(lambda *tensors: kernel(*tensors, block_mask=mask), q, k, v)
 
 
@@ -127,7 +127,7 @@ def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
     return attend
 
 
-def _own(name: str) -> Attention:
+def _user_function(name: str) -> Attention:
     """Import the user's function `module:function`; modules in the current directory can be imported."""
     module_name, _, function_name = name.partition(":")
     here = str(Path.cwd())

@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, clock_for
-from sysbench.lab.devices import computing_on, torch_device
+from sysbench.lab.devices import torch_device, using_threads
 from sysbench.lab.precision import compute_dtype, matmul_precision
-from sysbench.lab.strategies import agreed
+from sysbench.lab.strategies import max_over_ranks
 from sysbench.log.events import CeilingMeasured, DeviceInfo
 from sysbench.spec.model import Precision
 
@@ -20,10 +20,10 @@ SMALLEST_SIZE = 256
 LARGEST_SIZE = 16_384
 REPEATS = 5
 
-REDUCING_S = 0.5
+ALL_REDUCE_BUDGET_S = 0.5
 SMALLEST_MESSAGE_BYTES = 1024**2
 LARGEST_MESSAGE_BYTES = 1024**3
-REDUCED = 3
+ALL_REDUCE_REPEATS = 3
 
 
 def measure(
@@ -45,7 +45,7 @@ def measure(
     stopwatch = clock or clock_for(target)
     best_flops_per_s, best_size = 0.0, SMALLEST_SIZE
     size, left_s, next_s = SMALLEST_SIZE, budget_s, 0.0
-    with matmul_precision(precision), computing_on(threads):
+    with matmul_precision(precision), using_threads(threads):
         while size <= LARGEST_SIZE and next_s <= left_s:
             times_s = _product_times_s(size, compute_dtype(precision), target, stopwatch, left_s)
             fastest_s = min(times_s)
@@ -78,7 +78,7 @@ def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock:
     return times_s
 
 
-def fastest_all_reduce(device: torch.device, budget_s: float = REDUCING_S) -> tuple[int, float]:
+def fastest_all_reduce(device: torch.device, budget_s: float = ALL_REDUCE_BUDGET_S) -> tuple[int, float]:
     """Return the message size (bytes) and the bandwidth (bytes/s) of the fastest all-reduce over all ranks.
 
     The message size doubles until the all-reduces have taken `budget_s` seconds; each size is reduced three times after
@@ -92,10 +92,10 @@ def fastest_all_reduce(device: torch.device, budget_s: float = REDUCING_S) -> tu
         message = torch.zeros(size_bytes // 4, device=device)
 
         def reduce(message: torch.Tensor = message) -> float:
-            agreed()
-            return agreed(clock.measure([("all-reduce", lambda: dist.all_reduce(message))], "phase").wall_s)
+            max_over_ranks()
+            return max_over_ranks(clock.measure([("all-reduce", lambda: dist.all_reduce(message))], "phase").wall_s)
 
-        times_s = [reduce() for _ in range(1 + REDUCED)]
+        times_s = [reduce() for _ in range(1 + ALL_REDUCE_REPEATS)]
         fastest_s = min(times_s[1:])
         rate = size_bytes / fastest_s * 2 * (ranks - 1) / ranks
         best = max(best, (size_bytes, rate), key=lambda each: each[1])

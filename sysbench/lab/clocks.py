@@ -100,7 +100,7 @@ class SynchronizedClock:
     marks: Marks
     launches_ahead: bool
     now_ns: Callable[[], int] = time.perf_counter_ns
-    occupy: Call | None = None
+    keep_busy: Call | None = None
     """Keeps the device busy while the host launches the timed calls, so that device time includes no waiting for the
     host. Host time is then meaningless, and is not reported."""
 
@@ -108,24 +108,24 @@ class SynchronizedClock:
         """Measure the phases; see `Clock.measure`."""
         names, calls = zip(*phases, strict=True)
         if sync == "step":
-            step, device_s = self._window(calls)
+            step, device_s = self._time_window(calls)
             samples = [PhaseSample(wall_s=None, device_s=each_s) for each_s in device_s]
         else:
-            samples = [self._window([call])[0] for call in calls]
+            samples = [self._time_window([call])[0] for call in calls]
             step = sum_of(samples)
         occurrences: dict[str, list[PhaseSample]] = {}
         for name, sample in zip(names, samples, strict=True):
             occurrences.setdefault(name, []).append(sample)
         return StepTimes({name: sum_of(each) for name, each in occurrences.items()}, step)
 
-    def _window(self, calls: Sequence[Call]) -> tuple[PhaseSample, list[float | None]]:
+    def _time_window(self, calls: Sequence[Call]) -> tuple[PhaseSample, list[float | None]]:
         """Run the calls in one timed window; return the times of the window, and the device time of each call.
 
         The marks are placed between the two readings of the host's clock, so device time cannot exceed wall time.
         """
         self.synchronize()
-        if self.occupy is not None:
-            self.occupy()
+        if self.keep_busy is not None:
+            self.keep_busy()
         started_ns = self.now_ns()
         self.marks.place(0)
         for number, call in enumerate(calls, start=1):
@@ -135,15 +135,15 @@ class SynchronizedClock:
         self.synchronize()
         finished_ns = self.now_ns()
 
-        whole = PhaseSample(
-            wall_s=(finished_ns - started_ns) / 1e9 if self.occupy is None else None,
+        total = PhaseSample(
+            wall_s=(finished_ns - started_ns) / 1e9 if self.keep_busy is None else None,
             enqueue_s=(launched_ns - started_ns) / 1e9 if self.launches_ahead else None,
             device_s=self.marks.between_s(0, len(calls)),
         )
-        return whole, [self.marks.between_s(number, number + 1) for number in range(len(calls))]
+        return total, [self.marks.between_s(number, number + 1) for number in range(len(calls))]
 
 
-OCCUPIED_CYCLES = 2_000_000
+BUSY_CYCLES = 2_000_000
 """About 1 ms at a GPU clock of 1 to 2 GHz: several times the host's time to launch one call and its backward."""
 
 
@@ -157,7 +157,7 @@ def clock_for(device: torch.device, *, without_launches: bool = False) -> Synchr
     MPS also has events, but they can hang or return negative times; host times between synchronizations are reliable.
     """
     return SynchronizedClock(
-        occupy=partial(torch.cuda._sleep, OCCUPIED_CYCLES) if without_launches and device.type == "cuda" else None,
+        keep_busy=partial(torch.cuda._sleep, BUSY_CYCLES) if without_launches and device.type == "cuda" else None,
         synchronize=lambda: synchronize(device),
         marks=CudaMarks(device) if device.type == "cuda" else NoMarks(),
         launches_ahead=device.type != "cpu",

@@ -33,15 +33,15 @@ def fresh_compiler() -> Iterator[None]:
     Otherwise, the shapes of earlier cells would count towards the recompile limit, beyond which Dynamo silently runs
     eagerly.
     """
-    _reset()
+    _reset_compiler()
     try:
         yield
     finally:
-        _reset()
+        _reset_compiler()
 
 
 def compilation() -> Compilation:
-    """Return Dynamo's counters since `count_from_zero`."""
+    """Return Dynamo's counters since `reset_counters`."""
     from torch._dynamo.utils import counters  # importing Dynamo takes seconds, which only compiled cells need
 
     frames, breaks = counters["frames"], counters["graph_break"]
@@ -57,24 +57,24 @@ def compilation() -> Compilation:
     )
 
 
-def count_from_zero() -> None:
+def reset_counters() -> None:
     """Reset the counters but keep the compiled code."""
     from torch._dynamo.utils import counters
 
     counters.clear()
 
 
-def _reset() -> None:
+def _reset_compiler() -> None:
     torch.compiler.reset()
-    count_from_zero()
+    reset_counters()
 
 
-def entered(cell: str, stage: Stage) -> StageEntered:
+def stage_entered(cell: str, stage: Stage) -> StageEntered:
     """Return the StageEntered event of the cell with key `cell`."""
     return StageEntered(at_s=time.time(), cell=cell, stage=stage)
 
 
-def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
+def model_built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
     """Return the ModelBuilt event of the cell with key `cell`; building the step took `build_s` seconds."""
     parameters = sum(each.numel() for each in step.model.parameters())
     head = step.work.model.lm_head.weight.numel() if isinstance(step.work.model, Transformer) else 0
@@ -87,15 +87,15 @@ def built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
     )
 
 
-def compiled(cell: str, compile_s: float) -> Compiled:
-    """Return the Compiled event of a cell, with counters since `count_from_zero`; the step took `compile_s` seconds."""
-    made = compilation()
+def compiled_event(cell: str, compile_s: float) -> Compiled:
+    """Return the Compiled event of a cell, with counters since `reset_counters`; the step took `compile_s` seconds."""
+    counters = compilation()
     return Compiled(
         at_s=time.time(),
         cell=cell,
         compile_s=compile_s,
-        graphs=made.graphs,
-        graph_breaks=made.graph_breaks,
-        fell_back=made.fell_back,
-        detail=made.detail,
+        graphs=counters.graphs,
+        graph_breaks=counters.graph_breaks,
+        fell_back=counters.fell_back,
+        detail=counters.detail,
     )

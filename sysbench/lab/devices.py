@@ -20,7 +20,7 @@ import torch
 from sysbench.log.events import DeviceInfo, TorchInfo
 
 
-def available() -> list[dict[str, Any]]:
+def available_device_fields() -> list[dict[str, Any]]:
     """List the usable devices as fields of `DeviceInfo`, in the order in which `auto` prefers them: cuda, mps, cpu."""
     return [
         *_cuda_devices(),
@@ -75,7 +75,7 @@ def _cpu_name() -> str:
 
 def available_devices() -> list[DeviceInfo]:
     """List the usable devices in the order in which `auto` prefers them: cuda, mps, cpu."""
-    return [DeviceInfo(**facts) for facts in available()]
+    return [DeviceInfo(**facts) for facts in available_device_fields()]
 
 
 def torch_device(device: DeviceInfo) -> torch.device:
@@ -92,7 +92,7 @@ def synchronize(device: torch.device) -> None:
 
 
 @contextmanager
-def computing_on(threads: int | None) -> Iterator[None]:
+def using_threads(threads: int | None) -> Iterator[None]:
     """Use `threads` CPU threads inside this context; None keeps torch's number."""
     before = torch.get_num_threads()
     if threads is None or threads == before:

@@ -23,7 +23,7 @@ A profile of sysbench's own workload has these ranges, and `sysbench.trace` iden
 A compiled model has only the ranges of the step and its phases. Ranges of modules would be compiled with the model, and
 the profiled step would differ from the timed one.
 
-`following` reports the path of the `nn.Module` that is being called; a shared module has several paths.
+`module_callbacks` reports the path of the `nn.Module` that is being called; a shared module has several paths.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from typing import Literal
 import torch
 from torch import nn
 
-WHOLE = ""
+ROOT_PATH = ""
 """Path of the model itself."""
 
 
 @contextmanager
-def following(model: nn.Module, enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
+def module_callbacks(model: nn.Module, enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
     """In this context, call `enter` with the path of each called module, and `leave` when the module returns or raises.
 
     The path of a module that several modules share depends on the caller: `layers.3.attention.attend` in the fourth
@@ -49,18 +49,18 @@ def following(model: nn.Module, enter: Callable[[str], object], leave: Callable[
     relative = _RelativePaths(model)
     called: list[tuple[nn.Module, str]] = []
 
-    def before(module: nn.Module, arguments: object) -> None:
-        path = relative.path(*called[-1], module) if called else WHOLE
+    def on_enter(module: nn.Module, arguments: object) -> None:
+        path = relative.path(*called[-1], module) if called else ROOT_PATH
         called.append((module, path))
         enter(path)
 
-    def after(module: nn.Module, arguments: object, result: object) -> None:
+    def on_leave(module: nn.Module, arguments: object, result: object) -> None:
         called.pop()
         leave()
 
     # Before the module's own hooks, because FSDP2 gathers the module's parameters in one of them.
-    hooks = [module.register_forward_pre_hook(before, prepend=True) for module in model.modules()]
-    hooks += [module.register_forward_hook(after, always_call=True) for module in model.modules()]
+    hooks = [module.register_forward_pre_hook(on_enter, prepend=True) for module in model.modules()]
+    hooks += [module.register_forward_hook(on_leave, always_call=True) for module in model.modules()]
     try:
         yield
     finally:
@@ -73,14 +73,14 @@ class _RelativePaths:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._known: dict[tuple[int, int], str] = {}
+        self._cached_names: dict[tuple[int, int], str] = {}
 
     def path(self, caller: nn.Module, caller_path: str, module: nn.Module) -> str:
         """Return the full path of `module` when `caller`, a module at `caller_path`, calls it."""
         key = id(caller), id(module)
-        name = self._known.get(key)
+        name = self._cached_names.get(key)
         if name is None:
-            name = self._known[key] = self._name(caller, module)
+            name = self._cached_names[key] = self._name(caller, module)
         return f"{caller_path}.{name}" if caller_path and name else caller_path or name
 
     def _name(self, caller: nn.Module, module: nn.Module) -> str:
@@ -94,14 +94,14 @@ class _RelativePaths:
 Profiler = Literal["none", "nvtx", "record_function"]
 Range = AbstractContextManager[object]
 
-_ABSENT: Range = nullcontext()
+_NO_RANGE: Range = nullcontext()
 
 
-def _absent(name: str) -> Range:
-    return _ABSENT
+def _no_range(name: str) -> Range:
+    return _NO_RANGE
 
 
-_range: Callable[[str], Range] = _absent
+_range: Callable[[str], Range] = _no_range
 """Creates the range for a name; replaced while a profiler is active."""
 
 
@@ -112,7 +112,7 @@ def named(name: str) -> Range:
     `layers.3.attention.attend.scores`.
     """
     if torch.compiler.is_compiling():
-        return _ABSENT  # checked first, because reading `_range` would make it a guard of the compiled model
+        return _NO_RANGE  # checked first, because reading `_range` would make it a guard of the compiled model
     return _range(name)
 
 
@@ -122,31 +122,31 @@ def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[N
     global _range
     before = _range
     ranges = _ModuleRanges(_ranges_of(profiler))
-    _range = ranges.named if profiler != "none" else _absent
+    _range = ranges.named if profiler != "none" else _no_range
     try:
         if model is None or profiler == "none":
             yield
         else:
-            with following(model, ranges.enter, ranges.leave):
+            with module_callbacks(model, ranges.enter, ranges.leave):
                 yield
     finally:
         _range = before
 
 
 @contextmanager
-def told(enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
+def range_callbacks(enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
     """In this context, call `enter` with the name of each `named` range, and `leave` at the end of the range."""
     global _range
 
     @contextmanager
-    def between(name: str) -> Iterator[None]:
+    def calling(name: str) -> Iterator[None]:
         enter(name)
         try:
             yield
         finally:
             leave()
 
-    before, _range = _range, between
+    before, _range = _range, calling
     try:
         yield
     finally:
@@ -161,17 +161,17 @@ class _ModuleRanges:
         self._open: list[tuple[str, Range]] = []
 
     def named(self, name: str) -> Range:
-        path = self._open[-1][0] if self._open else WHOLE
+        path = self._open[-1][0] if self._open else ROOT_PATH
         return self._range_of(f"{path}.{name}" if path else name)
 
     def enter(self, path: str) -> None:
-        here = self._range_of(path) if path != WHOLE else _ABSENT
-        here.__enter__()
-        self._open.append((path, here))
+        range_ = self._range_of(path) if path != ROOT_PATH else _NO_RANGE
+        range_.__enter__()
+        self._open.append((path, range_))
 
     def leave(self) -> None:
-        _, here = self._open.pop()
-        here.__exit__(None, None, None)
+        _, range_ = self._open.pop()
+        range_.__exit__(None, None, None)
 
 
 def _ranges_of(profiler: Profiler) -> Callable[[str], Range]:
@@ -179,4 +179,4 @@ def _ranges_of(profiler: Profiler) -> Callable[[str], Range]:
         import nvtx  # only nsys reads these ranges, so the package is needed only then
 
         return lambda name: nvtx.annotate(name)
-    return torch.profiler.record_function if profiler == "record_function" else _absent
+    return torch.profiler.record_function if profiler == "record_function" else _no_range

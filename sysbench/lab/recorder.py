@@ -18,7 +18,7 @@ from sysbench.errors import OutputError
 from sysbench.lab import ranges
 from sysbench.meeting import CAPTURE_RANGE
 
-_NEXT_TO_NOTHING_BYTES: Final = 1 << 20
+_FULL_DISK_BYTES: Final = 1 << 20
 """If a trace failed and the disk has less free space than this, the disk is assumed to be full."""
 
 
@@ -88,7 +88,7 @@ class TorchRecorder:
         """Write the JSON; raises OSError. Kineto does not raise, but leaves a partial file under another name."""
         self._profile.export_chrome_trace(str(path))
         if not path.is_file():
-            full = shutil.disk_usage(path.parent).free < _NEXT_TO_NOTHING_BYTES
+            full = shutil.disk_usage(path.parent).free < _FULL_DISK_BYTES
             path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
             why = os.strerror(errno.ENOSPC) if full else "torch.profiler could not finish the recording"
             raise OSError(errno.ENOSPC if full else errno.EIO, why)

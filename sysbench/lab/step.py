@@ -14,9 +14,9 @@ from torch.amp.grad_scaler import GradScaler
 
 from sysbench.lab.precision import AUTOCAST_DTYPES
 from sysbench.lab.ranges import named
-from sysbench.lab.strategies import distributed, exchanging_gradients
+from sysbench.lab.strategies import distributed, gradient_sync
 from sysbench.lab.workload.own import own_workload
-from sysbench.lab.workload.workload import Workload, built_in
+from sysbench.lab.workload.workload import Workload, built_in_workload
 from sysbench.spec.model import PHASES_OF, ModelCell, Phase
 from sysbench.spec.ranks import layout
 
@@ -57,7 +57,9 @@ class TrainingStep:
         self._gradients = torch.no_grad() if cell.mode == "inference" else torch.enable_grad()
         self._autocast = _autocast(cell, device)
         own = self.work.own
-        self._theirs: Callable[[str], AbstractContextManager[None]] = _ours if own is None else own.printed.called
+        self._user_code: Callable[[str], AbstractContextManager[None]] = (
+            _no_user_code if own is None else own.printed.running
+        )
         self._scaler = _Scaler(device.type, enabled=cell.precision == "fp16" and "loss" in cell.phases)
         self._optimizer = self.work.optimizer() if "optimizer" in cell.phases else None
         self._output: Any = None
@@ -108,8 +110,8 @@ class TrainingStep:
     @property
     def loss_scale(self) -> tuple[Tensor, ...]:
         """Under fp16, the loss scale and the number of steps since it last changed; empty before the first backward."""
-        made = (self._scaler._scale, self._scaler._growth_tracker) if self._scaler.is_enabled() else ()
-        return tuple(each for each in made if each is not None)
+        state = (self._scaler._scale, self._scaler._growth_tracker) if self._scaler.is_enabled() else ()
+        return tuple(each for each in state if each is not None)
 
     @property
     def gradients_present(self) -> bool | None:
@@ -126,8 +128,8 @@ class TrainingStep:
         """
         if self._optimizer is None:
             return None
-        here = [getattr(each, "to_local", each.detach)() for each in self.model.parameters()]
-        return torch.cat([each.flatten()[:64] for each in here]).cpu()
+        local = [getattr(each, "to_local", each.detach)() for each in self.model.parameters()]
+        return torch.cat([each.flatten()[:64] for each in local]).cpu()
 
     def _zero_grad(self) -> None:
         with named("zero_grad"):
@@ -140,9 +142,9 @@ class TrainingStep:
             named("forward"),
             self._gradients,
             self._autocast,
-            self.work.attending(),
-            self._exchanging(number),
-            self._theirs("forward"),
+            self.work.attention_context(),
+            self._gradient_sync(number),
+            self._user_code("forward"),
         ):
             self._output = self._run_model(*batch.arguments, **batch.keywords)
 
@@ -152,18 +154,18 @@ class TrainingStep:
             self._losses[number:] = [loss / self.cell.grad_accum if self.cell.grad_accum > 1 else loss]
 
     def _backward(self, number: int) -> None:
-        with named("backward"), self._theirs("backward"), self._exchanging(number):
+        with named("backward"), self._user_code("backward"), self._gradient_sync(number):
             if not self._losses:
                 raise RuntimeError("a phase ran before loss, on which it depends")
             self._scaler.scale(self._losses[-1]).backward()
             if not self._is_last(number):
                 self._output, self._losses[-1] = None, self._losses[-1].detach()
 
-    def _exchanging(self, number: int) -> AbstractContextManager[None]:
+    def _gradient_sync(self, number: int) -> AbstractContextManager[None]:
         """Return the context of a micro-batch; with `no_sync`, ranks exchange gradients only in the last one."""
         if self.cell.no_sync != "on" or not self._is_among_ranks:
             return nullcontext()
-        return exchanging_gradients(self.model, self._is_last(number))
+        return gradient_sync(self.model, self._is_last(number))
 
     def _update(self) -> None:
         with named("optimizer"):
@@ -198,10 +200,10 @@ def workload_of(cell: ModelCell, device: torch.device) -> Workload:
     if cell.own is not None:
         return own_workload(cell, cell.own, device)
     assert cell.shape is not None
-    return built_in(cell, cell.shape, device)
+    return built_in_workload(cell, cell.shape, device)
 
 
-def _ours(doing: str) -> AbstractContextManager[None]:
+def _no_user_code(action: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 

@@ -39,20 +39,20 @@ def process_group(rank: int, ranks: int, store: str, device: torch.device, timeo
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    patience = timedelta(seconds=timeout_s)
-    where = urlsplit(store)
-    if where.scheme == "tcp":
+    timeout = timedelta(seconds=timeout_s)
+    url = urlsplit(store)
+    if url.scheme == "tcp":
         # For such a URL, torch itself would use torchrun's store if torchrun has started the ranks.
-        there = dist.TCPStore(where.hostname or "", where.port or 0, ranks, rank == 0, patience)  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=there, rank=rank, world_size=ranks, timeout=patience)
+        tcp_store = dist.TCPStore(url.hostname or "", url.port or 0, ranks, rank == 0, timeout)  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=tcp_store, rank=rank, world_size=ranks, timeout=timeout)
     else:
-        dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks, timeout=patience)
+        dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks, timeout=timeout)
     yield
     # Not after an error: the other ranks would then fail too, and could report their failure first.
     dist.destroy_process_group()
 
 
-def agreed(value: float = 0.0) -> float:
+def max_over_ranks(value: float = 0.0) -> float:
     """Wait for all ranks, and return the largest of their values; without a process group, return `value`.
 
     The values are exchanged through the host. Call this only between timed windows.
@@ -100,18 +100,18 @@ def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module
 
 
 @contextmanager
-def exchanging_gradients(model: nn.Module, exchanged: bool) -> Iterator[None]:
+def gradient_sync(model: nn.Module, enabled: bool) -> Iterator[None]:
     """Switch the gradient exchange between the ranks of a `distributed` model on or off in this context.
 
     Run both forward and backward inside this context. Without an exchange, DDP leaves gradients as they are; FSDP2
     keeps them unsharded, and reduces their sums after the next backward that exchanges gradients.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
-        with nullcontext() if exchanged else model.no_sync():
+        with nullcontext() if enabled else model.no_sync():
             yield
         return
     sharded: Any = model
-    sharded.set_requires_gradient_sync(exchanged)
+    sharded.set_requires_gradient_sync(enabled)
     yield
 
 
@@ -128,14 +128,14 @@ def _shard(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> None:
     members: list[Any] = list(blocks(model))
     for module in members:
         fully_shard(module, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    whole = replace(policy, output_dtype=torch.float32 if policy.param_dtype else None)
-    root: Any = fully_shard(model, mesh=mesh, reshard_after_forward=reshard, mp_policy=whole)
+    root_policy = replace(policy, output_dtype=torch.float32 if policy.param_dtype else None)
+    root: Any = fully_shard(model, mesh=mesh, reshard_after_forward=reshard, mp_policy=root_policy)
     if cell.prefetch:
         forward, backward = [root, *members], [root, *reversed(members)]
         for position in range(len(forward)):
-            ahead = slice(position + 1, position + 1 + cell.prefetch)
-            forward[position].set_modules_to_forward_prefetch(forward[ahead])
-            backward[position].set_modules_to_backward_prefetch(backward[ahead])
+            prefetched = slice(position + 1, position + 1 + cell.prefetch)
+            forward[position].set_modules_to_forward_prefetch(forward[prefetched])
+            backward[position].set_modules_to_backward_prefetch(backward[prefetched])
 
 
 def _dtype(name: ShardDtype | None) -> torch.dtype | None:
@@ -150,14 +150,14 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
     """
     for child in model.children():
         members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
-        alike = len(members) > 1 and len({type(each) for each in members}) == 1
-        if alike and all(any(True for _ in each.parameters()) for each in members):
+        same_class = len(members) > 1 and len({type(each) for each in members}) == 1
+        if same_class and all(any(True for _ in each.parameters()) for each in members):
             yield from members
         else:
             yield from blocks(child)
 
 
-def own_batch(strategy: Strategy | None) -> int:
+def data_parallel_index(strategy: Strategy | None) -> int:
     """Return the index of this rank's data, from 0; all tensor-parallel ranks use index 0."""
     return dist.get_rank() if strategy not in (None, "tp") and dist.is_initialized() else 0
 
@@ -201,19 +201,19 @@ def _split(linear: nn.Module, mesh: DeviceMesh, dimension: int) -> None:
     from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module, distribute_tensor
 
     by_output = dimension == 0
-    whole: list[Placement] = [Replicate()]
-    part: list[Placement] = [Shard(-1)]
+    replicated: list[Placement] = [Replicate()]
+    sharded_last: list[Placement] = [Shard(-1)]
 
     def shard(_: str, module: nn.Module, mesh: DeviceMesh) -> None:
         for name, parameter in list(module.named_parameters(recurse=False)):
             # Every rank has drawn the same values: nothing has to be sent.
-            sharded = distribute_tensor(parameter, mesh, [Shard(dimension)], src_data_rank=None)
-            module.register_parameter(name, nn.Parameter(sharded))
+            sharded_weight = distribute_tensor(parameter, mesh, [Shard(dimension)], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(sharded_weight))
 
-    def take(_: nn.Module, inputs: tuple[Tensor], mesh: DeviceMesh) -> Any:
-        return DTensor.from_local(inputs[0], mesh, whole if by_output else part, run_check=False)
+    def to_dtensor(_: nn.Module, inputs: tuple[Tensor], mesh: DeviceMesh) -> Any:
+        return DTensor.from_local(inputs[0], mesh, replicated if by_output else sharded_last, run_check=False)
 
-    def give(_: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
-        return output.redistribute(mesh, part if by_output else whole).to_local()
+    def to_local_tensor(_: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
+        return output.redistribute(mesh, sharded_last if by_output else replicated).to_local()
 
-    distribute_module(linear, mesh, shard, take, give)
+    distribute_module(linear, mesh, shard, to_dtensor, to_local_tensor)

@@ -197,16 +197,16 @@ def loosely(found: Ratio, name: str) -> str:
 
 
 def multiple(found: Pooled) -> str:
-    """Format a common ratio: `2.03 ± 0.02×`, with decimals up to the first digit of the reach, which is rounded up."""
-    decimals = min(3, max(1, math.ceil(-math.log10(found.reach)))) if found.reach > 0 else 3
-    return f"{found.value:.{decimals}f} ± {_up(found.reach, decimals):.{decimals}f}×"
+    """Format a pooled ratio: `2.03 ± 0.02×`. The deviation (after ±) determines the decimals, and is rounded up."""
+    decimals = min(3, max(1, math.ceil(-math.log10(found.max_deviation)))) if found.max_deviation > 0 else 3
+    return f"{found.value:.{decimals}f} ± {_up(found.max_deviation, decimals):.{decimals}f}×"
 
 
 def percentage(found: Pooled) -> str:
     """Format a pooled share: `7.3 ± 0.2 %`."""
-    reach = found.reach * 100
-    decimals = min(2, max(0, math.ceil(-math.log10(reach)))) if reach > 0 else 1
-    return f"{found.value * 100:.{decimals}f} ± {_up(reach, decimals):.{decimals}f} %"
+    deviation = found.max_deviation * 100
+    decimals = min(2, max(0, math.ceil(-math.log10(deviation)))) if deviation > 0 else 1
+    return f"{found.value * 100:.{decimals}f} ± {_up(deviation, decimals):.{decimals}f} %"
 
 
 def exponent(law: PowerLaw, symbol: str) -> str:

@@ -17,9 +17,9 @@ import einops
 import torch
 from torch import nn
 
-from sysbench.lab.ranges import WHOLE, following, told
+from sysbench.lab.ranges import ROOT_PATH, module_callbacks, range_callbacks
 
-OUTSIDE = WHOLE
+OUTSIDE = ROOT_PATH
 """Path for operators outside all modules, such as the loss, and for the whole model."""
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -77,8 +77,8 @@ class Origins:
     @contextmanager
     def inside(self, model: nn.Module) -> Iterator[None]:
         """Context manager that tracks which module of the model is being called."""
-        named = told(self._enter_part, self._paths.pop) if self._parts else nullcontext()
-        with following(model, self._paths.append, self._paths.pop), named:
+        named = range_callbacks(self._enter_part, self._paths.pop) if self._parts else nullcontext()
+        with module_callbacks(model, self._paths.append, self._paths.pop), named:
             yield
 
     def _enter_part(self, name: str) -> None:

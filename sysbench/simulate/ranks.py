@@ -73,7 +73,7 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
 def sharding_on(device: ObservedDevice) -> Iterator[None]:
     """Context manager in which `device` handles tensors that are sharded over ranks, and resized storages."""
     device.wrappers = Shards() if isinstance(device, SimulatedDevice) else RealShards()
-    with device.following_resizes():
+    with device.watching_resizes():
         yield
 
 

@@ -67,7 +67,7 @@ class RealDevice(ObservedDevice):
         try:
             for tensor in tensors_in([result]):
                 if tensor.device.type == self._device.type:
-                    self._watch.see(tensor)
+                    self._watch.track(tensor)
         finally:
             self._arguments = ()  # a longer reference would keep them alive
         self._observer.ends(func, args, kwargs, result)

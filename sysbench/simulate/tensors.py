@@ -167,9 +167,9 @@ class ObservedDevice(DispatchMode):
         """
         return self._watch.number_of(getattr(tensor, "_local_tensor", tensor))
 
-    def following_resizes(self) -> AbstractContextManager[None]:
-        """Return a context manager in which resized storages are also observed (`StorageWatch.following_resizes`)."""
-        return self._watch.following_resizes()
+    def watching_resizes(self) -> AbstractContextManager[None]:
+        """Return a context manager in which resized storages are also observed (`StorageWatch.watching_resizes`)."""
+        return self._watch.watching_resizes()
 
     def stop(self) -> None:
         """Stop reporting freed storages: what is freed after the end of a run is not part of the run."""
@@ -340,7 +340,7 @@ class SimulatedDevice(ObservedDevice):
         if type(answer) is _Fresh:
             tensor = torch.empty_strided(answer.size, answer.stride, dtype=answer.dtype, device=_META)
             tensor = Tensor._make_subclass(SimulatedTensor, tensor)
-            self._watch.see(tensor)
+            self._watch.track(tensor)
             return tensor
         if isinstance(answer, _Argument):
             return args[answer.position]
@@ -350,7 +350,7 @@ class SimulatedDevice(ObservedDevice):
     def _seen(self, result: Any) -> Any:
         for tensor in tensors_in([result]):
             if _is_ours(tensor):
-                self._watch.see(tensor)
+                self._watch.track(tensor)
         return result
 
 

@@ -63,7 +63,7 @@ class _Trait(IntFlag):
 
 _OUTSIDE, _FORWARD, _BACKWARD, _OPTIMIZER = range(4)
 _PHASE_NAMES = {_FORWARD: "forward", _BACKWARD: "backward", _OPTIMIZER: "optimizer"}
-_SHORTEST_RUN = 3
+_MIN_RUN = 3
 """Minimum number of allocations that interrupt a phase. A shorter run between two runs of a phase belongs to this
 phase."""
 
@@ -93,15 +93,15 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
         }
         device = max(activity, key=activity.__getitem__, default=0)
     if device not in snapshot.devices:
-        held = ", ".join(map(str, snapshot.devices)) or "none"
-        raise UsageError(f"the snapshot has no data of device {device} (devices: {held})")
+        available = ", ".join(map(str, snapshot.devices)) or "none"
+        raise UsageError(f"the snapshot has no data of device {device} (devices: {available})")
     lives = lifetimes(snapshot, device)
-    requested = _picked(lives, trace.size_bytes, blocks.requested_bytes)
+    requested = _from_trace_or_block(lives, trace.size_bytes, blocks.requested_bytes)
     rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
     size = np.where(lives.block == NONE, rounded, np.append(blocks.size_bytes, 0)[lives.block])
-    stack = _picked_or_none(lives, trace.stack, blocks.stack).astype(np.int32)
+    stack = _position_from_trace_or_block(lives, trace.stack, blocks.stack).astype(np.int32)
     freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
-    recorded = _recorded(snapshot, lives)
+    recorded = _recorded_origins(snapshot, lives)
     found = recorded or infer(snapshot, lives, stack, freed_stack, rounded)
     name = snapshot.metadata.get("device_name")
     return Timeline(
@@ -114,8 +114,8 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
             module=found.module,
             stack=stack,
             freed_stack=freed_stack,
-            address=_picked(lives, trace.address, blocks.address).astype(np.uint64),
-            stream=_picked(lives, trace.stream, segments.stream[blocks.segment]),
+            address=_from_trace_or_block(lives, trace.address, blocks.address).astype(np.uint64),
+            stream=_from_trace_or_block(lives, trace.stream, segments.stream[blocks.segment]),
         ),
         states=lives.states,
         phases=found.phases,
@@ -131,7 +131,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     )
 
 
-def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
+def _from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
     """Return a value for each allocation: from its trace entry, or from its block if it predates the trace.
 
     For an allocation that predates the trace and was released during it, the value comes from the entry of the release.
@@ -142,20 +142,20 @@ def _picked(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> Column:
     return np.where(row == NONE, from_block, from_trace)
 
 
-def _recorded(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
+def _recorded_origins(snapshot: Snapshot, lives: Lifetimes) -> Origins | None:
     """Return the recorded categories, modules and phases; None for a snapshot without categories."""
     codes = np.array([*(_RECORDED_CODE.get(name, UNKNOWN) for name in snapshot.categories), UNKNOWN], np.uint8)
-    named = _picked_or_none(lives, snapshot.trace.category, snapshot.blocks.category)
+    named = _position_from_trace_or_block(lives, snapshot.trace.category, snapshot.blocks.category)
     category = codes[named]
     if (category == UNKNOWN).all():
         return None
-    module = _picked_or_none(lives, snapshot.trace.label, snapshot.blocks.label).astype(np.int32)
+    module = _position_from_trace_or_block(lives, snapshot.trace.label, snapshot.blocks.label).astype(np.int32)
     modules = tuple(tuple(part for part in label.split(".") if part) for label in snapshot.labels)
     return Origins(category, module, modules, tuple(_marked_phases(snapshot.annotations, lives)))
 
 
-def _picked_or_none(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
-    """Return positions like `_picked`, but NONE where only the release was recorded.
+def _position_from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks: Column) -> npt.NDArray[np.int64]:
+    """Return positions like `_from_trace_or_block`, but NONE where only the release was recorded.
 
     The stack of a release does not show which code allocated the memory, or why.
     """
@@ -199,14 +199,16 @@ def infer(
     `size_bytes` is the requested size rounded up to the allocator's unit; the allocator may return a larger block.
     """
     stacks = snapshot.stacks
-    of_frame = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
+    frame_traits = np.array([_trait_of(frame) for frame in stacks.frames], np.uint8)
     # A stack has the traits of all its frames. The extra entry, at NONE, is for allocations without a stack.
-    of_stack = np.bitwise_or.reduceat(of_frame[stacks.frame], stacks.start[:-1]) if len(stacks) else of_frame[:0]
-    traits = np.append(of_stack, 0)
+    stack_traits = (
+        np.bitwise_or.reduceat(frame_traits[stacks.frame], stacks.start[:-1]) if len(stacks) else frame_traits[:0]
+    )
+    traits = np.append(stack_traits, 0)
     in_trace = np.flatnonzero(lives.born > 0)
     order = in_trace[np.argsort(lives.born[in_trace], kind="stable")]
-    phases = _phases(traits[stack[order]], stack[order] != NONE, lives.born[order], lives.states)
-    category = _categories(lives, traits[stack], traits[freed_stack], size_bytes, phases)
+    phases = _infer_phases(traits[stack[order]], stack[order] != NONE, lives.born[order], lives.states)
+    category = _infer_categories(lives, traits[stack], traits[freed_stack], size_bytes, phases)
     module, modules = _modules(stacks, stack)
     return Origins(category, module, modules, phases)
 
@@ -242,20 +244,20 @@ def _modules(stacks: Stacks, stack: npt.NDArray[np.int32]) -> tuple[npt.NDArray[
 
     A call path begins with the outermost call and omits libraries: `model.py:88 forward`.
     """
-    step: list[str | None] = []
+    call_of_frame: list[str | None] = []
     for frame in stacks.frames:
         filename = frame.filename.replace("\\", "/")
         library = "/torch/" in filename or "site-packages/" in filename or "/lib/python" in filename
         own = filename.endswith(".py") and not library and frame.name != "<module>"
-        step.append(f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}" if own else None)
+        call_of_frame.append(f"{filename.rpartition('/')[2]}:{frame.line} {frame.name}" if own else None)
     positions: dict[tuple[str, ...], int] = {}
-    of_stack = np.full(len(stacks) + 1, NONE, np.int32)
+    path_of_stack = np.full(len(stacks) + 1, NONE, np.int32)
     for index in np.unique(stack[stack != NONE]):
-        calls = [step[frame] for frame in stacks.frame[stacks.start[index] : stacks.start[index + 1]][::-1]]
+        calls = [call_of_frame[frame] for frame in stacks.frame[stacks.start[index] : stacks.start[index + 1]][::-1]]
         path = tuple(call for call, before in zip(calls, [None, *calls], strict=False) if call and call != before)
         if path:
-            of_stack[index] = positions.setdefault(path, len(positions))
-    return of_stack[stack], tuple(positions)
+            path_of_stack[index] = positions.setdefault(path, len(positions))
+    return path_of_stack[stack], tuple(positions)
 
 
 # --- phases
@@ -270,31 +272,31 @@ def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
     return [(int(label[start]), int(start), int(end)) for start, end in zip(starts, ends, strict=True)]
 
 
-def _phases(
+def _infer_phases(
     trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_], born: npt.NDArray[np.int64], states: int
 ) -> tuple[Phase, ...]:
     """Infer the phases of the trace from the traits of its allocations, given in order of time."""
     # On CUDA, autograd runs on its own threads without Python code. Only its allocations have
     # no Python stack.
     stackless = ~has_stack & has_stack.any()
-    smooth = np.select(
+    label = np.select(
         [(trait & _Trait.OPTIMIZER) > 0, (trait & _Trait.BACKWARD) > 0, (trait & _Trait.FORWARD) > 0, stackless],
         [_OPTIMIZER, _BACKWARD, _FORWARD, _BACKWARD],
         _OUTSIDE,
     ).astype(np.uint8)
-    runs = _runs(smooth)
+    runs = _runs(label)
     for before, (_, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
-        if before[0] == after[0] and end - first < _SHORTEST_RUN:
-            smooth[first:end] = before[0]
+        if before[0] == after[0] and end - first < _MIN_RUN:
+            label[first:end] = before[0]
     # Everything between forward and backward is the loss, and counts as forward.
-    runs = _runs(smooth)
+    runs = _runs(label)
     for before, (kind, first, end), after in zip(runs, runs[1:], runs[2:], strict=False):
         if kind == _OUTSIDE and before[0] == _FORWARD and after[0] == _BACKWARD:
-            smooth[first:end] = _FORWARD
-    runs = _runs(smooth)
-    begins = [int(born[first]) - 1 for _, first, _ in runs] + [states - 1]
+            label[first:end] = _FORWARD
+    runs = _runs(label)
+    starts = [int(born[first]) - 1 for _, first, _ in runs] + [states - 1]
     return tuple(
-        Phase(_PHASE_NAMES[kind], begins[index], begins[index + 1] + 1)
+        Phase(_PHASE_NAMES[kind], starts[index], starts[index + 1] + 1)
         for index, (kind, _, _) in enumerate(runs)
         if kind != _OUTSIDE
     )
@@ -303,41 +305,43 @@ def _phases(
 # --- categories
 
 
-def _categories(
+def _infer_categories(
     lives: Lifetimes,
-    made: npt.NDArray[np.uint8],
-    freed: npt.NDArray[np.uint8],
+    traits: npt.NDArray[np.uint8],
+    freed_traits: npt.NDArray[np.uint8],
     size_bytes: Column,
     phases: tuple[Phase, ...],
 ) -> npt.NDArray[np.uint8]:
     names = np.array([*(phase.name for phase in phases), ""])
     born_in = _phase_of(lives.born, phases)
     phase, end = names[born_in], np.array([*(phase.end for phase in phases), 0])[born_in]
-    stays, outlives = lives.died == lives.states, lives.died >= end
-    optimizer, backward, forward = ((made & trait) > 0 for trait in (_Trait.OPTIMIZER, _Trait.BACKWARD, _Trait.FORWARD))
+    is_kept, outlives_phase = lives.died == lives.states, lives.died >= end
+    optimizer, backward, forward = (
+        (traits & trait) > 0 for trait in (_Trait.OPTIMIZER, _Trait.BACKWARD, _Trait.FORWARD)
+    )
     died_in = names[_phase_of(lives.died, phases)]
-    freed_in_backward = ((freed & _Trait.BACKWARD) > 0) | (died_in == "backward")
-    building = ((made & _Trait.BUILDING) > 0) & ~optimizer & ~backward & ~forward
+    freed_in_backward = ((freed_traits & _Trait.BACKWARD) > 0) | (died_in == "backward")
+    building = ((traits & _Trait.BUILDING) > 0) & ~optimizer & ~backward & ~forward
     first = min((phase.first for phase in phases), default=-1)
     category = np.select(
         [
-            (made & _Trait.WORKSPACE) > 0,
-            _are_workspaces(lives, size_bytes, stays, phase),
-            building & stays,
+            (traits & _Trait.WORKSPACE) > 0,
+            _are_workspaces(lives, size_bytes, is_kept, phase),
+            building & is_kept,
             lives.born == 0,
-            optimizer & outlives,
-            (phase == "backward") & outlives,
-            (phase == "forward") & (outlives | freed_in_backward),
+            optimizer & outlives_phase,
+            (phase == "backward") & outlives_phase,
+            (phase == "forward") & (outlives_phase | freed_in_backward),
             phase != "",
             # Without modules, the stacks of forward contain no line of a model.
             freed_in_backward,
-            stays & (lives.born <= first),
+            is_kept & (lives.born <= first),
         ],
         [
             _CODE["workspace"],
             _CODE["workspace"],
             _CODE["parameters"],
-            _of_older(lives, made, size_bytes, stays, freed_in_backward),
+            _pre_trace_categories(lives, traits, size_bytes, is_kept, freed_in_backward),
             _CODE["optimizer state"],
             _CODE["gradients"],
             _CODE["activations"],
@@ -346,49 +350,51 @@ def _categories(
             # Models are loaded before the first step.
             _CODE["parameters"],
         ],
-        _between_phases(lives, phases, stays),
+        _categories_between_phases(lives, phases, is_kept),
     ).astype(np.uint8)
     # Without events, lifetimes give no evidence of the purpose.
-    residents = np.flatnonzero((lives.born == 0) & stays & (made == 0) & (category == UNKNOWN) & (lives.states > 1))
+    unexplained = np.flatnonzero(
+        (lives.born == 0) & is_kept & (traits == 0) & (category == UNKNOWN) & (lives.states > 1)
+    )
     gradients = np.flatnonzero((category == _CODE["gradients"]) & (phase == "backward"))
     if len(gradients):
         # Use the step with the most gradients.
         steps, counts = np.unique(born_in[gradients], return_counts=True)
         gradients = gradients[born_in[gradients] == steps[np.argmax(counts)]]
-    category[residents] = _residents(size_bytes[residents], size_bytes[gradients], "backward" in names)
+    category[unexplained] = _resident_categories(size_bytes[unexplained], size_bytes[gradients], "backward" in names)
     return category
 
 
 def _are_workspaces(
-    lives: Lifetimes, size_bytes: Column, stays: npt.NDArray[np.bool_], phase: npt.NDArray[np.str_]
+    lives: Lifetimes, size_bytes: Column, is_kept: npt.NDArray[np.bool_], phase: npt.NDArray[np.str_]
 ) -> npt.NDArray[np.bool_]:
     """Return whether each allocation is a cuBLAS workspace: it has the size of a workspace and is never released."""
-    by_default = (size_bytes == CUBLAS_WORKSPACE_BYTES) & stays
-    as_large = size_bytes == HOPPER_WORKSPACE_BYTES
-    of_hopper = as_large & stays & ((lives.born == 0) | np.isin(phase, ("forward", "backward")))
+    default_size = (size_bytes == CUBLAS_WORKSPACE_BYTES) & is_kept
+    hopper_size = size_bytes == HOPPER_WORKSPACE_BYTES
+    hopper_workspaces = hopper_size & is_kept & ((lives.born == 0) | np.isin(phase, ("forward", "backward")))
     # Another allocation of that size may be the gradient of a parameter.
-    alone = as_large.sum() == of_hopper.sum() <= MOST_WORKSPACES and not by_default.any()
-    return np.asarray(by_default | (of_hopper & alone))
+    is_unambiguous = hopper_size.sum() == hopper_workspaces.sum() <= MOST_WORKSPACES and not default_size.any()
+    return np.asarray(default_size | (hopper_workspaces & is_unambiguous))
 
 
-def _of_older(
+def _pre_trace_categories(
     lives: Lifetimes,
-    made: npt.NDArray[np.uint8],
+    traits: npt.NDArray[np.uint8],
     size_bytes: Column,
-    stays: npt.NDArray[np.bool_],
+    is_kept: npt.NDArray[np.bool_],
     freed_in_backward: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.int64]:
     """Return the categories of allocations that predate the trace.
 
     Allocations without a stack that are never released remain unknown.
     """
-    kept_sizes = size_bytes[(lives.born == 0) & stays]
+    kept_sizes = size_bytes[(lives.born == 0) & is_kept]
     return np.select(
         [
-            (made & _Trait.OPTIMIZER) > 0,
-            (made & _Trait.BACKWARD) > 0,
-            (made & _Trait.FORWARD) > 0,
-            stays,
+            (traits & _Trait.OPTIMIZER) > 0,
+            (traits & _Trait.BACKWARD) > 0,
+            (traits & _Trait.FORWARD) > 0,
+            is_kept,
             freed_in_backward,
             # A gradient is released between steps, where zero_grad runs, and has the size of a parameter.
             np.isin(size_bytes, kept_sizes) | (len(kept_sizes) == 0),
@@ -406,7 +412,9 @@ def _of_older(
     )
 
 
-def _between_phases(lives: Lifetimes, phases: tuple[Phase, ...], stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _categories_between_phases(
+    lives: Lifetimes, phases: tuple[Phase, ...], is_kept: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
     """Return the categories of allocations outside all phases: input batches and, if no backward follows, the loss."""
     if not phases:
         return np.full(len(lives.born), UNKNOWN)
@@ -419,10 +427,10 @@ def _between_phases(lives: Lifetimes, phases: tuple[Phase, ...], stays: npt.NDAr
     np.maximum.at(last, before, np.where(lives.born < following, lives.born, 0))
     return np.select(
         [
-            ~stays & (following < lives.states) & (lives.died > following),
+            ~is_kept & (following < lives.states) & (lives.died > following),
             # Without a later step that would release them, kept tensors are still live.
-            after_forward & np.where(following < lives.states, lives.died > last[before], stays),
-            ~stays,
+            after_forward & np.where(following < lives.states, lives.died > last[before], is_kept),
+            ~is_kept,
         ],
         [_CODE["inputs"], _CODE["activations"], _CODE["temporaries"]],
         UNKNOWN,
@@ -439,7 +447,7 @@ def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.ND
     return np.where((place >= 0) & (state < end[place]), place, len(phases))
 
 
-def _residents(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt.NDArray[np.uint8]:
+def _resident_categories(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt.NDArray[np.uint8]:
     """Infer the categories of allocations without a stack that are live throughout, by counting equal sizes.
 
     Each parameter has a gradient of the same size. With n gradients of a size, the first n allocations of this size in
@@ -449,19 +457,19 @@ def _residents(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt
     that are never released.
     """
     category = np.full(len(size_bytes), _CODE["parameters"], np.uint8)
-    copies = 1 if len(gradients_bytes) else _copies(size_bytes, trains)
+    per_parameter = 1 if len(gradients_bytes) else _allocations_per_parameter(size_bytes, trains)
     for size in np.unique(size_bytes):
-        alike = np.flatnonzero(size_bytes == size)
+        same_size = np.flatnonzero(size_bytes == size)
         parameters = int((gradients_bytes == size).sum())
         if parameters:
-            category[alike[parameters:]] = _CODE["optimizer state"]
+            category[same_size[parameters:]] = _CODE["optimizer state"]
         elif len(gradients_bytes):
-            category[alike] = _CODE["optimizer state" if (2 * gradients_bytes == size).any() else "parameters"]
+            category[same_size] = _CODE["optimizer state" if (2 * gradients_bytes == size).any() else "parameters"]
         else:
-            each = len(alike) // copies
-            category[alike[each:]] = _CODE["optimizer state"]
-            if copies in (2, 4):
-                category[alike[each : 2 * each]] = _CODE["gradients"]
+            parameter_count = len(same_size) // per_parameter
+            category[same_size[parameter_count:]] = _CODE["optimizer state"]
+            if per_parameter in (2, 4):
+                category[same_size[parameter_count : 2 * parameter_count]] = _CODE["gradients"]
     return category
 
 
@@ -469,7 +477,7 @@ LARGE_SHARE = 0.001
 """Minimum share of the total bytes for a size to be checked for common multiples."""
 
 
-def _copies(size_bytes: Column, trains: bool) -> int:
+def _allocations_per_parameter(size_bytes: Column, trains: bool) -> int:
     """Return the number of allocations per parameter (weight, gradient, optimizer state); 1 if unknown.
 
     The number is 3 or 4 (in training also 2) if the counts of all large sizes are multiples of it.

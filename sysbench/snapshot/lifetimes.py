@@ -56,21 +56,23 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
     state = np.cumsum(counted)
     states = int(state[-1]) + 1 if len(state) else 1
 
-    moves = np.flatnonzero((action == _ALLOC) | freed)
-    born, died, row, freed_row = _pair(rows[moves], state[moves], freed[moves], snapshot, states)
+    allocation_events = np.flatnonzero((action == _ALLOC) | freed)
+    born, died, row, freed_row = _match_releases(
+        rows[allocation_events], state[allocation_events], freed[allocation_events], snapshot, states
+    )
     blocks = snapshot.blocks
     block = np.flatnonzero((blocks.state == _ACTIVE) & (snapshot.segments.device[blocks.segment] == device))
     found = _match_blocks(snapshot, block, row, died == states)
-    kept = block[~np.isin(block, found)]
-    padding = np.full(len(kept), NONE, np.int64)
+    unmatched = block[~np.isin(block, found)]
+    padding = np.full(len(unmatched), NONE, np.int64)
     time_us = trace.time_us[rows][counted]
     return Lifetimes(
         states=states,
-        born=np.concatenate([born, np.zeros(len(kept), np.int64)]),
-        died=np.concatenate([died, np.full(len(kept), states, np.int64)]),
+        born=np.concatenate([born, np.zeros(len(unmatched), np.int64)]),
+        died=np.concatenate([died, np.full(len(unmatched), states, np.int64)]),
         row=np.concatenate([row, padding]),
         freed_row=np.concatenate([freed_row, padding]),
-        block=np.concatenate([found, kept]),
+        block=np.concatenate([found, unmatched]),
         # Allocations that predate the trace get the time of its first event.
         time_us=np.concatenate([time_us[:1], time_us]) if trace.time_us[rows].any() and len(time_us) else None,
         reserved=_reserved(snapshot, device, rows[changes], state[changes], states),
@@ -81,7 +83,7 @@ def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
     )
 
 
-def _pair(
+def _match_releases(
     rows: npt.NDArray[np.int64],
     state: npt.NDArray[np.int64],
     freed: npt.NDArray[np.bool_],
@@ -94,7 +96,7 @@ def _pair(
     """
     address = snapshot.trace.address[rows]
     order = np.argsort(address, kind="stable")
-    sorted_address, is_free, when, where = address[order], freed[order], state[order], rows[order]
+    sorted_address, is_free, state_at, position = address[order], freed[order], state[order], rows[order]
     count = len(order)
     same = np.zeros(count + 1, bool)
     same[1:count] = sorted_address[1:] == sorted_address[:-1]
@@ -102,16 +104,16 @@ def _pair(
     # An allocation ends at the next event at its address: its release, or another allocation if the release is missing.
     has_next = same[allocated + 1]
     following = np.minimum(allocated + 1, max(count - 1, 0))
-    died = np.where(has_next, when[following], states)
-    freed_row = np.where(has_next & is_free[following], where[following], NONE)
+    died = np.where(has_next, state_at[following], states)
+    freed_row = np.where(has_next & is_free[following], position[following], NONE)
     # A release without an earlier event at its address belongs to an allocation that predates the trace.
-    orphan = np.flatnonzero(is_free & ~same[:count])
-    born = np.concatenate([when[allocated], np.zeros(len(orphan), np.int64)])
+    unmatched = np.flatnonzero(is_free & ~same[:count])
+    born = np.concatenate([state_at[allocated], np.zeros(len(unmatched), np.int64)])
     return (
         born,
-        np.concatenate([died, when[orphan]]),
-        np.concatenate([where[allocated], np.full(len(orphan), NONE, np.int64)]),
-        np.concatenate([freed_row, where[orphan]]),
+        np.concatenate([died, state_at[unmatched]]),
+        np.concatenate([position[allocated], np.full(len(unmatched), NONE, np.int64)]),
+        np.concatenate([freed_row, position[unmatched]]),
     )
 
 
@@ -140,10 +142,10 @@ def _reserved(
 ) -> Reserved:
     """Compute reserved memory backwards from the end of the trace, because its beginning may not have been recorded."""
     segments, trace = snapshot.segments, snapshot.trace
-    here = np.flatnonzero(segments.device == device)
+    on_device = np.flatnonzero(segments.device == device)
     final = [
         (int(segments.address[index]), int(segments.address[index]) + int(segments.total_bytes[index]))
-        for index in here
+        for index in on_device
     ]
     grows = np.isin(trace.action[rows], _GROWS)
     size = trace.size_bytes[rows]
@@ -151,5 +153,5 @@ def _reserved(
     np.add.at(change, state, np.where(grows, size, -size))
     after = np.cumsum(change)
     total = sum(end - start for start, end in final)
-    history = SegmentHistory(final, state, grows, trace.address[rows], size, bool(segments.expandable[here].any()))
+    history = SegmentHistory(final, state, grows, trace.address[rows], size, bool(segments.expandable[on_device].any()))
     return Reserved(after - after[-1] + total, history)

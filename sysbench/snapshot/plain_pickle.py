@@ -25,9 +25,9 @@ from typing import Any, Final, Protocol
 import psutil
 
 CHUNK_BYTES = 1 << 18
-LONGEST_TEXT_BYTES: Final = 16 << 20
+MAX_TEXT_BYTES: Final = 16 << 20
 DEFAULT_BUDGET_BYTES: Final = 2 << 30
-_REMEMBERED_BYTES: Final = 64 << 20
+_MAX_REMEMBERED_BYTES: Final = 64 << 20
 
 
 def _by_length(lengths: range) -> bytes:
@@ -44,10 +44,12 @@ _PAIR: Final = rb"h.(?:K.K.\x86\x94|" + _NUMBER + rb"|h.|" + _LIST + rb"\x94|" +
 """Matches a key and its value, the bulk of a snapshot. Other patterns would match them too, but more slowly."""
 _MEMO: Final = rb"q.|r...[\x00-\x03]"
 """Matches memo slots. The unpickler allocates all slots up to the highest, so the limit is 2²⁶."""
-_PASSING: Final = rb"|".join(
+_ACCEPTED: Final = rb"|".join(
     (rb"(?:" + _PAIR + rb")++", rb"[\x94(}uNsd\x88\x89)]++", _LIST, rb"(?:j....)++", _NUMBER, _TEXT, rb"G.{8}", _MEMO)
 )
-_RUN: Final = re.compile(rb"(?:" + _PASSING + rb")*+(?:\]\x94\((" + _REFERENCES + rb")e|([eal\x85-\x87t]))?", re.DOTALL)
+_RUN: Final = re.compile(
+    rb"(?:" + _ACCEPTED + rb")*+(?:\]\x94\((" + _REFERENCES + rb")e|([eal\x85-\x87t]))?", re.DOTALL
+)
 """Matches accepted opcodes, up to a whole list of references, or to an opcode that completes a list or a tuple."""
 
 _INT32: Final = struct.Struct("<i")
@@ -63,7 +65,7 @@ _LENGTHS: Final = {
     "BINBYTES": struct.Struct("<I"),
     "BINBYTES8": struct.Struct("<Q"),
 }
-_LIMITED: Final = b"KMJ\x8aGhjqr"
+_BOUNDED_OPCODES: Final = b"KMJ\x8aGhjqr"
 """Opcodes that are accepted in a run if their argument is complete and within its size limit."""
 _HEAD_BYTES: Final = 256
 """Length that exceeds any of these opcodes; also the number of bytes of a name that messages show."""
@@ -91,12 +93,12 @@ def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: 
     Raises UnreadableError for anything other than a complete pickle of plain data, and if the memory of this process
     grows by more than `budget_bytes`.
     """
-    screen = _Screen(stream, budget_bytes)
-    collects = gc.isenabled()
+    filtered = _Filter(stream, budget_bytes)
+    gc_was_enabled = gc.isenabled()
     # There is no garbage, but every collection would traverse the growing number of objects.
     gc.disable()
     try:
-        return _Unpickler(screen, finish).load()
+        return _Unpickler(filtered, finish).load()
     except (
         pickle.UnpicklingError,
         AttributeError,
@@ -106,51 +108,51 @@ def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: 
         TypeError,
         ValueError,
     ) as error:
-        raise UnreadableError(f"is damaged before byte {screen.offset}: {error}") from error
+        raise UnreadableError(f"is damaged before byte {filtered.offset}: {error}") from error
     except MemoryError:
         raise UnreadableError("needs more memory than is available") from None
     finally:
-        if collects:
+        if gc_was_enabled:
             gc.enable()
 
 
 class _Unpickler(pickle.Unpickler):
     """Unpickler of the filtered copy. It passes completed lists to `finish` and rejects nested tuples."""
 
-    def __init__(self, screen: _Screen, finish: Callable[[list[Any]], None]) -> None:
-        super().__init__(screen)
+    def __init__(self, filtered: _Filter, finish: Callable[[list[Any]], None]) -> None:
+        super().__init__(filtered)
         self._finish = finish
-        self._left = screen.left
+        self._remaining_items = filtered.remaining_items
         self._latest: list[Any] = []
 
     def find_class(self, module: str, name: str) -> object:
         """Refuse every name by raising UnreadableError."""
-        wish = f"{module}.{name}"[:80]
-        raise UnreadableError(f"is refused: it refers to {wish!r}, but a snapshot contains only plain data")
+        refused = f"{module}.{name}"[:80]
+        raise UnreadableError(f"is refused: it refers to {refused!r}, but a snapshot contains only plain data")
 
-    def persistent_load(self, shown: Any) -> object:
+    def persistent_load(self, value: Any) -> object:
         """Pass on a completed list, or check a tuple. For the number of a known list, return the list's only item."""
-        if type(shown) is list:
-            self._finish(shown)
-            self._latest = shown
-        elif type(shown) is tuple:
+        if type(value) is list:
+            self._finish(value)
+            self._latest = value
+        elif type(value) is tuple:
             # As a dict key the tuple would be hashed, which takes time exponential in its depth.
-            if tuple in map(type, shown):
+            if tuple in map(type, value):
                 raise UnreadableError("contains a nested tuple, unlike any snapshot")
-        elif shown in self._left:
-            return self._left[shown]
+        elif value in self._remaining_items:
+            return self._remaining_items[value]
         elif len(self._latest) == 1:
-            self._left[shown] = self._latest[0]
-        return shown
+            self._remaining_items[value] = self._latest[0]
+        return value
 
 
-class _Screen:
+class _Filter:
     """The filtered copy as a file object. Each window is a pickle frame, which the unpickler reads at once."""
 
     def __init__(self, stream: ByteStream, budget_bytes: int) -> None:
         self.offset = 0
         """Number of bytes read from the stream."""
-        self.left: dict[int, object] = {}
+        self.remaining_items: dict[int, object] = {}
         """The remaining item of each list of references that was reduced to one item, by the list's number."""
         self._numbers: dict[bytes, int] = {}
         """Numbers of lists of references, in order of first appearance."""
@@ -159,7 +161,7 @@ class _Screen:
         self._budget_bytes = budget_bytes
         self._process = psutil.Process()
         self._rss_bytes = self._process.memory_info().rss
-        self._windows = self._screened()
+        self._windows = self._filtered_windows()
         self._frame = b""
         self._position = 0
 
@@ -179,7 +181,7 @@ class _Screen:
         """Return no bytes. The unpickler finds lines within frames and does not need this method."""
         return b""
 
-    def _screened(self) -> Iterator[bytes]:
+    def _filtered_windows(self) -> Iterator[bytes]:
         """Yield the windows of the filtered copy, without the file's own frames."""
         window = b""
         while chunk := self._stream.read(CHUNK_BYTES):
@@ -187,11 +189,11 @@ class _Screen:
                 raise UnreadableError("is not a pickle (of protocol 2 or later)")
             self.offset += len(chunk)
             window += chunk
-            position, passed = 0, bytearray()
+            position, accepted = 0, bytearray()
             while True:
                 run = _RUN.match(window, position)
                 if run is not None and run.end() > position:
-                    passed += self._shown(run)
+                    accepted += self._filtered_run(run)
                     position = run.end()
                     continue
                 size_bytes = self._size_bytes(window[position : position + _HEAD_BYTES])
@@ -199,17 +201,17 @@ class _Screen:
                     break
                 opcode = window[position]
                 if opcode not in b"\x80\x95":
-                    passed += window[position : position + size_bytes]
+                    accepted += window[position : position + size_bytes]
                 if opcode in b".ci\x93":
-                    yield bytes(passed)
+                    yield bytes(accepted)
                     return
                 position += size_bytes
             window = window[position:]
-            if passed:
-                yield bytes(passed)
+            if accepted:
+                yield bytes(accepted)
         raise UnreadableError(f"is truncated: it ends after {self.offset} bytes")
 
-    def _shown(self, run: re.Match[bytes]) -> bytes:
+    def _filtered_run(self, run: re.Match[bytes]) -> bytes:
         """Return the opcodes of a run. If they complete a list or tuple, append BINPERSID to pass it to the caller.
 
         A list of references gets a number, which is also passed and then dropped: `BININT number BINPERSID POP`. If the
@@ -222,13 +224,13 @@ class _Screen:
         number = self._numbers.get(references)
         if number is None:
             self._numbered_bytes += len(references) + 200
-            if self._numbered_bytes > _REMEMBERED_BYTES:
+            if self._numbered_bytes > _MAX_REMEMBERED_BYTES:
                 return run[0] + b"Q"
             number = self._numbers[references] = len(self._numbers)
-        numbered = b"J" + _INT32.pack(number) + b"Q"
-        if number not in self.left:
-            return run[0] + b"Q" + numbered + b"0"
-        return run.string[run.start() : run.start(1) - 1] + numbered + b"a"
+        reference = b"J" + _INT32.pack(number) + b"Q"
+        if number not in self.remaining_items:
+            return run[0] + b"Q" + reference + b"0"
+        return run.string[run.start() : run.start(1) - 1] + reference + b"a"
 
     def _size_bytes(self, head: bytes) -> int:
         """Return the size of the opcode after a run; 0 if the window ends within the opcode. Raises UnreadableError."""
@@ -240,12 +242,12 @@ class _Screen:
         length = _LENGTHS.get(name)
         if length is not None and len(head) > length.size:
             (text_bytes,) = length.unpack_from(head, 1)
-            if text_bytes > LONGEST_TEXT_BYTES:
+            if text_bytes > MAX_TEXT_BYTES:
                 raise UnreadableError(f"has a text of {text_bytes} bytes before byte {self.offset}, too large for one")
             return 1 + length.size + int(text_bytes)
-        if head[:1] in _LIMITED and len(head) == _HEAD_BYTES:
+        if head[:1] in _BOUNDED_OPCODES and len(head) == _HEAD_BYTES:
             raise UnreadableError(f"has a {name} before byte {self.offset}, too large for a snapshot")
-        if length is not None or head[:1] in _LIMITED:
+        if length is not None or head[:1] in _BOUNDED_OPCODES:
             return 0
         named = _NAMED.match(head)
         if named is None:

@@ -58,7 +58,7 @@ METADATA_KEY: Final = "sysbench"
 """Key of sysbench's additions to a snapshot."""
 
 _BATCH_ROWS: Final = 1 << 11
-_PICKLED_TOGETHER: Final = 1000
+_PICKLE_BATCH_ITEMS: Final = 1000
 """Batch size in which pickle fills lists (`_BATCHSIZE` in Lib/pickle.py): after a full batch, more may follow."""
 
 
@@ -99,7 +99,7 @@ def write(path: Path, snapshot: Mapping[str, Any]) -> None:
 
     Raises OutputError if the file cannot be written, and ValueError if the snapshot holds other types.
     """
-    _refuse_rich_types(snapshot)
+    _refuse_unsupported_types(snapshot)
     content = pickle.dumps(_with_unknown_category(dict(snapshot)), protocol=4)
     try:
         path.write_bytes(content)
@@ -121,20 +121,20 @@ _PLAIN = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 """Types that the public viewer's unpickler supports (MemoryViz.js, `unpickle`)."""
 
 
-def _refuse_rich_types(snapshot: Mapping[str, Any]) -> None:
+def _refuse_unsupported_types(snapshot: Mapping[str, Any]) -> None:
     """Raise ValueError if the snapshot holds a type that the viewer cannot read."""
     seen: set[int] = set()
-    open_values: list[Any] = [dict(snapshot)]
-    while open_values:
-        value = open_values.pop()
+    pending: list[Any] = [dict(snapshot)]
+    while pending:
+        value = pending.pop()
         if id(value) in seen:
             continue
         seen.add(id(value))
         items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-        rich = set(map(type, items)) - _PLAIN
-        if rich:
-            raise ValueError(f"a snapshot cannot hold a {sorted(kind.__name__ for kind in rich)[0]}")
-        open_values.extend(item for item in items if isinstance(item, dict | list | tuple))
+        unsupported = set(map(type, items)) - _PLAIN
+        if unsupported:
+            raise ValueError(f"a snapshot cannot hold a {sorted(kind.__name__ for kind in unsupported)[0]}")
+        pending.extend(item for item in items if isinstance(item, dict | list | tuple))
 
 
 def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
@@ -144,13 +144,13 @@ def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
     `snapshot.categores`). The category is added with an entry of the action `snapshot`, which has no other effect.
     """
     traces = snapshot.get("device_traces", [])
-    present = {entry.get("category") for trace in traces for entry in trace} - {None}
-    if not present or "unknown" in present:
+    recorded = {entry.get("category") for trace in traces for entry in trace} - {None}
+    if not recorded or "unknown" in recorded:
         return snapshot
     index = next(index for index, trace in enumerate(traces) if trace)
-    mark = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": "unknown"}
-    marked = [[*trace, mark] if position == index else trace for position, trace in enumerate(traces)]
-    return {**snapshot, "device_traces": marked}
+    entry = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": "unknown"}
+    extended = [[*trace, entry] if position == index else trace for position, trace in enumerate(traces)]
+    return {**snapshot, "device_traces": extended}
 
 
 # --- from dicts to columns
@@ -244,14 +244,14 @@ class _Rows:
         self.kind = kind
         self.count = 0
         self._columns_of = columns_of
-        self._waiting: list[dict[object, Any]] = []
+        self._unpacked: list[dict[object, Any]] = []
         self._batches: list[dict[str, Column]] = []
 
     def add(self, records: list[dict[object, Any]]) -> None:
         """Add dicts as rows. The dicts are emptied when their batch is converted. Raises UnreadableError."""
         self.count += len(records)
-        self._waiting += records
-        if len(self._waiting) >= _BATCH_ROWS:
+        self._unpacked += records
+        if len(self._unpacked) >= _BATCH_ROWS:
             self.pack()
 
     def columns(self) -> dict[str, Column]:
@@ -262,9 +262,9 @@ class _Rows:
 
     def pack(self) -> None:
         """Convert the rows collected so far to columns. Raises UnreadableError."""
-        if self._batches and not self._waiting:
+        if self._batches and not self._unpacked:
             return
-        records, self._waiting = self._waiting, []
+        records, self._unpacked = self._unpacked, []
         try:
             self._batches.append(self._columns_of(records))
         except (KeyError, OverflowError, TypeError) as error:
@@ -274,7 +274,7 @@ class _Rows:
             record.clear()
 
 
-def _coded(codes: Mapping[object, int], values: Iterable[object], kind: type[np.generic]) -> Column:
+def _encode(codes: Mapping[object, int], values: Iterable[object], kind: type[np.generic]) -> Column:
     return np.fromiter(map(codes.__getitem__, values), kind)
 
 
@@ -300,19 +300,19 @@ class SnapshotCollector:
 
     def finish(self, items: list[Any]) -> None:
         """Convert the list's latest items: dicts of one kind to rows, or frames to a stack."""
-        fresh = list(takewhile(lambda item: type(item) is dict, reversed(items)))[::-1]
-        if not fresh:
+        latest = list(takewhile(lambda item: type(item) is dict, reversed(items)))[::-1]
+        if not latest:
             return
         for key, rows in self._kinds.items():
-            if key in fresh[0] and all(key in record for record in fresh):
+            if key in latest[0] and all(key in record for record in latest):
                 for other in self._kinds.values():
                     if other is not rows:
                         # Packing assigns numbers to names, so rows are packed in the order of the file.
                         other.pack()
-                rows.add(fresh)
-                items[len(items) - len(fresh) :] = [rows] * len(fresh)
+                rows.add(latest)
+                items[len(items) - len(latest) :] = [rows] * len(latest)
                 return
-        if len(items) % _PICKLED_TOGETHER:
+        if len(items) % _PICKLE_BATCH_ITEMS:
             self._stacks.add(items)
 
     def _entry_columns(self, entries: list[dict[object, Any]]) -> dict[str, Column]:
@@ -320,15 +320,15 @@ class SnapshotCollector:
         if (sizes < 0).any():
             raise TypeError("the size is negative")
         return {
-            "action": _coded(_ACTION_CODES, (entry["action"] for entry in entries), np.uint8),
+            "action": _encode(_ACTION_CODES, (entry["action"] for entry in entries), np.uint8),
             # An `oom` entry has device_free instead of an address.
             "address": _numbers([entry.get("addr") or entry.get("device_free") for entry in entries], np.uint64),
             "size_bytes": sizes,
             "stream": _numbers([entry.get("stream") for entry in entries]),
             "time_us": _numbers([entry.get("time_us") for entry in entries]),
             "stack": np.array([self._stacks.position(entry.get("frames")) for entry in entries], np.int32),
-            "category": _coded(self._categories, (entry.get("category") for entry in entries), np.int32),
-            "label": _coded(self._labels, (entry.get("user_metadata") for entry in entries), np.int32),
+            "category": _encode(self._categories, (entry.get("category") for entry in entries), np.int32),
+            "label": _encode(self._labels, (entry.get("user_metadata") for entry in entries), np.int32),
         }
 
     def _block_columns(self, blocks: list[dict[object, Any]]) -> dict[str, Column]:
@@ -344,12 +344,12 @@ class SnapshotCollector:
             "address": _numbers([block.get("address") for block in blocks], np.uint64),
             "size_bytes": _numbers([block["size"] for block in blocks]),
             "requested_bytes": _numbers([block.get("requested_size", use["real_size"]) for block, use in both]),
-            "state": _coded(_STATE_CODES, (block["state"] for block in blocks), np.uint8),
+            "state": _encode(_STATE_CODES, (block["state"] for block in blocks), np.uint8),
             "stack": np.array(
                 [self._stacks.position(block.get("frames", use.get("frames"))) for block, use in both], np.int32
             ),
-            "category": _coded(self._categories, (block.get("category") for block in blocks), np.int32),
-            "label": _coded(self._labels, (block.get("user_metadata") for block in blocks), np.int32),
+            "category": _encode(self._categories, (block.get("category") for block in blocks), np.int32),
+            "label": _encode(self._labels, (block.get("user_metadata") for block in blocks), np.int32),
         }
 
     def _segment_columns(self, segments: list[dict[object, Any]]) -> dict[str, Column]:
@@ -373,11 +373,11 @@ class SnapshotCollector:
         if isinstance(root, list) and root and root[0] is self._segments:
             root = {"segments": root}
         if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
-            raise UnreadableError(f"is a pickle, but not of a memory snapshot: it contains {_shown(root)}")
-        traces = _listed(root.get("device_traces"))
+            raise UnreadableError(f"is a pickle, but not of a memory snapshot: it contains {_describe(root)}")
+        traces = _as_list(root.get("device_traces"))
         if not all(isinstance(trace, list) for trace in traces):
             raise UnreadableError("is not a memory snapshot: its device_traces are not lists")
-        _refuse_misplaced(_listed(root.get("segments")), self._segments)
+        _refuse_misplaced(_as_list(root.get("segments")), self._segments)
         _refuse_misplaced(list(chain.from_iterable(traces)), self._entries)
         segment_columns = self._segments.columns()
         blocks_per_segment = segment_columns.pop("blocks")
@@ -396,7 +396,7 @@ class SnapshotCollector:
             stacks=self._stacks.columns(),
             categories=tuple(self._categories.texts),
             labels=tuple(self._labels.texts),
-            annotations=tuple(_annotations(_listed(root.get("external_annotations")))),
+            annotations=tuple(_annotations(_as_list(root.get("external_annotations")))),
             settings=settings if isinstance(settings, dict) else {},
             metadata=metadata if isinstance(metadata, dict) else {},
         )
@@ -414,7 +414,7 @@ def _starts(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _listed(value: object) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -432,12 +432,12 @@ def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
     """Raise UnreadableError if `found` holds anything other than these rows, or if some of them are elsewhere."""
     misfit = next((item for item in found if item is not rows), None)
     if misfit is not None:
-        raise UnreadableError(f"is not a memory snapshot: {_shown(misfit)} where a {rows.kind} was expected")
+        raise UnreadableError(f"is not a memory snapshot: {_describe(misfit)} where a {rows.kind} was expected")
     if len(found) != rows.count:
         raise UnreadableError(f"is not a memory snapshot: it has a {rows.kind} in the wrong place")
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, dict):
         keys = ", ".join(str(key)[:30] for key in list(value)[:6])
         return f"a dict with {keys}{', …' if len(value) > 6 else ''}" if value else "an empty dict"

@@ -182,8 +182,8 @@ class SegmentHistory:
                 break
             start = int(self.address[change])
             changed = (start, start + int(self.size_bytes[change]))
-            ranges = _without(ranges, changed) if self.grows[change] else [*ranges, changed]
-        return _joined(ranges) if self.joins else sorted(ranges)
+            ranges = _subtract_range(ranges, changed) if self.grows[change] else [*ranges, changed]
+        return _merge_ranges(ranges) if self.joins else sorted(ranges)
 
     def largest_gap(self, state: int, address: npt.NDArray[np.uint64], size_bytes: npt.NDArray[np.int64]) -> int:
         """Return the size of the largest reserved gap between the given allocations, in bytes."""
@@ -328,28 +328,28 @@ class Timeline:
         if self.reserved is None:
             return None
         live, history = self.live_at(state), self.reserved.history
-        taken = (self.allocations.address[live], self.allocations.size_bytes[live])
+        live_blocks = (self.allocations.address[live], self.allocations.size_bytes[live])
         return Fragmentation(
             reserved_bytes=int(self.reserved.bytes[state]),
             allocated_bytes=int(self.allocated_bytes[state]),
-            largest_free_bytes=history.largest_gap(state, *taken) if history else None,
+            largest_free_bytes=history.largest_gap(state, *live_blocks) if history else None,
         )
 
 
-def _without(ranges: Ranges, taken: tuple[int, int]) -> Ranges:
-    left: Ranges = []
+def _subtract_range(ranges: Ranges, removed: tuple[int, int]) -> Ranges:
+    remaining: Ranges = []
     for start, end in ranges:
-        if end <= taken[0] or taken[1] <= start:
-            left.append((start, end))
+        if end <= removed[0] or removed[1] <= start:
+            remaining.append((start, end))
             continue
-        if start < taken[0]:
-            left.append((start, taken[0]))
-        if taken[1] < end:
-            left.append((taken[1], end))
-    return left
+        if start < removed[0]:
+            remaining.append((start, removed[0]))
+        if removed[1] < end:
+            remaining.append((removed[1], end))
+    return remaining
 
 
-def _joined(ranges: Ranges) -> Ranges:
+def _merge_ranges(ranges: Ranges) -> Ranges:
     joined: Ranges = []
     for start, end in sorted(ranges):
         if joined and joined[-1][1] == start:

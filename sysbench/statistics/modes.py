@@ -10,14 +10,14 @@ from itertools import accumulate, pairwise
 from operator import sub
 from statistics import fmean
 
-from sysbench.statistics.samples import FEWEST, NOTICEABLE, Stream, Values, middle, series
+from sysbench.statistics.samples import MIN_REPORTABLE_SHARE, MIN_SAMPLES, Stream, Values, median_of_sorted, series
 
-_SMALLEST_MODE = 0.1
+_MIN_MODE_SHARE = 0.1
 """A group with a smaller share of the samples counts as outliers, not as a mode."""
 
-_FEWEST_IN_A_MODE = 3
+_MIN_MODE_SAMPLES = 3
 
-_TAIL = 0.05
+_CLIPPED_SHARE = 0.05
 """Share of the samples that is clipped at either end to find the split."""
 
 
@@ -59,42 +59,42 @@ def two_modes(samples: Stream) -> Modes | None:
     and also by `drift` if the level differs between start and end.
     """
     checked = series(samples)
-    if len(checked) < FEWEST:
+    if len(checked) < MIN_SAMPLES:
         return None
-    ordered = checked.ordered if checked.untied is checked.values else sorted(checked.untied)
-    cut = _cut(ordered)
-    lower, upper = middle(ordered[:cut]), middle(ordered[cut:])
-    if lower <= 0 or upper - lower < NOTICEABLE * lower:
+    ordered = checked.ordered if checked.without_ties is checked.values else sorted(checked.without_ties)
+    split = _best_split(ordered)
+    lower, upper = median_of_sorted(ordered[:split]), median_of_sorted(ordered[split:])
+    if lower <= 0 or upper - lower < MIN_REPORTABLE_SHARE * lower:
         return None
-    smaller = min(cut, len(ordered) - cut)
+    smaller = min(split, len(ordered) - split)
     limit = (0.70 - 0.44 / math.sqrt(2 * smaller)) / math.sqrt(2 * smaller)
-    if dip(ordered[cut - smaller : cut + smaller], limit) <= limit:
+    if dip(ordered[split - smaller : split + smaller], limit) <= limit:
         return None
     return Modes(
         lower=lower,
         upper=upper,
         gap_share=upper / lower - 1,
-        upper_share=(len(ordered) - cut) / len(ordered),
-        switches=_switches([(value - lower) / (upper - lower) for value in checked.values]),
+        upper_share=(len(ordered) - split) / len(ordered),
+        switches=_count_switches([(value - lower) / (upper - lower) for value in checked.values]),
     )
 
 
-def _cut(ordered: Values) -> int:
+def _best_split(ordered: Values) -> int:
     """Return the size of the lower group that maximises the variance between the two groups."""
     count = len(ordered)
-    tail = math.ceil(_TAIL * count)
-    pulled = [ordered[tail]] * tail + ordered[tail : count - tail] + [ordered[-1 - tail]] * tail
-    mean = fmean(pulled)
-    sums = list(accumulate(value - mean for value in pulled))
-    smallest = max(_FEWEST_IN_A_MODE, math.ceil(_SMALLEST_MODE * count))
-    sizes = range(smallest, count - smallest + 1)
+    tail = math.ceil(_CLIPPED_SHARE * count)
+    clipped = [ordered[tail]] * tail + ordered[tail : count - tail] + [ordered[-1 - tail]] * tail
+    mean = fmean(clipped)
+    sums = list(accumulate(value - mean for value in clipped))
+    min_size = max(_MIN_MODE_SAMPLES, math.ceil(_MIN_MODE_SHARE * count))
+    sizes = range(min_size, count - min_size + 1)
     return max(sizes, key=lambda size: sums[size - 1] ** 2 / (size * (count - size)))
 
 
-def _switches(heights: Values) -> int:
-    """Count the switches between the modes; `heights` are samples scaled to 0 at the lower mode and 1 at the upper."""
-    arrived = [height > 1 / 2 for height in heights if abs(height - 1 / 2) > 1 / 4]
-    return sum(before != after for before, after in pairwise(arrived))
+def _count_switches(scaled: Values) -> int:
+    """Count the switches between the modes; `scaled` are samples scaled to 0 at the lower mode and 1 at the upper."""
+    in_upper = [value > 1 / 2 for value in scaled if abs(value - 1 / 2) > 1 / 4]
+    return sum(before != after for before, after in pairwise(in_upper))
 
 
 def dip(ordered: Values, floor: float = 0.0) -> float:
@@ -111,10 +111,10 @@ def dip(ordered: Values, floor: float = 0.0) -> float:
     """
     low, high = 0, len(ordered) - 1
     distance = least = max(1.0, 2 * len(ordered) * floor)
-    while low < high and _off_line(ordered[low : high + 1]) + 1 > distance:
+    while low < high and _range_about_chord(ordered[low : high + 1]) + 1 > distance:
         at, rank = ordered[low : high + 1], list(range(low, high + 1))
-        below, above = _knots(at, rank), _knots(at, [-each for each in rank])
-        minorant, majorant = _between(at, rank, below), _between(at, rank, above)
+        below, above = _lower_convex_hull(at, rank), _lower_convex_hull(at, [-each for each in rank])
+        minorant, majorant = _interpolate(at, rank, below), _interpolate(at, rank, above)
         # The distance between a concave and a convex piecewise linear function is largest at a knot of one of them.
         gaps = {knot: majorant[knot] - minorant[knot] + 1 for knot in sorted({*below, *above})}
         widest = max(gaps, key=gaps.__getitem__)
@@ -135,7 +135,7 @@ def dip(ordered: Values, floor: float = 0.0) -> float:
     return distance / (2 * len(ordered)) if distance > least else max(floor, 1 / (2 * len(ordered)))
 
 
-def _off_line(at: Sequence[float]) -> float:
+def _range_about_chord(at: Sequence[float]) -> float:
     """Return the vertical range of the points (at, rank) about the line from the first to the last.
 
     The range bounds the distance between the hulls, which lie between this line shifted below and above all points.
@@ -145,7 +145,7 @@ def _off_line(at: Sequence[float]) -> float:
     return max(heights) - min(heights)
 
 
-def _knots(at: Sequence[float], rank: Sequence[int]) -> list[int]:
+def _lower_convex_hull(at: Sequence[float], rank: Sequence[int]) -> list[int]:
     """Return the indices of the points (at, rank) on the lower convex hull, which is the greatest convex minorant."""
     hull: list[int] = []
     for point, (x, y) in enumerate(zip(at, rank, strict=True)):
@@ -158,7 +158,7 @@ def _knots(at: Sequence[float], rank: Sequence[int]) -> list[int]:
     return hull
 
 
-def _between(at: Sequence[float], rank: Sequence[int], knots: Sequence[int]) -> list[float]:
+def _interpolate(at: Sequence[float], rank: Sequence[int], knots: Sequence[int]) -> list[float]:
     """Return the values at every point of the piecewise linear function through the knots."""
     values: list[float] = []
     for first, second in pairwise(knots):

@@ -12,13 +12,13 @@ from statistics import fmean
 import numpy as np
 
 from sysbench.statistics.samples import (
-    FEWEST,
-    NOTICEABLE,
+    MIN_REPORTABLE_SHARE,
+    MIN_SAMPLES,
     Series,
     Stream,
     Values,
     median,
-    middle,
+    median_of_sorted,
     percentile,
     robust_sigma,
     series,
@@ -59,10 +59,10 @@ class WarmupUnfinished:
 _DRIFT_LIMIT = 3.09
 """Φ⁻¹(0.999): a two-sided level of 0.2 % for a known autocorrelation; simulated false alarms stay below 1 %."""
 
-_NEARLY_ONE = 1 - 1e-9
+_MAX_CORRELATION = 1 - 1e-9
 """Limit of rank correlations in both directions, because atanh(±1) is infinite."""
 
-_LONGEST_FITTED = 300
+_MAX_FITTED_SAMPLES = 300
 """Longer streams are reduced to the medians of this number of blocks: 300 samples already have 44,850 pairwise slopes.
 """
 
@@ -86,10 +86,10 @@ def drift(samples: Stream) -> Drift | None:
     Returns None for fewer than six samples or for a change below 0.1 %.
     """
     checked = series(samples)
-    if len(checked) < FEWEST or checked.indistinguishable or abs(_trend_score(checked.ranks)) <= _DRIFT_LIMIT:
+    if len(checked) < MIN_SAMPLES or checked.indistinguishable or abs(_trend_score(checked.ranks)) <= _DRIFT_LIMIT:
         return None
-    start, end = _line(checked.values)
-    if start <= 0 or abs(end - start) < NOTICEABLE * start:
+    start, end = _theil_sen_line(checked.values)
+    if start <= 0 or abs(end - start) < MIN_REPORTABLE_SHARE * start:
         return None
     return Drift(change_share=end / start - 1, start=start, end=end)
 
@@ -113,11 +113,11 @@ def autocorrelation(samples: Stream) -> Autocorrelation | None:
     """
     checked = series(samples)
     count, ranks = len(checked), checked.ranks
-    if count < FEWEST or checked.indistinguishable:
+    if count < MIN_SAMPLES or checked.indistinguishable:
         return None
     # For centred ranks, Σ (rᵢ − rᵢ₊₁)² = 2 Σ rᵢ² − r₁² − rₙ² − 2 Σ rᵢ rᵢ₊₁.
-    squares = _product(ranks, ranks)
-    ratio = 2 - (ranks[0] ** 2 + ranks[-1] ** 2 + 2 * _product(ranks, ranks[1:])) / squares
+    squares = _dot(ranks, ranks)
+    ratio = 2 - (ranks[0] ** 2 + ranks[-1] ** 2 + 2 * _dot(ranks, ranks[1:])) / squares
     variance = 4 * (count - 2) * (5 * count**2 - 2 * count - 9) / (5 * count * (count + 1) * (count - 1) ** 2)
     if (2 - ratio) / math.sqrt(variance) <= _AUTOCORRELATION_LIMIT:
         return None
@@ -125,10 +125,10 @@ def autocorrelation(samples: Stream) -> Autocorrelation | None:
     return Autocorrelation(lag1=lag1, effective_count=count * (1 - lag1) / (1 + lag1))
 
 
-_RUN_IN_CHANCE = 0.0025
+_SLOW_START_LEVEL = 0.0025
 """Significance level of sign 3 in `warmup_unfinished` if there is no warm-up."""
 
-_RUN_IN_CHANCE_AFTER_WARMUP = 0.012
+_SLOW_START_LEVEL_AFTER_WARMUP = 0.012
 """Significance level of sign 3 after a warm-up, which must confirm the sign, and confirms less than half of the false
 alarms by chance."""
 
@@ -159,37 +159,37 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
     checked = series(samples)
     values = checked.values
     before = series(warmup).values if len(warmup) else None
-    chance = _RUN_IN_CHANCE if before is None else _RUN_IN_CHANCE_AFTER_WARMUP
-    if len(values) < FEWEST or not _starts_slow(checked, chance):
+    significance_level = _SLOW_START_LEVEL if before is None else _SLOW_START_LEVEL_AFTER_WARMUP
+    if len(values) < MIN_SAMPLES or not _starts_slow(checked, significance_level):
         return None
     later = sorted(values[len(values) // 2 :])
-    level, usual = middle(later), percentile(later, 75)
-    slow = next(number for number, value in enumerate(values) if value <= usual)
+    level, upper_quartile = median_of_sorted(later), percentile(later, 75)
+    slow = next(number for number, value in enumerate(values) if value <= upper_quartile)
     if slow == 0 or level <= 0:
         return None
     excess = fmean(values[:slow]) - level
-    if excess < NOTICEABLE * level:
+    if excess < MIN_REPORTABLE_SHARE * level:
         return None
     if before is not None and median(before[-3:]) - level < excess / 2:
         return None
     return WarmupUnfinished(slow_steps=slow, excess_share=excess / level)
 
 
-def _starts_slow(samples: Series, chance: float) -> bool:
+def _starts_slow(samples: Series, significance_level: float) -> bool:
     values = samples.values
-    run = _run_in(values) if values[0] == samples.ordered[-1] else 0
+    run = _count_leading_slowest(values) if values[0] == samples.ordered[-1] else 0
     return (
-        1 / math.perm(len(values), run) < chance
+        1 / math.perm(len(values), run) < significance_level
         or (run > 0 and _head_score(samples, 1) > 3.0 + 112 / math.pow(len(values) - 1, 1.5))
         or (
-            len(values) > FEWEST
+            len(values) > MIN_SAMPLES
             and median(values[:3]) > percentile(sorted(values[3:]), 95)
             and _head_score(samples, 3) > 2.0 + 95 / math.pow(len(values) - 3, 1.5)
         )
     )
 
 
-def _run_in(values: Values) -> int:
+def _count_leading_slowest(values: Values) -> int:
     """Count the leading samples that are each slower than all later samples."""
     slowest_after = list(accumulate(values[:0:-1], max))[::-1]
     return next((number for number, slowest in enumerate(slowest_after) if values[number] <= slowest), len(values) - 1)
@@ -199,17 +199,17 @@ def _head_score(samples: Series, head: int) -> float:
     """Return how far the median of the first `head` samples exceeds the median of the rest, in robust deviations."""
     excess = median(samples.values[:head]) - median(samples.values[head:])
     # The first samples help to determine the clock's tick, even if all others are equal.
-    sigma = robust_sigma(samples.untied[head:])
+    sigma = robust_sigma(samples.without_ties[head:])
     if sigma == 0:
         return math.inf if excess > 0 else 0.0
     return excess / sigma
 
 
 @lru_cache(maxsize=64)
-def _times(count: int) -> tuple[Values, float]:
+def _centered_times(count: int) -> tuple[Values, float]:
     """Return the indices of the samples minus their mean, and the sum of the squares of these differences."""
     time = [step - (count - 1) / 2 for step in range(count)]
-    return time, _product(time, time)
+    return time, _dot(time, time)
 
 
 def _trend_score(ranks: Values) -> float:
@@ -219,40 +219,40 @@ def _trend_score(ranks: Values) -> float:
     significant.
     """
     count = len(ranks)
-    time, of_time = _times(count)
-    together, of_ranks = _product(time, ranks), _product(ranks, ranks)
-    slope = together / of_time
-    correlation = slope * math.sqrt(of_time / of_ranks)
-    fisher = math.atanh(min(max(correlation, -_NEARLY_ONE), _NEARLY_ONE))
+    time, time_squares = _centered_times(count)
+    cross_product, rank_squares = _dot(time, ranks), _dot(ranks, ranks)
+    slope = cross_product / time_squares
+    correlation = slope * math.sqrt(time_squares / rank_squares)
+    fisher = math.atanh(min(max(correlation, -_MAX_CORRELATION), _MAX_CORRELATION))
     unadjusted = fisher * math.sqrt((count - 3) / 1.06)
     if abs(unadjusted) <= _DRIFT_LIMIT:
         return unadjusted
-    about_trend = [rank - slope * step for rank, step in zip(ranks, time, strict=True)]
-    phi = _memory_about_trend(about_trend) if abs(correlation) < _NEARLY_ONE else 0.0
-    independent = count * (1 - phi) / (1 + phi)
-    if independent <= 3:
+    residuals = [rank - slope * step for rank, step in zip(ranks, time, strict=True)]
+    phi = _residual_autocorrelation(residuals) if abs(correlation) < _MAX_CORRELATION else 0.0
+    effective_count = count * (1 - phi) / (1 + phi)
+    if effective_count <= 3:
         return 0.0
-    return fisher * math.sqrt((independent - 3) / 1.06)
+    return fisher * math.sqrt((effective_count - 3) / 1.06)
 
 
-def _memory_about_trend(residuals: Values) -> float:
+def _residual_autocorrelation(residuals: Values) -> float:
     """Return the lag-1 correlation of the residuals of a trend, corrected for its bias and limited to 0–0.97."""
     count = len(residuals)
-    observed = _product(residuals, residuals[1:]) / _product(residuals, residuals)
+    observed = _dot(residuals, residuals[1:]) / _dot(residuals, residuals)
     return min(max((count * observed + 2) / (count - 4), 0.0), 0.97)
 
 
-def _product(one: Values, other: Values) -> float:
+def _dot(one: Values, other: Values) -> float:
     """Return the scalar product, up to the end of the shorter sequence."""
     return float(sum(map(mul, one, other)))
 
 
-def _line(values: Values) -> tuple[float, float]:
+def _theil_sen_line(values: Values) -> tuple[float, float]:
     """Return the levels of the Theil–Sen line at the first and at the last sample."""
     count = len(values)
     time, level = np.arange(count, dtype=np.float64), np.array(values)
-    if count > _LONGEST_FITTED:
-        blocks = np.array_split(np.arange(count), _LONGEST_FITTED)
+    if count > _MAX_FITTED_SAMPLES:
+        blocks = np.array_split(np.arange(count), _MAX_FITTED_SAMPLES)
         time = np.array([block.mean() for block in blocks])
         level = np.array([np.median(level[block]) for block in blocks])
     first, second = np.triu_indices(len(level), k=1)

@@ -11,17 +11,17 @@ from typing import Final
 from sysbench.statistics.samples import Stream, series
 from sysbench.statistics.verdict import Ratio, rank_sum, ratio
 
-FALSE_CLAIM: Final = 0.01
+FAMILYWISE_ERROR_RATE: Final = 0.01
 """Family-wise error rate: the largest probability of any false claim, over all comparisons together."""
 
-SMALLEST_EFFECT: Final = 0.01
+MIN_EFFECT_SHARE: Final = 0.01
 """Smaller differences between two cells are not reported: clocks and temperatures cause such differences between
 processes, which the samples of a single process do not show."""
 
-ALIKE: Final = 0.01
+AGREEMENT_SHARE: Final = 0.01
 """Ratios within this share of a common ratio count as equal to it."""
 
-WIDEST: Final = 0.05
+MAX_SPREAD_SHARE: Final = 0.05
 """If a ratio is farther than this share from the common value, the range is reported instead."""
 
 
@@ -31,7 +31,7 @@ class Pooled:
 
     value: float
     """Geometric mean of the ratios."""
-    reach: float
+    max_deviation: float
     """Largest distance of a ratio from `value`, or the uncertainty of `value` if that is larger."""
     count: int
 
@@ -43,31 +43,31 @@ def pooled(ratios: Sequence[Ratio]) -> Pooled | None:
     this check, the intervals are widened on the logarithmic scale from 95 % each to 95 % jointly (Bonferroni, for
     normal deviates).
 
-    Returns None for no ratios, if the cells disagree, if a ratio has no interval, and if `reach` is more than 5 % of
-    the value: the range of the ratios then says more than the common value.
+    Returns None for no ratios, if the cells disagree, if a ratio has no interval, and if `max_deviation` is more than
+    5 % of the value: the range of the ratios then says more than the common value.
     """
     if not ratios or any(each.low is None or each.high is None or each.low <= 0 for each in ratios):
         return None
     logs = [math.log(each.value) for each in ratios]
     mean = sum(logs) / len(logs)
     # Factor by which the intervals widen so that they hold together.
-    wider = NormalDist().inv_cdf(1 - 0.025 / len(ratios)) / NormalDist().inv_cdf(0.975)
-    if not all(_holds(each, mean, wider) for each in ratios):
+    widening = NormalDist().inv_cdf(1 - 0.025 / len(ratios)) / NormalDist().inv_cdf(0.975)
+    if not all(_covers(each, mean, widening) for each in ratios):
         return None
     value = math.exp(mean)
     # Half the width of each interval on the logarithmic scale.
-    halves = (math.log((each.high or each.value) / (each.low or each.value)) / 2 for each in ratios)
-    uncertain = math.sqrt(sum(half**2 for half in halves)) / len(ratios)
-    reach = max(value * math.expm1(uncertain), *(abs(each.value - value) for each in ratios))
-    return Pooled(value, reach, len(ratios)) if reach <= WIDEST * value else None
+    half_widths = (math.log((each.high or each.value) / (each.low or each.value)) / 2 for each in ratios)
+    uncertainty = math.sqrt(sum(half_width**2 for half_width in half_widths)) / len(ratios)
+    max_deviation = max(value * math.expm1(uncertainty), *(abs(each.value - value) for each in ratios))
+    return Pooled(value, max_deviation, len(ratios)) if max_deviation <= MAX_SPREAD_SHARE * value else None
 
 
-def _holds(each: Ratio, mean: float, wider: float) -> bool:
-    off = mean - math.log(each.value)
-    if abs(math.expm1(off)) <= ALIKE:
+def _covers(each: Ratio, mean: float, widening: float) -> bool:
+    deviation = mean - math.log(each.value)
+    if abs(math.expm1(deviation)) <= AGREEMENT_SHARE:
         return True
-    end = each.high if off > 0 else each.low
-    return end is not None and abs(off) <= wider * abs(math.log(end / each.value))
+    end = each.high if deviation > 0 else each.low
+    return end is not None and abs(deviation) <= widening * abs(math.log(end / each.value))
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ def effect(numerator_samples: Stream, denominator_samples: Stream, family: int =
     if found.low is None or found.high is None or found.low <= 1 <= found.high:
         return Effect(found, 0)
     if (
-        abs(found.value - 1) < SMALLEST_EFFECT
-        or rank_sum(numerator_samples, denominator_samples) > FALSE_CLAIM / family
+        abs(found.value - 1) < MIN_EFFECT_SHARE
+        or rank_sum(numerator_samples, denominator_samples) > FAMILYWISE_ERROR_RATE / family
     ):
         return Effect(found, 0)
-    of_means = fmean(series(numerator_samples).values) / fmean(series(denominator_samples).values)
-    agreed = (of_means > 1) == (found.value > 1)
-    return Effect(found, (1 if found.value > 1 else -1) if agreed else 0)
+    ratio_of_means = fmean(series(numerator_samples).values) / fmean(series(denominator_samples).values)
+    same_direction = (ratio_of_means > 1) == (found.value > 1)
+    return Effect(found, (1 if found.value > 1 else -1) if same_direction else 0)

@@ -17,19 +17,19 @@ from sysbench.statistics.verdict import Ratio
 
 Values: TypeAlias = NDArray[np.float64]
 
-FEWEST_SIZES = 3
+MIN_SIZES = 3
 """Minimum number of sizes for a fit: two points always lie on a line."""
 
-MOST_SCATTER = 0.1
+MAX_SCATTER = 0.1
 """Largest scatter about the line, as a share of the values, that counts as a single power law."""
 
-WIDEST_HALF = 0.25
+MAX_HALF_WIDTH = 0.25
 """Largest half-width of the exponent's interval that still distinguishes 1 from 1.5, and 1.5 from 2."""
 
-_STANDS_OUT = 0.99
+_OUTLIER_CONFIDENCE = 0.99
 """The smallest size is left out if it lies outside the prediction interval of the others with this confidence."""
 
-_NEGLIGIBLE = 0.02
+_MIN_OUTLIER_DISTANCE = 0.02
 """A smaller distance from the line, as a share of the value, never excludes a size."""
 
 
@@ -55,7 +55,7 @@ class PowerLaw:
     """Standard deviation of the values about the power law, relative to the values."""
     sizes: tuple[float, ...]
     """Sizes that follow the power law, ascending."""
-    left_out: tuple[float, ...]
+    excluded_sizes: tuple[float, ...]
     """Smaller sizes that were excluded because a fixed cost dominates their values."""
 
     @property
@@ -75,7 +75,7 @@ class NoPowerLaw:
     @property
     def too_few(self) -> bool:
         """Whether there are fewer than three sizes, too few to show a power law."""
-        return len(self.sizes) < FEWEST_SIZES
+        return len(self.sizes) < MIN_SIZES
 
 
 def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoPowerLaw:
@@ -105,70 +105,73 @@ def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoP
     x, y = x[order], y[order]
     if (np.diff(x) == 0).any():
         raise ValueError("duplicate size: give one value for each size")
-    first = _regime(x, y)
-    found = _line(x[first:], y[first:]) if first is not None else None
-    if found is None or (law := _law(found, x, y, first or 0)).half_width > WIDEST_HALF:
-        pairs = itertools.pairwise(zip(_sizes(x), x.tolist(), y.tolist(), strict=True))
-        return NoPowerLaw(_sizes(x), tuple(Slope(a[0], b[0], (b[2] - a[2]) / (b[1] - a[1])) for a, b in pairs))
+    first = _find_first_fitted(x, y)
+    found = _fit_line(x[first:], y[first:]) if first is not None else None
+    if found is None or (law := _to_power_law(found, x, y, first or 0)).half_width > MAX_HALF_WIDTH:
+        pairs = itertools.pairwise(zip(_to_sizes(x), x.tolist(), y.tolist(), strict=True))
+        return NoPowerLaw(_to_sizes(x), tuple(Slope(a[0], b[0], (b[2] - a[2]) / (b[1] - a[1])) for a, b in pairs))
     return law
 
 
 @dataclass(frozen=True)
 class _Line:
     slope: float
-    at_mean: float
-    mean: float
-    spread: float
+    mean_y: float
+    mean_x: float
+    x_squares: float
     """Σ (x − x̄)²."""
-    deviation: float
+    residual_deviation: float
     """Standard deviation of the residuals, with n − 2 degrees of freedom."""
     count: int
 
-    def at(self, x: float) -> float:
-        return self.at_mean + self.slope * (x - self.mean)
+    def predict(self, x: float) -> float:
+        return self.mean_y + self.slope * (x - self.mean_x)
 
 
-def _line(x: Values, y: Values) -> _Line:
-    mean, at_mean = float(x.mean()), float(y.mean())
-    about = x - mean
-    spread = float(about @ about)
-    slope = float(about @ (y - at_mean)) / spread
-    residuals = y - at_mean - slope * about
-    deviation = math.sqrt(float(residuals @ residuals) / (len(x) - 2))
-    return _Line(slope, at_mean, mean, spread, deviation, len(x))
+def _fit_line(x: Values, y: Values) -> _Line:
+    mean_x, mean_y = float(x.mean()), float(y.mean())
+    centered = x - mean_x
+    x_squares = float(centered @ centered)
+    slope = float(centered @ (y - mean_y)) / x_squares
+    residuals = y - mean_y - slope * centered
+    residual_deviation = math.sqrt(float(residuals @ residuals) / (len(x) - 2))
+    return _Line(slope, mean_y, mean_x, x_squares, residual_deviation, len(x))
 
 
-def _regime(x: Values, y: Values) -> int | None:
+def _find_first_fitted(x: Values, y: Values) -> int | None:
     """Return the index of the first size that follows the power law; None if fewer than three sizes do."""
-    starts = range(len(x) - FEWEST_SIZES + 1)
-    first = next((start for start in starts if _line(x[start:], y[start:]).deviation <= MOST_SCATTER), None)
-    while first is not None and len(x) - first > FEWEST_SIZES and _stands_out(x, y, first):
+    starts = range(len(x) - MIN_SIZES + 1)
+    first = next((start for start in starts if _fit_line(x[start:], y[start:]).residual_deviation <= MAX_SCATTER), None)
+    while first is not None and len(x) - first > MIN_SIZES and _is_outlier(x, y, first):
         first += 1
     return first
 
 
-def _stands_out(x: Values, y: Values, first: int) -> bool:
+def _is_outlier(x: Values, y: Values, first: int) -> bool:
     """Whether the point at index `first` lies off the line through the points after it."""
-    others = _line(x[first + 1 :], y[first + 1 :])
-    distance = abs(float(y[first]) - others.at(float(x[first])))
-    reach = math.sqrt(1 + 1 / others.count + (float(x[first]) - others.mean) ** 2 / others.spread)
-    return distance > max(_NEGLIGIBLE, t_quantile(_STANDS_OUT, others.count - 2) * others.deviation * reach)
-
-
-def _law(line: _Line, x: Values, y: Values, first: int) -> PowerLaw:
-    half = t_quantile(0.95, line.count - 2) * line.deviation / math.sqrt(line.spread)
-    return PowerLaw(
-        exponent=line.slope,
-        low=line.slope - half,
-        high=line.slope + half,
-        coefficient=math.exp(line.at(0.0)),
-        scatter=line.deviation,
-        sizes=_sizes(x[first:]),
-        left_out=_sizes(x[:first]),
+    others = _fit_line(x[first + 1 :], y[first + 1 :])
+    distance = abs(float(y[first]) - others.predict(float(x[first])))
+    error_factor = math.sqrt(1 + 1 / others.count + (float(x[first]) - others.mean_x) ** 2 / others.x_squares)
+    return distance > max(
+        _MIN_OUTLIER_DISTANCE,
+        t_quantile(_OUTLIER_CONFIDENCE, others.count - 2) * others.residual_deviation * error_factor,
     )
 
 
-def _sizes(x: Values) -> tuple[float, ...]:
+def _to_power_law(line: _Line, x: Values, y: Values, first: int) -> PowerLaw:
+    half_width = t_quantile(0.95, line.count - 2) * line.residual_deviation / math.sqrt(line.x_squares)
+    return PowerLaw(
+        exponent=line.slope,
+        low=line.slope - half_width,
+        high=line.slope + half_width,
+        coefficient=math.exp(line.predict(0.0)),
+        scatter=line.residual_deviation,
+        sizes=_to_sizes(x[first:]),
+        excluded_sizes=_to_sizes(x[:first]),
+    )
+
+
+def _to_sizes(x: Values) -> tuple[float, ...]:
     """Convert logarithms back to sizes; integers remain integers."""
     return tuple(float(round(size, 9)) for size in np.exp(x))
 
@@ -218,21 +221,21 @@ def crossovers(sizes: Sequence[float], ratios: Sequence[Ratio]) -> list[Crossove
         raise ValueError("sizes must be positive and ascending")
     decided = [number for number, ratio in enumerate(ratios) if direction(ratio)]
     return [
-        _between(sizes, ratios, first, last)
+        _interpolate_crossover(sizes, ratios, first, last)
         for first, last in itertools.pairwise(decided)
         if direction(ratios[first]) != direction(ratios[last])
     ]
 
 
-def _between(sizes: Sequence[float], ratios: Sequence[Ratio], first: int, last: int) -> Crossover:
+def _interpolate_crossover(sizes: Sequence[float], ratios: Sequence[Ratio], first: int, last: int) -> Crossover:
     points = [(math.log(sizes[n]), math.log(ratios[n].value)) for n in range(first, last + 1)]
-    places = [
+    crossings = [
         x0 if y0 == y1 else x0 + (x1 - x0) * y0 / (y0 - y1)
         for (x0, y0), (x1, y1) in itertools.pairwise(points)
         if y0 * y1 <= 0
     ]
     return Crossover(
-        at=math.exp(sum(places) / len(places)),
+        at=math.exp(sum(crossings) / len(crossings)),
         below=sizes[first],
         above=sizes[last],
         falls=direction(ratios[first]) > 0,

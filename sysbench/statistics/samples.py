@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 Values: TypeAlias = list[float]
 
-FEWEST = 6
+MIN_SAMPLES = 6
 """Fewer samples are not enough for a 95 % interval of the median (1 − 2·0.5⁵ is 93.75 %) or a test of their order."""
 
-NOTICEABLE = 0.001
+MIN_REPORTABLE_SHARE = 0.001
 """Differences below 0.1 % are never reported, however significant, because no decision depends on them."""
 
-_SAME = 1e-8
+_TIE_TOLERANCE = 1e-8
 """Samples that differ by less than this share of the median are the same clock reading, up to floating-point error."""
 
-_COARSEST_TICK = 0.01
+_MAX_TICK_SHARE = 0.01
 """Largest tick of a clock, as a share of the median; larger differences between readings have another cause."""
 
 _MAD_TO_SIGMA = 1.4826
@@ -50,10 +50,10 @@ class Series:
     @property
     def median(self) -> float:
         """The median: equal to numpy's, at a fraction of the cost for ten values."""
-        return middle(self.ordered)
+        return median_of_sorted(self.ordered)
 
     @cached_property
-    def untied(self) -> Values:
+    def without_ties(self) -> Values:
         """Samples with ties spread evenly over the clock's tick.
 
         A coarse clock turns a smooth distribution into a few repeated readings with gaps between them. The gaps look
@@ -62,15 +62,15 @@ class Series:
         readings, at most 1 % of the median. Samples without ties are returned unchanged.
         """
         ordered, scale = self.ordered, abs(self.median)
-        same = _SAME * scale
-        begins = [True, *(after - before > same for before, after in pairwise(ordered))]
-        if all(begins):
+        tolerance = _TIE_TOLERANCE * scale
+        starts_reading = [True, *(after - before > tolerance for before, after in pairwise(ordered))]
+        if all(starts_reading):
             return self.values
-        first = [place for place, new in enumerate(begins) if new]
+        first = [place for place, new in enumerate(starts_reading) if new]
         readings = [ordered[place] for place in first]
         if len(first) == 1:
             return readings * len(ordered)
-        tick = min(min(after - before for before, after in pairwise(readings)), _COARSEST_TICK * scale)
+        tick = min(min(after - before for before, after in pairwise(readings)), _MAX_TICK_SHARE * scale)
         order = sorted(range(len(ordered)), key=self.values.__getitem__)
         spread = [0.0] * len(ordered)
         for reading, begin, end in zip(readings, first, [*first[1:], len(ordered)], strict=True):
@@ -91,12 +91,12 @@ class Series:
     @cached_property
     def sigma(self) -> float:
         """Standard deviation, in a robust estimate that outliers and ties do not affect."""
-        return robust_sigma(self.untied)
+        return robust_sigma(self.without_ties)
 
     @property
     def indistinguishable(self) -> bool:
         """Whether the samples differ by at most 0.1 % of the median."""
-        return self.ordered[-1] - self.ordered[0] <= NOTICEABLE * abs(self.median)
+        return self.ordered[-1] - self.ordered[0] <= MIN_REPORTABLE_SHARE * abs(self.median)
 
 
 Stream: TypeAlias = Sequence[float] | NDArray[np.float64] | Series
@@ -123,10 +123,10 @@ def series(samples: Stream) -> Series:
 
 def median(values: Values) -> float:
     """Return the median of samples in any order."""
-    return middle(sorted(values))
+    return median_of_sorted(sorted(values))
 
 
-def middle(ordered: Values) -> float:
+def median_of_sorted(ordered: Values) -> float:
     """Return the median of samples in ascending order."""
     count = len(ordered)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
@@ -134,11 +134,11 @@ def middle(ordered: Values) -> float:
 
 def percentile(ordered: Values, percent: float) -> float:
     """Return a percentile of samples in ascending order: linear interpolation (type 7), bit-identical to numpy's."""
-    place = (len(ordered) - 1) * (percent / 100)
-    below = int(place)
-    if below + 1 >= len(ordered):
+    position = (len(ordered) - 1) * (percent / 100)
+    index = int(position)
+    if index + 1 >= len(ordered):
         return ordered[-1]
-    low, high, share = ordered[below], ordered[below + 1], place - below
+    low, high, share = ordered[index], ordered[index + 1], position - index
     return low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
 
 
@@ -177,12 +177,12 @@ def outliers(samples: Stream) -> Outliers | None:
     """
     checked = series(samples)
     values, count, level = checked.values, len(checked), checked.median
-    if count < FEWEST or level <= 0:
+    if count < MIN_SAMPLES or level <= 0:
         return None
     deviations = 4.1 + 0.15 * math.log(count) + 130 / math.pow(count, 1.5)
-    fence = max(deviations * checked.sigma, NOTICEABLE * level)
-    indices = tuple(index for index, value in enumerate(values) if abs(value - level) > fence)
+    limit = max(deviations * checked.sigma, MIN_REPORTABLE_SHARE * level)
+    indices = tuple(index for index, value in enumerate(values) if abs(value - level) > limit)
     if not indices:
         return None
-    inside = [value for value in values if abs(value - level) <= fence]
-    return Outliers(indices, mean_shift_share=(fmean(values) - fmean(inside)) / level)
+    inliers = [value for value in values if abs(value - level) <= limit]
+    return Outliers(indices, mean_shift_share=(fmean(values) - fmean(inliers)) / level)

@@ -9,7 +9,7 @@ from math import sqrt
 
 import numpy as np
 
-from sysbench.statistics.samples import FEWEST, Stream, Values, middle, percentile, series
+from sysbench.statistics.samples import MIN_SAMPLES, Stream, Values, median_of_sorted, percentile, series
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def summarize(samples: Stream) -> Summary:
     values, ordered, count = checked.values, checked.ordered, len(checked)
     # The first value is subtracted so that the mean of equal samples is exact. `np.add.reduce` avoids the overhead of
     # `np.sum`, which exceeds the time of so short a sum.
-    every = np.array(values)
-    mean = values[0] + float(np.add.reduce(every - values[0])) / count
-    deviations = every - mean
+    array = np.array(values)
+    mean = values[0] + float(np.add.reduce(array - values[0])) / count
+    deviations = array - mean
     squares = float(np.add.reduce(deviations * deviations))
     p5, p25, median, p75, p95 = (percentile(ordered, percent) for percent in (5, 25, 50, 75, 95))
     return Summary(
@@ -59,8 +59,8 @@ def summarize(samples: Stream) -> Summary:
         p25=p25,
         p75=p75,
         p95=p95,
-        mad=middle(sorted([abs(value - median) for value in values])),
-        ci95=interval_of(ordered),
+        mad=median_of_sorted(sorted([abs(value - median) for value in values])),
+        ci95=median_interval_of_sorted(ordered),
         # Σ (xᵢ − x̄)(xᵢ₊₁ − x̄) / Σ (xᵢ − x̄)²
         lag1=float(np.add.reduce(deviations[:-1] * deviations[1:])) / squares if count > 2 and squares > 0 else None,
     )
@@ -94,29 +94,29 @@ def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, f
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}: it must lie between 0 and 1")
-    return interval_of(series(samples).ordered, confidence)
+    return median_interval_of_sorted(series(samples).ordered, confidence)
 
 
-def interval_of(ordered: Values, confidence: float = 0.95) -> tuple[float, float] | None:
+def median_interval_of_sorted(ordered: Values, confidence: float = 0.95) -> tuple[float, float] | None:
     """Return `median_interval` for samples in ascending order."""
-    position = _position(len(ordered), confidence)
-    if position is None:
+    found = _interval_depth(len(ordered), confidence)
+    if found is None:
         return None
-    depth, inward = position
+    depth, weight = found
     below, above = ordered[depth - 1 : depth + 1], ordered[len(ordered) - depth - 1 : len(ordered) - depth + 1]
-    return below[0] + inward * (below[1] - below[0]), above[1] - inward * (above[1] - above[0])
+    return below[0] + weight * (below[1] - below[0]), above[1] - weight * (above[1] - above[0])
 
 
 def relative_width(samples: Stream) -> float | None:
     """Return the width of the 95 % interval as a share of the median; None without an interval or a positive median."""
     checked = series(samples)
-    interval = interval_of(checked.ordered)
+    interval = median_interval_of_sorted(checked.ordered)
     if interval is None or checked.median <= 0:
         return None
     return (interval[1] - interval[0]) / checked.median
 
 
-def settled(samples: Stream, share: float) -> bool:
+def has_converged(samples: Stream, share: float) -> bool:
     """Whether measuring can stop: the 95 % interval of the median is no wider than `share` of the median (0.01 is 1 %).
 
     Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, each number 1.5 times the
@@ -138,37 +138,41 @@ def settled(samples: Stream, share: float) -> bool:
 def too_few(samples: Stream) -> TooFew | None:
     """Return TooFew for fewer than six samples, the minimum for a 95 % interval of the median; else None."""
     count = len(series(samples))
-    return TooFew(count, FEWEST) if count < FEWEST else None
+    return TooFew(count, MIN_SAMPLES) if count < MIN_SAMPLES else None
 
 
 @lru_cache(maxsize=1024)
-def _position(count: int, confidence: float) -> tuple[int, float] | None:
+def _interval_depth(count: int, confidence: float) -> tuple[int, float] | None:
     """Return the depth d of the outer order statistic, from 1, and the fraction of the way to depth d + 1, or None."""
-    ways, outside, covered = 1, 1, 1.0
+    combinations, outside, coverage = 1, 1, 1.0
     for depth in range(1, count // 2 + 1):
         # `outside` counts the subsets with fewer than `depth` members: exactly 2^count · P(B < depth).
-        wider, covered = covered, 1 - 2 * outside / 2**count
-        if covered < confidence:
-            return None if depth == 1 else (depth - 1, _inward(count, depth - 1, wider, covered, confidence))
-        ways = ways * (count - depth + 1) // depth
-        outside += ways
+        wider_coverage, coverage = coverage, 1 - 2 * outside / 2**count
+        if coverage < confidence:
+            if depth == 1:
+                return None
+            return depth - 1, _interpolation_weight(count, depth - 1, wider_coverage, coverage, confidence)
+        combinations = combinations * (count - depth + 1) // depth
+        outside += combinations
     return None if count < 2 else (count // 2, 0.0)
 
 
-def _inward(count: int, depth: int, wider: float, narrower: float, confidence: float) -> float:
+def _interpolation_weight(
+    count: int, depth: int, wider_coverage: float, narrower_coverage: float, confidence: float
+) -> float:
     """Return Hettmansperger and Sheather's λ: exact for a Laplace distribution, and close for all others."""
-    excess = (wider - confidence) / (wider - narrower)
+    excess = (wider_coverage - confidence) / (wider_coverage - narrower_coverage)
     return (count - depth) * excess / (depth + (count - 2 * depth) * excess)
 
 
-def enough(samples: Stream, steps: int, until: float | None, most: int) -> bool:
-    """Whether there are enough samples: at least `steps`, and with `until` also either `settled` or at least `most`."""
-    if len(samples) < steps:
+def has_enough_samples(samples: Stream, min_samples: int, until: float | None, max_samples: int) -> bool:
+    """Whether there are at least `min_samples` and, with `until`, either `has_converged` or at least `max_samples`."""
+    if len(samples) < min_samples:
         return False
-    return until is None or len(samples) >= most or settled(samples, until)
+    return until is None or len(samples) >= max_samples or has_converged(samples, until)
 
 
-_ENOUGH = 1e-13
+_TOLERANCE = 1e-13
 """Relative tolerance at which the bisection ends."""
 
 
@@ -183,15 +187,15 @@ def t_quantile(probability: float, degrees: int) -> float:
     if degrees < 1:
         raise ValueError(f"{degrees} degrees of freedom: at least one is required")
     low, high = 0.0, 1.0
-    while _within(high, degrees) < probability:
+    while _t_coverage(high, degrees) < probability:
         high *= 2
-    while high - low > _ENOUGH * high:
+    while high - low > _TOLERANCE * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, degrees) < probability else (low, middle)
+        low, high = (middle, high) if _t_coverage(middle, degrees) < probability else (low, middle)
     return (low + high) / 2
 
 
-def _within(t: float, degrees: int) -> float:
+def _t_coverage(t: float, degrees: int) -> float:
     """Return P(|T| ≤ t) as a finite sum (Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3–4)."""
     theta = math.atan2(t, math.sqrt(degrees))
     cosine, sine = math.cos(theta), math.sin(theta)

@@ -37,20 +37,20 @@ CONFIDENCE = 0.995
 """Nominal level of intervals that are reported as 99 %, because intervals of trimmed means over a dozen rounds cover
 slightly less than their nominal level."""
 
-TRIMMED = 0.2
+TRIMMED_SHARE = 0.2
 """Share of the rounds trimmed at either end: on a shared machine, one disturbed round in ten must not decide the
 verdict."""
 
-ROUNDS = 14
+DEFAULT_ROUNDS = 14
 """Default number of rounds. Fourteen find a difference of 3 % in 99 of 100 comparisons if both processes and steps vary
 by 1 %; twelve find it in 95, ten in 77 (simulated, see tests/statistics/test_verdict.py)."""
 
-FEWEST_RUNS = 3
+MIN_RUNS = 3
 """Fewer runs are not enough to estimate the variation between runs."""
 
 
 @dataclass(frozen=True)
-class Judged:
+class ComparedRatio:
     """A ratio B/A, its interval, and the verdict. Without an interval, the verdict is AMBIGUOUS."""
 
     ratio: float
@@ -62,28 +62,28 @@ class Judged:
     """Number of rounds, or the smaller of the two sides' numbers of steps or runs."""
 
 
-def within_processes(a: Stream, b: Stream, margin: float = MARGIN) -> Judged:
+def compare_processes(a: Stream, b: Stream, margin: float = MARGIN) -> ComparedRatio:
     """Compare the median step times of two processes, one for A and one for B.
 
     The intervals of the two medians are combined as in `ratio`. If the steps of a process are autocorrelated, its
     interval is widened by √(samples / effective samples), see `autocorrelation`. The interval does NOT cover
     differences between processes (memory placement, a clock that had not settled, load from other programs). To cover
-    these, use `over_rounds` or `over_runs` with fresh processes.
+    these, use `compare_rounds` or `compare_runs` with fresh processes.
 
     Raises ValueError for no samples, and for a sample that is not finite or not positive.
     """
-    first, second = _positive(a), _positive(b)
+    first, second = _positive_series(a), _positive_series(b)
     median_a, median_b = first.median, second.median
     count = min(len(first), len(second))
-    below_a, below_b = _distances(first, median_a), _distances(second, median_b)
+    below_a, below_b = _widened_distances(first, median_a), _widened_distances(second, median_b)
     if below_a is None or below_b is None:
-        return Judged(median_b / median_a, None, None, "AMBIGUOUS", "steps", count)
+        return ComparedRatio(median_b / median_a, None, None, "AMBIGUOUS", "steps", count)
     log_ratio = math.log(median_b / median_a)
     low, high = log_ratio - math.hypot(below_b[0], below_a[1]), log_ratio + math.hypot(below_b[1], below_a[0])
-    return _judged(log_ratio, low, high, margin, "steps", count)
+    return _compared_ratio(log_ratio, low, high, margin, "steps", count)
 
 
-def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
+def compare_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> ComparedRatio:
     """Compare A and B by their medians in each round, in which both are measured back to back.
 
     A disturbance affects both sides of a round, so only the ratio within each round counts. The interval is that of the
@@ -95,45 +95,52 @@ def over_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) 
     Raises ValueError if the numbers of medians differ, for no medians, and for a median that is not positive and
     finite.
     """
-    first, second = np.array(_positive(a).values), np.array(_positive(b).values)
+    first, second = np.array(_positive_series(a).values), np.array(_positive_series(b).values)
     if len(first) != len(second):
         raise ValueError(f"{len(first)} and {len(second)} medians: every round needs one of each arm")
     logs = np.sort(np.log(second / first))
-    count, cut = len(logs), int(TRIMMED * len(logs))
+    count, cut = len(logs), int(TRIMMED_SHARE * len(logs))
     kept = count - 2 * cut
     center = float(logs[cut : count - cut].mean())
-    if count < FEWEST_RUNS:
-        return Judged(math.exp(center), None, None, "AMBIGUOUS", "rounds", count)
+    if count < MIN_RUNS:
+        return ComparedRatio(math.exp(center), None, None, "AMBIGUOUS", "rounds", count)
     winsorized = np.clip(logs, logs[cut], logs[count - cut - 1])
     error = float(winsorized.std(ddof=1)) * math.sqrt((count - 1) / (kept * (kept - 1)))
-    half = t_quantile(CONFIDENCE, kept - 1) * error
-    return _judged(center, center - half, center + half, margin, "rounds", count)
+    half_width = t_quantile(CONFIDENCE, kept - 1) * error
+    return _compared_ratio(center, center - half_width, center + half_width, margin, "rounds", count)
 
 
-def over_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> Judged:
+def compare_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> ComparedRatio:
     """Compare A and B by one median per run, for runs made at different times.
 
     The interval is Welch's, for the difference of the mean logarithms (The generalization of Student's problem when
     several different population variances are involved, Biometrika 34, 1947). If all runs of A came before all runs of
-    B, everything that changed in between counts as a difference; `over_rounds` avoids this.
+    B, everything that changed in between counts as a difference; `compare_rounds` avoids this.
 
     Raises ValueError for no medians, and for a median that is not positive and finite.
     """
-    first, second = np.log(_positive(a).values), np.log(_positive(b).values)
+    first, second = np.log(_positive_series(a).values), np.log(_positive_series(b).values)
     count = min(len(first), len(second))
     center = float(second.mean() - first.mean())
-    if count < FEWEST_RUNS:
-        return Judged(math.exp(center), None, None, "AMBIGUOUS", "runs", count)
-    parts = [float(values.var(ddof=1)) / len(values) for values in (first, second)]
-    total = sum(parts)
-    freedom = [part * part / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True)]
-    degrees = max(1, int(total * total / sum(freedom))) if sum(freedom) > 0 else count - 1
-    half = t_quantile(CONFIDENCE, degrees) * math.sqrt(total)
-    return _judged(center, center - half, center + half, margin, "runs", count)
+    if count < MIN_RUNS:
+        return ComparedRatio(math.exp(center), None, None, "AMBIGUOUS", "runs", count)
+    mean_variances = [float(values.var(ddof=1)) / len(values) for values in (first, second)]
+    total_variance = sum(mean_variances)
+    degrees_terms = [
+        variance * variance / (len(values) - 1)
+        for variance, values in zip(mean_variances, (first, second), strict=True)
+    ]
+    degrees = max(1, int(total_variance * total_variance / sum(degrees_terms))) if sum(degrees_terms) > 0 else count - 1
+    half_width = t_quantile(CONFIDENCE, degrees) * math.sqrt(total_variance)
+    return _compared_ratio(center, center - half_width, center + half_width, margin, "runs", count)
 
 
-def _judged(log_ratio: float, low: float, high: float, margin: float, repeated: Unit, count: int) -> Judged:
-    return Judged(math.exp(log_ratio), math.exp(low), math.exp(high), verdict_of(low, high, margin), repeated, count)
+def _compared_ratio(
+    log_ratio: float, low: float, high: float, margin: float, repeated: Unit, count: int
+) -> ComparedRatio:
+    return ComparedRatio(
+        math.exp(log_ratio), math.exp(low), math.exp(high), verdict_of(low, high, margin), repeated, count
+    )
 
 
 def verdict_of(log_low: float, log_high: float, margin: float) -> Verdict:
@@ -149,20 +156,20 @@ def verdict_of(log_low: float, log_high: float, margin: float) -> Verdict:
     return "SLOWER" if log_low > 0 else "AMBIGUOUS"
 
 
-def _positive(samples: Stream) -> Series:
+def _positive_series(samples: Stream) -> Series:
     found = series(samples)
     if found.ordered[0] <= 0:
         raise ValueError(f"one of the times is {found.ordered[0]}: a ratio needs positive times")
     return found
 
 
-def _distances(samples: Series, center: float) -> tuple[float, float] | None:
+def _widened_distances(samples: Series, center: float) -> tuple[float, float] | None:
     distances = log_distances(samples, center, CONFIDENCE)
     if distances is None:
         return None
-    alike = autocorrelation(samples)
-    wider = math.sqrt(len(samples) / alike.effective_count) if alike else 1.0
-    return distances[0] * wider, distances[1] * wider
+    correlation = autocorrelation(samples)
+    widening = math.sqrt(len(samples) / correlation.effective_count) if correlation else 1.0
+    return distances[0] * widening, distances[1] * widening
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,7 @@ def log_distances(samples: Series, center: float, confidence: float = 0.95) -> t
     return math.log(center / low) if low > 0 else math.inf, math.log(high / center)
 
 
-_MOST_EXACT = 40
+_MAX_EXACT_SAMPLES = 40
 """Largest number of samples per stream for the exact distribution; the normal approximation suffices for more."""
 
 
@@ -231,12 +238,12 @@ def rank_sum(one: Stream, other: Stream) -> float:
     """
     first, second = series(one).values, series(other).values
     wins = _wins(first, second)
-    most = len(first) * len(second)
-    extreme = min(wins, most - wins)
-    if max(len(first), len(second)) <= _MOST_EXACT:
-        return min(1.0, 2 * float(_cumulated(len(first), len(second))[math.ceil(extreme)]))
-    deviation = math.sqrt(most * (len(first) + len(second) + 1) / 12)
-    return math.erfc(max((most / 2 - extreme - 0.5) / deviation, 0.0) / math.sqrt(2))
+    pairs = len(first) * len(second)
+    extreme = min(wins, pairs - wins)
+    if max(len(first), len(second)) <= _MAX_EXACT_SAMPLES:
+        return min(1.0, 2 * float(_u_distribution(len(first), len(second))[math.ceil(extreme)]))
+    deviation = math.sqrt(pairs * (len(first) + len(second) + 1) / 12)
+    return math.erfc(max((pairs / 2 - extreme - 0.5) / deviation, 0.0) / math.sqrt(2))
 
 
 def _wins(first: Values, second: Values) -> float:
@@ -246,7 +253,7 @@ def _wins(first: Values, second: Values) -> float:
 
 
 @lru_cache(maxsize=256)
-def _cumulated(first: int, second: int) -> NDArray[np.float64]:
+def _u_distribution(first: int, second: int) -> NDArray[np.float64]:
     """Return the cumulative distribution of U if every order of the samples is equally likely.
 
     The number of orders with each U is a coefficient of the Gaussian binomial.
@@ -255,10 +262,10 @@ def _cumulated(first: int, second: int) -> NDArray[np.float64]:
     counts[0] = 1.0
     for step in range(1, first + 1):
         # Multiply by (1 − q^(second + step)), divide by (1 − q^step).
-        reach = second + step
-        if reach < len(counts):
-            counts[reach:] -= counts[:-reach].copy()
-        for place in range(step, len(counts)):
-            counts[place] += counts[place - step]
-    chances: NDArray[np.float64] = np.cumsum(counts) / math.comb(first + second, first)
-    return chances
+        offset = second + step
+        if offset < len(counts):
+            counts[offset:] -= counts[:-offset].copy()
+        for index in range(step, len(counts)):
+            counts[index] += counts[index - step]
+    probabilities: NDArray[np.float64] = np.cumsum(counts) / math.comb(first + second, first)
+    return probabilities

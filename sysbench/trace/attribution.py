@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace import range_tree
-from sysbench.trace.columns import Nesting, distinct, grouped, looked_up, self_time_ns
+from sysbench.trace.columns import Nesting, distinct, self_time_ns, take_or_none, unique_with_inverse
 from sysbench.trace.range_tree import BACKWARD, FORWARD, RangeTree
 from sysbench.trace.recording import (
     DURATION,
@@ -43,28 +43,28 @@ from sysbench.trace.recording import (
     Ranges,
     Recording,
     Table,
-    place,
+    column_index,
 )
 from sysbench.trace.summary import ProfileSource
 
-ROWS: Final = 400_000
+MIN_SLICE_ROWS: Final = 400_000
 """Minimum number of operators and pieces of work in a slice. They take tens of megabytes."""
-_CANDIDATES: Final = 8192
+_CANDIDATES_PER_TABLE: Final = 8192
 """Approximate number of points in time, per table, that are considered as ends of slices."""
-_ALWAYS: Final = (-(2**63), 2**63 - 1)
+_ALL_TIME: Final = (-(2**63), 2**63 - 1)
 
 _BACKWARD_OPERATOR: Final = re.compile(r"autograd::engine::evaluate_function: .*|.*Backward\d*(, .*)?", re.DOTALL)
-_SEQUENCE: Final = place(Operators, "sequence")
-AT_A_TIME: Final = 400_000
+_SEQUENCE: Final = column_index(Operators, "sequence")
+BATCH_OPERATORS: Final = 400_000
 """Number of operators that are processed together."""
-_THREAD, _FORWARD_THREAD = place(Operators, "thread"), place(Operators, "forward_thread")
+_THREAD, _FORWARD_THREAD = column_index(Operators, "thread"), column_index(Operators, "forward_thread")
 
 
 # --- slices
 
 
 @dataclass(frozen=True)
-class Launched(DeviceWork):
+class LaunchedWork(DeviceWork):
     """Device work with its launch."""
 
     launch: Integers
@@ -81,14 +81,14 @@ class Launched(DeviceWork):
 class Slice:
     """Part of a recording between two times at which no operator is open."""
 
-    work: Launched | None
+    work: LaunchedWork | None
     """Device work of the slice; None if the whole recording has no device work."""
     operators: Operators
     gradient_of: Integers
     """For each operator, position in `RangeTree.modules` of the module whose gradient it computes; or NONE."""
 
 
-_AT: Final = place(Launched, "at_ns")
+_LAUNCH_TIME: Final = column_index(LaunchedWork, "at_ns")
 
 
 @dataclass(frozen=True)
@@ -96,48 +96,50 @@ class Slices:
     """A recording as a sequence of slices."""
 
     recording: Recording
-    cuts: Sequence[int]
+    boundaries: Sequence[int]
     on_device: bool
 
     def __len__(self) -> int:
         """Return the number of slices."""
-        return len(self.cuts) + 1
+        return len(self.boundaries) + 1
 
     def __iter__(self) -> Iterator[Slice]:
         """Yield slices in order of time."""
-        first, beyond = _ALWAYS
-        for begin, end in pairwise([first, *self.cuts, beyond]):
-            _, (*operators, gradient_of) = self.recording.operators.between(START, begin, end)
-            work = Launched(*self.recording.work.between(_AT, begin, end)[1]) if self.on_device else None
+        first, beyond = _ALL_TIME
+        for begin, end in pairwise([first, *self.boundaries, beyond]):
+            _, (*operators, gradient_of) = self.recording.operators.rows_between(START, begin, end)
+            work = (
+                LaunchedWork(*self.recording.work.rows_between(_LAUNCH_TIME, begin, end)[1]) if self.on_device else None
+            )
             yield Slice(work, Operators(*operators), gradient_of)
 
 
-def sliced(recording: Recording) -> tuple[RangeTree, Slices]:
+def slice_recording(recording: Recording) -> tuple[RangeTree, Slices]:
     """Return the range tree and the slices of a recording. The recording itself cannot be used afterwards."""
     ranges = range_tree.read(Ranges(*recording.ranges.columns()), recording.names)
     add_modules(recording.operators, recording.names, ranges)
     on_device = len(recording.work) > 0
     if on_device:
-        _lead_back(recording.work, recording.launches)
+        _append_launches(recording.work, recording.launches)
         recording.launches.clear()
-    return ranges, Slices(recording, _cuts(recording.operators, recording.work), on_device)
+    return ranges, Slices(recording, _slice_boundaries(recording.operators, recording.work), on_device)
 
 
-def _lead_back(work: Table, launches: Table) -> None:
+def _append_launches(work: Table, launches: Table) -> None:
     """Append to each piece of work its launch: the first launch with the same correlation number."""
-    correlation = launches.column(place(Launches, "correlation"))
+    correlation = launches.column(column_index(Launches, "correlation"))
     order = np.argsort(correlation, kind="stable").astype(np.int32)
     correlation = correlation[order]
     start_ns, duration_ns = launches.column(START), launches.column(DURATION)
-    thread = launches.column(place(Launches, "thread")).astype(np.int32)
+    thread = launches.column(column_index(Launches, "thread")).astype(np.int32)
 
     def launched(_: Integers, own_start_ns: Integers, wanted: Integers) -> Sequence[Integers]:
         if not len(order):
             none = np.full(len(wanted), NONE, np.int64)
             return none, none, own_start_ns, np.zeros(len(wanted), np.int64)
-        place = np.minimum(np.searchsorted(correlation, wanted), len(order) - 1)
-        unknown = (wanted == NONE) | (correlation[place] != wanted)
-        launch = order[place].astype(np.int64)
+        position = np.minimum(np.searchsorted(correlation, wanted), len(order) - 1)
+        unknown = (wanted == NONE) | (correlation[position] != wanted)
+        launch = order[position].astype(np.int64)
         return (
             np.where(unknown, NONE, launch),
             np.where(unknown, NONE, thread[launch]),
@@ -145,35 +147,37 @@ def _lead_back(work: Table, launches: Table) -> None:
             np.where(unknown, 0, duration_ns[launch]),
         )
 
-    work.append(4, launched, START, place(DeviceWork, "correlation"))
+    work.append_columns(4, launched, START, column_index(DeviceWork, "correlation"))
 
 
-def _cuts(operators: Table, work: Table) -> list[int]:
-    """Return a small set of times at which no operator is open, with at least ROWS rows between any two."""
-    tables = [(operators, START), *([(work, _AT)] if len(work) else [])]
-    if sum(len(table) for table, _ in tables) <= ROWS:
+def _slice_boundaries(operators: Table, work: Table) -> list[int]:
+    """Return a small set of times at which no operator is open, with at least MIN_SLICE_ROWS rows between any two."""
+    tables = [(operators, START), *([(work, _LAUNCH_TIME)] if len(work) else [])]
+    if sum(len(table) for table, _ in tables) <= MIN_SLICE_ROWS:
         return []
     sample = []
     for table, at in tables:
-        step = max(1, len(table) // _CANDIDATES)
-        sample += [column[:: min(step, len(column))] for (column,) in table.stretches(at)]
+        step = max(1, len(table) // _CANDIDATES_PER_TABLE)
+        sample += [column[:: min(step, len(column))] for (column,) in table.chunks(at)]
     candidates = distinct(np.concatenate(sample))
-    rows, open_ = np.zeros((2, len(candidates) + 1), np.int64)
+    rows, open_operators = np.zeros((2, len(candidates) + 1), np.int64)
     for table, at in tables:
-        for (begin,) in table.stretches(at):
+        for (begin,) in table.chunks(at):
             rows += np.bincount(np.searchsorted(candidates, begin, side="right"), minlength=len(rows))
-    for begin, lasting in operators.stretches(START, DURATION):
+    for begin, duration in operators.chunks(START, DURATION):
         first = np.searchsorted(candidates, begin, side="right")
         # An operator of zero duration ends at its start, not before.
-        over = np.maximum(np.searchsorted(candidates, begin + lasting, side="left"), first)
-        open_ += np.bincount(first, minlength=len(open_)) - np.bincount(over, minlength=len(open_))
+        ended = np.maximum(np.searchsorted(candidates, begin + duration, side="left"), first)
+        open_operators += np.bincount(first, minlength=len(open_operators)) - np.bincount(
+            ended, minlength=len(open_operators)
+        )
     # For every candidate, both counts now cover the time since the previous candidate.
-    possible = np.flatnonzero(np.cumsum(open_)[:-1] == 0)
-    moments, rows_before = candidates[possible], np.cumsum(rows)[possible]
-    chosen, done = [], 0
-    while (next_ := int(np.searchsorted(rows_before, done + ROWS))) < len(moments):
-        chosen.append(int(moments[next_]))
-        done = int(rows_before[next_])
+    without_open_operator = np.flatnonzero(np.cumsum(open_operators)[:-1] == 0)
+    candidate_times, rows_before = candidates[without_open_operator], np.cumsum(rows)[without_open_operator]
+    chosen, rows_used = [], 0
+    while (next_ := int(np.searchsorted(rows_before, rows_used + MIN_SLICE_ROWS))) < len(candidate_times):
+        chosen.append(int(candidate_times[next_]))
+        rows_used = int(rows_before[next_])
     return chosen
 
 
@@ -182,7 +186,7 @@ def _cuts(operators: Table, work: Table) -> list[int]:
 
 def is_backward(name: Integers, names: Sequence[str]) -> NDArray[np.bool_]:
     """Return whether each operator is run by autograd's engine, judging by the operator's name."""
-    different, which = grouped(name)
+    different, which = unique_with_inverse(name)
     known = np.array([_BACKWARD_OPERATOR.fullmatch(names[each]) is not None for each in different.tolist()], bool)
     return known[which] if len(known) else np.zeros(0, bool)
 
@@ -191,18 +195,18 @@ def add_modules(operators: Table, names: Sequence[str], ranges: RangeTree) -> No
     """Append a column to a table of operators: the module whose gradient each operator computes, or NONE."""
     module = np.full(len(operators), NONE, np.int32)
     first, last = operators.bounds(_SEQUENCE) or (NONE, NONE)
-    step = (last - first) // -(-len(operators) // AT_A_TIME) + 1 if last != NONE else 1
+    step = (last - first) // -(-len(operators) // BATCH_OPERATORS) + 1 if last != NONE else 1
     for number in range(first, last + 1, step) if last != NONE else ():
-        rows, columns = operators.between(_SEQUENCE, number, number + step)
+        rows, columns = operators.rows_between(_SEQUENCE, number, number + step)
         found = Operators(*columns)
-        forward = _forward_of(found, is_backward(found.name, names))
+        forward = _forward_operators(found, is_backward(found.name, names))
         linked = np.flatnonzero(forward != NONE)
-        made = forward[linked]
-        module[rows[linked]] = ranges.module_at(found.thread[made], found.start_ns[made])
-    operators.append(1, lambda rows: [module[rows].astype(np.int64)])
+        forward_linked = forward[linked]
+        module[rows[linked]] = ranges.module_at(found.thread[forward_linked], found.start_ns[forward_linked])
+    operators.append_columns(1, lambda rows: [module[rows].astype(np.int64)])
 
 
-def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
+def _forward_operators(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
     """For each backward operator, return the forward operator with the same sequence number; NONE for all others.
 
     torch records with each operator the sequence number of the next graph node to be created on the operator's thread.
@@ -211,43 +215,43 @@ def _forward_of(operators: Operators, backward_: NDArray[np.bool_]) -> Integers:
     """
     forward = np.full(len(operators.name), NONE, np.int64)
     backward = np.flatnonzero(backward_ & (operators.sequence != NONE))
-    makers = np.flatnonzero(~backward_ & (operators.sequence != NONE))
-    by_thread = operators.forward_thread[backward] != NONE
-    for asked, threads in ((backward[by_thread], True), (backward[~by_thread], False)):
-        forward[asked] = _last_maker(operators, makers, asked, threads)
+    candidates = np.flatnonzero(~backward_ & (operators.sequence != NONE))
+    has_thread = operators.forward_thread[backward] != NONE
+    for group, same_thread in ((backward[has_thread], True), (backward[~has_thread], False)):
+        forward[group] = _last_matching_forward(operators, candidates, group, same_thread)
     return forward
 
 
-def _last_maker(operators: Operators, makers: Integers, asked: Integers, threads: bool) -> Integers:
-    """For each operator in `asked`, return the last earlier operator in `makers` with the same number, or NONE.
+def _last_matching_forward(operators: Operators, forward: Integers, backward: Integers, same_thread: bool) -> Integers:
+    """For each operator in `backward`, return the last earlier operator in `forward` with the same number, or NONE.
 
-    With `threads`, only makers on the forward thread are considered; otherwise makers on any thread.
+    With `same_thread`, only operators on the forward thread are considered; otherwise those on any thread.
     """
-    if not len(makers) or not len(asked):
-        return np.full(len(asked), NONE, np.int64)
-    none = np.zeros(len(makers), np.int64)
-    thread = operators.thread[makers] if threads else none
-    sequence, start = operators.sequence[makers], operators.start_ns[makers]
-    wanted_thread = operators.forward_thread[asked] if threads else np.zeros(len(asked), np.int64)
+    if not len(forward) or not len(backward):
+        return np.full(len(backward), NONE, np.int64)
+    none = np.zeros(len(forward), np.int64)
+    thread = operators.thread[forward] if same_thread else none
+    sequence, start = operators.sequence[forward], operators.start_ns[forward]
+    wanted_thread = operators.forward_thread[backward] if same_thread else np.zeros(len(backward), np.int64)
     # Creators and backward operators are sorted together; each backward operator then looks back to the last creator.
     order = np.lexsort(
         (
-            np.concatenate([start, operators.start_ns[asked]]),
-            np.concatenate([sequence, operators.sequence[asked]]),
+            np.concatenate([start, operators.start_ns[backward]]),
+            np.concatenate([sequence, operators.sequence[backward]]),
             np.concatenate([thread, wanted_thread]),
         )
     )
-    is_maker = order < len(makers)
-    last = np.maximum.accumulate(np.where(is_maker, np.arange(len(order)), NONE))
+    is_forward = order < len(forward)
+    last = np.maximum.accumulate(np.where(is_forward, np.arange(len(order)), NONE))
     candidate = np.where(last == NONE, NONE, order[np.maximum(last, 0)])
-    found = np.full(len(asked), NONE, np.int64)
-    found[order[~is_maker] - len(makers)] = candidate[~is_maker]
+    found = np.full(len(backward), NONE, np.int64)
+    found[order[~is_forward] - len(forward)] = candidate[~is_forward]
     known = found != NONE
-    same = np.zeros(len(asked), bool)
-    same[known] = (sequence[found[known]] == operators.sequence[asked[known]]) & (
+    is_match = np.zeros(len(backward), bool)
+    is_match[known] = (sequence[found[known]] == operators.sequence[backward[known]]) & (
         thread[found[known]] == wanted_thread[known]
     )
-    return np.where(same, makers[np.maximum(found, 0)], NONE)
+    return np.where(is_match, forward[np.maximum(found, 0)], NONE)
 
 
 def resolve_forward_threads(operators: Table) -> None:
@@ -256,41 +260,48 @@ def resolve_forward_threads(operators: Table) -> None:
     The index is NONE if there is no forward thread, if no thread of the trace has any of its sequence numbers, or if
     two threads fit equally well.
     """
-    made: dict[int, list[Integers]] = defaultdict(list)
-    asked: dict[int, list[Integers]] = defaultdict(list)
-    for thread, sequence, counted in operators.stretches(_THREAD, _SEQUENCE, _FORWARD_THREAD):
-        numbered, backward = sequence != NONE, counted > 0
-        for each in distinct(thread[~backward]).tolist():
-            made[each].append(distinct(sequence[numbered & ~backward & (thread == each)]))
-        for each in distinct(counted[backward]).tolist():
-            asked[each].append(distinct(sequence[numbered & (counted == each)]))
-    by_thread = {thread: distinct(np.concatenate(parts)) for thread, parts in made.items()}
-    forward = {count: _best_fit(distinct(np.concatenate(parts)), by_thread) for count, parts in asked.items()}
-    counts = np.array([*sorted(forward)], np.int64)
-    threads = np.array([forward[each] for each in counts.tolist()], np.int64)
+    forward_numbers: dict[int, list[Integers]] = defaultdict(list)
+    backward_numbers: dict[int, list[Integers]] = defaultdict(list)
+    for thread, sequence, torch_thread in operators.chunks(_THREAD, _SEQUENCE, _FORWARD_THREAD):
+        has_number, backward = sequence != NONE, torch_thread > 0
+        for number in distinct(thread[~backward]).tolist():
+            forward_numbers[number].append(distinct(sequence[has_number & ~backward & (thread == number)]))
+        for number in distinct(torch_thread[backward]).tolist():
+            backward_numbers[number].append(distinct(sequence[has_number & (torch_thread == number)]))
+    numbers_by_thread = {thread: distinct(np.concatenate(parts)) for thread, parts in forward_numbers.items()}
+    thread_of = {
+        count: _best_matching_thread(distinct(np.concatenate(parts)), numbers_by_thread)
+        for count, parts in backward_numbers.items()
+    }
+    torch_threads = np.array([*sorted(thread_of)], np.int64)
+    threads = np.array([thread_of[number] for number in torch_threads.tolist()], np.int64)
 
-    def replaced(counted: Integers) -> Integers:
-        found = np.full(len(counted), NONE, np.int64)
-        backward = counted > 0
-        found[backward] = threads[np.searchsorted(counts, counted[backward])]
+    def resolve(torch_thread: Integers) -> Integers:
+        found = np.full(len(torch_thread), NONE, np.int64)
+        backward = torch_thread > 0
+        found[backward] = threads[np.searchsorted(torch_threads, torch_thread[backward])]
         return found
 
-    operators.replace(_FORWARD_THREAD, replaced, _FORWARD_THREAD)
+    operators.replace(_FORWARD_THREAD, resolve, _FORWARD_THREAD)
 
 
-def _best_fit(asked: Integers, made: dict[int, Integers]) -> int:
-    """Return the thread whose sequence numbers have the largest Jaccard similarity with `asked`.
+def _best_matching_thread(backward_numbers: Integers, forward_numbers: dict[int, Integers]) -> int:
+    """Return the thread whose sequence numbers have the largest Jaccard similarity with `backward_numbers`.
 
     NONE if the similarity is 0, or if two threads tie.
     """
-    fits = []
-    for thread, numbers in made.items():
-        common = len(np.intersect1d(asked, numbers, assume_unique=True))
-        fits.append((common / (len(asked) + len(numbers) - common) if common else 0.0, thread))
-    fits.sort(reverse=True)
-    if not fits or fits[0][0] == 0 or (len(fits) > 1 and fits[0][0] == fits[1][0]):
+    similarities = []
+    for thread, numbers in forward_numbers.items():
+        common = len(np.intersect1d(backward_numbers, numbers, assume_unique=True))
+        similarities.append((common / (len(backward_numbers) + len(numbers) - common) if common else 0.0, thread))
+    similarities.sort(reverse=True)
+    if (
+        not similarities
+        or similarities[0][0] == 0
+        or (len(similarities) > 1 and similarities[0][0] == similarities[1][0])
+    ):
         return NONE
-    return fits[0][1]
+    return similarities[0][1]
 
 
 # --- attribution of one slice
@@ -301,7 +312,7 @@ class Attribution:
     """Pieces of work with the operator, step, phase and module that caused each; one row per piece of work."""
 
     source: ProfileSource
-    work: Launched
+    work: LaunchedWork
     """Device work; in a CPU-only trace, the operators, each as its own launch."""
     operators: Nesting
     operator: Integers
@@ -315,52 +326,54 @@ class Attribution:
 
 def attribute(part: Slice, ranges: RangeTree, names: Sequence[str]) -> Attribution:
     """Attribute every piece of work in a slice."""
-    called = part.operators
-    operators = Nesting.of(called.thread, called.start_ns, called.duration_ns)
-    work = part.work if part.work is not None else _host_work(called, operators)
+    calls = part.operators
+    operators = Nesting.of(calls.thread, calls.start_ns, calls.duration_ns)
+    work = part.work if part.work is not None else _host_work(calls, operators)
     launched = work.thread != NONE
-    operator, around = np.full((2, len(work.name)), NONE, np.int64)
+    operator, range_index = np.full((2, len(work.name)), NONE, np.int64)
     if part.work is None:
         operator = np.arange(len(work.name), dtype=np.int64)
     else:
         operator[launched] = operators.innermost(work.thread[launched], work.at_ns[launched])
-    around[launched] = ranges.at(work.thread[launched], work.at_ns[launched])
-    elsewhere = ranges.milestone_at(work.at_ns)
-    step = looked_up(ranges.step, around)
+    range_index[launched] = ranges.at(work.thread[launched], work.at_ns[launched])
+    milestone = ranges.milestone_at(work.at_ns)
+    step = take_or_none(ranges.step, range_index)
 
     # Find, around each piece of work, an operator of autograd's engine and one that autograd recorded, and the
     # innermost operator that computes the gradient of a module.
-    backward = is_backward(called.name, names)
-    in_backward = looked_up(_nearest(backward, operators.parents), operator) != NONE
-    recorded = looked_up(_nearest((called.sequence != NONE) & ~backward, operators.parents), operator) != NONE
-    linked = looked_up(_nearest(part.gradient_of != NONE, operators.parents), operator)
+    backward = is_backward(calls.name, names)
+    in_backward = take_or_none(_nearest_ancestor(backward, operators.parents), operator) != NONE
+    recorded = (
+        take_or_none(_nearest_ancestor((calls.sequence != NONE) & ~backward, operators.parents), operator) != NONE
+    )
+    gradient_operator = take_or_none(_nearest_ancestor(part.gradient_of != NONE, operators.parents), operator)
 
     # The phase comes from the most reliable evidence: autograd's engine, ranges on the thread, ranges on other threads,
     # a recorded graph.
-    phase = looked_up(ranges.phase, around)
-    phase = np.where(phase == NONE, looked_up(ranges.phase, elsewhere), phase)
+    phase = take_or_none(ranges.phase, range_index)
+    phase = np.where(phase == NONE, take_or_none(ranges.phase, milestone), phase)
     phase = np.where(in_backward, BACKWARD, phase)
     phase = np.where((phase == NONE) & recorded & launched, FORWARD, phase)
 
     # A gradient belongs to its module. A range that was entered after the backward operator began takes precedence: a
     # forward pass that is recomputed within backward has module ranges of its own.
-    entered_since = looked_up(ranges.start_ns, around) >= looked_up(called.start_ns, linked)
-    module = np.where((around != NONE) & entered_since, NONE, looked_up(part.gradient_of, linked))
+    entered_since = take_or_none(ranges.start_ns, range_index) >= take_or_none(calls.start_ns, gradient_operator)
+    module = np.where((range_index != NONE) & entered_since, NONE, take_or_none(part.gradient_of, gradient_operator))
     return Attribution(
         source="cpu" if part.work is None else "device",
         work=work,
         operators=operators,
         operator=operator,
-        step=np.where(step == NONE, looked_up(ranges.step, elsewhere), step),
+        step=np.where(step == NONE, take_or_none(ranges.step, milestone), step),
         phase=phase,
-        module=np.where(module == NONE, np.maximum(looked_up(ranges.module, around), 0), module),
+        module=np.where(module == NONE, np.maximum(take_or_none(ranges.module, range_index), 0), module),
     )
 
 
-def _host_work(operators: Operators, nesting: Nesting) -> Launched:
+def _host_work(operators: Operators, nesting: Nesting) -> LaunchedWork:
     count = len(operators.name)
     unknown = np.full(count, NONE, np.int64)
-    return Launched(
+    return LaunchedWork(
         start_ns=operators.start_ns,
         duration_ns=self_time_ns(nesting, operators.duration_ns),
         name=operators.name,
@@ -377,12 +390,12 @@ def _host_work(operators: Operators, nesting: Nesting) -> Launched:
     )
 
 
-def _nearest(wanted: NDArray[np.bool_], parents: Integers) -> Integers:
+def _nearest_ancestor(wanted: NDArray[np.bool_], parents: Integers) -> Integers:
     """For each operator, return the nearest `wanted` operator among itself and its ancestors, or NONE."""
     found = np.where(wanted, np.arange(len(parents)), parents)
-    looking = np.flatnonzero((found != NONE) & ~wanted)
-    while len(looking):
-        looking = looking[(found[looking] != NONE) & ~wanted[found[looking]]]
-        found[looking] = found[found[looking]]
-        looking = looking[found[looking] != NONE]
+    active = np.flatnonzero((found != NONE) & ~wanted)
+    while len(active):
+        active = active[(found[active] != NONE) & ~wanted[found[active]]]
+        found[active] = found[found[active]]
+        active = active[found[active] != NONE]
     return found

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sysbench.trace.recording import NONE, Integers
 
 
-def grouped(numbers: Integers) -> tuple[Integers, Integers]:
+def unique_with_inverse(numbers: Integers) -> tuple[Integers, Integers]:
     """Return the distinct numbers in ascending order, and for each number its position among them."""
     if not len(numbers):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -26,11 +26,11 @@ def grouped(numbers: Integers) -> tuple[Integers, Integers]:
     if largest - least > max(4 * len(numbers), 1 << 16):
         return np.unique(numbers, return_inverse=True)
     # Numbers in a small range are used directly as positions in a table.
-    above = numbers - least
+    offset = numbers - least
     present = np.zeros(largest - least + 1, bool)
-    present[above] = True
-    place = np.cumsum(present) - 1
-    return np.flatnonzero(present) + least, place[above]
+    present[offset] = True
+    position = np.cumsum(present) - 1
+    return np.flatnonzero(present) + least, position[offset]
 
 
 def distinct(numbers: Integers) -> Integers:
@@ -46,31 +46,31 @@ def distinct(numbers: Integers) -> Integers:
     return np.flatnonzero(present) + least
 
 
-def firsts(which: Integers, groups: int) -> Integers:
+def first_positions(which: Integers, groups: int) -> Integers:
     """Return the position of each group's first value; `which` gives the group of each value. No group may be empty."""
     found = np.zeros(groups, np.int64)
     found[which[::-1]] = np.arange(len(which) - 1, -1, -1)
     return found
 
 
-def summed(values: Integers, which: Integers, groups: int) -> Integers:
+def sum_by_group(values: Integers, which: Integers, groups: int) -> Integers:
     """Return the exact sum of the values in each group; `which` gives the group of each value."""
     total = np.zeros(groups, np.int64)
     np.add.at(total, which, values)
     return total
 
 
-def looked_up(column: Integers, index: Integers) -> Integers:
+def take_or_none(column: Integers, index: Integers) -> Integers:
     """Return `column[index]` for each index; NONE where the index is NONE."""
     if not len(column):
         return np.full(len(index), NONE, np.int64)
     return np.where(index == NONE, NONE, column[index])
 
 
-def added_up(keys: Integers, *columns: Integers) -> list[Integers]:
+def sum_by_key(keys: Integers, *columns: Integers) -> list[Integers]:
     """Return the distinct keys in ascending order, followed by the exact sums of each column per key."""
-    groups, which = grouped(keys)
-    return [groups, *(summed(column, which, len(groups)) for column in columns)]
+    groups, which = unique_with_inverse(keys)
+    return [groups, *(sum_by_group(column, which, len(groups)) for column in columns)]
 
 
 def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
@@ -83,9 +83,9 @@ def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
     code = np.zeros(int(complete.sum()), np.int64)
     columns = [column[known] for column in shapes]
     for column in columns:
-        values, which = grouped(column)
+        values, which = unique_with_inverse(column)
         if len(values) > 1:  # most columns are constant and need no further distinction
-            _, code = grouped(code * len(values) + which)
+            _, code = unique_with_inverse(code * len(values) + which)
     found = np.full(len(complete), NONE, np.int64)
     found[known] = code
     rows = np.zeros((int(code.max(initial=-1)) + 1, len(shapes)), np.int64)
@@ -105,7 +105,7 @@ class Nesting:
     """Thread of every interval, in the order of `order`."""
     start_ns: Integers
     end_ns: Integers
-    around: Integers
+    enclosing: Integers
     """Position in `order` of the last earlier interval on the same thread that ends no earlier, or NONE."""
     order: Integers
     """Indices of the given intervals, sorted by thread, then by start, longer intervals first."""
@@ -115,78 +115,80 @@ class Nesting:
         """Index the intervals. If two intervals are equal, the later one in the input is the inner one."""
         order = np.lexsort((-duration_ns, start_ns, thread)).astype(np.int64)
         ends = (start_ns + duration_ns)[order]
-        return cls(thread[order], start_ns[order], ends, _around(thread[order], ends), order)
+        return cls(thread[order], start_ns[order], ends, _enclosing(thread[order], ends), order)
 
     def innermost(self, thread: Integers, at_ns: Integers) -> Integers:
         """For each time on a thread, return the index of the innermost open interval; NONE if no interval is open."""
         last_started = np.full(len(at_ns), NONE, np.int64)
         for each in distinct(thread):
             first, beyond = np.searchsorted(self.thread, [each, each + 1])
-            asked = np.flatnonzero(thread == each)
-            place = first + np.searchsorted(self.start_ns[first:beyond], at_ns[asked], side="right") - 1
-            last_started[asked] = np.where(place >= first, place, NONE)
-        return self._given(self._open_from(last_started, at_ns))
+            rows = np.flatnonzero(thread == each)
+            position = first + np.searchsorted(self.start_ns[first:beyond], at_ns[rows], side="right") - 1
+            last_started[rows] = np.where(position >= first, position, NONE)
+        return self._to_input_indices(self._innermost_open(last_started, at_ns))
 
     @cached_property
     def parents(self) -> Integers:
         """For each interval, in input order, return the index of the innermost interval that encloses it, or NONE."""
         parents = np.full(len(self.order), NONE, np.int64)
         # An interval of zero length must not count as enclosed by one that ends at its start.
-        parents[self.order] = self._given(self._open_from(self.around, self.start_ns))
+        parents[self.order] = self._to_input_indices(self._innermost_open(self.enclosing, self.start_ns))
         return parents
 
-    def _open_from(self, place: Integers, at_ns: Integers) -> Integers:
+    def _innermost_open(self, position: Integers, at_ns: Integers) -> Integers:
         """Move outwards from each position to the first interval that ends after the given time.
 
         Returns the position of this interval, or NONE.
         """
-        place = place.copy()
-        over = np.flatnonzero(place != NONE)
-        over = over[self.end_ns[place[over]] <= at_ns[over]]
-        while len(over):
-            place[over] = self.around[place[over]]
-            over = over[place[over] != NONE]
-            over = over[self.end_ns[place[over]] <= at_ns[over]]
-        return place
+        position = position.copy()
+        ended = np.flatnonzero(position != NONE)
+        ended = ended[self.end_ns[position[ended]] <= at_ns[ended]]
+        while len(ended):
+            position[ended] = self.enclosing[position[ended]]
+            ended = ended[position[ended] != NONE]
+            ended = ended[self.end_ns[position[ended]] <= at_ns[ended]]
+        return position
 
-    def _given(self, place: Integers) -> Integers:
+    def _to_input_indices(self, position: Integers) -> Integers:
         """Convert positions in `order` to indices of the input intervals."""
-        return np.asarray(np.where(place == NONE, NONE, self.order[place]) if len(self.order) else place, np.int64)
+        return np.asarray(
+            np.where(position == NONE, NONE, self.order[position]) if len(self.order) else position, np.int64
+        )
 
 
-def _around(thread: Integers, end_ns: Integers) -> Integers:
+def _enclosing(thread: Integers, end_ns: Integers) -> Integers:
     """For each interval, return the position of the last earlier interval on its thread that ends no earlier, or NONE.
 
     Found by pointer jumping. All intervals between an interval and its target end before the interval does, so the
     search can jump to the target's own target. The distance doubles every round.
     """
     count = len(end_ns)
-    around = np.arange(-1, count - 1, dtype=np.int64)
-    firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)) if count else around
+    enclosing = np.arange(-1, count - 1, dtype=np.int64)
+    firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)) if count else enclosing
     for first, beyond in pairwise([*firsts.tolist(), count]):
         # An interval that ends later than all earlier ones is not enclosed by any.
         latest = np.maximum.accumulate(end_ns[first:beyond])
-        around[first] = NONE
-        around[first + 1 : beyond][end_ns[first + 1 : beyond] > latest[:-1]] = NONE
-    looking = np.flatnonzero(around != NONE)
-    looking = looking[end_ns[around[looking]] < end_ns[looking]]
-    while len(looking):
-        around[looking] = around[around[looking]]
-        looking = looking[around[looking] != NONE]
-        looking = looking[end_ns[around[looking]] < end_ns[looking]]
-    return around
+        enclosing[first] = NONE
+        enclosing[first + 1 : beyond][end_ns[first + 1 : beyond] > latest[:-1]] = NONE
+    active = np.flatnonzero(enclosing != NONE)
+    active = active[end_ns[enclosing[active]] < end_ns[active]]
+    while len(active):
+        enclosing[active] = enclosing[enclosing[active]]
+        active = active[enclosing[active] != NONE]
+        active = active[end_ns[enclosing[active]] < end_ns[active]]
+    return enclosing
 
 
 def self_time_ns(nesting: Nesting, duration_ns: Integers) -> Integers:
     """Return the duration of each interval minus the durations of its direct children."""
     parents = nesting.parents
     has_parent = parents != NONE
-    inner = summed(duration_ns[has_parent], parents[has_parent], len(duration_ns))
+    inner = sum_by_group(duration_ns[has_parent], parents[has_parent], len(duration_ns))
     return np.asarray(np.maximum(duration_ns - inner, 0), np.int64)
 
 
 @dataclass(frozen=True)
-class Stretches:
+class Intervals:
     """Union of time intervals, as disjoint and sorted intervals."""
 
     start_ns: Integers
@@ -197,7 +199,7 @@ class Stretches:
         """Return the total duration of all intervals."""
         return int((self.end_ns - self.start_ns).sum())
 
-    def before_ns(self, at_ns: Integers) -> Integers:
+    def covered_before_ns(self, at_ns: Integers) -> Integers:
         """Return the total time that the intervals cover before each given time."""
         if not len(self.start_ns):
             return np.zeros(len(at_ns), np.int64)
@@ -207,22 +209,22 @@ class Stretches:
         within = np.clip(at_ns - self.start_ns[last], 0, self.end_ns[last] - self.start_ns[last])
         return np.where(number > 0, ended[last] + within, 0)
 
-    def within_ns(self, other: Stretches) -> int:
+    def overlap_ns(self, other: Intervals) -> int:
         """Return the total time that is covered by both sets of intervals."""
-        return int((self.before_ns(other.end_ns) - self.before_ns(other.start_ns)).sum())
+        return int((self.covered_before_ns(other.end_ns) - self.covered_before_ns(other.start_ns)).sum())
 
 
-def union(start_ns: Integers, end_ns: Integers) -> Stretches:
+def union(start_ns: Integers, end_ns: Integers) -> Intervals:
     """Return the union of intervals that may overlap."""
     kept = end_ns > start_ns
     order = np.argsort(start_ns[kept], kind="stable")
     starts, ends = start_ns[kept][order], end_ns[kept][order]
     if not len(starts):
-        return Stretches(starts, ends)
+        return Intervals(starts, ends)
     latest = np.maximum.accumulate(ends)
     first = np.concatenate([[True], starts[1:] > latest[:-1]])
     last = np.concatenate([first[1:], [True]])
-    return Stretches(starts[first], latest[last])
+    return Intervals(starts[first], latest[last])
 
 
 def depths(parents: Integers) -> NDArray[np.int64]:

@@ -15,16 +15,16 @@ from typing import Final
 
 import numpy as np
 
-from sysbench.trace.columns import Nesting, depths, distinct, grouped, looked_up
+from sysbench.trace.columns import Nesting, depths, distinct, take_or_none, unique_with_inverse
 from sysbench.trace.recording import NONE, Integers, Ranges
 from sysbench.trace.summary import PHASES
 
 BACKWARD: Final = PHASES.index("backward")
 FORWARD: Final = PHASES.index("forward")
 
-LONGEST_NAME: Final = 200
+MAX_NAME_LENGTH: Final = 200
 """Maximum length of a range's name in a module path, in characters."""
-_DEEPEST_PATH: Final = 32
+_MAX_PATH_DEPTH: Final = 32
 
 _PHASE_NAMES: Final = (
     re.compile(r"zero[ _-]?grad(ients)?|Optimizer\.zero_grad#.*", re.IGNORECASE),
@@ -77,12 +77,12 @@ class RangeTree:
 
     def module_at(self, thread: Integers, at_ns: Integers) -> Integers:
         """For each time on a thread, return the position of the module in `modules`; 0 outside all ranges."""
-        return np.maximum(looked_up(self.module, self.at(thread, at_ns)), 0)
+        return np.maximum(take_or_none(self.module, self.at(thread, at_ns)), 0)
 
     def milestone_at(self, at_ns: Integers) -> Integers:
         """For each time, return the index of the innermost step or phase range on any thread; NONE if there is none."""
         found = self.milestones.innermost(np.zeros(len(at_ns), np.int64), at_ns)
-        return looked_up(self.milestone, found)
+        return take_or_none(self.milestone, found)
 
 
 _STEP: Final = len(PHASES)
@@ -102,10 +102,10 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
     nesting = Nesting.of(ranges.thread, ranges.start_ns, ranges.duration_ns)
     parents, count = nesting.parents, len(ranges.name)
     meaning = _meanings(ranges.name, names)[ranges.name] if count else np.zeros(0, np.int64)
-    marks = np.flatnonzero(meaning == _STEP)
-    marks = marks[np.argsort(ranges.start_ns[marks], kind="stable")]
-    own_step = np.full(count, NONE, np.int64)
-    own_step[marks] = np.arange(len(marks))
+    step_ranges = np.flatnonzero(meaning == _STEP)
+    step_ranges = step_ranges[np.argsort(ranges.start_ns[step_ranges], kind="stable")]
+    step_numbers = np.full(count, NONE, np.int64)
+    step_numbers[step_ranges] = np.arange(len(step_ranges))
     step, phase, module = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64), np.zeros(count, np.int64)
     modules = _Modules(names)
     from_ddp = ranges.name == (names.index(_FROM_DDP) if _FROM_DDP in names else NONE)
@@ -113,19 +113,19 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
     order = np.argsort(depth, kind="stable")
     levels = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
     for first, beyond in pairwise(levels.tolist()):
-        here = order[first:beyond]
-        parent, means = parents[here], meaning[here]
+        rows = order[first:beyond]
+        parent, row_meaning = parents[rows], meaning[rows]
         outer_phase = np.where(parent == NONE, NONE, phase[parent])
         outer_module = np.where(parent == NONE, 0, module[parent])
-        is_step = means == _STEP
-        is_phase = (means < _STEP) & (outer_phase == NONE)
+        is_step = row_meaning == _STEP
+        is_phase = (row_meaning < _STEP) & (outer_phase == NONE)
         # A range `forward` inside forward is a module of that name. torch's own ranges add nothing.
-        of_torch = np.isin(means, _FROM_TORCH) | from_ddp[here]
-        is_module = (means == _MODULE) | ((means < _STEP) & ~is_phase & ~of_torch)
-        step[here] = np.where(is_step, own_step[here], np.where(parent == NONE, NONE, step[parent]))
-        phase[here] = np.where(is_step, NONE, np.where(is_phase, means, outer_phase))
-        module[here] = np.where(is_step | is_phase, 0, outer_module)
-        module[here[is_module]] = modules.numbered(outer_module[is_module], ranges.name[here[is_module]])
+        is_from_torch = np.isin(row_meaning, _FROM_TORCH) | from_ddp[rows]
+        is_module = (row_meaning == _MODULE) | ((row_meaning < _STEP) & ~is_phase & ~is_from_torch)
+        step[rows] = np.where(is_step, step_numbers[rows], np.where(parent == NONE, NONE, step[parent]))
+        phase[rows] = np.where(is_step, NONE, np.where(is_phase, row_meaning, outer_phase))
+        module[rows] = np.where(is_step | is_phase, 0, outer_module)
+        module[rows[is_module]] = modules.numbers_of(outer_module[is_module], ranges.name[rows[is_module]])
     milestone = np.flatnonzero(meaning <= _STEP)
     milestones = Nesting.of(
         np.zeros(len(milestone), np.int64), ranges.start_ns[milestone], ranges.duration_ns[milestone]
@@ -137,9 +137,9 @@ def read(ranges: Ranges, names: Sequence[str]) -> RangeTree:
         phase=phase,
         module=module,
         modules=tuple(modules.paths),
-        step_start_ns=ranges.start_ns[marks],
-        step_end_ns=(ranges.start_ns + ranges.duration_ns)[marks],
-        step_name=ranges.name[marks],
+        step_start_ns=ranges.start_ns[step_ranges],
+        step_end_ns=(ranges.start_ns + ranges.duration_ns)[step_ranges],
+        step_name=ranges.name[step_ranges],
         milestones=milestones,
         milestone=milestone,
     )
@@ -151,7 +151,7 @@ def _meanings(used: Integers, names: Sequence[str]) -> Integers:
     used_names = distinct(used).tolist()
     family = next((each for each in _STEP_NAMES if any(each.fullmatch(names[name]) for name in used_names)), None)
     for name in used_names:
-        text = names[name][:LONGEST_NAME]
+        text = names[name][:MAX_NAME_LENGTH]
         phase = next((number for number, each in enumerate(_PHASE_NAMES) if each.fullmatch(text)), None)
         if phase is not None:
             meaning[name] = phase
@@ -167,30 +167,30 @@ class _Modules:
         self._names = names
         self.paths = [""]
         self._numbers = {"": 0}
-        self._below: dict[tuple[int, int], int] = {}
+        self._children: dict[tuple[int, int], int] = {}
 
-    def numbered(self, outer: Integers, name: Integers) -> Integers:
+    def numbers_of(self, outer: Integers, name: Integers) -> Integers:
         """Return the number of each module, given its parent's number and the index of its own name."""
-        pairs, which = grouped(outer * len(self._names) + name)
-        below = []
+        pairs, which = unique_with_inverse(outer * len(self._names) + name)
+        numbers = []
         for pair in pairs.tolist():
-            around, own = divmod(pair, len(self._names))
-            if (around, own) not in self._below:
-                path = module_path(self.paths[around], self._names[own])
+            parent, child = divmod(pair, len(self._names))
+            if (parent, child) not in self._children:
+                path = module_path(self.paths[parent], self._names[child])
                 if path not in self._numbers:
                     self._numbers[path] = len(self.paths)
                     self.paths.append(path)
-                self._below[around, own] = self._numbers[path]
-            below.append(self._below[around, own])
-        return np.array(below, np.int64)[which]
+                self._children[parent, child] = self._numbers[path]
+            numbers.append(self._children[parent, child])
+        return np.array(numbers, np.int64)[which]
 
 
 def module_path(outer: str, name: str) -> str:
     """Return the path of the range `name` within `outer`; a name that is already a path is returned unchanged."""
-    text = name[:LONGEST_NAME]
-    if not (_MODULE_PATH.fullmatch(text) and text.count(".") < _DEEPEST_PATH):
+    text = name[:MAX_NAME_LENGTH]
+    if not (_MODULE_PATH.fullmatch(text) and text.count(".") < _MAX_PATH_DEPTH):
         # Replace dots within a name, so that they do not look like separators of the path.
         text = text.replace(".", "․") or "(no name)"
     if not outer or text.startswith(f"{outer}."):
         return text
-    return f"{outer}.{text}" if outer.count(".") < _DEEPEST_PATH else outer
+    return f"{outer}.{text}" if outer.count(".") < _MAX_PATH_DEPTH else outer

@@ -34,7 +34,7 @@ class DeviceWork:
     start_ns: Integers
     duration_ns: Integers
     name: Integers
-    """Index into `Recorded.names`."""
+    """Index into `RecordingMetadata.names`."""
     kind: Integers
     """KERNEL, COPY or SET."""
     device: Integers
@@ -42,7 +42,7 @@ class DeviceWork:
     correlation: Integers
     """Correlation number of the runtime call that launched it; NONE if not recorded."""
     launch_shape: Integers
-    """Index into `Recorded.launch_shapes`; NONE for copies and sets, and if not recorded."""
+    """Index into `RecordingMetadata.launch_shapes`; NONE for copies and sets, and if not recorded."""
     bytes: Integers
     """Bytes copied or set; NONE for kernels."""
 
@@ -72,7 +72,8 @@ class Operators:
     forward_thread: Integers
     """For backward operators, index of the thread that ran the forward operator; for others, NONE or the own thread."""
     shapes: Integers
-    """Index into `Recorded.names` of the input shapes as written (`[[4, 128], [128, 64]]`); NONE if not recorded."""
+    """Index into `RecordingMetadata.names` of the input shapes as written (`[[4, 128], [128, 64]]`); NONE if not
+    recorded."""
 
 
 @dataclass(frozen=True)
@@ -105,17 +106,17 @@ class Collectives:
     correlation: Integers
     """Correlation number of a kernel's launch."""
     collective: Integers
-    """Index into `Recorded.names` of the collective's name in its arguments: `_allgather_base`."""
+    """Index into `RecordingMetadata.names` of the collective's name in its arguments: `_allgather_base`."""
     in_elements: Integers
     """Number of elements of this rank's input."""
     out_elements: Integers
     dtype: Integers
-    """Index into `Recorded.names` of the element type: `BFloat16`."""
+    """Index into `RecordingMetadata.names` of the element type: `BFloat16`."""
     group_size: Integers
     group: Integers
-    """Index into `Recorded.names` of the process group's name."""
+    """Index into `RecordingMetadata.names` of the process group's name."""
     ranks: Integers
-    """Index into `Recorded.names` of the process group's ranks, as written: `[0, 1]`."""
+    """Index into `RecordingMetadata.names` of the process group's ranks, as written: `[0, 1]`."""
     sequence: Integers
     """Number of the collective within its process group, the same on all ranks."""
 
@@ -129,7 +130,7 @@ class ProcessGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class RecordingMetadata:
     """Metadata of the recording of one process: everything except the events."""
 
     title: str
@@ -160,7 +161,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace(Recorded):
+class Trace(RecordingMetadata):
     """A complete recording with unpacked columns."""
 
     work: DeviceWork
@@ -169,12 +170,12 @@ class Trace(Recorded):
     ranges: Ranges
 
 
-def place(part: type, column: str) -> int:
+def column_index(part: type, column: str) -> int:
     """Return the position of a column in a part of a recording (`Launches`, …) and in the corresponding table."""
     return [each.name for each in fields(part)].index(column)
 
 
-_ROWS: Final = 65_536
+_CHUNK_ROWS: Final = 65_536
 """Number of rows that are packed together: a few megabytes unpacked, a few hundred kilobytes packed."""
 _TYPES: Final = ("uint8", "uint16", "uint32")
 
@@ -208,14 +209,14 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
         found = np.frombuffer(self.differences, self.kind).astype(np.int64)
         return found if self.kind == "int64" else found + self.least
 
-    def moved(self, by: int) -> Packed:
+    def shifted(self, by: int) -> Packed:
         """Return a copy with `by` added to every number."""
         if self.kind == "int64":
             return Packed.of(self.numbers() + by)
         return msgspec.structs.replace(self, least=self.least + by, largest=self.largest + by)
 
 
-Stretch = list[Packed]
+Chunk = list[Packed]
 """A chunk of rows, packed column by column."""
 
 
@@ -224,78 +225,78 @@ class Table:
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self._waiting: list[Sequence[NDArray[Any]]] = []
-        self._waiting_rows = 0
-        self._packed: list[Stretch] = []
+        self._unpacked: list[Sequence[NDArray[Any]]] = []
+        self._unpacked_rows = 0
+        self._packed: list[Chunk] = []
 
     @classmethod
     def of(cls, columns: Sequence[Integers]) -> Table:
         """Create a table from these columns."""
         table = cls(len(columns))
-        for first in range(0, len(columns[0]), _ROWS):
-            table.add([column[first : first + _ROWS] for column in columns])
+        for first in range(0, len(columns[0]), _CHUNK_ROWS):
+            table.add([column[first : first + _CHUNK_ROWS] for column in columns])
         return table
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return self._waiting_rows + sum(stretch[0].length for stretch in self._packed)
+        return self._unpacked_rows + sum(chunk[0].length for chunk in self._packed)
 
     def add(self, columns: Sequence[NDArray[Any]]) -> None:
         """Add rows, given as columns of equal length."""
         if not len(columns[0]):
             return
-        self._waiting.append(columns)
-        self._waiting_rows += len(columns[0])
-        if self._waiting_rows >= _ROWS:
+        self._unpacked.append(columns)
+        self._unpacked_rows += len(columns[0])
+        if self._unpacked_rows >= _CHUNK_ROWS:
             self._pack()
 
-    def packed(self) -> list[Stretch]:
+    def packed(self) -> list[Chunk]:
         """Return all rows as packed chunks."""
         self._pack()
         return self._packed
 
-    def join(self, stretches: Iterable[Stretch]) -> None:
+    def extend(self, chunks: Iterable[Chunk]) -> None:
         """Add rows that are already packed."""
         self._pack()
-        self._packed += stretches
+        self._packed += chunks
 
     def clear(self) -> None:
         """Remove all rows."""
-        self._waiting, self._waiting_rows, self._packed = [], 0, []
+        self._unpacked, self._unpacked_rows, self._packed = [], 0, []
 
     def _pack(self) -> None:
-        if self._waiting:
-            whole = [np.concatenate(parts).astype(np.int64, copy=False) for parts in zip(*self._waiting, strict=True)]
+        if self._unpacked:
+            whole = [np.concatenate(parts).astype(np.int64, copy=False) for parts in zip(*self._unpacked, strict=True)]
             self._packed.append([Packed.of(column) for column in whole])
-        self._waiting, self._waiting_rows = [], 0
+        self._unpacked, self._unpacked_rows = [], 0
 
     def column(self, at: int) -> Integers:
         """Return one column, unpacked."""
-        parts = [stretch[at].numbers() for stretch in self.packed()]
+        parts = [chunk[at].numbers() for chunk in self.packed()]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def columns(self) -> list[Integers]:
         """Return all columns, unpacked."""
         return [self.column(at) for at in range(self.width)]
 
-    def stretches(self, *places: int) -> Iterator[list[Integers]]:
+    def chunks(self, *indices: int) -> Iterator[list[Integers]]:
         """Yield the given columns (default: all) in chunks of tens of thousands of rows."""
-        chosen = places or range(self.width)
-        for stretch in self.packed():
-            yield [stretch[at].numbers() for at in chosen]
+        chosen = indices or range(self.width)
+        for chunk in self.packed():
+            yield [chunk[at].numbers() for at in chosen]
 
-    def between(self, at: int, first: int, beyond: int) -> tuple[Integers, list[Integers]]:
+    def rows_between(self, at: int, first: int, beyond: int) -> tuple[Integers, list[Integers]]:
         """Return the rows with `first` ≤ column `at` < `beyond`: their positions, and their columns.
 
         Chunks without matching rows are not unpacked. A query is therefore fast if rows were added roughly in the order
         of the queried column.
         """
         found: list[list[Integers]] = [[np.zeros(0, np.int64) for _ in range(self.width + 1)]]
-        for rows, stretch in self._numbered():
-            numbers = stretch[at]
+        for rows, chunk in self._numbered_chunks():
+            numbers = chunk[at]
             if numbers.least >= beyond or numbers.largest < first:
                 continue
-            columns = [rows, *(packed.numbers() for packed in stretch)]
+            columns = [rows, *(packed.numbers() for packed in chunk)]
             if numbers.least < first or numbers.largest >= beyond:
                 chosen = (columns[at + 1] >= first) & (columns[at + 1] < beyond)
                 columns = [column[chosen] for column in columns]
@@ -303,48 +304,48 @@ class Table:
         rows, *columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return rows, columns
 
-    def where(self, holds: Callable[..., NDArray[np.bool_]], *places: int) -> Table:
-        """Return a table of the rows for which `holds`, called with chunks of the given columns, is true.
+    def filter(self, predicate: Callable[..., NDArray[np.bool_]], *indices: int) -> Table:
+        """Return a table of the rows for which `predicate`, called with chunks of the given columns, is true.
 
         Both tables share the chunks in which all rows are selected; these take memory only once.
         """
         found = Table(self.width)
-        for stretch in self.packed():
-            chosen = holds(*(stretch[place].numbers() for place in places))
+        for chunk in self.packed():
+            chosen = predicate(*(chunk[index].numbers() for index in indices))
             if chosen.all():
-                found.join([[*stretch]])
+                found.extend([[*chunk]])
             elif chosen.any():
-                found.add([packed.numbers()[chosen] for packed in stretch])
+                found.add([packed.numbers()[chosen] for packed in chunk])
         return found
 
     def bounds(self, at: int) -> tuple[int, int] | None:
         """Return the smallest and the largest number of a column; None if the table is empty."""
-        stretches = self.packed()
-        if not stretches:
+        chunks = self.packed()
+        if not chunks:
             return None
-        return min(stretch[at].least for stretch in stretches), max(stretch[at].largest for stretch in stretches)
+        return min(chunk[at].least for chunk in chunks), max(chunk[at].largest for chunk in chunks)
 
-    def move(self, at: int, by: int) -> None:
+    def shift(self, at: int, by: int) -> None:
         """Add `by` to every number of a column."""
-        for stretch in self.packed():
-            stretch[at] = stretch[at].moved(by)
+        for chunk in self.packed():
+            chunk[at] = chunk[at].shifted(by)
 
-    def replace(self, at: int, computed: Callable[..., Integers], *places: int) -> None:
+    def replace(self, at: int, compute: Callable[..., Integers], *indices: int) -> None:
         """Replace a column by values computed from the given columns, chunk by chunk."""
-        for stretch in self.packed():
-            stretch[at] = Packed.of(computed(*(stretch[place].numbers() for place in places)))
+        for chunk in self.packed():
+            chunk[at] = Packed.of(compute(*(chunk[index].numbers() for index in indices)))
 
-    def append(self, width: int, computed: Callable[..., Sequence[Integers]], *places: int) -> None:
+    def append_columns(self, width: int, compute: Callable[..., Sequence[Integers]], *indices: int) -> None:
         """Append `width` columns, computed chunk by chunk from the row positions and the given columns."""
-        for rows, stretch in self._numbered():
-            stretch += [Packed.of(column) for column in computed(rows, *(stretch[place].numbers() for place in places))]
+        for rows, chunk in self._numbered_chunks():
+            chunk += [Packed.of(column) for column in compute(rows, *(chunk[index].numbers() for index in indices))]
         self.width += width
 
-    def _numbered(self) -> Iterator[tuple[Integers, Stretch]]:
+    def _numbered_chunks(self) -> Iterator[tuple[Integers, Chunk]]:
         first = 0
-        for stretch in self.packed():
-            yield np.arange(first, first + stretch[0].length, dtype=np.int64), stretch
-            first += stretch[0].length
+        for chunk in self.packed():
+            yield np.arange(first, first + chunk[0].length, dtype=np.int64), chunk
+            first += chunk[0].length
 
 
 START, DURATION, NAME = 0, 1, 2
@@ -352,7 +353,7 @@ START, DURATION, NAME = 0, 1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording(Recorded):
+class Recording(RecordingMetadata):
     """A recording whose events are in packed tables, with the columns of the parts of a `Trace` in the same order."""
 
     work: Table
@@ -370,7 +371,7 @@ class Recording(Recorded):
     def whole(self) -> Trace:
         """Return the recording as a `Trace`, with all columns unpacked."""
         return Trace(
-            **{each.name: getattr(self, each.name) for each in fields(Recorded)},
+            **{each.name: getattr(self, each.name) for each in fields(RecordingMetadata)},
             work=DeviceWork(*self.work.columns()),
             launches=Launches(*self.launches.columns()),
             operators=Operators(*self.operators.columns()),
@@ -378,7 +379,7 @@ class Recording(Recorded):
         )
 
 
-def since_the_first(tables: Iterable[Table]) -> int:
+def shift_to_zero(tables: Iterable[Table]) -> int:
     """Shift all start times so that the earliest is 0; return the earliest start time before the shift.
 
     At least one table must have rows.
@@ -386,5 +387,5 @@ def since_the_first(tables: Iterable[Table]) -> int:
     known = [table for table in tables if len(table)]
     origin = min(bounds[0] for table in known if (bounds := table.bounds(START)))
     for table in known:
-        table.move(START, -origin)
+        table.shift(START, -origin)
     return origin

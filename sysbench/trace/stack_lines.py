@@ -11,7 +11,7 @@ _PACKAGES = ("sysbench", "torch")
 """Packages whose files are shown by their path within the package, which is unambiguous."""
 
 
-class Line(Protocol):
+class StackFrame(Protocol):
     """One frame of a stack."""
 
     @property
@@ -27,19 +27,19 @@ class Line(Protocol):
         """Return the name of the function; C++ names include parameter types."""
 
 
-AnyLine = TypeVar("AnyLine", bound=Line)
+AnyFrame = TypeVar("AnyFrame", bound=StackFrame)
 
 _LIBRARY: Final = re.compile(r"(^|/)(site-packages|dist-packages|torch|lib/python[\d.]*)/|^<frozen")
-_OURS: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
+_NEVER_LIBRARY: Final = re.compile(r"(^|/)(sysbench|torch/optim)/")
 """Files that are never treated as library code. A line in torch's optimizers is more informative than the call of
 `step`."""
-_DRIVING: Final = re.compile(r"(^|/)sysbench/(lab|workload)/(step|workload/(own|hugging_face|imports))\.py$")
+_MODEL_CALLING: Final = re.compile(r"(^|/)sysbench/(lab|workload)/(step|workload/(own|hugging_face|imports))\.py$")
 """Files of sysbench that only call a model. For a library's model, the library's line is more informative."""
 _ALLOCATING: Final = re.compile(r"(torch::(unwind|CapturedTraceback)|c10|at::(detail|_ops|empty\w*))\b")
 """C++ functions that every allocation passes through."""
 
 
-def telling(stack: Sequence[AnyLine]) -> AnyLine | None:
+def most_informative_frame(stack: Sequence[AnyFrame]) -> AnyFrame | None:
     """Return the most informative frame of a stack that is given innermost first.
 
     The order of preference is: the first frame of the user's own Python code, the first Python frame, and the first C++
@@ -48,25 +48,25 @@ def telling(stack: Sequence[AnyLine]) -> AnyLine | None:
     python = [frame for frame in stack if frame.filename.endswith(".py") or frame.filename.startswith("<")]
     for frame in python:
         filename = frame.filename.replace("\\", "/")
-        if not _DRIVING.search(filename) and (_OURS.search(filename) or not _LIBRARY.search(filename)):
+        if not _MODEL_CALLING.search(filename) and (_NEVER_LIBRARY.search(filename) or not _LIBRARY.search(filename)):
             return frame
     native = (frame for frame in stack if not _ALLOCATING.match(frame.name))
     return next(iter(python), None) or next(native, None) or next(iter(stack), None)
 
 
-def place(stack: Sequence[Line]) -> str | None:
+def frame_location(stack: Sequence[StackFrame]) -> str | None:
     """Return the most informative frame as text; None for an empty stack.
 
     Examples: `workload/attention.py:88 naive`, or a C++ function's name without parameters.
     """
-    frame = telling(stack)
+    frame = most_informative_frame(stack)
     if frame is None:
         return None
     name = frame.name.replace("(anonymous namespace)", "").partition("(")[0]
-    return f"{shortened(frame.filename)}:{frame.line} {name}" if frame.line else name or None
+    return f"{shorten_path(frame.filename)}:{frame.line} {name}" if frame.line else name or None
 
 
-def shortened(filename: str) -> str:
+def shorten_path(filename: str) -> str:
     """Shorten a path: keep the part from `torch` on or after `sysbench`; for other files, the last two components."""
     parts = PurePosixPath(filename.replace("\\", "/")).parts
     for package in _PACKAGES:

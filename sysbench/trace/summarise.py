@@ -9,12 +9,12 @@ import numpy as np
 
 from sysbench import units
 from sysbench.spec import hardware as known_hardware
-from sysbench.trace.attribution import attribute, sliced
-from sysbench.trace.columns import Stretches, grouped, summed, union
+from sysbench.trace.attribution import attribute, slice_recording
+from sysbench.trace.columns import Intervals, sum_by_group, union, unique_with_inverse
 from sysbench.trace.kernels.statistics import (
     LaunchSums,
     OperatorSums,
-    busy,
+    busy_timelines,
     device_use,
     kernel_ranges,
     kernel_statistics,
@@ -22,7 +22,7 @@ from sysbench.trace.kernels.statistics import (
 from sysbench.trace.kernels.time import WORK_PHASES, Calls, Kernels, KernelTime, KernelTimeSums, StepWork
 from sysbench.trace.kernels.work import ProductCounts, ProductShapes, rates
 from sysbench.trace.range_tree import RangeTree
-from sysbench.trace.readers.reading import Progress, in_silence
+from sysbench.trace.readers.reading import Progress, no_progress
 from sysbench.trace.recording import KERNEL, NONE, Integers, Recording
 from sysbench.trace.summary import CopyStatistics, KernelName, ProfileSource, ProfileSummary
 
@@ -37,7 +37,7 @@ def summarise(
     *,
     device: Hardware | None = None,
     ranges: Sequence[str] = (),
-    progress: Progress = in_silence,
+    progress: Progress = no_progress,
 ) -> ProfileSummary:
     """Summarise a recording. The recording cannot be used afterwards.
 
@@ -46,14 +46,14 @@ def summarise(
     table in addition to the default ones (`layers.3.attention`, `forward/layers.3`).
     """
     source: ProfileSource = "device" if len(recording.work) else "cpu"
-    tree, slices = sliced(recording)
+    tree, slices = slice_recording(recording)
     sums = _Sums(recording, tree, source)
     for number, part in enumerate(slices):
         progress(units.share(number / len(slices)))
         sums.add(StepWork.of(part, attribute(part, tree, recording.names), tree))
     time, windows = sums.time.total(), sums.windows()
     names = [sums.kernels[name] for name in time.kernels.tolist()]
-    anywhere, devices = busy(sums.calls, windows)
+    anywhere, devices = busy_timelines(sums.calls, windows)
     if source == "cpu":
         device = None
     elif device is None and recording.devices:
@@ -112,7 +112,7 @@ class _Sums:
     def add(self, part: StepWork) -> None:
         for each in (self.time, self.calls, self.operators, self.launches, self.products, self.shapes, self.copies):
             each.add(part)
-        work, found = part.work, part.found.work
+        work, found = part.work, part.attribution.work
         self.left_out += int((~part.is_counted).sum())
         self.left_out_ns += int(found.duration_ns[~part.is_counted].sum())
         self.unlinked_ns += int(work.duration_ns[work.thread == NONE].sum())
@@ -130,7 +130,7 @@ class _Sums:
             begin, end = min(begin, self._extent_ns[0]), max(end, self._extent_ns[1])
         self._extent_ns = (begin, end)
 
-    def windows(self) -> Stretches:
+    def windows(self) -> Intervals:
         """Return a window per step, from its start until host and device have finished it.
 
         If no steps are marked, return one window for the whole trace.
@@ -138,7 +138,7 @@ class _Sums:
         if self._tree.steps:
             return union(self._tree.step_start_ns, self._step_end_ns)
         extent = np.array([] if self._extent_ns is None else [self._extent_ns], np.int64).reshape(-1, 2)
-        return Stretches(extent[:, 0], extent[:, 1])
+        return Intervals(extent[:, 0], extent[:, 1])
 
 
 class _Copies:
@@ -151,11 +151,11 @@ class _Copies:
     def add(self, part: StepWork) -> None:
         work = part.work
         rows = np.flatnonzero(work.kind != KERNEL)
-        names, which = grouped(work.name[rows])
+        names, which = unique_with_inverse(work.name[rows])
         known = work.bytes[rows] != NONE
         one = np.ones(len(rows), np.int64)
         columns = (one, work.duration_ns[rows], np.where(known, work.bytes[rows], 0), one - known)
-        sums = np.stack([summed(column, which, len(names)) for column in columns], axis=1)
+        sums = np.stack([sum_by_group(column, which, len(names)) for column in columns], axis=1)
         for name, row in zip(names.tolist(), sums, strict=True):
             self._sums[name] = self._sums.get(name, 0) + row
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from sysbench.errors import LogError, SysbenchError
 from sysbench.spec.validation import first_fault
-from sysbench.trace.readers.reading import Progress, in_silence
+from sysbench.trace.readers.reading import Progress, no_progress
 from sysbench.trace.summary import ProfileSummary
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _BEGINNING_BYTES = 64
 
 
-def read(path: Path, progress: Progress = in_silence) -> Recording:
+def read(path: Path, progress: Progress = no_progress) -> Recording:
     """Read a trace; raises LogError if the file contains none.
 
     The format is detected from the content, except that reports of Nsight Systems are recognised by their suffix.
     """
     from sysbench.trace.readers import kineto, nsys
 
-    def told(so_far: str) -> None:
+    def report(so_far: str) -> None:
         progress(f"reading {path.name}: {so_far}")
 
     try:
@@ -41,9 +41,9 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
     if not beginning:
         raise LogError(f"{path} is empty")
     if nsys.is_export(beginning) or path.suffix.lower() in nsys.REPORT_SUFFIXES:
-        return nsys.read(path, told)
+        return nsys.read(path, report)
     if kineto.is_kineto(beginning):
-        return kineto.read(path, told)
+        return kineto.read(path, report)
     raise LogError(f"{path} is not a trace: it is neither torch.profiler JSON nor an Nsight Systems export")
 
 
@@ -51,7 +51,7 @@ def summary_of(
     recording: Recording,
     cell: ModelCell | None = None,
     ranges: Sequence[str] = (),
-    progress: Progress = in_silence,
+    progress: Progress = no_progress,
     device: Hardware | None = None,
 ) -> ProfileSummary:
     """Summarise a recording; raises SysbenchError if it is empty. The recording cannot be used afterwards.

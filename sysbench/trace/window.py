@@ -40,31 +40,31 @@ from sysbench.trace.recording import (
     Recording,
     Table,
     Trace,
-    place,
+    column_index,
 )
 
-Truths = NDArray[np.bool_]
+Booleans = NDArray[np.bool_]
 
-_WORK_CORRELATION: Final = place(DeviceWork, "correlation")
-_LAUNCH_CORRELATION: Final = place(Launches, "correlation")
+_WORK_CORRELATION: Final = column_index(DeviceWork, "correlation")
+_LAUNCH_CORRELATION: Final = column_index(Launches, "correlation")
 
 _Part = Ranges | Operators | Launches | DeviceWork
 
-LARGEST_BYTES: Final = 100_000_000
+MAX_BYTES: Final = 100_000_000
 """Maximum size before compression. Chrome's own viewer fails at 500 to 800 MB, and is slow long before that."""
 
-_SMALLEST_BYTES: Final = 80
+_MIN_EVENT_BYTES: Final = 80
 """Minimum size of an event in the file."""
 
-MOST_ROWS: Final = LARGEST_BYTES // _SMALLEST_BYTES
+MAX_ROWS: Final = MAX_BYTES // _MIN_EVENT_BYTES
 """Largest number of rows in a slice."""
 
 _END: Final = b"\n]}\n"
-_AT_A_TIME: Final = 65_536
+_EVENTS_PER_BATCH: Final = 65_536
 _ENCODER: Final = msgspec.json.Encoder()
 
 _HOST = 0
-_LONGEST_NAME = 10_000
+_MAX_NAME_LENGTH = 10_000
 """Maximum length of a name. Names of template kernels may have thousands of characters, and differ only at the end."""
 
 _CATEGORIES: dict[type, str] = {Ranges: "user_annotation", Operators: "cpu_op", Launches: "cuda_runtime"}
@@ -80,13 +80,13 @@ class Window:
     range: str | None
     """Name of the range that defines it; None for the whole trace."""
 
-    def holds(self, start_ns: Integers) -> Truths:
+    def holds(self, start_ns: Integers) -> Booleans:
         """Return whether each event starts in the window; earlier events would lack their beginning."""
         return (start_ns >= self.start_ns) & (start_ns <= self.end_ns)
 
 
 @dataclass(frozen=True)
-class Cut:
+class TraceSlice:
     """The rows that start in a window or were launched in it."""
 
     window: Window
@@ -104,102 +104,104 @@ class Cut:
         return not (len(here.operators) or len(here.launches) or len(here.work))
 
 
-def find(recording: Recording, wanted: str | None) -> Window:
+def find_window(recording: Recording, wanted: str | None) -> Window:
     """Return the window of the first range named `wanted`, or else with a path that ends in `.wanted`.
 
     A phase before a slash is ignored. The default is the first range `step`, or the whole trace. Raises UsageError,
     with the nearest name, if no range is found.
     """
     start_ns, duration_ns, name = (recording.ranges.column(at) for at in (START, DURATION, NAME))
-    here = {each: recording.names[each] for each in distinct(name).tolist()}
-    tail = (wanted or "step").rpartition("/")[2]
-    called = [each for each, text in here.items() if text == tail]
-    called = called or [each for each, text in here.items() if text.endswith(f".{tail}")]
-    if called:
-        rows = np.flatnonzero(np.isin(name, called))
+    name_texts = {each: recording.names[each] for each in distinct(name).tolist()}
+    wanted_name = (wanted or "step").rpartition("/")[2]
+    matching = [each for each, text in name_texts.items() if text == wanted_name]
+    matching = matching or [each for each, text in name_texts.items() if text.endswith(f".{wanted_name}")]
+    if matching:
+        rows = np.flatnonzero(np.isin(name, matching))
         first = rows[np.argmin(start_ns[rows])]
         begin_ns = int(start_ns[first])
         return Window(begin_ns, begin_ns + int(duration_ns[first]), recording.names[name[first]])
     if wanted is not None:
-        guess = nearest(wanted, set(here.values()))
-        raise UsageError(f"--range {wanted} not found in this trace" + (f". Did you mean {guess}?" if guess else ""))
+        suggestion = nearest(wanted, set(name_texts.values()))
+        raise UsageError(
+            f"--range {wanted} not found in this trace" + (f". Did you mean {suggestion}?" if suggestion else "")
+        )
     ends = [
-        int((begin + lasting).max())
-        for table in recording.tables
-        for begin, lasting in table.stretches(START, DURATION)
+        int((begin + duration).max()) for table in recording.tables for begin, duration in table.chunks(START, DURATION)
     ]
     return Window(0, max(ends, default=0), None)
 
 
-def cut(recording: Recording, window: Window, most_rows: int) -> Cut:
+def extract_slice(recording: Recording, window: Window, max_rows: int) -> TraceSlice:
     """Extract the rows that start in the window, and the work that was launched in it, whenever the work runs.
 
-    If there are more than `most_rows`, the earliest rows are kept, including ties with the last of them. In addition to
+    If there are more than `max_rows`, the earliest rows are kept, including ties with the last of them. In addition to
     the rows, this needs memory for one number per launch of the recording.
     """
     chosen = replace(
         recording,
-        work=recording.work.where(_launched_in(window, recording.launches), START, _WORK_CORRELATION),
-        launches=recording.launches.where(window.holds, START),
-        operators=recording.operators.where(window.holds, START),
-        ranges=recording.ranges.where(window.holds, START),
+        work=recording.work.filter(_launched_in(window, recording.launches), START, _WORK_CORRELATION),
+        launches=recording.launches.filter(window.holds, START),
+        operators=recording.operators.filter(window.holds, START),
+        ranges=recording.ranges.filter(window.holds, START),
     )
     bounds = [found for table in chosen.tables if (found := table.bounds(START))]
-    devices = [distinct(numbers) for (numbers,) in recording.work.stretches(place(DeviceWork, "device"))]
-    return Cut(
+    devices = [distinct(numbers) for (numbers,) in recording.work.chunks(column_index(DeviceWork, "device"))]
+    return TraceSlice(
         window=window,
-        recording=_first(most_rows, chosen),
+        recording=_earliest_rows(max_rows, chosen),
         last_ns=max((last for _, last in bounds), default=window.start_ns),
         devices=tuple(distinct(np.concatenate(devices)).tolist()) if devices else (),
     )
 
 
-def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integers], Truths]:
+def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integers], Booleans]:
     """Return a predicate for work launched in the window; for work with an unknown launch, its start counts."""
-    anywhere = distinct(launches.column(_LAUNCH_CORRELATION))
-    parts = [
-        correlation[window.holds(start_ns)] for start_ns, correlation in launches.stretches(START, _LAUNCH_CORRELATION)
+    all_launches = distinct(launches.column(_LAUNCH_CORRELATION))
+    chunks = [
+        correlation[window.holds(start_ns)] for start_ns, correlation in launches.chunks(START, _LAUNCH_CORRELATION)
     ]
-    here = distinct(np.concatenate(parts)) if parts else anywhere
+    window_launches = distinct(np.concatenate(chunks)) if chunks else all_launches
 
-    def launched(start_ns: Integers, correlation: Integers) -> Truths:
-        numbered = correlation != NONE
-        linked, from_here = (numbered & _among(each, correlation) for each in (anywhere, here))
-        found: Truths = from_here | (window.holds(start_ns) & ~linked)
+    def launched(start_ns: Integers, correlation: Integers) -> Booleans:
+        has_number = correlation != NONE
+        linked, launched_in_window = (
+            has_number & _is_in_sorted(each, correlation) for each in (all_launches, window_launches)
+        )
+        found: Booleans = launched_in_window | (window.holds(start_ns) & ~linked)
         return found
 
     return launched
 
 
-def _among(ordered: Integers, numbers: Integers) -> Truths:
+def _is_in_sorted(ordered: Integers, numbers: Integers) -> Booleans:
     """Return whether each of `numbers` occurs in the sorted array `ordered`."""
     if not len(ordered):
         return np.zeros(len(numbers), bool)
-    found: Truths = ordered[np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)] == numbers
+    found: Booleans = ordered[np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)] == numbers
     return found
 
 
-def _first(rows: int, recording: Recording) -> Recording:
+def _earliest_rows(rows: int, recording: Recording) -> Recording:
     """Keep the `rows` earliest rows over all tables, including ties with the last row."""
     if sum(map(len, recording.tables)) <= rows:
         return recording
     # The earliest starts are selected while they are collected, so that they are never all in memory.
     earliest: list[Integers] = []
-    for (start_ns,) in chain.from_iterable(table.stretches(START) for table in recording.tables):
+    for (start_ns,) in chain.from_iterable(table.chunks(START) for table in recording.tables):
         earliest.append(start_ns)
         if sum(map(len, earliest)) > 2 * rows:
             earliest = [np.partition(np.concatenate(earliest), rows)[:rows]]
     latest_ns = int(np.partition(np.concatenate(earliest), rows - 1)[rows - 1])
 
-    def early(start_ns: Integers) -> Truths:
+    def early(start_ns: Integers) -> Booleans:
         return start_ns <= latest_ns
 
-    work, launches, operators, ranges = (table.where(early, START) for table in recording.tables)
+    work, launches, operators, ranges = (table.filter(early, START) for table in recording.tables)
     return replace(recording, work=work, launches=launches, operators=operators, ranges=ranges)
 
 
 @dataclass(frozen=True)
-class Written:
+class WriteResult:
     """Result of writing a slice."""
 
     events: int
@@ -207,10 +209,10 @@ class Written:
     """Start of the omitted part, if the complete file would be too large; None if everything was written."""
 
 
-def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
-    """Write a slice to .json or .json.gz, at most `largest_bytes` long before compression; raises OSError."""
+def write(path: Path, slice_: TraceSlice, max_bytes: int) -> WriteResult:
+    """Write a slice to .json or .json.gz, at most `max_bytes` long before compression; raises OSError."""
     # Kineto's header.
-    recorded = cut.recording
+    recorded = slice_.recording
     header: dict[str, object] = {"displayTimeUnit": "ns"}
     if recorded.devices:
         header["deviceProperties"] = [{"id": number, "name": name} for number, name in enumerate(recorded.devices)]
@@ -222,73 +224,81 @@ def write(path: Path, cut: Cut, largest_bytes: int) -> Written:
     events, size_bytes = 0, len(beginning) + len(_END)
     with gzip.open(path, "wb", compresslevel=4) if path.suffix.lower() == ".gz" else path.open("wb") as file:
         file.write(beginning)
-        for start_ns, event in _events(cut):
+        for start_ns, event in _events(slice_):
             line = (b",\n" if events else b"") + _ENCODER.encode(event)
             size_bytes += len(line)
-            if size_bytes > largest_bytes:
+            if size_bytes > max_bytes:
                 file.write(_END)
-                return Written(events, start_ns)
+                return WriteResult(events, start_ns)
             file.write(line)
             events += 1
         file.write(_END)
-    return Written(events, None)
+    return WriteResult(events, None)
 
 
-def _events(cut: Cut) -> Iterator[tuple[int, dict[str, object]]]:
+def _events(slice_: TraceSlice) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield pairs of a start time and an event: first the process names, then all events by start time."""
-    trace = cut.recording.whole()
-    mark = ", PREDICTED" if trace.predicted else ""
-    processes = {_HOST: f"{trace.title}{mark}"}
-    for device in cut.devices:
-        known = trace.devices[device] if 0 <= device < len(trace.devices) else "device"
-        processes[device + 1] = f"{known} {device}{mark}"
+    trace = slice_.recording.whole()
+    suffix = ", PREDICTED" if trace.predicted else ""
+    processes = {_HOST: f"{trace.title}{suffix}"}
+    for device in slice_.devices:
+        device_name = trace.devices[device] if 0 <= device < len(trace.devices) else "device"
+        processes[device + 1] = f"{device_name} {device}{suffix}"
     for process, name in processes.items():
-        yield cut.window.start_ns, {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
+        yield slice_.window.start_ns, {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
     parts: tuple[_Part, ...] = (trace.ranges, trace.operators, trace.launches, trace.work)
     kind = np.repeat(np.arange(len(parts)), [len(part.start_ns) for part in parts])
     row = np.concatenate([np.arange(len(part.start_ns)) for part in parts])
     start_ns = np.concatenate([part.start_ns for part in parts])
     order = np.lexsort((kind, start_ns))
-    number = trace.launches.correlation
-    leads = (number != NONE) & np.isin(number, trace.work.correlation)
-    for first in range(0, len(order), _AT_A_TIME):
-        here = order[first : first + _AT_A_TIME]
+    correlation = trace.launches.correlation
+    has_work = (correlation != NONE) & np.isin(correlation, trace.work.correlation)
+    for first in range(0, len(order), _EVENTS_PER_BATCH):
+        here = order[first : first + _EVENTS_PER_BATCH]
         for each, position, at_ns in zip(*(column[here].tolist() for column in (kind, row, start_ns)), strict=True):
             part = parts[each]
-            found = _work(trace, position) if isinstance(part, DeviceWork) else _on_host(trace, part, position, leads)
+            found = (
+                _work(trace, position) if isinstance(part, DeviceWork) else _on_host(trace, part, position, has_work)
+            )
             yield from ((at_ns, event) for event in found)
 
 
 def _on_host(
-    trace: Trace, part: Ranges | Operators | Launches, row: int, leads: NDArray[np.bool_]
+    trace: Trace, part: Ranges | Operators | Launches, row: int, has_work: NDArray[np.bool_]
 ) -> Iterator[dict[str, object]]:
-    event = _complete(trace, part.name, part.start_ns, part.duration_ns, row)
+    event = _complete_event(trace, part.name, part.start_ns, part.duration_ns, row)
     event |= {"cat": _CATEGORIES[type(part)], "pid": _HOST, "tid": int(part.thread[row])}
     arguments: dict[str, object] = {}
     if isinstance(part, Launches):
-        arguments = _known(correlation=part.correlation[row])
+        arguments = _without_missing(correlation=part.correlation[row])
     elif isinstance(part, Operators):
         # Kineto counts threads from 1; 0 stands for none.
-        arguments = _known(**{"Sequence number": part.sequence[row], "Fwd thread id": part.forward_thread[row] + 1})
+        arguments = _without_missing(
+            **{"Sequence number": part.sequence[row], "Fwd thread id": part.forward_thread[row] + 1}
+        )
         if part.shapes[row] != NONE:
             arguments["Input Dims"] = _shapes(trace.names[part.shapes[row]])
     yield event | {"args": arguments}
-    if isinstance(part, Launches) and leads[row]:
-        yield {**_arrow(event, int(part.correlation[row])), "ph": "s"}
+    if isinstance(part, Launches) and has_work[row]:
+        yield {**_flow_event(event, int(part.correlation[row])), "ph": "s"}
 
 
 def _work(trace: Trace, row: int) -> Iterator[dict[str, object]]:
     work = trace.work
-    event = _complete(trace, work.name, work.start_ns, work.duration_ns, row)
+    event = _complete_event(trace, work.name, work.start_ns, work.duration_ns, row)
     device, stream = int(work.device[row]), int(work.stream[row])
-    arguments = {"device": device, "stream": stream, **_known(correlation=work.correlation[row], bytes=work.bytes[row])}
+    arguments = {
+        "device": device,
+        "stream": stream,
+        **_without_missing(correlation=work.correlation[row], bytes=work.bytes[row]),
+    }
     if work.launch_shape[row] != NONE:
         shape = trace.launch_shapes[work.launch_shape[row]].tolist()
         arguments |= {"grid": shape[:3], "block": shape[3:]}
     event |= {"cat": _KINDS[int(work.kind[row])], "pid": device + 1, "tid": stream, "args": arguments}
     yield event
     if work.correlation[row] != NONE:
-        yield {**_arrow(event, int(work.correlation[row])), "ph": "f", "bp": "e"}
+        yield {**_flow_event(event, int(work.correlation[row])), "ph": "f", "bp": "e"}
 
 
 @lru_cache(maxsize=65_536)
@@ -300,19 +310,21 @@ def _shapes(text: str) -> object:
         return text
 
 
-def _known(**numbers: np.int64) -> dict[str, object]:
+def _without_missing(**numbers: np.int64) -> dict[str, object]:
     return {name: int(number) for name, number in numbers.items() if number != NONE}
 
 
-def _complete(trace: Trace, name: Integers, start_ns: Integers, duration_ns: Integers, row: int) -> dict[str, object]:
+def _complete_event(
+    trace: Trace, name: Integers, start_ns: Integers, duration_ns: Integers, row: int
+) -> dict[str, object]:
     """Return a complete event (`"ph": "X"`) with times in microseconds, exact to the nanosecond."""
     return {
         "ph": "X",
-        "name": trace.names[name[row]][:_LONGEST_NAME],
+        "name": trace.names[name[row]][:_MAX_NAME_LENGTH],
         "ts": int(start_ns[row]) / 1000,
         "dur": int(duration_ns[row]) / 1000,
     }
 
 
-def _arrow(event: dict[str, object], number: int) -> dict[str, object]:
+def _flow_event(event: dict[str, object], number: int) -> dict[str, object]:
     return {"name": "launch", "cat": "launch", "id": number, **{key: event[key] for key in ("pid", "tid", "ts")}}

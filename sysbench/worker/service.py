@@ -48,7 +48,7 @@ def serve(channel: Channel, import_s: float) -> bool:
             match command:
                 case protocol.Measure():
                     channel.send(_measure(channel, command))
-                    _set_modules_aside()
+                    _freeze_modules()
                 case protocol.MeasureCeiling():
                     channel.send(_measure_ceiling(command))
                 case protocol.Foresee():
@@ -65,11 +65,11 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     outcome: Outcome = "ok"
     detail = trace = None
     try:
-        with device.computing_on(_threads(request)), _ranks(request):
+        with device.using_threads(_threads(request)), _process_group(request):
             for event in of_package(request.package).measured(request.cell, request.device, request.artifact):
                 channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
-        outcome, detail, trace = _outcome_of(error), _line(error), _trace(error)
+        outcome, detail, trace = _outcome_of(error), _one_line(error), _format_traceback(error)
     # The experiment has cleaned up, but the traceback held tensors until the except block ended. After any other
     # failure this is unnecessary: the engine replaces this process.
     if outcome in ("invalid", "skipped"):
@@ -84,7 +84,7 @@ def _threads(request: protocol.Measure) -> int | None:
     return max(1, torch.get_num_threads() // request.cell.workers)
 
 
-def _ranks(request: protocol.Measure) -> AbstractContextManager[None]:
+def _process_group(request: protocol.Measure) -> AbstractContextManager[None]:
     """Join the process group of the cell's ranks, if there are several."""
     rank = request.rank
     if rank is None:
@@ -94,7 +94,7 @@ def _ranks(request: protocol.Measure) -> AbstractContextManager[None]:
 
 
 @cache
-def _set_modules_aside() -> None:
+def _freeze_modules() -> None:
     """Exclude objects of modules from garbage collection after the first cell; traversing them took 0.3 s per cell."""
     gc.freeze()
 
@@ -104,7 +104,7 @@ def _measure_ceiling(request: protocol.MeasureCeiling) -> Event:
         return ceiling.measure(request.device, request.precision, request.threads)
     except Exception as error:  # noqa: BLE001  Cells run without a ceiling too.
         return CeilingFailed(
-            at_s=time.time(), device=request.device.torch_name, precision=request.precision, detail=_line(error)
+            at_s=time.time(), device=request.device.torch_name, precision=request.precision, detail=_one_line(error)
         )
 
 
@@ -113,7 +113,7 @@ def _foresee(request: protocol.Foresee) -> MemoryForeseen:
         return foresee(request.cell, request.device, request.free_bytes)
     except Exception as error:  # noqa: BLE001  A cell that cannot be simulated is still measured.
         return MemoryForeseen(
-            at_s=time.time(), cell=request.cell.key, free_bytes=request.free_bytes, fits=None, detail=_line(error)
+            at_s=time.time(), cell=request.cell.key, free_bytes=request.free_bytes, fits=None, detail=_one_line(error)
         )
 
 
@@ -127,13 +127,13 @@ def _outcome_of(error: Exception) -> Outcome:
     return "invalid" if isinstance(error, UnavailableError | ValueError) else "crashed"
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     words = " ".join(str(error).split())
     text = words if isinstance(error, SysbenchError) else f"{type(error).__name__}: {words}".removesuffix(": ")
     return text if len(text) <= DETAIL_CHARACTERS else f"{text[: DETAIL_CHARACTERS - 1]}…"
 
 
-def _trace(error: Exception) -> str:
+def _format_traceback(error: Exception) -> str:
     return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
 
 

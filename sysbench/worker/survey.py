@@ -26,10 +26,10 @@ def main() -> None:
     try:
         import torch
     except Exception as error:  # noqa: BLE001  An installation may be broken in any way; saying how is the purpose.
-        facts["unknown"]["everything"] = f"torch cannot be imported: {_line(error)}"
+        facts["unknown"]["everything"] = f"torch cannot be imported: {_one_line(error)}"
     else:
         facts["import_s"] = time.perf_counter() - began_s
-        _ask(facts, torch)
+        _query_torch(facts, torch)
     # Exit at once, because an orderly shutdown of torch and CUDA takes too long.
     with os.fdopen(channel, "w") as out:
         out.write(json.dumps(facts) + "\n")
@@ -37,9 +37,9 @@ def main() -> None:
     os._exit(0)
 
 
-def _ask(facts: Facts, torch: Any) -> None:
+def _query_torch(facts: Facts, torch: Any) -> None:
     """Ask each question separately, so that a failure does not affect the others."""
-    questions: dict[str, Callable[[Any], object]] = {
+    queries: dict[str, Callable[[Any], object]] = {
         "version": lambda torch: str(torch.__version__),
         "bytecode_kept": lambda torch: Path(torch.__cached__).is_file(),
         "cuda": lambda torch: torch.version.cuda,
@@ -57,11 +57,11 @@ def _ask(facts: Facts, torch: Any) -> None:
         "backends": _backends,
         "profiler_activities": lambda torch: sorted(each.name for each in torch.profiler.supported_activities()),
     }
-    for field, question in questions.items():
+    for field, query in queries.items():
         try:
-            facts[field] = question(torch)
+            facts[field] = query(torch)
         except Exception as error:  # noqa: BLE001  As above: drivers and devices fail in ways of their own.
-            facts["unknown"][field] = _line(error)
+            facts["unknown"][field] = _one_line(error)
 
 
 def _installed(distribution: str) -> str | None:
@@ -86,14 +86,14 @@ def _cuda_problem(torch: Any) -> str | None:
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        return _line(error)
+        return _one_line(error)
     return "torch finds no CUDA device and gives no reason"
 
 
 def _devices(torch: Any) -> list[dict[str, Any]]:
     from sysbench.lab import devices as device_facts
 
-    return device_facts.available()
+    return device_facts.available_device_fields()
 
 
 def _cudnn(torch: Any) -> str | None:
@@ -114,14 +114,14 @@ def _attention_kernels(torch: Any) -> dict[str, list[str]]:
         "efficient": backends.can_use_efficient_attention,
         "cudnn": backends.can_use_cudnn_attention,
     }
-    taken: dict[str, list[str]] = {name: [] for name in kernels}
+    supported: dict[str, list[str]] = {name: [] for name in kernels}
     for precision, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.items():
         tensors = [torch.zeros(1, 1, 128, 64, dtype=dtype, device="cuda:0", requires_grad=True) for _ in range(3)]
         parameters = backends.SDPAParams(*tensors, None, 0.0, True, False)
-        for name, takes in kernels.items():
-            if takes(parameters):
-                taken[name].append(precision)
-    return taken
+        for name, supports in kernels.items():
+            if supports(parameters):
+                supported[name].append(precision)
+    return supported
 
 
 def _backends(torch: Any) -> list[str]:
@@ -137,7 +137,7 @@ def _backends(torch: Any) -> list[str]:
     return found
 
 
-def _line(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     words = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     return words if len(words) <= 300 else f"{words[:299]}…"
 

@@ -144,7 +144,7 @@ def test_a_worker_that_keeps_talking_is_not_given_up(tmp_path: Path) -> None:
 def test_a_hanging_worker_is_killed_with_everything_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child_file = tmp_path / "child"
     monkeypatch.setenv("SYSBENCH_TEST_CHILD", str(child_file))
-    monkeypatch.setattr("sysbench.engine.process.TERMINATION_S", 0.2)
+    monkeypatch.setattr("sysbench.engine.process.TERMINATION_TIMEOUT_S", 0.2)
     spec = spec_of([16])
     events = carry_out(spec, tmp_path / "runs", ScriptedLauncher({16: "hangs stubbornly"}), timeout_s=SHORT_S)
     assert outcomes(spec, events) == {16: "timeout"}
@@ -156,7 +156,7 @@ def test_a_worker_that_lingers_after_the_last_cell_does_not_hold_the_run_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("conversation", "supervisor"):
-        monkeypatch.setattr(f"sysbench.engine.{module}.GOODBYE_S", 0.2)
+        monkeypatch.setattr(f"sysbench.engine.{module}.EXIT_TIMEOUT_S", 0.2)
     events = carry_out(spec_of([16]), tmp_path, ScriptedLauncher(end="lingers"))
     assert of_kind(events, WorkerExited)[0].signal == "SIGTERM"
     assert of_kind(events, RunFinished)[0].status == "complete"
@@ -174,7 +174,7 @@ def test_a_worker_that_dies_between_cells_is_replaced(tmp_path: Path) -> None:
 def test_deaths_are_noticed_where_no_descriptor_tells_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, outcome: str
 ) -> None:
-    monkeypatch.setattr("sysbench.engine.process._sentinel", lambda pid, resources: None)
+    monkeypatch.setattr("sysbench.engine.process._open_sentinel", lambda pid, resources: None)
     spec = spec_of([16])
     events = carry_out(spec, tmp_path, ScriptedLauncher({16: act}), timeout_s=SHORT_S if act == "hangs" else 30)
     assert outcomes(spec, events) == {16: outcome}
@@ -208,7 +208,7 @@ def test_a_worker_that_dies_before_it_connects_fails_the_run_in_one_line(tmp_pat
 
 
 def test_a_worker_that_never_connects_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sysbench.engine.supervisor.START_S", SHORT_S)
+    monkeypatch.setattr("sysbench.engine.supervisor.START_TIMEOUT_S", SHORT_S)
     session = start(spec_of([16]), tmp_path, ScriptedLauncher(start="hangs"), timeout_s=SHORT_S)
     with pytest.raises(SysbenchError, match=r"^no worker could be started: the worker sent no message for 2 s"):
         list(session)
@@ -602,7 +602,7 @@ def test_a_second_interrupt_changes_nothing_a_third_ends_everything_and_the_log_
 
 def test_impatience_does_not_cut_a_beginning_end_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSBENCH_TEST_CHILD", str(tmp_path / "child"))
-    monkeypatch.setattr("sysbench.engine.process.TERMINATION_S", 0.6)
+    monkeypatch.setattr("sysbench.engine.process.TERMINATION_TIMEOUT_S", 0.6)
     spec = spec_of([16])
     events: list[Event] = []
     with start(spec, tmp_path / "runs", ScriptedLauncher({16: "hangs stubbornly"})) as session:

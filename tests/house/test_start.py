@@ -20,8 +20,8 @@ from sysbench.commands.time import command as time
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.engine import session
-from sysbench.engine.devices import devices_here
-from sysbench.engine.process import launched, launched_ahead
+from sysbench.engine.devices import list_devices
+from sysbench.engine.process import get_worker, prelaunched
 from sysbench.errors import OutputError
 from sysbench.log import storage
 from sysbench.log.events import RunStarted, WorkerExited, WorkerReady
@@ -113,8 +113,8 @@ def test_the_worker_imports_torch_before_what_it_talks_with(tmp_path: Path) -> N
 
 
 def test_a_worker_launched_ahead_is_for_the_first_that_wants_one_like_it() -> None:
-    with launched_ahead(ScriptedLauncher()):
-        first, second = launched(ScriptedLauncher()), launched(ScriptedLauncher())
+    with prelaunched(ScriptedLauncher()):
+        first, second = get_worker(ScriptedLauncher()), get_worker(ScriptedLauncher())
         try:
             assert first.pid < second.pid
             assert first.alive
@@ -128,9 +128,9 @@ def test_one_that_is_started_otherwise_is_not_it(tmp_path: Path) -> None:
         def command(self) -> list[str]:
             return [*super().command(), "another"]
 
-    with launched_ahead(ScriptedLauncher()):
+    with prelaunched(ScriptedLauncher()):
         ahead = forked.children()
-        other = launched(Other())
+        other = get_worker(Other())
         other.close(0)
         assert other.pid not in [process.pid for process in ahead]
         assert all(process.is_running() for process in ahead)
@@ -142,13 +142,13 @@ def test_nobody_hears_of_one_that_cannot_be_launched() -> None:
         def command(self) -> list[str]:
             return ["/nowhere/at/all"]
 
-    with launched_ahead(Missing()):
-        launched(ScriptedLauncher()).close(0)
+    with prelaunched(Missing()):
+        get_worker(ScriptedLauncher()).close(0)
 
 
 def test_a_run_measures_in_the_worker_that_was_launched_ahead(tmp_path: Path) -> None:
     launcher = ScriptedLauncher()
-    with launched_ahead(launcher):
+    with prelaunched(launcher):
         (ahead,) = forked.children()
         events = carry_out(spec_of([16, 32]), tmp_path, launcher)
     assert [event.pid for event in of_kind(events, WorkerReady)] == [ahead.pid]
@@ -157,9 +157,9 @@ def test_a_run_measures_in_the_worker_that_was_launched_ahead(tmp_path: Path) ->
 
 def test_the_worker_that_is_asked_for_devices_measures_the_first_run(tmp_path: Path) -> None:
     launcher = ScriptedLauncher()
-    with launched_ahead(launcher):
+    with prelaunched(launcher):
         (asked,) = forked.children()
-        assert [device.name for device in devices_here(launcher)] == [CPU["name"]]
+        assert [device.name for device in list_devices(launcher)] == [CPU["name"]]
         first, second = (carry_out(spec_of([16]), tmp_path / name, launcher) for name in ("first", "second"))
     (began,), (ready,) = of_kind(first, RunStarted), of_kind(first, WorkerReady)
     assert (ready.pid, ready.at_s >= began.at_s) == (asked.pid, True)
@@ -171,7 +171,7 @@ def test_simulated_runs_of_an_experiment_share_a_worker_that_measures_nothing_af
     launcher = ScriptedLauncher()
     simulated, measured = spec_of([16, 32], device="auto", simulate="h100"), spec_of([16])
     runs = (simulated, simulated, measured, simulated)
-    with launched_ahead(launcher):
+    with prelaunched(launcher):
         (ahead,) = forked.children()
         pids = [
             ready.pid
@@ -186,9 +186,9 @@ def test_simulated_runs_of_an_experiment_share_a_worker_that_measures_nothing_af
 
 def test_one_that_dies_after_it_was_asked_is_replaced(tmp_path: Path) -> None:
     launcher, spec = ScriptedLauncher(), spec_of([16])
-    with launched_ahead(launcher):
+    with prelaunched(launcher):
         (asked,) = forked.children()
-        devices_here(launcher)
+        list_devices(launcher)
         asked.kill()
         while asked.status() != psutil.STATUS_ZOMBIE:
             sleep(0.01)

@@ -16,7 +16,7 @@ from sysbench.commands.time.spec import Sync
 from sysbench.lab import allocator, ceiling
 from sysbench.lab import devices as device_facts
 from sysbench.lab.clocks import Call, NoMarks, StepTimes, SynchronizedClock, clock_for, sum_of
-from sysbench.lab.compilation import compilation, count_from_zero, fresh_compiler
+from sysbench.lab.compilation import compilation, fresh_compiler, reset_counters
 from sysbench.lab.devices import available_devices, synchronize, torch_device, torch_info
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.ranges import named, visible_to
@@ -64,7 +64,7 @@ class Machine:
             marks=self if marks else NoMarks(),
             launches_ahead=launches_ahead,
             now_ns=lambda: round(self.host_s * 1e9),
-            occupy=None if occupied_s is None else self.launch(occupied_s),
+            keep_busy=None if occupied_s is None else self.launch(occupied_s),
         )
 
 
@@ -300,7 +300,7 @@ def test_giving_up_past_the_recompile_limit_is_noticed(caplog: pytest.LogCapture
 
 def test_the_next_cell_counts_from_zero(compile_without_inductor: Callable[..., Call]) -> None:
     compile_without_inductor(broken)()
-    count_from_zero()
+    reset_counters()
     assert compilation().graph_breaks == 0
     with fresh_compiler():
         compile_without_inductor(unbroken)()

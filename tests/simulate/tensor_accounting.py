@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.lab.accounting import StorageWatch, rounded
+from sysbench.lab.accounting import StorageWatch, round_to_block
 
 
 class TensorAccounting(TorchDispatchMode):
@@ -36,13 +36,13 @@ class TensorAccounting(TorchDispatchMode):
 
     def _see(self, result: object) -> None:
         if isinstance(result, Tensor):
-            self._watch.see(result)
+            self._watch.track(result)
         elif isinstance(result, list | tuple):
             for each in result:
                 self._see(each)
 
     def _allocated(self, size_bytes: int) -> int:
-        self._sizes.append(rounded(size_bytes))
+        self._sizes.append(round_to_block(size_bytes))
         self.live_bytes += self._sizes[-1]
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return len(self._sizes) - 1

@@ -18,7 +18,7 @@ from sysbench import formulas
 from sysbench.commands.memory.spec import PROCEDURES, MemoryCell, MemorySpec, Protocol
 from sysbench.commands.plan import plan
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import BLOCK_BYTES, rounded
+from sysbench.lab.accounting import BLOCK_BYTES, round_to_block
 from sysbench.lab.step import TrainingStep
 from sysbench.render.table import Measure
 from sysbench.simulate.allocator.settings import AllocatorSettings
@@ -114,7 +114,7 @@ def _measured(cell: ModelCell, protocol: Protocol) -> list[Moment]:
 
 def _live_bytes(recording: Recording) -> list[int]:
     """Before the first event, and after each."""
-    sizes = [rounded(allocation.size_bytes) for allocation in recording.allocations]
+    sizes = [round_to_block(allocation.size_bytes) for allocation in recording.allocations]
     return list(itertools.accumulate((sizes[e] if e >= 0 else -sizes[~e] for e in recording.events), initial=0))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import rounded
+from sysbench.lab.accounting import round_to_block
 from sysbench.lab.attention import KINDS
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, record
@@ -176,7 +176,7 @@ def test_what_is_live_while_a_program_runs_is_what_is_live_when_it_runs_for_real
     books = Books()
     with SimulatedDevice(books):
         kept_too = program(DEVICE)
-        simulated_bytes = sum(rounded(books.sizes[number]) for number in books.live)
+        simulated_bytes = sum(round_to_block(books.sizes[number]) for number in books.live)
         assert len(kept) == len(kept_too)
     assert simulated_bytes == real_bytes
     assert real.live_bytes == real_bytes

@@ -12,7 +12,7 @@ from sysbench.commands.memory.spec import Protocol
 from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.categories import from_snapshot
 from sysbench.snapshot.layout import Frame
-from sysbench.trace.stack_lines import place, telling
+from sysbench.trace.stack_lines import frame_location, most_informative_frame
 from tests.snapshot.strangers import KINDS, MODELS, Known, guess, known, strangers
 
 RUNS: list[tuple[Protocol, dict[str, Any]]] = [
@@ -113,5 +113,5 @@ ENGINE = Frame("??", 0, "torch::autograd::generated::MmBackward0::apply(std::vec
     ],
 )  # fmt: skip
 def test_a_stack_is_shown_by_the_line_that_says_most(stack: tuple[Frame, ...], shown: str | None) -> None:
-    assert place(stack) == shown
-    assert (telling(stack) is None) == (shown is None)
+    assert frame_location(stack) == shown
+    assert (most_informative_frame(stack) is None) == (shown is None)

@@ -15,7 +15,7 @@ import pytest
 from sysbench import statistics
 from sysbench.statistics.modes import dip
 from sysbench.statistics.summary import summarize, t_quantile
-from sysbench.statistics.verdict import over_rounds, over_runs, within_processes
+from sysbench.statistics.verdict import ComparedRatio, compare_processes, compare_rounds, compare_runs
 
 KINDS = ("even", "trend", "wander", "slow start", "two levels", "spikes", "ticks")
 
@@ -368,10 +368,10 @@ def judged_steps(a: list[float], b: list[float]) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize(
     ("compare", "reference", "fewest"),
-    [(over_rounds, judged_rounds, 3), (over_runs, judged_runs, 3), (within_processes, judged_steps, 9)],
+    [(compare_rounds, judged_rounds, 3), (compare_runs, judged_runs, 3), (compare_processes, judged_steps, 9)],
 )
 def test_a_verdict_is_that_of_the_definition(
-    compare: Callable[..., statistics.Judged],
+    compare: Callable[..., ComparedRatio],
     reference: Callable[[list[float], list[float]], tuple[float, float, float]],
     fewest: int,
 ) -> None:
@@ -380,10 +380,10 @@ def test_a_verdict_is_that_of_the_definition(
     for _ in range(120):
         count, scatter = chance.randint(fewest, fewest + 12), chance.choice([0.0005, 0.005, 0.03])
         ratio = chance.choice([1.0, 0.9, 1.02, 1.1])
-        more = 0 if compare is over_rounds else chance.randint(0, 3)
+        more = 0 if compare is compare_rounds else chance.randint(0, 3)
         a = [math.exp(chance.gauss(0, scatter)) for _ in range(count)]
         b = [ratio * math.exp(chance.gauss(0, scatter)) for _ in range(count + more)]
-        if compare is within_processes and chance.random() < 0.3:
+        if compare is compare_processes and chance.random() < 0.3:
             a.sort()
         found = compare(a, b)
         center, below, above = reference(a, b)
@@ -400,7 +400,7 @@ def test_a_verdict_is_that_of_the_definition(
 
 
 def test_runs_that_agree_exactly_have_an_interval_of_no_width() -> None:
-    found = over_runs([1.0] * 3, [2.0] * 4)
+    found = compare_runs([1.0] * 3, [2.0] * 4)
     assert (found.ratio, found.low, found.high, found.verdict) == (pytest.approx(2.0),) * 3 + ("SLOWER",)
 
 
@@ -436,7 +436,7 @@ def test_a_common_ratio_is_that_of_the_definition() -> None:
         each, other = statistics.pooled(ratios), pooled(ratios)
         assert (each is None) == (other is None)
         if each is not None:
-            assert (each.value, each.reach) == pytest.approx(other)
+            assert (each.value, each.max_deviation) == pytest.approx(other)
             assert each.count == len(ratios)
             found += 1
     assert 50 < found < 350
@@ -504,7 +504,7 @@ def test_a_power_law_is_that_of_the_definition() -> None:
         assert isinstance(law, statistics.PowerLaw) == (expected is not None)
         if isinstance(law, statistics.PowerLaw) and expected is not None:
             first, slope, half = expected
-            assert (law.left_out, law.sizes) == (tuple(sizes[:first]), tuple(sizes[first:]))
+            assert (law.excluded_sizes, law.sizes) == (tuple(sizes[:first]), tuple(sizes[first:]))
             assert law.exponent == pytest.approx(slope)
             assert (law.low, law.high) == pytest.approx((slope - half, slope + half), abs=1e-9)
             found += 1

@@ -79,7 +79,7 @@ def test_cells_that_agree_are_said_to_and_the_value_reaches_the_true_one() -> No
     found = [pooled([cell(2.03, 0.01, dice) for _ in range(12)]) for _ in range(200)]
     said = [each for each in found if each is not None]
     assert len(said) >= 0.9 * len(found)
-    assert sum(abs(each.value - 2.03) <= each.reach for each in said) >= 0.99 * len(said)
+    assert sum(abs(each.value - 2.03) <= each.max_deviation for each in said) >= 0.99 * len(said)
 
 
 def test_a_cell_that_differs_by_five_percent_keeps_the_others_from_speaking_for_it() -> None:
@@ -92,14 +92,14 @@ def test_no_cell_is_farther_from_the_common_value_than_is_said() -> None:
     ratios = [Ratio(2.00, 1.96, 2.04), Ratio(2.02, 1.99, 2.05), Ratio(2.05, 2.01, 2.09)]
     found = pooled(ratios)
     assert found is not None
-    assert all(abs(each.value - found.value) <= found.reach + 1e-12 for each in ratios)
+    assert all(abs(each.value - found.value) <= found.max_deviation + 1e-12 for each in ratios)
 
 
 def test_values_that_are_equal_reach_as_far_as_their_mean_is_uncertain() -> None:
     found = pooled([Ratio(2.0, 1.94, 2.06)] * 4)
     assert found is not None
     # Half an interval on the logarithmic scale, over the root of four.
-    assert found.reach == pytest.approx(2.0 * math.expm1(math.log(2.06 / 1.94) / 2 / 2))
+    assert found.max_deviation == pytest.approx(2.0 * math.expm1(math.log(2.06 / 1.94) / 2 / 2))
 
 
 def test_nothing_is_pooled_without_intervals() -> None:

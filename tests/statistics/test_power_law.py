@@ -62,7 +62,7 @@ def test_the_interval_holds_the_exponent_in_95_of_100_series(count: int, scatter
 def test_a_fixed_cost_at_small_sizes_does_not_spoil_the_exponent_of_large_ones() -> None:
     values = [max(50e-6, 1e-10 * size**2) for size in SIZES]
     found = law(SIZES, values)
-    assert found.left_out == (256.0, 512.0)
+    assert found.excluded_sizes == (256.0, 512.0)
     assert found.exponent == pytest.approx(2)
 
 

@@ -31,7 +31,7 @@ OF_ONE_STREAM: list[Callable[[statistics.Stream], object]] = [
     statistics.summarize,
     statistics.median_interval,
     statistics.relative_width,
-    lambda samples: statistics.settled(samples, 0.01),
+    lambda samples: statistics.has_converged(samples, 0.01),
     statistics.too_few,
     statistics.drift,
     statistics.two_modes,
@@ -242,13 +242,13 @@ def test_the_width_is_relative_to_the_median() -> None:
 
 def test_measuring_stops_at_the_second_narrow_look() -> None:
     steady = [1.0, 1.001] * 100
-    stops = [count for count in range(1, 201) if statistics.settled(steady[:count], 0.01)]
+    stops = [count for count in range(1, 201) if statistics.has_converged(steady[:count], 0.01)]
     assert stops == [15, 23, 35, 53, 80, 120, 180]
 
 
 def test_one_narrow_look_is_not_enough() -> None:
     quiet_then_loud = [1.0] * 10 + [2.0] * 40
-    assert not any(statistics.settled(quiet_then_loud[:count], 0.01) for count in range(1, 51))
+    assert not any(statistics.has_converged(quiet_then_loud[:count], 0.01) for count in range(1, 51))
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_the_interval_still_holds_the_median_where_measuring_stopped(distributio
     streams = MEDIAN_ONE[distribution](np.random.default_rng(7), (1_000, 400))
     covers, lengths = [], []
     for stream in streams:
-        stop = next((count for count in range(1, 400) if statistics.settled(stream[:count], share)), 400)
+        stop = next((count for count in range(1, 400) if statistics.has_converged(stream[:count], share)), 400)
         interval = statistics.median_interval(stream[:stop])
         covers.append(interval is not None and interval[0] <= 1 <= interval[1])
         lengths.append(stop)

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.statistics.verdict import (
-    FEWEST_RUNS,
+    DEFAULT_ROUNDS,
     MARGIN,
-    ROUNDS,
-    Judged,
-    over_rounds,
-    over_runs,
+    MIN_RUNS,
+    ComparedRatio,
+    compare_processes,
+    compare_rounds,
+    compare_runs,
     verdict_of,
-    within_processes,
 )
 
 COMPARISONS = 1000
@@ -50,15 +50,15 @@ def heavy_tailed(dice: np.random.Generator, count: int) -> Values:
     return values
 
 
-def tally(compare: Callable[[np.random.Generator], Judged], seed: int) -> Counter[str]:
+def tally(compare: Callable[[np.random.Generator], ComparedRatio], seed: int) -> Counter[str]:
     dice = np.random.default_rng(seed)
     return Counter(compare(dice).verdict for _ in range(COMPARISONS))
 
 
 def rounds_of(
-    arm: Callable[[np.random.Generator, int], Values], change: float = 0.0, count: int = ROUNDS
-) -> Callable[[np.random.Generator], Judged]:
-    return lambda dice: over_rounds(arm(dice, count), arm(dice, count) * (1 + change))
+    arm: Callable[[np.random.Generator, int], Values], change: float = 0.0, count: int = DEFAULT_ROUNDS
+) -> Callable[[np.random.Generator], ComparedRatio]:
+    return lambda dice: compare_rounds(arm(dice, count), arm(dice, count) * (1 + change))
 
 
 # Measured in turns
@@ -79,32 +79,34 @@ def test_three_per_cent_under_one_per_cent_of_noise_is_found_at_the_default_numb
 
 def test_four_rounds_fewer_would_not_find_it() -> None:
     # The default is what it takes, not more.
-    assert tally(rounds_of(processes, 0.03, ROUNDS - 4), seed=2)["SLOWER"] < FOUND * COMPARISONS
+    assert tally(rounds_of(processes, 0.03, DEFAULT_ROUNDS - 4), seed=2)["SLOWER"] < FOUND * COMPARISONS
 
 
 def test_one_disturbed_round_does_not_hide_a_difference() -> None:
     dice = np.random.default_rng(4)
-    a, b = processes(dice, ROUNDS, noise=0.002), processes(dice, ROUNDS, noise=0.002) * 1.03
+    a, b = processes(dice, DEFAULT_ROUNDS, noise=0.002), processes(dice, DEFAULT_ROUNDS, noise=0.002) * 1.03
     b[5] *= 1.8
-    judged = over_rounds(a, b)
+    judged = compare_rounds(a, b)
     assert judged.verdict == "SLOWER"
     assert judged.ratio == pytest.approx(1.03, abs=0.005)
 
 
 def test_what_drifts_over_the_whole_comparison_falls_on_both_arms() -> None:
-    slowing = np.linspace(1.0, 1.3, ROUNDS)
+    slowing = np.linspace(1.0, 1.3, DEFAULT_ROUNDS)
 
-    def drifting(dice: np.random.Generator) -> Judged:
-        return over_rounds(processes(dice, ROUNDS) * slowing, processes(dice, ROUNDS) * slowing * 1.03)
+    def drifting(dice: np.random.Generator) -> ComparedRatio:
+        return compare_rounds(
+            processes(dice, DEFAULT_ROUNDS) * slowing, processes(dice, DEFAULT_ROUNDS) * slowing * 1.03
+        )
 
     assert tally(drifting, seed=5)["SLOWER"] >= FOUND * COMPARISONS
 
 
 def test_rounds_are_what_counts_however_many_steps_each_of_them_has() -> None:
     """Two processes of ten thousand steps each are two processes."""
-    few = over_rounds([1.0, 1.01], [1.03, 1.04])
+    few = compare_rounds([1.0, 1.01], [1.03, 1.04])
     assert (few.verdict, few.low, few.count) == ("AMBIGUOUS", None, 2)
-    assert over_rounds([1.0] * FEWEST_RUNS, [1.03] * FEWEST_RUNS).verdict == "SLOWER"
+    assert compare_rounds([1.0] * MIN_RUNS, [1.03] * MIN_RUNS).verdict == "SLOWER"
 
 
 # The same is a finding of its own
@@ -163,17 +165,17 @@ def steps(dice: np.random.Generator, count: int, memory: float = 0.0) -> Values:
 
 @pytest.mark.parametrize(("count", "memory"), [(10, 0.0), (20, 0.0), (100, 0.0), (100, 0.5)])
 def test_steps_of_two_like_processes_are_rarely_called_faster_or_slower(count: int, memory: float) -> None:
-    found = tally(lambda dice: within_processes(steps(dice, count, memory), steps(dice, count, memory)), seed=9)
+    found = tally(lambda dice: compare_processes(steps(dice, count, memory), steps(dice, count, memory)), seed=9)
     assert found["FASTER"] + found["SLOWER"] <= FALSE * COMPARISONS
 
 
 def test_three_per_cent_are_found_in_the_ten_steps_that_are_measured_by_default() -> None:
-    found = tally(lambda dice: within_processes(steps(dice, 10), steps(dice, 10) * 1.03), seed=10)
+    found = tally(lambda dice: compare_processes(steps(dice, 10), steps(dice, 10) * 1.03), seed=10)
     assert found["SLOWER"] >= FOUND * COMPARISONS
 
 
 def test_too_few_steps_make_no_interval_and_no_verdict() -> None:
-    judged = within_processes([1.0] * 8, [2.0] * 8)
+    judged = compare_processes([1.0] * 8, [2.0] * 8)
     assert (judged.ratio, judged.low, judged.high, judged.verdict) == (2.0, None, None, "AMBIGUOUS")
 
 
@@ -181,29 +183,31 @@ def test_too_few_steps_make_no_interval_and_no_verdict() -> None:
 
 
 def test_runs_are_the_unit_where_there_are_several_of_each() -> None:
-    same = tally(lambda dice: over_runs(processes(dice, 5), processes(dice, 7)), seed=11)
+    same = tally(lambda dice: compare_runs(processes(dice, 5), processes(dice, 7)), seed=11)
     assert same["FASTER"] + same["SLOWER"] <= FALSE * COMPARISONS
-    slower = tally(lambda dice: over_runs(processes(dice, 10), processes(dice, 10) * 1.03), seed=12)
+    slower = tally(lambda dice: compare_runs(processes(dice, 10), processes(dice, 10) * 1.03), seed=12)
     assert slower["SLOWER"] >= FOUND * COMPARISONS
 
 
 # What is no time
 
 
-@pytest.mark.parametrize("compare", [within_processes, over_rounds, over_runs])
+@pytest.mark.parametrize("compare", [compare_processes, compare_rounds, compare_runs])
 @pytest.mark.parametrize(
     ("samples", "problem"), [([], "no samples"), ([1.0, math.nan], "finite"), ([1.0, -2.0], "positive")]
 )
-def test_what_is_no_time_is_refused(compare: Callable[..., Judged], samples: Sequence[float], problem: str) -> None:
+def test_what_is_no_time_is_refused(
+    compare: Callable[..., ComparedRatio], samples: Sequence[float], problem: str
+) -> None:
     with pytest.raises(ValueError, match=problem):
         compare(samples, [1.0, 1.0])
 
 
 def test_every_round_has_one_of_each() -> None:
     with pytest.raises(ValueError, match="one of each"):
-        over_rounds([1.0, 1.0], [1.0])
+        compare_rounds([1.0, 1.0], [1.0])
 
 
 def test_the_command_line_s_defaults_are_those_that_are_tested_here() -> None:
     assert CompareOptions(a="x").margin == MARGIN
-    assert CompareOptions(a="x").rounds == ROUNDS
+    assert CompareOptions(a="x").rounds == DEFAULT_ROUNDS

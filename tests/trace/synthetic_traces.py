@@ -17,8 +17,8 @@ from sysbench.trace.recording import (
     Launches,
     Operators,
     Ranges,
-    Recorded,
     Recording,
+    RecordingMetadata,
     Table,
     Trace,
 )
@@ -119,7 +119,7 @@ def recording(trace: Trace) -> Recording:
     """The same, packed."""
     parts = {name: getattr(trace, name) for name in ("work", "launches", "operators", "ranges")}
     tables = {name: Table.of([*vars(part).values()]) for name, part in parts.items()}
-    return Recording(**{each.name: getattr(trace, each.name) for each in fields(Recorded)}, **tables)
+    return Recording(**{each.name: getattr(trace, each.name) for each in fields(RecordingMetadata)}, **tables)
 
 
 @dataclass

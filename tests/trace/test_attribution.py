@@ -37,7 +37,7 @@ class Attributed:
 
 def attributed(trace: Trace) -> list[Attributed]:
     """Every piece of work, slice by slice."""
-    tree, parts = attribution.sliced(recording(trace))
+    tree, parts = attribution.slice_recording(recording(trace))
     rows = []
     for part in parts:
         found = attribute(part, tree, trace.names)
@@ -54,8 +54,8 @@ def attributed(trace: Trace) -> list[Attributed]:
 def test_any_trace_is_attributed_as_the_slow_definition_does_it_in_slices_of_any_size(trace: Trace, rows: int) -> None:
     reference = Reference(trace)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attribution, "ROWS", rows)
-        patch.setattr(attribution, "AT_A_TIME", rows)
+        patch.setattr(attribution, "MIN_SLICE_ROWS", rows)
+        patch.setattr(attribution, "BATCH_OPERATORS", rows)
         found = attributed(trace)
     kernels, operators = trace.work, reference.operators
     if len(kernels.name):
@@ -78,10 +78,10 @@ def test_a_summary_made_of_slices_is_that_of_the_whole(trace: Trace, rows: int) 
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
         for module in (attribution, kernel_time):
-            patch.setattr(module, "ROWS", rows)
-        patch.setattr(attribution, "AT_A_TIME", rows)
-        patch.setattr(kernel_statistics, "_CALLS", rows)
-        patch.setattr(trace_recording, "_ROWS", 3)
+            patch.setattr(module, "MIN_SLICE_ROWS", rows)
+        patch.setattr(attribution, "BATCH_OPERATORS", rows)
+        patch.setattr(kernel_statistics, "_BATCH_CALLS", rows)
+        patch.setattr(trace_recording, "_CHUNK_ROWS", 3)
         assert summarise(recording(trace)) == whole
 
 
@@ -90,8 +90,8 @@ def test_a_training_step_is_cut_between_its_operators() -> None:
     whole = summarise(recording(trace))
     with pytest.MonkeyPatch.context() as patch:
         for module in (attribution, kernel_time):
-            patch.setattr(module, "ROWS", 20)
-        assert len(list(attribution.sliced(recording(trace))[1])) > 5
+            patch.setattr(module, "MIN_SLICE_ROWS", 20)
+        assert len(list(attribution.slice_recording(recording(trace))[1])) > 5
         assert summarise(recording(trace)) == whole
 
 

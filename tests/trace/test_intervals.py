@@ -1,4 +1,4 @@
-"""Stretches of time are nested, united and measured as slow definitions of the same do it."""
+"""Intervals of time are nested, united and measured as slow definitions of the same do it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysbench.trace.columns import Nesting, Stretches, depths, self_time_ns, union
+from sysbench.trace.columns import Intervals, Nesting, depths, self_time_ns, union
 from sysbench.trace.recording import NONE
 from tests.trace.reference_attribution import Stretch, ancestry, innermost, parent
 from tests.trace.synthetic_traces import column
@@ -64,7 +64,7 @@ def moments(spans: list[tuple[int, int]]) -> set[int]:
     return {moment for start, length in spans for moment in range(start, start + length)}
 
 
-def united(spans: list[tuple[int, int]]) -> Stretches:
+def united(spans: list[tuple[int, int]]) -> Intervals:
     starts = column([start for start, _ in spans])
     return union(starts, starts + column([length for _, length in spans]))
 
@@ -73,7 +73,7 @@ def united(spans: list[tuple[int, int]]) -> Stretches:
 @settings(max_examples=100, deadline=None)
 def test_a_union_counts_every_moment_once(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
     assert united(one).total_ns == len(moments(one))
-    assert united(one).within_ns(united(other)) == len(moments(one) & moments(other))
-    assert united(one).before_ns(np.arange(40)).tolist() == [
+    assert united(one).overlap_ns(united(other)) == len(moments(one) & moments(other))
+    assert united(one).covered_before_ns(np.arange(40)).tolist() == [
         len({moment for moment in moments(one) if moment < at}) for at in range(40)
     ]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.trace.kernels.names import LONGEST, classified, elided, precision, shortened
+from sysbench.trace.kernels.names import MAX_LENGTH, classify, elide_middle, precision, short_name
 from sysbench.trace.summary import KernelClass
 
 MATMUL: list[tuple[str, str | None]] = [
@@ -126,13 +126,13 @@ OTHERS: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("name", "number_format"), MATMUL)
 def test_matrix_products_are_known_with_what_they_multiply(name: str, number_format: str | None) -> None:
-    assert classified(name) == "matmul"
+    assert classify(name) == "matmul"
     assert precision(name) == number_format
 
 
 @pytest.mark.parametrize(("kind", "name"), OTHERS)
 def test_every_other_kernel_is_known_for_what_it_does(kind: str, name: str) -> None:
-    assert classified(name) == kind
+    assert classify(name) == kind
 
 
 def test_what_cudnn_generates_says_f16_for_either_format_of_16_bits() -> None:
@@ -141,7 +141,7 @@ def test_what_cudnn_generates_says_f16_for_either_format_of_16_bits() -> None:
 
 @pytest.mark.parametrize("name", ["my_kernel", "aten::frobnicate", "", "[red]", "<script>", "\\begin{x}"])
 def test_what_no_phrase_knows_is_said_not_to_be_known(name: str) -> None:
-    assert classified(name) is None
+    assert classify(name) is None
 
 
 NAMES = Path(__file__).parents[1] / "fixtures" / "kernel_names.txt"
@@ -153,12 +153,12 @@ def test_names_from_public_traces_are_in_the_class_that_a_person_gives_them() ->
     expected = {name: kind for kind, name in (line.split("\t") for line in lines)}
     assert len(expected) == len(lines)
     assert set(expected.values()) == set(get_args(KernelClass))
-    assert {name: kind for name in expected if (kind := classified(name) or "other") != expected[name]} == {}
+    assert {name: kind for name in expected if (kind := classify(name) or "other") != expected[name]} == {}
 
 
 @pytest.mark.parametrize("kernel", ["permute_2D_data_kernel", "some_new_kernel", "_float_to_hfp8_cuda_kernel"])
 def test_what_a_library_is_called_makes_no_matrix_product(kernel: str) -> None:
-    assert classified(f"void fbgemm_gpu::{kernel}<false, int>(int, int const*)") != "matmul"
+    assert classify(f"void fbgemm_gpu::{kernel}<false, int>(int, int const*)") != "matmul"
 
 
 SHORT = [
@@ -194,13 +194,13 @@ SHORT = [
 
 @pytest.mark.parametrize(("name", "short"), SHORT)
 def test_a_template_comes_down_to_the_function_and_what_it_is_made_for(name: str, short: str) -> None:
-    assert shortened(name) == short
+    assert short_name(name) == short
 
 
 @given(st.text(alphabet="ab<>(),:{}[]#&*~ \n\t", max_size=300) | st.text(max_size=100))
 def test_any_text_is_shortened_to_one_line(name: str) -> None:
-    short = shortened(name)
-    assert 0 < len(short) <= LONGEST
+    short = short_name(name)
+    assert 0 < len(short) <= MAX_LENGTH
     assert "\n" not in short
 
 
@@ -209,14 +209,14 @@ def test_any_text_is_shortened_to_one_line(name: str) -> None:
 )
 def test_a_name_of_ten_thousand_characters_takes_no_time(name: str) -> None:
     began = time.process_time()
-    assert len(shortened(name)) <= LONGEST
-    classified(name)
+    assert len(short_name(name)) <= MAX_LENGTH
+    classify(name)
     precision(name)
     assert time.process_time() - began < 2
 
 
 def test_a_long_name_keeps_both_its_ends() -> None:
-    text = elided("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_execute_kernel__5x_cublas", 40)
+    text = elide_middle("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_execute_kernel__5x_cublas", 40)
     assert len(text) == 40
     assert text.startswith("sm80_xmma_gemm")
     assert text.endswith("_5x_cublas")

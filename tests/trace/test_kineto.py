@@ -94,7 +94,7 @@ def test_what_several_processes_read_is_what_one_reads(
     for which in ("work", "launches", "operators", "ranges"):
         for name, column in vars(getattr(alone, which)).items():
             assert column.tolist() == getattr(getattr(together, which), name).tolist()
-    monkeypatch.setattr(kineto, "_THIS", "sysbench.no_such_module")
+    monkeypatch.setattr(kineto, "_MODULE", "sysbench.no_such_module")
     held_to_the_slow_reader(path)
 
 
@@ -252,9 +252,9 @@ def test_damage_costs_no_event_before_it_and_its_place_is_said(
 ) -> None:
     monkeypatch.setattr(kineto, "PIECE_BYTES", piece_bytes)
     slow_passes: list[int] = []
-    walked = kineto_events.walked
+    walked = kineto_events.decode_one_by_one
     for module in (kineto, kineto_events):
-        monkeypatch.setattr(module, "walked", lambda *given: slow_passes.append(1) or walked(*given))
+        monkeypatch.setattr(module, "decode_one_by_one", lambda *given: slow_passes.append(1) or walked(*given))
     events = [json.dumps(event, default=float).encode() for event in kineto_files.events(40)]
     at = [number for number, event in enumerate(events) if b"cpu_op" in event][operator]
     before = HEADER.encode() + b",".join(events[:at])

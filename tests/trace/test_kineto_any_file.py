@@ -226,7 +226,7 @@ def test_a_part_may_end_with_an_event_only(tmp_path: Path) -> None:
     for end in range(begin, len(content)):
         with path.open("rb") as file:
             pieces = kineto.Pieces(kineto.Blocks(file, begin, end), Columns())
-            assert pieces.to_the_cut() == is_list(content[begin:end])
+            assert pieces.process_part() == is_list(content[begin:end])
 
 
 def is_list(text: bytes) -> bool:

@@ -56,7 +56,7 @@ def test_every_number_is_that_of_the_database(export: Path) -> None:
 
 
 def test_how_far_reading_has_come_is_told(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys, "ROWS", 100)
+    monkeypatch.setattr(nsys, "BATCH_ROWS", 100)
     told: list[str] = []
     nsys.read(export, told.append)
     assert [each for each in told if each.endswith("kernels")] == ["100 kernels", "200 kernels", "300 kernels"]
@@ -71,7 +71,7 @@ def test_several_threads_read_in_parts_what_one_reads_whole(export: Path, monkey
         database.commit()
     alone = nsys.read(export).whole()
     monkeypatch.setattr(nsys, "processors", lambda: 3)
-    monkeypatch.setattr(nsys, "ROWS", 17)
+    monkeypatch.setattr(nsys, "BATCH_ROWS", 17)
     together = nsys.read(export).whole()
     assert alone.names == together.names
     for which in ("work", "launches", "operators", "ranges"):

@@ -63,7 +63,7 @@ def test_a_run_under_nsys_has_the_ranges_of_the_program(tmp_path: Path) -> None:
         timeout=240,
         check=True,
     )
-    nsys.complete(report)
+    nsys.convert_raw_stream(report)
     trace = traces.read(report).whole()
     assert trace.title == "report.nsys-rep"
     names = [trace.names[name] for name in trace.ranges.name]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.trace import traces
-from sysbench.trace.ranks.matching import align, match, timeline, waits
+from sysbench.trace.ranks.matching import align, match_collectives, timeline, wait_times
 from sysbench.trace.ranks.reading import RankReading, element_bytes, message_bytes, read
 from sysbench.trace.ranks.summarise import summarise
 from sysbench.trace.ranks.summary import RanksSummary, bus_factor, kind_of
@@ -177,7 +177,7 @@ def runs(draw: st.DrawFn) -> Run:
 def test_transfer_waiting_and_clocks_are_those_that_were_made(run: Run) -> None:
     with tempfile.TemporaryDirectory() as directory:
         ranks = readings(run.write(Path(directory)))
-    matched, unmatched = match(ranks, ranks[0].steps)
+    matched, unmatched = match_collectives(ranks, ranks[0].steps)
     alignment = align(ranks, matched)
     assert unmatched == 0
     assert alignment.offset_ns == {rank: run.clock_us.get(rank, 0) * 1000 for rank in ranks}
@@ -185,7 +185,7 @@ def test_transfer_waiting_and_clocks_are_those_that_were_made(run: Run) -> None:
     found = sorted(
         (each.matched.events[0].start_ns - alignment.offset_ns[each.matched.ranks[0]] + int(each.waiting_ns[0]),
          each.matched.ranks, each.transfer_ns, each.waiting_ns.tolist())
-        for each in waits(matched, alignment)
+        for each in wait_times(matched, alignment)
     )  # fmt: skip
     origin_ns = found[0][0]
     assert [row[1:] for row in found] == [

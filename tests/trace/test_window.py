@@ -25,7 +25,7 @@ from sysbench.trace import traces, window
 from sysbench.trace.recording import NONE, Recording, Table, Trace
 from sysbench.trace.summarise import summarise
 from sysbench.trace.summary import ProfileSummary
-from sysbench.trace.window import MOST_ROWS, Cut, Window, Written
+from sysbench.trace.window import MAX_ROWS, TraceSlice, Window, WriteResult
 from tests.trace import kineto_files, nsys_files
 from tests.trace.synthetic_traces import AUTOGRAD, GEMM, Builder, any_traces, recording, training
 
@@ -40,12 +40,12 @@ def training_trace() -> Trace:
     return training(2, LAYERS, kernel_ns=1000).trace(devices=("NVIDIA H100 80GB HBM3",), rank=3)
 
 
-def cut(trace: Trace, wanted: str | None = None) -> Cut:
+def cut(trace: Trace, wanted: str | None = None) -> TraceSlice:
     packed_ = recording(trace)
-    return window.cut(packed_, window.find(packed_, wanted), MOST_ROWS)
+    return window.extract_slice(packed_, window.find_window(packed_, wanted), MAX_ROWS)
 
 
-def written(path: Path, found: Cut, largest_bytes: int = UNLIMITED) -> list[Event]:
+def written(path: Path, found: TraceSlice, largest_bytes: int = UNLIMITED) -> list[Event]:
     window.write(path, found, largest_bytes)
     events: list[Event] = json.loads(path.read_text())["traceEvents"]
     return events
@@ -97,8 +97,8 @@ def test_a_slice_holds_what_begins_in_its_window_and_what_was_launched_in_it(
     path = tmp_path_factory.getbasetemp() / "w.json"
     chosen = Window(start_ns, start_ns + lasting_ns, "step")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trace_recording, "_ROWS", rows)
-        found = window.cut(recording(trace), chosen, MOST_ROWS)
+        patch.setattr(trace_recording, "_CHUNK_ROWS", rows)
+        found = window.extract_slice(recording(trace), chosen, MAX_ROWS)
     events = written(path, found)
     assert lasting(events) == belonging(trace, chosen.start_ns, chosen.end_ns)
     begins = [each["ts"] for each in events if each["ph"] == "X"]
@@ -110,13 +110,13 @@ def test_a_slice_holds_what_begins_in_its_window_and_what_was_launched_in_it(
 def test_of_more_rows_than_can_be_written_those_are_taken_out_that_begin_first(
     trace: Trace, most: int, rows: int
 ) -> None:
-    def begins(found: Cut) -> list[int]:
-        return sorted(start for table in found.recording.tables for (part,) in table.stretches(0) for start in part)
+    def begins(found: TraceSlice) -> list[int]:
+        return sorted(start for table in found.recording.tables for (part,) in table.chunks(0) for start in part)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trace_recording, "_ROWS", rows)
-        whole = window.cut(recording(trace), EVERYTHING, MOST_ROWS)
-        first = window.cut(recording(trace), EVERYTHING, most)
+        patch.setattr(trace_recording, "_CHUNK_ROWS", rows)
+        whole = window.extract_slice(recording(trace), EVERYTHING, MAX_ROWS)
+        first = window.extract_slice(recording(trace), EVERYTHING, most)
     every = begins(whole)
     assert begins(first) == [each for each in every if each <= every[min(most, len(every)) - 1]]
     assert first.last_ns == whole.last_ns == max(every, default=0)
@@ -178,7 +178,7 @@ def test_a_slice_of_a_whole_file_of_torch_has_the_summary_of_the_file(tmp_path: 
     read = kineto_file(tmp_path / "trace.json")
     for ending in (".json", ".json.gz"):
         path = tmp_path / f"w{ending}"
-        window.write(path, window.cut(read(), EVERYTHING, MOST_ROWS), UNLIMITED)
+        window.write(path, window.extract_slice(read(), EVERYTHING, MAX_ROWS), UNLIMITED)
         assert told(summarise(traces.read(path))) == told(summarise(read()))
 
 
@@ -190,8 +190,8 @@ def test_a_slice_of_any_file_of_torch_has_the_summary_of_the_file(
     if not any(map(len, recording(trace).tables)):
         return
     file, again = (tmp_path_factory.getbasetemp() / name for name in ("file.json", "again.json"))
-    window.write(file, window.cut(recording(trace), EVERYTHING, MOST_ROWS), UNLIMITED)
-    window.write(again, window.cut(traces.read(file), EVERYTHING, MOST_ROWS), UNLIMITED)
+    window.write(file, window.extract_slice(recording(trace), EVERYTHING, MAX_ROWS), UNLIMITED)
+    window.write(again, window.extract_slice(traces.read(file), EVERYTHING, MAX_ROWS), UNLIMITED)
     assert told(summarise(traces.read(again))) == told(summarise(traces.read(file)))
 
 
@@ -229,7 +229,7 @@ def test_a_slice_knows_whose_gradient_is_computed_as_the_trace_does(tmp_path: Pa
 @pytest.mark.parametrize("operators", [True, False])
 def test_a_slice_of_steps_spends_the_same_time_in_the_same_places(tmp_path: Path, operators: bool) -> None:
     trace, path = training(2, LAYERS, operators=operators, kernel_ns=1000).trace(), tmp_path / "w.json"
-    window.write(path, window.cut(recording(trace), EVERYTHING, MOST_ROWS), UNLIMITED)
+    window.write(path, window.extract_slice(recording(trace), EVERYTHING, MAX_ROWS), UNLIMITED)
     assert by_name(summarise(recording(trace))) == by_name(summarise(traces.read(path)))
 
 
@@ -237,7 +237,7 @@ def test_a_slice_of_steps_spends_the_same_time_in_the_same_places(tmp_path: Path
 def test_a_slice_of_what_nsight_recorded_spends_the_same_time_in_the_same_places(tmp_path: Path, new: bool) -> None:
     export, path = tmp_path / "export.sqlite", tmp_path / "w.json"
     nsys_files.write(export, new=new, kernel_count=500, range_count=100)
-    window.write(path, window.cut(traces.read(export), EVERYTHING, MOST_ROWS), UNLIMITED)
+    window.write(path, window.extract_slice(traces.read(export), EVERYTHING, MAX_ROWS), UNLIMITED)
     whole, again = summarise(traces.read(export)), summarise(traces.read(path))
     assert by_name(whole) == by_name(again)
     assert (whole.devices, whole.device, whole.window_ns) == (again.devices, again.device, again.window_ns)
@@ -279,7 +279,7 @@ def test_no_event_is_shorter_than_it_is_taken_for(tmp_path: Path) -> None:
     window.write(path, cut(built.trace()), UNLIMITED)
     lines = [line for line in path.read_bytes().splitlines() if b'"ph":"X"' in line]
     assert len(lines) == 4
-    assert min(len(line) for line in lines) >= window.LARGEST_BYTES / MOST_ROWS
+    assert min(len(line) for line in lines) >= window.MAX_BYTES / MAX_ROWS
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_user_is_told_how_much_of_the_window_is_in_a_slice(
 ) -> None:
     found, path = cut(training_trace(), wanted), tmp_path / "w.json"
     assert profile_files.write_window(path, found).remark == ""
-    monkeypatch.setattr(window, "LARGEST_BYTES", 8000)
+    monkeypatch.setattr(window, "MAX_BYTES", 8000)
     file = profile_files.write_window(path, found)
     assert file.path == path
     assert re.fullmatch(said, file.remark), file.remark
@@ -350,18 +350,18 @@ def test_the_memory_of_a_slice_is_that_of_what_it_holds_and_not_of_the_trace(tmp
     rows = 400_000
     long = long_recording(rows)
 
-    def slice_of(wanted: str | None, most: int, largest_bytes: int) -> Written:
-        found = window.cut(long, window.find(long, wanted), most)
+    def slice_of(wanted: str | None, most: int, largest_bytes: int) -> WriteResult:
+        found = window.extract_slice(long, window.find_window(long, wanted), most)
         return window.write(tmp_path / "w.json", found, largest_bytes)
 
     whole = peak_bytes(long.whole)
     assert whole > rows * 21 * 8
-    assert slice_of("short", MOST_ROWS, UNLIMITED).cut_off_ns is None
+    assert slice_of("short", MAX_ROWS, UNLIMITED).cut_off_ns is None
     assert slice_of("long", 2000, 100_000).cut_off_ns is not None
-    assert peak_bytes(lambda: slice_of("short", MOST_ROWS, UNLIMITED)) < whole / 4
+    assert peak_bytes(lambda: slice_of("short", MAX_ROWS, UNLIMITED)) < whole / 4
     assert peak_bytes(lambda: slice_of("long", 2000, 100_000)) < whole / 4
     # Before it is written, a slice of the whole trace costs next to nothing beside it.
-    assert peak_bytes(lambda: window.cut(long, EVERYTHING, 10 * rows)) < whole / 4
+    assert peak_bytes(lambda: window.extract_slice(long, EVERYTHING, 10 * rows)) < whole / 4
 
 
 # --- together with tables

@@ -33,7 +33,7 @@ from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError,
 from sysbench.formulas import bytes_moved
 from sysbench.garbage import collection_paused
 from sysbench.lab import allocator
-from sysbench.lab.attention import OperatorLog, refusals
+from sysbench.lab.attention import OperatorLog, unsupported_as_unavailable
 from sysbench.lab.attention_functions import (
     Attention,
     AttentionCall,
@@ -44,7 +44,7 @@ from sysbench.lab.attention_functions import (
     naive,
 )
 from sysbench.lab.clocks import Clock, clock_for
-from sysbench.lab.compilation import compiled, count_from_zero, entered, fresh_compiler
+from sysbench.lab.compilation import compiled_event, fresh_compiler, reset_counters, stage_entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.log.events import DeviceInfo, Event, PhaseSample
@@ -136,7 +136,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
 def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
     gpu, settings = Gpu.of(known), allocator_settings()
     yield gpu.simulated(cell.key, settings)
-    yield entered(cell.key, "simulating")
+    yield stage_entered(cell.key, "simulating")
     result = simulate(cell, gpu, settings)
     if cell.implementation == "compiled":
         # The memory of compiled code is known only after it has run, so only times are predicted.
@@ -194,7 +194,7 @@ def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
 
 
 def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: Clock) -> Iterator[Event]:
-    yield entered(cell.key, "building")
+    yield stage_entered(cell.key, "building")
     base = _Base.of(device)
     inputs = inputs_for(cell, device)
     function = function_for(cell, device)
@@ -291,10 +291,10 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     """Call forward and backward once, compiling them if necessary; check the results and yield the operator."""
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
-        yield entered(cell.key, "compiling")
-        count_from_zero()
+        yield stage_entered(cell.key, "compiling")
+        reset_counters()
     started_s = time.perf_counter()
-    with refusals(f"{cell.implementation}: "):
+    with unsupported_as_unavailable(f"{cell.implementation}: "):
         calls.attend()
     _refuse_other_results(cell, calls)
     calls.differentiate()
@@ -304,7 +304,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
             f"{cell.implementation} computes no gradient of q, k and v: its result does not depend on them"
         )
     if compiles:
-        made = compiled(cell.key, time.perf_counter() - started_s)
+        made = compiled_event(cell.key, time.perf_counter() - started_s)
         yield made
         if made.fell_back:
             raise UnavailableError(f"dynamo fell back to eager execution{f': {made.detail}' if made.detail else ''}")
@@ -385,7 +385,7 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     with collection_paused():
         for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
             if count:
-                yield entered(cell.key, "warming-up" if warmup else "measuring")
+                yield stage_entered(cell.key, "warming-up" if warmup else "measuring")
             for phase in phases:
                 for index in range(count):
                     sample = calls.time(phase)

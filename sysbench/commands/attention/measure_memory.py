@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sysbench.commands.attention.record import AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell
-from sysbench.lab.accounting import DispatchMode, StorageWatch, rounded
+from sysbench.lab.accounting import DispatchMode, StorageWatch, round_to_block
 from sysbench.lab.attention_functions import Inputs, function_for
 from sysbench.lab.precision import compute_dtype
 
@@ -57,7 +57,7 @@ class _Ledger(DispatchMode):
     def see(self, tensor: Tensor, name: str) -> None:
         """Record a tensor under a name, unless its memory is already recorded."""
         self._made = (name, tensor)
-        self.watch.see(tensor)
+        self.watch.track(tensor)
 
     def _allocated(self, size_bytes: int) -> int:
         assert self._made is not None
@@ -67,10 +67,10 @@ class _Ledger(DispatchMode):
             name=name,
             shape=list(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
-            size_bytes=rounded(size_bytes),
+            size_bytes=round_to_block(size_bytes),
             phase=self.phase,
         )
-        self.live_bytes += rounded(size_bytes)
+        self.live_bytes += round_to_block(size_bytes)
         if self.live_bytes > self.peak_bytes:
             self.peak_bytes, self.at_peak = self.live_bytes, dict(self._live)
         return self._count
@@ -105,7 +105,7 @@ def _counted(cell: AttentionCell, q: Tensor, k: Tensor, v: Tensor) -> Needs:
     with ledger:
         output = function(q, k, v)
     before_backward = ledger.live_bytes
-    kept = rounded(math.prod(output.shape) * output.element_size())
+    kept = round_to_block(math.prod(output.shape) * output.element_size())
     ledger.phase = "backward"
     gradient = torch.empty_like(output)
     ledger.see(gradient, "gradient of the output")

@@ -19,7 +19,7 @@ from sysbench.commands.attention.spec import AttentionCell
 from sysbench.errors import UnavailableError
 from sysbench.garbage import collection_paused
 from sysbench.lab.accounting import DispatchMode
-from sysbench.lab.attention import refusals
+from sysbench.lab.attention import unsupported_as_unavailable
 from sysbench.lab.attention_functions import (
     Attention,
     AttentionCall,
@@ -200,7 +200,7 @@ class _Run:
         return AttentionCall(function, inputs, gradient)
 
     def _attend(self, call: AttentionCall, *, first: bool) -> None:
-        with refusals():
+        with unsupported_as_unavailable():
             call.attend()
         output = call.output
         if not isinstance(output, Tensor) or output.shape != call.inputs[0].shape or not output.requires_grad:

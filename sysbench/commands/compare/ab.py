@@ -36,7 +36,7 @@ from sysbench.render import theme
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.command_options import given, validated
 from sysbench.spec.run import RunOptions
-from sysbench.statistics.verdict import over_rounds
+from sysbench.statistics.verdict import compare_rounds
 
 if TYPE_CHECKING:
     from sysbench.commands.compare.comparison import Comparison
@@ -348,7 +348,7 @@ class RoundLines:
                 words.append(f"{times[0].quantity} A {units.seconds(times[0].a_s)}, B {units.seconds(times[0].b_s)}")
             words += [f"B / A {units.ratio(ratio)}"]
             if len(self._ratios) > 1:
-                all_ = over_rounds([1.0] * len(self._ratios), self._ratios)
+                all_ = compare_rounds([1.0] * len(self._ratios), self._ratios)
                 interval = (
                     f" ({all_.low:.3f}–{all_.high:.3f})" if all_.low is not None and all_.high is not None else ""
                 )

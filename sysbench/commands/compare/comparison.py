@@ -30,14 +30,14 @@ from sysbench.log.outcomes import Outcome
 from sysbench.log.predictions import PredictedTime
 from sysbench.spec.frozen import Frozen
 from sysbench.statistics.verdict import (
-    FEWEST_RUNS,
     MARGIN,
-    Judged,
+    MIN_RUNS,
+    ComparedRatio,
     Unit,
     Verdict,
-    over_rounds,
-    over_runs,
-    within_processes,
+    compare_processes,
+    compare_rounds,
+    compare_runs,
 )
 
 Arm = Literal["A", "B"]
@@ -299,7 +299,9 @@ def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
         )
 
 
-def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) -> tuple[Judged, float, float] | None:
+def _judged(
+    a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules
+) -> tuple[ComparedRatio, float, float] | None:
     """Return the verdict and the medians of A and B; None if runs are paired and no round contains both sides.
 
     The verdict compares rounds if runs are paired, runs if there are enough of them, or else steps of the last runs.
@@ -309,12 +311,12 @@ def _judged(a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules) 
         if not both:
             return None
         first, second = ([statistics.median(runs[run]) for run in both] for runs in (a, b))
-        return over_rounds(first, second, rules.margin), statistics.median(first), statistics.median(second)
-    if min(len(a), len(b)) >= FEWEST_RUNS:
+        return compare_rounds(first, second, rules.margin), statistics.median(first), statistics.median(second)
+    if min(len(a), len(b)) >= MIN_RUNS:
         first, second = ([statistics.median(samples) for samples in runs.values()] for runs in (a, b))
-        return over_runs(first, second, rules.margin), statistics.median(first), statistics.median(second)
+        return compare_runs(first, second, rules.margin), statistics.median(first), statistics.median(second)
     last_a, last_b = list(a.values())[-1], list(b.values())[-1]
-    judged = within_processes(last_a, last_b, rules.margin)
+    judged = compare_processes(last_a, last_b, rules.margin)
     return judged, statistics.median(last_a), statistics.median(last_b)
 
 

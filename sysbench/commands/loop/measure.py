@@ -21,7 +21,7 @@ from sysbench.commands.loop.record import LoopRecord
 from sysbench.commands.loop.spec import LoopSpec, phase_name
 from sysbench.commands.loop.stopwatch import Stopwatch
 from sysbench.engine.identity import source_digest
-from sysbench.engine.plan import resolve
+from sysbench.engine.plan import resolve_device
 from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import system_sampler
 from sysbench.errors import OutputError, UsageError
@@ -44,7 +44,7 @@ from sysbench.log.events import (
     WorkerReady,
 )
 from sysbench.log.outcomes import Outcome, RunStatus
-from sysbench.statistics import enough
+from sysbench.statistics import has_enough_samples
 
 BETWEEN_READINGS_S = 1.0
 
@@ -161,7 +161,7 @@ def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
     if name in ("auto", "cuda") and torch.cuda.is_available():
         name = f"cuda:{torch.cuda.current_device()}"
     try:
-        return resolve(name, devices)
+        return resolve_device(name, devices)
     except UsageError as error:
         raise UsageError(str(error).removeprefix("--")) from None
 
@@ -206,7 +206,7 @@ def measured(
             allocator.reset_peaks(account.device)
             taken: list[float] = []
             try:
-                while not enough(taken, cell.steps or 1, cell.until, cell.max_steps):
+                while not has_enough_samples(taken, cell.steps or 1, cell.until, cell.max_steps):
                     times = once()
                     account.take(len(taken), times, warmup=False)
                     taken.append(times.wall_s)

@@ -13,10 +13,10 @@ from sysbench.commands.memory.spec import MemoryCell
 from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import UnavailableError
 from sysbench.lab import allocator
-from sysbench.lab.compilation import entered
+from sysbench.lab.compilation import stage_entered
 from sysbench.lab.devices import torch_device
 from sysbench.lab.precision import matmul_precision
-from sysbench.lab.strategies import agreed, mesh_of
+from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
@@ -47,12 +47,12 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
         raise UnavailableError(f"tensors inside a compiled step cannot be tracked on {device.torch_name}")
     target, boundless = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
     mesh = mesh_of(cell.strategy, cell.ranks, target.type) if cell.strategy else None
-    yield entered(cell.key, "measuring")
+    yield stage_entered(cell.key, "measuring")
     with matmul_precision(cell.precision):
         for recording in record_real(cell.step, cell.mode, target, mesh):
             result = serve(recording, boundless, _EXACT)
             yield from list(phases(cell, result, "measured"))[-1:]
-    agreed()  # if a rank left the group early, the last collective of the others would fail
+    max_over_ranks()  # if a rank left the group early, the last collective of the others would fail
     yield from own_model_recorded(cell.key, recording, simulated=False)
     peaks = allocator.peaks(target)
     yield PeakMeasured(

@@ -23,11 +23,11 @@ from sysbench.commands.memory.spec import PROCEDURES, MemoryCell
 from sysbench.commands.own_models import own_model_ran
 from sysbench.lab import allocator
 from sysbench.lab.allocator import History, Peaks
-from sysbench.lab.compilation import entered
+from sysbench.lab.compilation import stage_entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.strategies import agreed, mesh_of
+from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event, OwnModelBuilt
 from sysbench.simulate.memory import LARGEST
 from sysbench.simulate.recording import phases_of
@@ -61,7 +61,7 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator
     target = torch_device(device)
     history = History(target)
     measured = _Measured()
-    yield entered(cell.key, "measuring")
+    yield stage_entered(cell.key, "measuring")
     with history.recording(), matmul_precision(cell.precision):
         yield from _carry_out(cell, target, history, measured)
         content = history.snapshot(device.name, cell.mode, cell.model_dump(mode="json"))
@@ -86,9 +86,9 @@ def _carry_out(
     try:
         step = TrainingStep(cell.step, device, mesh_of(cell.strategy, cell.ranks, "cuda") if cell.strategy else None)
         gc.collect()  # checking which attention kernel runs may leave reference cycles that hold its tensors
-        history.built(step)
+        history.categorize_initial_blocks(step)
         yield from own_model_ran(cell.key, step)
-        with history.following(step.work.model):
+        with history.annotating_modules(step.work.model):
             for number, phase, run in phases_of(step, cell.mode):
                 at = (number, phase)
                 allocator.reset_peaks(device)
@@ -99,7 +99,7 @@ def _carry_out(
                 if number == last:
                     measured.reached(phase, peaks)
                     yield _phase(cell, phase, measured.peaks[phase], {})
-        agreed()  # if a rank left the group early, the last collective of the others would fail
+        max_over_ranks()  # if a rank left the group early, the last collective of the others would fail
         yield from own_model_ran(cell.key, step)  # the loss is known only now
     except Exception as error:
         if not allocator.is_out_of_memory(error):

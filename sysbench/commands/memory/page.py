@@ -19,7 +19,7 @@ from sysbench.render import pages
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import Column, Stacks
 from sysbench.snapshot.timeline import Timeline
-from sysbench.trace.stack_lines import place
+from sysbench.trace.stack_lines import frame_location
 
 GROUPS_SHOWN: Final = 40
 _FOLDER: Final = "memory_page"
@@ -92,7 +92,7 @@ def _header(timeline: Timeline) -> dict[str, Any]:
             & (allocations.category[live] == CATEGORIES.index(group.category))
             & (allocations.stack[live] == group.stack)
         )
-        parts = list(filter(None, [place(timeline.stacks.of(group.stack))]))
+        parts = list(filter(None, [frame_location(timeline.stacks.of(group.stack))]))
         if group.modules and not timeline.inferred:
             first, last = ".".join(group.modules[0]), ".".join(group.modules[-1])
             parts.append(first if first == last else f"{first} … {last}")

@@ -26,7 +26,7 @@ from sysbench.commands.memory.record import (
 from sysbench.commands.memory.spec import MemoryCell, SearchAxis
 from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import DoesNotFitError, UnavailableError
-from sysbench.lab.compilation import entered
+from sysbench.lab.compilation import stage_entered
 from sysbench.log.events import Event, Source
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
@@ -49,10 +49,10 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     settings = allocator_settings()
     yield gpu.simulated(cell.key, settings)
     if cell.find is None:
-        yield entered(cell.key, "simulating")
+        yield stage_entered(cell.key, "simulating")
         result = simulate(cell.step, cell.mode, gpu, settings)
     else:
-        yield entered(cell.key, "searching")
+        yield stage_entered(cell.key, "searching")
         result = yield from _search(cell, cell.find, gpu, settings)
         yield result.gpu.simulated(cell.key, settings)  # memory outside the allocator depends on the number of ranks
     yield from own_model_recorded(cell.key, result.recording, simulated=True)

@@ -11,7 +11,7 @@ from sysbench.errors import UsageError, unknown
 from sysbench.render.declared import DeclaredTable, Field, Fill, leading
 from sysbench.render.table import Remark, Sheet
 from sysbench.snapshot.timeline import Group, Peak, Timeline
-from sysbench.trace.stack_lines import place
+from sysbench.trace.stack_lines import frame_location
 
 LARGEST = 15
 """Number of groups of allocations to show."""
@@ -92,7 +92,7 @@ class _Group(NamedTuple):
     group: Group
 
     def line(self) -> str:
-        return place(self.timeline.stacks.of(self.group.stack)) or ""
+        return frame_location(self.timeline.stacks.of(self.group.stack)) or ""
 
     def modules(self) -> str:
         """Return the first and the last module of the group. An inferred module is a chain of function calls."""

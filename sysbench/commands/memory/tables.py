@@ -19,7 +19,7 @@ from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, fi
 from sysbench.render.table import NOTHING, Cell, Measure, Remark, Sheet, Table, Word
 from sysbench.snapshot import CATEGORIES
 from sysbench.spec.run import Selection
-from sysbench.trace.stack_lines import place
+from sysbench.trace.stack_lines import frame_location
 
 DEPTH = 4
 """Depth of the module tree; deeper modules count towards their ancestors."""
@@ -435,7 +435,7 @@ LARGEST_ALLOCATIONS = DeclaredTable(
         Field("total", "together", "bytes", "{source}", 3, get=lambda group: group.total_bytes),
         Field("category", importance=1, get=lambda group: group.category),
         Field("phase", "made in", importance=4, get=lambda group: group.phase or ""),
-        Field("line", get=lambda group: place(group.stack) or ""),
+        Field("line", get=lambda group: frame_location(group.stack) or ""),
         Field("module", importance=2, get=lambda group: " … ".join(group.modules)),
     ),
     parts=lambda record: [_One(record, cell) for cell in record.cells],

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sysbench.trace.ranks.reading import RankReading
     from sysbench.trace.readers.reading import Progress
     from sysbench.trace.summary import ProfileSummary
-    from sysbench.trace.window import Cut
+    from sysbench.trace.window import TraceSlice
 
 
 @command_options(ProfileSpec, ProfileOptions)
@@ -137,7 +137,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
 
 class _Read(NamedTuple):
     summary: ProfileSummary
-    cut: Cut | None
+    cut: TraceSlice | None
     """The requested slice."""
     rank: RankReading | None
     """Reading for the comparison of ranks; None for a single trace without collectives."""
@@ -157,7 +157,7 @@ def _read(path: Path, options: ProfileOptions, progress: Progress, *, several: b
     return _Read(summary, cut, rank)
 
 
-def _written(read: Sequence[_Read], cut: Cut | None, options: ProfileOptions) -> Iterator[Saved]:
+def _written(read: Sequence[_Read], cut: TraceSlice | None, options: ProfileOptions) -> Iterator[Saved]:
     summary = read[0].summary
     if options.window is not None and cut is not None:
         with waiting(f"writing {options.window.name}", silent=options.quiet):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sysbench.trace.ranks.summary import RanksSummary
     from sysbench.trace.recording import Recording
     from sysbench.trace.summary import ProfileSummary
-    from sysbench.trace.window import Cut
+    from sysbench.trace.window import TraceSlice
 
 
 AXES = (
@@ -74,7 +74,7 @@ class TraceReader:
             raise TypeError(f"{cell.kind} leaves no trace")
         yield StageEntered(at_s=time.time(), cell=cell.key, stage="reading")
         if cell.profiler == "nsys":
-            nsys.complete(trace)
+            nsys.convert_raw_stream(trace)
         readings: list[RankReading] = []
         for rank, path in enumerate(paths_of_ranks(trace, cell.workers)):
             if not path.is_file():
@@ -173,22 +173,22 @@ class Files:
                 yield file
 
 
-def taken(recording: Recording, range: str | None) -> Cut:
+def taken(recording: Recording, range: str | None) -> TraceSlice:
     """Cut out the requested slice, limited to the number of rows that can be written.
 
     Raises UsageError if the range does not exist.
     """
     from sysbench.trace import window
 
-    return window.cut(recording, window.find(recording, range), window.MOST_ROWS)
+    return window.extract_slice(recording, window.find_window(recording, range), window.MAX_ROWS)
 
 
-def write_window(path: Path, cut: Cut) -> Saved:
+def write_window(path: Path, cut: TraceSlice) -> Saved:
     """Write a slice of a trace; raises OutputError if that fails."""
     from sysbench.trace import window
 
     try:
-        written = window.write(path, cut, window.LARGEST_BYTES)
+        written = window.write(path, cut, window.MAX_BYTES)
     except OSError as error:
         raise storage.cannot_write(path, error) from error
     whole, remark = cut.window, ""
@@ -196,7 +196,7 @@ def write_window(path: Path, cut: Cut) -> Saved:
     if written.cut_off_ns is not None:
         whole_ns = max(whole.end_ns, cut.last_ns) - whole.start_ns
         there_ns = max(written.cut_off_ns - whole.start_ns, 0)
-        limit = f"a slice is at most {window.LARGEST_BYTES / 1e6:g} MB"
+        limit = f"a slice is at most {window.MAX_BYTES / 1e6:g} MB"
         remark = f"the first {units.seconds(there_ns / 1e9)} of {units.seconds(whole_ns / 1e9)} of {of}: {limit}"
     elif cut.is_empty:
         remark = f"only ranges: {of} has no operators and no kernels"

@@ -16,13 +16,13 @@ from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
 from sysbench.garbage import collection_paused
 from sysbench.lab.ceiling import fastest_all_reduce
-from sysbench.lab.compilation import built, compiled, count_from_zero, entered, fresh_compiler
+from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
 from sysbench.lab.devices import synchronize, torch_device
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.ranges import named, visible_to
 from sysbench.lab.recorder import Recorder, recorder_for
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.strategies import agreed, mesh_of
+from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event, PhaseSample, StageEntered, StepChecked, StepMeasured
 from sysbench.log.storage import cannot_write
 
@@ -47,24 +47,24 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
 
 
 def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator[Event]:
-    yield entered(cell.key, "building")
+    yield stage_entered(cell.key, "building")
     started_s = time.perf_counter()
     step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
     synchronize(device)
-    yield built(cell.key, step, time.perf_counter() - started_s)
+    yield model_built(cell.key, step, time.perf_counter() - started_s)
     yield from own_model_built(cell, step)
 
     if cell.execution == "compiled":
-        yield entered(cell.key, "compiling")
-        count_from_zero()
-        yield compiled(cell.key, _take(step, device))
+        yield stage_entered(cell.key, "compiling")
+        reset_counters()
+        yield compiled_event(cell.key, _take(step, device))
 
     if cell.warmup:
-        yield entered(cell.key, "warming-up")
+        yield stage_entered(cell.key, "warming-up")
     for index in range(cell.warmup):
         yield _measured(cell, index, _take(step, device), warmup=True)
 
-    yield entered(cell.key, "profiling")
+    yield stage_entered(cell.key, "profiling")
     # gloo's collectives have sizes only if operator shapes are recorded; NCCL's always have them.
     recorder = recorder_for(cell.profiler, device, shapes=cell.shapes or (cell.ranks > 1 and device.type == "cpu"))
     for index, taken_s in enumerate(_profiled(cell, step, device, recorder)):
@@ -79,7 +79,7 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
     )
 
     yield from own_model_built(cell, step)
-    yield entered(cell.key, "writing")
+    yield stage_entered(cell.key, "writing")
     recorder.write(artifact)
     if cell.ranks > 1:
         message_bytes, rate = fastest_all_reduce(device)
@@ -102,7 +102,7 @@ def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="writing")
     whole = recording(step.found, artifact.name)
     try:
-        window.write(artifact, window.cut(whole, window.find(whole, None), sys.maxsize), sys.maxsize)
+        window.write(artifact, window.extract_slice(whole, window.find_window(whole, None), sys.maxsize), sys.maxsize)
     except OSError as error:
         raise cannot_write(artifact, error) from error
 
@@ -115,7 +115,7 @@ def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recor
     # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
     model = step.work.model if cell.execution == "eager" else None
     with collection_paused(collected=True), recorder.recording(), visible_to(recorder.ranges, model):
-        agreed()
+        max_over_ranks()
         return [_take(step, device) for _ in range(cell.active)]
 
 

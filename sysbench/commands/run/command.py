@@ -87,7 +87,7 @@ def _planned(
     refuse_mistakes(experiment, overrides)
     refuse_code(experiment, overrides, allowed=options.allow_code)
     from sysbench.engine.launchers import PlainLauncher
-    from sysbench.engine.process import launched_ahead
+    from sysbench.engine.process import prelaunched
 
     if gpu_name is not None:
         from sysbench.commands.run import prediction
@@ -96,18 +96,18 @@ def _planned(
         if not options.plan or options.resume is not None:
             refuse_unpredictable((gpu.slug,), force=options.force, option="--for")
             if not options.plan:
-                ahead.enter_context(launched_ahead(PlainLauncher()))
+                ahead.enter_context(prelaunched(PlainLauncher()))
             return prediction.predicted(planned, gpu), Durations()
         earlier = measured_before(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
         earlier.predicted_s |= prediction.durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
         return planned, earlier
-    ahead.enter_context(launched_ahead(PlainLauncher()))
+    ahead.enter_context(prelaunched(PlainLauncher()))
     # While the worker imports torch, import the modules that query the worker and carry out the runs.
     from sysbench.commands.run import runs  # noqa: F401
-    from sysbench.engine.devices import devices_here
+    from sysbench.engine.devices import list_devices
 
-    devices = devices_here()
+    devices = list_devices()
     planned = plan(experiment, overrides, tuple(dict.fromkeys(device.type for device in devices)))
     return planned, measured_before(options.out, {device.name for device in devices})
 

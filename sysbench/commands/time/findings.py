@@ -402,7 +402,7 @@ def _optimizer(cells: Cells) -> Iterator[Said]:
     for where, _, found, name in _parts_by_setting(cells, "optimizer", "step"):
         if len(found.each) == 1:
             share = f"{share_with_interval(found.each[0][0])} of the step"
-        elif found.common is not None and found.common.value + found.common.reach <= 1:
+        elif found.common is not None and found.common.value + found.common.max_deviation <= 1:
             share = f"{percentage(found.common)} of the step in {counted(len(found.each))}"
         elif found.differ:
             share = f"{share_range([(much.value, cell) for much, cell in found.each], name)} of the step"

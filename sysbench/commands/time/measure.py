@@ -17,13 +17,13 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import collection_paused
 from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, StepTimes, clock_for
-from sysbench.lab.compilation import built, compiled, count_from_zero, entered, fresh_compiler
-from sysbench.lab.devices import computing_on, synchronize, torch_device
+from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
+from sysbench.lab.devices import synchronize, torch_device, using_threads
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
-from sysbench.lab.strategies import agreed, mesh_of
+from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured
-from sysbench.statistics import enough
+from sysbench.statistics import has_enough_samples
 
 SCATTERED = 1.5
 """Try fewer threads if the slowest step on a CPU takes this many times as long as the fastest."""
@@ -63,25 +63,25 @@ def run(
 
 
 def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Event]:
-    yield entered(cell.key, "building")
+    yield stage_entered(cell.key, "building")
     allocator.release(device)  # memory left by an earlier cell would count towards the peak of this one
     started_s = time.perf_counter()
     step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
     synchronize(device)
-    yield built(cell.key, step, time.perf_counter() - started_s)
+    yield model_built(cell.key, step, time.perf_counter() - started_s)
     yield from own_model_built(cell, step)
 
     if cell.execution == "compiled":
-        yield entered(cell.key, "compiling")
-        count_from_zero()
-        yield compiled(cell.key, clock.measure(step.phases, "step").wall_s)  # not a warm-up step
+        yield stage_entered(cell.key, "compiling")
+        reset_counters()
+        yield compiled_event(cell.key, clock.measure(step.phases, "step").wall_s)  # not a warm-up step
 
     if cell.warmup:
-        yield entered(cell.key, "warming-up")
+        yield stage_entered(cell.key, "warming-up")
     for index in range(cell.warmup):
         yield _measured(cell, index, _take(step, cell, clock), warmup=True)
 
-    yield entered(cell.key, "measuring")
+    yield stage_entered(cell.key, "measuring")
     with collection_paused(collected=True):
         yield from _measured_steps(cell, step, device, clock)
 
@@ -92,7 +92,7 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
     allocator.reset_peaks(device)
     preempted = _preemptions()
     taken: list[float] = []
-    while not enough(taken, cell.steps, cell.until, cell.max_steps):
+    while not has_enough_samples(taken, cell.steps, cell.until, cell.max_steps):
         times = _take(step, cell, clock)
         yield _measured(cell, len(taken), times, warmup=False)
         if not taken:
@@ -106,7 +106,7 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
                 attention_kernel=step.work.attention_kernel,
             )
             yield from own_model_built(cell, step)
-        taken.append(agreed(times.wall_s))
+        taken.append(max_over_ranks(times.wall_s))
     threads, per_s = torch.get_num_threads(), (_preemptions() - preempted) / sum(taken)
     peaks = allocator.peaks(device)
     yield MemoryMeasured(
@@ -132,7 +132,7 @@ def _on_fewer_threads(cell: TimeCell, step: TrainingStep, usual_s: float, clock:
     """Measure a few steps on half the threads; if these are faster, the threads have been waiting for each other."""
     threads = torch.get_num_threads()
     tried_s: list[float] = []
-    with computing_on(threads // 2):
+    with using_threads(threads // 2):
         _take(step, cell, clock)
         while len(tried_s) < TRIED and (not tried_s or tried_s[-1] < usual_s):
             tried_s.append(_take(step, cell, clock).wall_s)
@@ -145,7 +145,7 @@ def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
     All ranks begin the step together, so that waiting time appears in the phase that causes it.
     """
     step.forget()
-    agreed()
+    max_over_ranks()
     return clock.measure(step.phases, cell.sync)
 
 

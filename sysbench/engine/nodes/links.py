@@ -30,7 +30,7 @@ from sysbench.engine.nodes.wire import (
     connected,
     limited,
 )
-from sysbench.engine.process import DEATH_S, TERMINATION_S, GarbledError, WorkerGoneError
+from sysbench.engine.process import KILL_TIMEOUT_S, TERMINATION_TIMEOUT_S, InvalidMessageError, WorkerGoneError
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, WorkerExited, WorkerReady, decode
 
@@ -203,7 +203,7 @@ class RemoteWorker:
     def receive(self) -> Event | None:
         """Return the next event.
 
-        Raises WorkerGoneError if the worker or its rank is gone, and GarbledError for an invalid message.
+        Raises WorkerGoneError if the worker or its rank is gone, and InvalidMessageError for an invalid message.
         """
         try:
             message = self._connection.recv_bytes(protocol.MESSAGE_LIMIT_BYTES)
@@ -217,7 +217,7 @@ class RemoteWorker:
         try:
             event = decode(message)
         except ValueError as error:
-            raise GarbledError(repr(message[:60])) from error
+            raise InvalidMessageError(repr(message[:60])) from error
         if isinstance(event, WorkerExited):
             self._exited = event
             raise WorkerGoneError
@@ -243,8 +243,8 @@ class RemoteWorker:
             return
         with suppress(OSError):
             _order(self._connection, Close(patience_s=patience_s))
-        deadline_s = time.monotonic() + patience_s + TERMINATION_S + DEATH_S
+        deadline_s = time.monotonic() + patience_s + TERMINATION_TIMEOUT_S + KILL_TIMEOUT_S
         while self.alive and time.monotonic() < deadline_s:
             if select.select([self.source], [], [], _POLL_S)[0]:
-                with suppress(WorkerGoneError, GarbledError):
+                with suppress(WorkerGoneError, InvalidMessageError):
                     self.receive()

@@ -27,7 +27,7 @@ from sysbench.engine.nodes.wire import (
     Welcome,
     connected,
 )
-from sysbench.engine.process import GarbledError, WorkerGoneError, WorkerProcess
+from sysbench.engine.process import InvalidMessageError, WorkerGoneError, WorkerProcess
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import DeviceInfo, WorkerReady, encode
 from sysbench.spec.cell import RunCell
@@ -127,7 +127,7 @@ class _Seat:
     def _hand_on(self, worker: WorkerProcess) -> None:
         try:
             event = worker.receive()
-        except (WorkerGoneError, GarbledError):
+        except (WorkerGoneError, InvalidMessageError):
             self._bury(GOODBYE_S)
             return
         if isinstance(event, WorkerReady):

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 # The numbers of nvml.h are its stable interface; their names in Python change ("throttle" became "event" reasons).
-_NOT_THERE: Final = frozenset({2, 3, 13, 25, 26})
+_UNSUPPORTED: Final = frozenset({2, 3, 13, 25, 26})
 """Invalid argument, not supported, function not found, argument version mismatch, deprecated: try the older call."""
 _GPU_GONE: Final = frozenset({1, 9, 15, 16, 18, 28})
 """Uninitialized, driver not loaded, GPU is lost, reset required, library/driver mismatch, GPU not found."""
@@ -41,10 +41,10 @@ THROTTLE_REASONS: Final[Mapping[int, str]] = {
 }
 """Names of the bits of nvmlClocksEventReasons (nvml.h). An idle GPU lowers its clocks; that is not throttling."""
 
-Ways = tuple[Callable[[Any, Any], Any], ...]
+NvmlCalls = tuple[Callable[[Any, Any], Any], ...]
 """Calls that answer one question, given pynvml and a handle, in order of preference."""
 
-_OF_THE_INSTANCE: Final[Mapping[str, Ways]] = {
+_INSTANCE_CALLS: Final[Mapping[str, NvmlCalls]] = {
     # The second version does not count the driver's own memory as used; nvidia-smi shows the same value.
     "memory": (
         lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2),
@@ -58,7 +58,7 @@ _OF_THE_INSTANCE: Final[Mapping[str, Ways]] = {
         lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu),
     ),
 }
-_OF_THE_BOARD: Final[Mapping[str, Ways]] = {
+_BOARD_CALLS: Final[Mapping[str, NvmlCalls]] = {
     "SM clock": (lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, _CLOCK_SM) * 1e6,),
     "temperature": (
         lambda nvml, gpu: nvml.nvmlDeviceGetTemperatureV(gpu, _TEMPERATURE_GPU),
@@ -99,7 +99,7 @@ class GpuReading:
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostValue:
     """A value that can no longer be read, and NVML's reason; `field` is None if the whole GPU is lost."""
 
     field: str | None
@@ -150,16 +150,16 @@ class Gpu:
     def __init__(self, binding: ModuleType, handle: object, uuid: str) -> None:
         self._binding = binding
         board = _board(binding, handle) if uuid.startswith("MIG-") else handle
-        self._open: dict[str, tuple[object, Ways]] = {
-            **{field: (handle, ways) for field, ways in _OF_THE_INSTANCE.items()},
-            **{field: (board, ways) for field, ways in _OF_THE_BOARD.items()},
+        self._calls: dict[str, tuple[object, NvmlCalls]] = {
+            **{field: (handle, calls) for field, calls in _INSTANCE_CALLS.items()},
+            **{field: (board, calls) for field, calls in _BOARD_CALLS.items()},
         }
-        self._losses: list[Loss] = []
+        self._losses: list[LostValue] = []
 
     def read(self) -> GpuReading:
         """Read all values that are available within tens of microseconds."""
         memory = self.memory()
-        reasons = self._ask("throttle reasons")
+        reasons = self._query("throttle reasons")
         return GpuReading(
             used_bytes=memory.used_bytes if memory else None,
             utilisation=self._number("utilisation"),
@@ -167,12 +167,12 @@ class Gpu:
             power_w=self._number("power"),
             temperature_c=self._number("temperature"),
             energy_j=self._number("energy"),
-            throttle_reasons=_words(int(reasons)) if reasons is not None else None,
+            throttle_reasons=_throttle_reason_names(int(reasons)) if reasons is not None else None,
         )
 
     def memory(self) -> Memory | None:
         """Return total, free and used memory; None if unknown."""
-        answer = self._ask("memory")
+        answer = self._query("memory")
         return Memory(int(answer.total), int(answer.free), int(answer.used)) if answer is not None else None
 
     def compute_pids(self) -> frozenset[int] | None:
@@ -180,49 +180,49 @@ class Gpu:
 
         Slow: it takes milliseconds, and holds a lock of the driver.
         """
-        answer = self._ask("processes")
+        answer = self._query("processes")
         return frozenset(int(process.pid) for process in answer) if answer is not None else None
 
-    def losses(self) -> list[Loss]:
+    def losses(self) -> list[LostValue]:
         """Return the values lost since the last call."""
         losses, self._losses = self._losses, []
         return losses
 
     def _number(self, field: str) -> float | None:
-        answer = self._ask(field)
+        answer = self._query(field)
         return float(answer) if answer is not None else None
 
-    def _ask(self, field: str) -> Any:
+    def _query(self, field: str) -> Any:
         """Return the answer of the first NVML call that works; None if none does.
 
         Later queries use the same call, because the alternatives may differ in meaning.
         """
-        if field not in self._open:
+        if field not in self._calls:
             return None
-        handle, ways = self._open[field]
+        handle, calls = self._calls[field]
         error: Exception | None = None
-        for way in ways:
+        for call in calls:
             try:
-                answer = way(self._binding, handle)
+                answer = call(self._binding, handle)
             except AttributeError as missing:
                 error = missing  # a function that this version of pynvml does not have
             except self._binding.NVMLError as failure:
                 error = failure
-                if failure.value not in _NOT_THERE:
+                if failure.value not in _UNSUPPORTED:
                     break
             else:
-                self._open[field] = (handle, (way,))
+                self._calls[field] = (handle, (call,))
                 return answer
-        self._lose(field, error)
+        self._mark_lost(field, error)
         return None
 
-    def _lose(self, field: str, error: Exception | None) -> None:
+    def _mark_lost(self, field: str, error: Exception | None) -> None:
         if getattr(error, "value", None) in _GPU_GONE:
-            self._open.clear()
-            self._losses.append(Loss(None, str(error)))
+            self._calls.clear()
+            self._losses.append(LostValue(None, str(error)))
         else:
-            del self._open[field]
-            self._losses.append(Loss(field, str(error)))
+            del self._calls[field]
+            self._losses.append(LostValue(field, str(error)))
 
 
 def open_nvml() -> Nvml | None:
@@ -230,7 +230,7 @@ def open_nvml() -> Nvml | None:
 
     Raises NvmlUnusableError if the driver is installed but NVML cannot be used, for example before a pending reboot.
     """
-    if not _library_is_there():
+    if not _is_library_available():
         return None
     import pynvml  # 20 ms that a machine without a GPU does not need to spend
 
@@ -255,7 +255,7 @@ def present_gpus() -> list[tuple[str, int]]:
         return list(nvml.boards())
 
 
-def _library_is_there() -> bool:
+def _is_library_available() -> bool:
     """Whether the NVML library can be loaded; always true on Windows, where only pynvml knows its location."""
     if sys.platform == "win32":
         return True
@@ -283,7 +283,7 @@ def _board(binding: ModuleType, instance: object) -> object:
     return board
 
 
-def _words(reasons: int) -> tuple[str, ...]:
+def _throttle_reason_names(reasons: int) -> tuple[str, ...]:
     """Return the names of the throttle reasons whose bits are set; a bit without a name becomes `reason-0x800`."""
     bits = (1 << position for position in range(reasons.bit_length()) if reasons >> position & 1)
     return tuple(THROTTLE_REASONS.get(bit, f"reason-{bit:#x}") for bit in bits if bit != _GPU_IDLE)

@@ -73,12 +73,12 @@ class SystemSampler:
         self._load = ForeignLoad()
         self._load_share: float | None = None
         self._next_listing_s = float("-inf")
-        self._ours: set[int] = {os.getpid()}
+        self._own_pids: set[int] = {os.getpid()}
         self._nvml: Nvml | None = None
         self._nvml_tried = False
         self._gpu: Gpu | None = None
         self._gpus: dict[str, Gpu | None] = {}
-        self._dropped: set[str] = set()
+        self._failed_sources: set[str] = set()
         self._failures: list[ReadingsLost] = []
 
     @property
@@ -105,8 +105,8 @@ class SystemSampler:
         self._collect_gpu_losses(at_s)
         return Reading(
             at_s=at_s,
-            host_rss_bytes=self._ask("resident memory", self._tree.rss_bytes),
-            host_available_bytes=self._ask("available memory", self._host_available_bytes),
+            host_rss_bytes=self._query_host("resident memory", self._tree.rss_bytes),
+            host_available_bytes=self._query_host("available memory", self._host_available_bytes),
             host_cpu_share=self._load_share,
             device_used_bytes=gpu.used_bytes,
             device_utilisation=gpu.utilisation,
@@ -134,8 +134,8 @@ class SystemSampler:
         self._collect_gpu_losses(self._clock())
         if pids is None:
             return None
-        self._ours |= descendants_of(os.getpid()) | self._tree.pids
-        others = pids - self._ours
+        self._own_pids |= descendants_of(os.getpid()) | self._tree.pids
+        others = pids - self._own_pids
         if not others:
             return 0
         return sum(map(psutil.pid_exists, others)) if any(map(psutil.pid_exists, pids)) else None
@@ -143,7 +143,7 @@ class SystemSampler:
     def free_bytes(self, device: DeviceInfo) -> int | None:
         """Return the memory that a new process can allocate: on a GPU, or on the host within this process's limits."""
         if device.type != "cuda":
-            return self._ask("available memory", self._host_available_bytes)
+            return self._query_host("available memory", self._host_available_bytes)
         gpu = self._find(device)
         memory = gpu.memory() if gpu else None
         self._collect_gpu_losses(self._clock())
@@ -199,19 +199,19 @@ class SystemSampler:
         if now_s < self._next_listing_s:
             return
         self._tree.list_members()
-        self._ours |= self._tree.pids
-        self._load_share = self._ask("processor load", lambda: self._load.share(self._tree))
+        self._own_pids |= self._tree.pids
+        self._load_share = self._query_host("processor load", lambda: self._load.share(self._tree))
         cost_s = time.monotonic() - now_s
         self._next_listing_s = now_s + max(LISTING_S, cost_s / LISTING_SHARE)
 
-    def _ask(self, source: str, question: Callable[[], Answer | None]) -> Answer | None:
+    def _query_host(self, source: str, query: Callable[[], Answer | None]) -> Answer | None:
         """Return the answer of a source on the host; a source that fails is reported once and not used again."""
-        if source in self._dropped:
+        if source in self._failed_sources:
             return None
         try:
-            return question()
+            return query()
         except (psutil.Error, OSError) as error:
-            self._dropped.add(source)
+            self._failed_sources.add(source)
             self._report(source, str(error) or type(error).__name__, self._clock())
             return None
 

@@ -21,7 +21,7 @@ class WorkerTree:
 
     def __init__(self, *pids: int) -> None:
         self._members: list[psutil.Process] = []
-        self._roots = [root for pid in pids if (root := _ask(psutil.Process, pid)) is not None]
+        self._roots = [root for pid in pids if (root := _query(psutil.Process, pid)) is not None]
         self.list_members()
 
     @property
@@ -37,12 +37,12 @@ class WorkerTree:
     def rss_bytes(self) -> int | None:
         """Return the resident set size of all members together; None if no member is left."""
         # A process that has ended but has not been waited for reports 0.
-        sizes = [_ask(lambda process: int(process.memory_info().rss), member) or 0 for member in self._members]
+        sizes = [_query(lambda process: int(process.memory_info().rss), member) or 0 for member in self._members]
         return sum(sizes) or None
 
     def cpu_s(self) -> float | None:
         """Return the CPU time of the tree so far, including ended children; None if no member is left."""
-        times = [time_s for member in self._members if (time_s := _ask(_cpu_s, member)) is not None]
+        times = [time_s for member in self._members if (time_s := _query(_cpu_s, member)) is not None]
         return sum(times) if times else None
 
 
@@ -80,7 +80,7 @@ def descendants_of(pid: int) -> frozenset[int]:
     return WorkerTree(pid).pids
 
 
-def _ask(question: Callable[[Question], Answer], about: Question) -> Answer | None:
+def _query(question: Callable[[Question], Answer], about: Question) -> Answer | None:
     """Return `question(about)`, or None if the process has ended or may not be inspected."""
     try:
         return question(about)
@@ -108,14 +108,14 @@ def _descendants(root: psutil.Process) -> Iterator[psutil.Process]:
     psutil must read the parent of every process, 30 µs each.
     """
     if not Path(f"/proc/{root.pid}/task/{root.pid}/children").exists():
-        yield from _ask(lambda process: process.children(recursive=True), root) or ()
+        yield from _query(lambda process: process.children(recursive=True), root) or ()
         return
     seen, waiting = {root.pid}, [root.pid]
     while waiting:
         for pid in _children(waiting.pop()) - seen:
             seen.add(pid)
             waiting.append(pid)
-            child = _ask(psutil.Process, pid)
+            child = _query(psutil.Process, pid)
             if child is not None:
                 yield child
 

@@ -26,10 +26,10 @@ from sysbench.errors import SysbenchError, UnavailableError, nearest, unknown
 from sysbench.lab.allocator import is_out_of_memory
 from sysbench.log.events import CodeFile
 
-PRINTED_CHARACTERS = 2000
+MAX_PRINTED_CHARACTERS = 2000
 """Number of characters that are kept of what the user's code prints."""
 
-_NOT_THEIRS = tuple(str(Path(module.__file__ or "").parent) for module in (torch, sysbench))
+_LIBRARY_DIRECTORIES = tuple(str(Path(module.__file__ or "").parent) for module in (torch, sysbench))
 
 
 _IMPORTED_S: dict[str, float] = {}
@@ -41,7 +41,7 @@ class UserCodeError(SysbenchError):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCode:
     """An attribute of an imported module."""
 
     value: Any
@@ -49,7 +49,7 @@ class Loaded:
     file: CodeFile
 
 
-def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
+def load_code(target: str, directory: str, option: str = "--model") -> LoadedCode:
     """Import `target`, either `package.module:attribute` or `path/to/file.py:attribute`, from `directory`.
 
     Raises UnavailableError, which names the `option`, if there is no such module, file, or callable attribute, and
@@ -59,25 +59,27 @@ def loaded(target: str, directory: str, option: str = "--model") -> Loaded:
     root = Path(directory).resolve()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    began_s = time.perf_counter()
-    with users(f"importing {where}"):
-        module = _of_file(root / where, option) if where.endswith(".py") else _of_name(where, root, option)
-    _IMPORTED_S.setdefault(where, time.perf_counter() - began_s)
+    start_s = time.perf_counter()
+    with user_code(f"importing {where}"):
+        module = _import_file(root / where, option) if where.endswith(".py") else _import_module(where, root, option)
+    _IMPORTED_S.setdefault(where, time.perf_counter() - start_s)
     value: Any = module
     for name in path.split("."):
         if not hasattr(value, name):
-            theirs = module.__name__.partition(".")[0]
-            own = [
+            package = module.__name__.partition(".")[0]
+            defined = [
                 each
-                for each, held in vars(value).items()
-                if callable(held) and hasattr(held, "__name__") and f"{held.__module__}.".startswith(f"{theirs}.")
+                for each, member in vars(value).items()
+                if callable(member)
+                and hasattr(member, "__name__")
+                and f"{member.__module__}.".startswith(f"{package}.")
             ]
-            raise UnavailableError(f"{option} {target}: {unknown(name, f'in {where}', own)}")
+            raise UnavailableError(f"{option} {target}: {unknown(name, f'in {where}', defined)}")
         value = getattr(value, name)
     if not callable(value):
         raise UnavailableError(f"{option} {target} is {type(value).__name__}, not a class or a function")
     file = getattr(module, "__file__", None)
-    return Loaded(value, module, code_file(target, None if file is None else Path(file)))
+    return LoadedCode(value, module, code_file(target, None if file is None else Path(file)))
 
 
 def import_s(files: Iterable[CodeFile]) -> float:
@@ -91,14 +93,14 @@ def code_file(target: str, path: Path | None) -> CodeFile:
     return CodeFile(target=target, path=None if path is None else str(path), sha256=digest)
 
 
-def _of_file(path: Path, option: str) -> ModuleType:
+def _import_file(path: Path, option: str) -> ModuleType:
     if not path.is_file():
         raise UnavailableError(f"{option}: there is no file {path}")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    held = sys.modules.get(path.stem)
-    if held is not None and getattr(held, "__file__", None) == str(path):
-        return held
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -111,29 +113,29 @@ def _of_file(path: Path, option: str) -> ModuleType:
     return module
 
 
-def _of_name(name: str, root: Path, option: str) -> ModuleType:
+def _import_module(name: str, root: Path, option: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # something that their module imports
         package, _, missing = error.name.rpartition(".")
-        places = getattr(sys.modules.get(package), "__path__", None) or [str(root)]
-        there = [each.name for each in pkgutil.iter_modules(places)]
-        meant = nearest(missing, there)
-        question = f" Did you mean {meant}?" if meant else " --app-dir names the directory to import from"
-        raise UnavailableError(f"{option} {name}: no module {missing} in {places[0]}.{question}") from None
+        paths = getattr(sys.modules.get(package), "__path__", None) or [str(root)]
+        available = [each.name for each in pkgutil.iter_modules(paths)]
+        suggestion = nearest(missing, available)
+        hint = f" Did you mean {suggestion}?" if suggestion else " --app-dir names the directory to import from"
+        raise UnavailableError(f"{option} {name}: no module {missing} in {paths[0]}.{hint}") from None
 
 
-class users:  # noqa: N801  A context manager, faster than a generator: a step enters two of them while it is timed.
+class user_code:  # noqa: N801  A context manager, faster than a generator: a step enters two of them while it is timed.
     """Context in which exceptions of the user's code become UserCodeErrors that name the line of the code.
 
     Out-of-memory errors propagate unchanged. An UnavailableError remains one, with the line added. Output of the user's
     code goes to `stdout`.
     """
 
-    def __init__(self, doing: str, stdout: Any = None) -> None:
-        self._doing = doing
+    def __init__(self, action: str, stdout: Any = None) -> None:
+        self._action = action
         self._process = os.getpid()
         self._stdout = stdout
 
@@ -150,37 +152,43 @@ class users:  # noqa: N801  A context manager, faster than a generator: a step e
         if error is None:
             return
         if isinstance(error, UnavailableError):
-            place = _place(error)
-            raise UnavailableError(f"{error}{f' ({place})' if place else ''}") from error
+            location = _location(error)
+            raise UnavailableError(f"{error}{f' ({location})' if location else ''}") from error
         if isinstance(error, SystemExit):
-            raise UserCodeError(f"{self._doing}: it calls exit(){_in(error)}") from error
+            raise UserCodeError(f"{self._action}: it calls exit(){_location_suffix(error)}") from error
         if isinstance(error, EOFError):
-            raise UserCodeError(f"{self._doing}: it reads from standard input, which is empty{_in(error)}") from error
+            raise UserCodeError(
+                f"{self._action}: it reads from standard input, which is empty{_location_suffix(error)}"
+            ) from error
         if isinstance(error, Exception) and not isinstance(error, SysbenchError) and not is_out_of_memory(error):
             words = " ".join(str(error).split())
-            raise UserCodeError(f"{self._doing}: {type(error).__name__}: {words}{_in(error)}") from error
+            raise UserCodeError(f"{self._action}: {type(error).__name__}: {words}{_location_suffix(error)}") from error
 
 
-def _in(error: BaseException) -> str:
-    place = _place(error)
-    return f" ({place})" if place else ""
+def _location_suffix(error: BaseException) -> str:
+    location = _location(error)
+    return f" ({location})" if location else ""
 
 
-def _place(error: BaseException) -> str | None:
+def _location(error: BaseException) -> str | None:
     """Return the innermost line of a traceback outside torch and sysbench, such as `gpt.py:42 in forward`."""
-    theirs = [
+    user_frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((*_NOT_THEIRS, "<"))
+        if not frame.filename.startswith((*_LIBRARY_DIRECTORIES, "<"))
         and not frame.filename.startswith(str(Path(importlib.__file__).parent))
     ]
-    return f"{Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name}" if theirs else None
+    return (
+        f"{Path(user_frames[-1].filename).name}:{user_frames[-1].lineno} in {user_frames[-1].name}"
+        if user_frames
+        else None
+    )
 
 
 class Printed(io.TextIOBase):
     """Stream that passes the output of the user's code on to standard error, away from results.
 
-    text  the first `PRINTED_CHARACTERS` characters
+    text  the first `MAX_PRINTED_CHARACTERS` characters
     """
 
     def __init__(self) -> None:
@@ -189,29 +197,29 @@ class Printed(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write to standard error, and keep the beginning in `text`."""
-        self.text = (self.text + text)[:PRINTED_CHARACTERS]
+        self.text = (self.text + text)[:MAX_PRINTED_CHARACTERS]
         return sys.stderr.write(text)
 
-    def taken(self) -> AbstractContextManager[Any]:
+    def redirected(self) -> AbstractContextManager[Any]:
         """Redirect standard output to this stream in this context."""
         return redirect_stdout(self)
 
-    def called(self, doing: str) -> AbstractContextManager[Any]:
-        """Redirect standard output to this stream in this context, and convert exceptions as `users` does."""
-        return users(doing, self)
+    def running(self, action: str) -> AbstractContextManager[Any]:
+        """Redirect standard output to this stream in this context, and convert exceptions as `user_code` does."""
+        return user_code(action, self)
 
 
 def arguments_for(
     function: Callable[..., Any],
     given: Mapping[str, Any],
-    offered: Mapping[str, Any],
-    insisted: Mapping[str, Any],
+    fallbacks: Mapping[str, Any],
+    preferred: Mapping[str, Any],
     what: str,
     remedy: str = "",
 ) -> dict[str, Any]:
     """Return the keyword arguments with which to call `function`.
 
-    The result has all of `given`, those of `insisted` that the function accepts, and those of `offered` that it
+    The result has all of `given`, those of `preferred` that the function accepts, and those of `fallbacks` that it
     requires. Raises UnavailableError if the function requires other arguments, or does not accept a given one; the
     message names the function as `what`, and adds `remedy`.
     """
@@ -219,19 +227,19 @@ def arguments_for(
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a C function without a signature
         return dict(given)
-    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    accepts_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     named = {
         name: each for name, each in parameters.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
     }
-    wrong = next((name for name in given if name not in named), None)
-    if wrong is not None and not open_ended:
-        raise UnavailableError(f"--model-arg {wrong}: {unknown(wrong, f'an argument of {what}', named)}")
+    unknown_name = next((name for name in given if name not in named), None)
+    if unknown_name is not None and not accepts_any:
+        raise UnavailableError(f"--model-arg {unknown_name}: {unknown(unknown_name, f'an argument of {what}', named)}")
     required = [name for name, each in named.items() if each.default is each.empty]
-    known = {**offered, **insisted, **given}
+    known = {**fallbacks, **preferred, **given}
     if missing := [name for name in required if name not in known]:
         takes = ", ".join(map(str, named.values()))
         raise UnavailableError(
             f"missing constructor argument{'s' if len(missing) > 1 else ''} {', '.join(missing)} "
             f"of {what}; it takes ({takes}){remedy}"
         )
-    return {name: known[name] for name in named if name in required or name in insisted} | dict(given)
+    return {name: known[name] for name in named if name in required or name in preferred} | dict(given)

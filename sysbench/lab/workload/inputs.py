@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.strategies import own_batch
-from sysbench.lab.workload.imports import Loaded, arguments_for, loaded, users
+from sysbench.lab.strategies import data_parallel_index
+from sysbench.lab.workload.imports import LoadedCode, arguments_for, load_code, user_code
 from sysbench.log.events import CodeFile
 from sysbench.spec.model import ModelCell
 from sysbench.spec.own_model import DescribedInput, OwnModel
@@ -28,7 +28,7 @@ _TARGETS = frozenset({"targets", "target", "labels", "y"})
 class Inputs:
     """The arguments of one call of the model.
 
-    said         origin of the inputs, for messages
+    description  origin of the inputs, for messages
     tokens       token ids (batch, ctx) among the inputs; None if there are none
     next_tokens  the id that follows each token, the target of the loss
     vocabulary   number of different ids
@@ -36,67 +36,67 @@ class Inputs:
 
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    said: str
+    description: str
     tokens: Tensor | None = None
     next_tokens: Tensor | None = None
     vocabulary: int = 0
     files: tuple[CodeFile, ...] = ()
 
     @property
-    def together(self) -> Any:
+    def as_returned(self) -> Any:
         """The inputs as the user's function returns them: a tensor, a tuple, or a dict."""
         if self.keywords:
             return dict(self.keywords)
         return self.arguments[0] if len(self.arguments) == 1 else self.arguments
 
 
-def inputs_of(
-    cell: ModelCell, own: OwnModel, model: nn.Module, code: Loaded | None, device: torch.device
+def create_inputs(
+    cell: ModelCell, own: OwnModel, model: nn.Module, code: LoadedCode | None, device: torch.device
 ) -> tuple[Inputs, ...]:
     """Create the inputs of `model` on `device`, one for each micro-batch of a step.
 
     The inputs come from --inputs, from --input, from `get_inputs` in the module of the model (`code`), or are inferred
     from the model. Raises UnavailableError if they cannot be inferred, and UserCodeError if the user's function fails.
     """
-    vocabulary = _vocabulary(model)
+    vocabulary_size = _vocabulary_size(model)
     if own.inputs is not None:
-        made = loaded(own.inputs, own.directory, "--inputs")
-        make = partial(_made, made.value, f"{own.inputs}", cell, device, (made.file,))
+        function = load_code(own.inputs, own.directory, "--inputs")
+        create = partial(_inputs_from_function, function.value, f"{own.inputs}", cell, device, (function.file,))
     elif own.described:
-        make = partial(_described, own.described, cell, vocabulary, device, _generator(cell))
-    elif code is not None and callable(beside := getattr(code.module, GET_INPUTS, None)):
-        make = partial(_made, beside, f"{GET_INPUTS} beside the model", cell, device, ())
+        create = partial(_inputs_from_options, own.described, cell, vocabulary_size, device, _generator(cell))
+    elif code is not None and callable(get_inputs := getattr(code.module, GET_INPUTS, None)):
+        create = partial(_inputs_from_function, get_inputs, f"{GET_INPUTS} beside the model", cell, device, ())
     else:
-        return tuple(_told_from(model, cell, device))
-    batches = (make() for _ in range(cell.grad_accum))
+        return tuple(_inferred_inputs(model, cell, device))
+    batches = (create() for _ in range(cell.grad_accum))
     return tuple(
         each
-        if each.tokens is None or vocabulary is None
-        else replace(each, next_tokens=each.tokens.roll(-1, 1).long(), vocabulary=vocabulary)
+        if each.tokens is None or vocabulary_size is None
+        else replace(each, next_tokens=each.tokens.roll(-1, 1).long(), vocabulary=vocabulary_size)
         for each in batches
     )
 
 
-def _made(
-    function: Callable[..., Any], said: str, cell: ModelCell, device: torch.device, files: tuple[CodeFile, ...]
+def _inputs_from_function(
+    function: Callable[..., Any], description: str, cell: ModelCell, device: torch.device, files: tuple[CodeFile, ...]
 ) -> Inputs:
-    offered = {"batch": cell.batch, "ctx": cell.ctx, "batch_size": cell.batch, "device": device}
-    given = arguments_for(function, {}, offered, {}, said)
-    with users(said), device:
+    fallbacks = {"batch": cell.batch, "ctx": cell.ctx, "batch_size": cell.batch, "device": device}
+    given = arguments_for(function, {}, fallbacks, {}, description)
+    with user_code(description), device:
         value = function(**given)
-    moved = _on(value, device)
+    moved = _move_to(value, device)
     if not any(isinstance(each, Tensor) for each in _leaves(moved)):
         raise UnavailableError(
-            f"{said} returned {type(value).__name__}; it must return a tensor, a tuple or a dict of tensors"
+            f"{description} returned {type(value).__name__}; it must return a tensor, a tuple or a dict of tensors"
         )
     tokens = next((each for each in _leaves(moved) if _is_tokens(each, cell)), None)
     match moved:
         case dict():
-            return Inputs((), moved, said, tokens, files=files)
+            return Inputs((), moved, description, tokens, files=files)
         case tuple() | list():
-            return Inputs(tuple(moved), {}, said, tokens, files=files)
+            return Inputs(tuple(moved), {}, description, tokens, files=files)
         case _:
-            return Inputs((moved,), {}, said, tokens, files=files)
+            return Inputs((moved,), {}, description, tokens, files=files)
 
 
 def _is_tokens(value: Any, cell: ModelCell) -> bool:
@@ -104,14 +104,14 @@ def _is_tokens(value: Any, cell: ModelCell) -> bool:
     return isinstance(value, Tensor) and value.dtype in integers and value.shape == (cell.batch, cell.ctx)
 
 
-def _on(value: Any, device: torch.device) -> Any:
+def _move_to(value: Any, device: torch.device) -> Any:
     match value:
         case Tensor():
             return value.to(device)
         case dict():
-            return {name: _on(each, device) for name, each in value.items()}
+            return {name: _move_to(each, device) for name, each in value.items()}
         case tuple() | list():
-            return tuple(_on(each, device) for each in value)
+            return tuple(_move_to(each, device) for each in value)
     return value
 
 
@@ -125,10 +125,10 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _described(
+def _inputs_from_options(
     inputs: tuple[DescribedInput, ...],
     cell: ModelCell,
-    vocabulary: int | None,
+    vocabulary_size: int | None,
     device: torch.device,
     generator: torch.Generator,
 ) -> Inputs:
@@ -137,31 +137,31 @@ def _described(
         symbols = {"B": cell.batch, "T": cell.ctx}
         sizes = [size if isinstance(size, int) else symbols[size] for size in each.sizes]
         dtype = getattr(torch, each.dtype)
-        below = vocabulary if each.below == "vocab" else each.below
-        if below is None and each.below is not None:
+        limit = vocabulary_size if each.below == "vocab" else each.below
+        if limit is None and each.below is not None:
             raise UnavailableError(
                 "--input: <vocab means the size of the first embedding, but the model has no embedding"
             )
         if dtype.is_floating_point:
             value = torch.randn(sizes, generator=generator).to(dtype)
         else:
-            value = torch.randint(int(below or 2), sizes, generator=generator).to(dtype)
+            value = torch.randint(int(limit or 2), sizes, generator=generator).to(dtype)
         if each.name is None:
             arguments.append(value.to(device))
         else:
             keywords[each.name] = value.to(device)
-    made = Inputs(tuple(arguments), keywords, "--input")
-    tokens = next((each for each in _leaves((made.arguments, keywords)) if _is_tokens(each, cell)), None)
-    return Inputs(made.arguments, made.keywords, made.said, tokens)
+    created = Inputs(tuple(arguments), keywords, "--input")
+    tokens = next((each for each in _leaves((created.arguments, keywords)) if _is_tokens(each, cell)), None)
+    return Inputs(created.arguments, created.keywords, created.description, tokens)
 
 
-def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
+def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
     """Yield random token ids, for a model that has an embedding and requires one argument in forward.
 
     A model with an optional argument for targets also gets the next token ids. Raises UnavailableError for other
     models.
     """
-    name, vocabulary = type(model).__name__, _vocabulary(model)
+    name, vocabulary = type(model).__name__, _vocabulary_size(model)
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
@@ -171,16 +171,18 @@ def _told_from(model: nn.Module, cell: ModelCell, device: torch.device) -> Itera
         for each in parameters
         if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
     ]
-    asks = f"add {GET_INPUTS}(batch, ctx) beside the model, --inputs module:function, or --input tokens=int64[B,T]<1000"
+    remedy = (
+        f"add {GET_INPUTS}(batch, ctx) beside the model, --inputs module:function, or --input tokens=int64[B,T]<1000"
+    )
     if vocabulary is None:
-        raise UnavailableError(f"{name} has no embedding, so the inputs of its forward cannot be inferred: {asks}")
+        raise UnavailableError(f"{name} has no embedding, so the inputs of its forward cannot be inferred: {remedy}")
     if len(required) > 1:
         takes = ", ".join(each.name for each in required)
-        raise UnavailableError(f"{name}.forward takes {takes}, and these inputs cannot be inferred: {asks}")
+        raise UnavailableError(f"{name}.forward takes {takes}, and these inputs cannot be inferred: {remedy}")
     own_loss = next((each.name for each in parameters if each.name in _TARGETS and each not in required), None)
-    for tokens, following in random_tokens(vocabulary, cell, device):
-        keywords = {own_loss: following} if own_loss is not None and "loss" in cell.phases else {}
-        yield Inputs((tokens,), keywords, f"token ids below {vocabulary}", tokens, following, vocabulary)
+    for tokens, next_tokens in random_tokens(vocabulary, cell, device):
+        keywords = {own_loss: next_tokens} if own_loss is not None and "loss" in cell.phases else {}
+        yield Inputs((tokens,), keywords, f"token ids below {vocabulary}", tokens, next_tokens, vocabulary)
 
 
 def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> list[tuple[Tensor, Tensor]]:
@@ -189,15 +191,19 @@ def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> lis
     The ids are the same on every device. Ranks get different ids, except with tensor parallelism.
     """
     generator = _generator(cell)
-    texts = [torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator) for _ in range(cell.grad_accum)]
-    return [(text[:, :-1].contiguous().to(device), text[:, 1:].contiguous().to(device)) for text in texts]
+    sequences = [
+        torch.randint(vocabulary, (cell.batch, cell.ctx + 1), generator=generator) for _ in range(cell.grad_accum)
+    ]
+    return [
+        (sequence[:, :-1].contiguous().to(device), sequence[:, 1:].contiguous().to(device)) for sequence in sequences
+    ]
 
 
 def _generator(cell: ModelCell) -> torch.Generator:
-    return torch.Generator().manual_seed(cell.seed + own_batch(cell.strategy))
+    return torch.Generator().manual_seed(cell.seed + data_parallel_index(cell.strategy))
 
 
-def _vocabulary(model: nn.Module) -> int | None:
+def _vocabulary_size(model: nn.Module) -> int | None:
     """Return the number of rows of the first embedding, or None.
 
     An embedding is an `nn.Embedding`, or a module with "embedding" in its class name and a weight matrix.

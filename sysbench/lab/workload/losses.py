@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sysbench.errors import UnavailableError
-from sysbench.lab.workload.imports import Loaded, users
+from sysbench.lab.workload.imports import LoadedCode, user_code
 from sysbench.lab.workload.inputs import Inputs
 
 
@@ -23,82 +23,86 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 class Loss:
     """Computes the loss from the output of the user's model.
 
-    said  how the loss is computed; known after the first call
+    description  how the loss is computed; known after the first call
     """
 
-    def __init__(self, inputs: Inputs, code: Loaded | None = None) -> None:
+    def __init__(self, inputs: Inputs, code: LoadedCode | None = None) -> None:
         """Use the user's function `code` of (output) or (output, inputs); if None, choose a loss by the output.
 
         Raises UnavailableError if the function takes other arguments.
         """
-        self.said = None if code is None else code.file.target
+        self.description = None if code is None else code.file.target
         self._inputs = inputs
-        self._fitting: tuple[str, Callable[[Tensor], Tensor]] | None = None
+        self._chosen: tuple[str, Callable[[Tensor], Tensor]] | None = None
         self._code = code
-        self._arguments = 0 if code is None else _required(code.value)
-        if code is not None and self._arguments not in (1, 2):
-            raise UnavailableError(f"--loss {self.said}: it must take (output) or (output, inputs)")
+        self._argument_count = 0 if code is None else _count_required(code.value)
+        if code is not None and self._argument_count not in (1, 2):
+            raise UnavailableError(f"--loss {self.description}: it must take (output) or (output, inputs)")
 
     def __call__(self, output: Any) -> Tensor:
         """Return the loss as a tensor with one element; raises UnavailableError if there is none with a gradient."""
         if self._code is None:
-            named = dict(_named(output))
-            if self._fitting is None or self._fitting[0] not in named:  # chosen once: choosing takes time in every step
-                name, compute, self.said = fitting(output, named, self._inputs)
-                self._fitting = name, compute
-            name, compute = self._fitting
+            named = dict(_named_tensors(output))
+            if self._chosen is None or self._chosen[0] not in named:  # chosen once: choosing takes time in every step
+                name, compute, self.description = choose_loss(output, named, self._inputs)
+                self._chosen = name, compute
+            name, compute = self._chosen
             value = compute(named[name])
         else:
-            with users(f"--loss {self.said}"):
-                value = self._code.value(*(output, self._inputs.together)[: self._arguments])
+            with user_code(f"--loss {self.description}"):
+                value = self._code.value(*(output, self._inputs.as_returned)[: self._argument_count])
             if not isinstance(value, Tensor) or value.dim():
                 shape = f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise UnavailableError(f"--loss {self.said} returned {shape}; a loss must be a tensor with one element")
+                raise UnavailableError(
+                    f"--loss {self.description} returned {shape}; a loss must be a tensor with one element"
+                )
         if not value.requires_grad:
             raise UnavailableError(
-                f"the loss ({self.said}) depends on no parameter that requires a gradient, so there is no backward: "
-                "is the output detached, or computed under no_grad?"
+                f"the loss ({self.description}) depends on no parameter that requires a gradient, so there is no "
+                "backward: is the output detached, or computed under no_grad?"
             )
         return value
 
 
-def _required(function: Callable[..., Any]) -> int:
+def _count_required(function: Callable[..., Any]) -> int:
     """Return the number of positional arguments that a function requires."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(each.default is each.empty and each.kind in positional for each in parameters)
 
 
-def fitting(output: Any, named: Mapping[str, Tensor], inputs: Inputs) -> tuple[str, Callable[[Tensor], Tensor], str]:
+def choose_loss(
+    output: Any, named: Mapping[str, Tensor], inputs: Inputs
+) -> tuple[str, Callable[[Tensor], Tensor], str]:
     """Choose a loss for `output`; return the name of the tensor it takes, the function, and a description.
 
     The loss is the model's own if the output has one, else the cross-entropy of the logits, else the mean of the
     output. `named` holds the tensors in `output` by name. Raises UnavailableError for an output without floating-point
     numbers.
     """
-    own = next((name for name, each in named.items() if not each.dim()), None)
+    scalar = next((name for name, each in named.items() if not each.dim()), None)
     if "loss" in named:
-        own = "loss" if not named["loss"].dim() else None
-    if own is not None:
-        return own, _as_it_is, "the model's own"
+        scalar = "loss" if not named["loss"].dim() else None
+    if scalar is not None:
+        return scalar, _identity, "the model's own"
     candidates = {"logits": named["logits"]} if "logits" in named else named
     floating = {name: each for name, each in candidates.items() if each.is_floating_point()}
     if not floating:
-        held = ", ".join(str(each.dtype).removeprefix("torch.") for each in candidates.values())
-        what = f"only tensors of {held}" if held else f"{type(output).__name__}, which holds no tensor"
+        dtypes = ", ".join(str(each.dtype).removeprefix("torch.") for each in candidates.values())
+        what = f"only tensors of {dtypes}" if dtypes else f"{type(output).__name__}, which holds no tensor"
         raise UnavailableError(
             f"the model returned {what}: a loss needs floating-point numbers. Add --loss module:function"
         )
-    tokens, following = inputs.tokens, inputs.next_tokens
+    tokens, next_tokens = inputs.tokens, inputs.next_tokens
     for name, each in floating.items():
-        if tokens is None or following is None or each.dim() != 3 or each.shape[:2] != tokens.shape:
+        if tokens is None or next_tokens is None or each.dim() != 3 or each.shape[:2] != tokens.shape:
             continue
         if each.shape[-1] >= inputs.vocabulary > 0:
-            return name, partial(cross_entropy, targets=following), "cross entropy of the logits"
+            return name, partial(cross_entropy, targets=next_tokens), "cross entropy of the logits"
     return next(iter(floating)), _mean, "mean of the output"
 
 
-def _as_it_is(value: Tensor) -> Tensor:
+def _identity(value: Tensor) -> Tensor:
     return value
 
 
@@ -106,16 +110,16 @@ def _mean(value: Tensor) -> Tensor:
     return value.float().mean()
 
 
-def _named(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+def _named_tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors in an output with their names: keys of a dict, fields of a dataclass, or positions."""
     if isinstance(output, Tensor):
         yield name, output
     elif isinstance(output, Mapping):
         for key, each in output.items():
-            yield from _named(each, str(key))
+            yield from _named_tensors(each, str(key))
     elif dataclasses.is_dataclass(output) and not isinstance(output, type):
         for field in dataclasses.fields(output):
-            yield from _named(getattr(output, field.name), field.name)
+            yield from _named_tensors(getattr(output, field.name), field.name)
     elif isinstance(output, tuple | list):
         for position, each in enumerate(output):
-            yield from _named(each, f"{name}{position}")
+            yield from _named_tensors(each, f"{name}{position}")

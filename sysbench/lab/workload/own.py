@@ -22,14 +22,14 @@ from torch.nn.attention import sdpa_kernel
 
 from sysbench.errors import UnavailableError, nearest
 from sysbench.lab.attention import BACKENDS, KINDS
-from sysbench.lab.workload.imports import Loaded, Printed, arguments_for, code_file, import_s, loaded, users
-from sysbench.lab.workload.inputs import inputs_of
+from sysbench.lab.workload.imports import LoadedCode, Printed, arguments_for, code_file, import_s, load_code, user_code
+from sysbench.lab.workload.inputs import create_inputs
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload, adamw
 from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
 from sysbench.spec.own_model import HUGGING_FACE, OwnModel
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
+_DIMENSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "vocab": ("vocab", "vocab_size", "n_vocab", "num_embeddings"),
     "d_model": ("d_model", "hidden_size", "n_embd", "dim", "embed_dim"),
     "layers": ("layers", "num_layers", "n_layers", "n_layer", "num_hidden_layers", "depth"),
@@ -38,13 +38,13 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Constructor argument names for the dimensions of `--size`."""
 
-_CONTEXT = ("ctx", "context_length", "max_seq_len", "block_size", "max_position_embeddings")
+_CONTEXT_ARGUMENTS = ("ctx", "context_length", "max_seq_len", "block_size", "max_position_embeddings")
 """Constructor argument names for the longest context, which is set to the cell's context."""
 
 HOOK = "scaled_dot_product_attention"
 """A function with this name in the model's module can be replaced by another implementation of causal attention."""
 
-_HOOKS: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
+_ORIGINAL_HOOKS: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
 """The original `HOOK` function of each module; None for a module without one."""
 
 
@@ -55,14 +55,16 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
     """
     torch.manual_seed(cell.seed)
     printed = Printed()
-    with printed.taken():
-        code = None if own.target.startswith(HUGGING_FACE) else loaded(own.target, own.directory)
+    with printed.redirected():
+        code = None if own.target.startswith(HUGGING_FACE) else load_code(own.target, own.directory)
         with device:
-            model, config_class = (_config_model(cell, own), None) if code is None else _constructed(cell, own, code)
-        _settle(model, cell, device)
-        inputs = inputs_of(cell, own, model, code, device)
-        losses = loaded(own.loss, own.directory, "--loss") if own.loss is not None else None
-        optimizers = loaded(cell.optimizer, own.directory, "--optimizer") if ":" in cell.optimizer else None
+            model, config_class = (
+                (_config_model(cell, own), None) if code is None else _construct_model(cell, own, code)
+            )
+        _prepare_model(model, cell, device)
+        inputs = create_inputs(cell, own, model, code, device)
+        losses = load_code(own.loss, own.directory, "--loss") if own.loss is not None else None
+        optimizers = load_code(cell.optimizer, own.directory, "--optimizer") if ":" in cell.optimizer else None
     config = code_file(own.target, own.config) if code is None else code.file
     files = (config, *inputs[0].files, *(each.file for each in (losses, optimizers) if each is not None))
     batches = tuple(Batch(each.arguments, each.keywords, Loss(each, losses)) for each in inputs)
@@ -75,42 +77,44 @@ def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Worklo
         if optimizers is None
         else partial(_own_optimizer, optimizers, model),
         tokens=cell.tokens if inputs[0].tokens is not None else None,
-        attending=nullcontext if backend is None else partial(sdpa_kernel, backend),
+        attention_context=nullcontext if backend is None else partial(sdpa_kernel, backend),
         own=OwnWorkload(
             class_name=type(model).__qualname__,
             config_class=config_class,
             files=files,
-            inputs=inputs[0].said,
-            loss=lambda: first.said,
+            inputs=inputs[0].description,
+            loss=lambda: first.description,
             printed=printed,
             import_s=import_s(files),
         ),
     )
 
 
-def _constructed(cell: ModelCell, own: OwnModel, code: Loaded) -> tuple[nn.Module, str | None]:
+def _construct_model(cell: ModelCell, own: OwnModel, code: LoadedCode) -> tuple[nn.Module, str | None]:
     """Build the model with the user's class or function; the second item names the class of its config, if any."""
     if isinstance(code.value, nn.Module):
         raise UnavailableError(f"--model {own.target} is already a model: name its class, or a function that builds it")
-    dimensions = {each: own.dimensions[name] for name, names in _NAMES.items() for each in names}
-    context = dict.fromkeys(_CONTEXT, cell.ctx)
+    dimensions = {argument: own.dimensions[name] for name, names in _DIMENSION_ARGUMENTS.items() for argument in names}
+    context = dict.fromkeys(_CONTEXT_ARGUMENTS, cell.ctx)
     shape = ModelShape(**own.dimensions)
-    offered: dict[str, Any] = {"shape": shape, "device": torch.get_default_device(), "seed": cell.seed, **dimensions}
-    offered["attention"] = BUILT_IN_ATTENTION[0]
-    exchanged = {} if cell.attention == "own" else {"attention": cell.attention}
-    insisted = {**context, **exchanged, **(dimensions if own.sized else {})}
+    fallbacks: dict[str, Any] = {"shape": shape, "device": torch.get_default_device(), "seed": cell.seed, **dimensions}
+    fallbacks["attention"] = BUILT_IN_ATTENTION[0]
+    attention = {} if cell.attention == "own" else {"attention": cell.attention}
+    preferred = {**context, **attention, **(dimensions if own.sized else {})}
     what = f"--model {own.target}"
-    config = _config(code, {*offered, *insisted, *own.arguments})
-    called, name = (
+    config = _find_config(code, {*fallbacks, *preferred, *own.arguments})
+    constructor, name = (
         (code.value, what) if config is None else (config.kind, f"{config.kind.__name__}, the config of {what}")
     )
     remedy = ". Add --model-arg NAME=VALUE, or name a function that builds the model"
-    given = arguments_for(called, own.arguments, offered, insisted, name, remedy)
+    given = arguments_for(constructor, own.arguments, fallbacks, preferred, name, remedy)
     if own.sized and not given.keys() & {*dimensions, "shape"}:
-        raise UnavailableError(f"{what} takes none of the dimensions of --size, such as {', '.join(_NAMES)}")
+        raise UnavailableError(
+            f"{what} takes none of the dimensions of --size, such as {', '.join(_DIMENSION_ARGUMENTS)}"
+        )
     if "attention" not in given:
-        _exchange(cell, code, what)
-    with users(f"building {own.title}"):
+        _replace_attention(cell, code, what)
+    with user_code(f"building {own.title}"):
         model = code.value(**(given if config is None else {config.argument: config.kind(**given)}))
     if not isinstance(model, nn.Module):
         raise UnavailableError(f"{what} returned {type(model).__name__}, which is not a torch.nn.Module")
@@ -124,7 +128,7 @@ class _Config(NamedTuple):
     kind: type[Any]
 
 
-def _config(code: Loaded, known: Collection[str]) -> _Config | None:
+def _find_config(code: LoadedCode, known: Collection[str]) -> _Config | None:
     """Return the config that the user's class or function takes, or None if it takes none.
 
     As in `GPT(config)` of nanoGPT and `Transformer(params: ModelArgs)` of Llama, a config is the only required
@@ -155,10 +159,10 @@ def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
         raise UnavailableError(
             f"--model {own.target} takes its dimensions from its config: change them with --model-arg"
         )
-    return built(own.config, own.arguments, cell.attention)
+    return build_from_config(own.config, own.arguments, cell.attention)
 
 
-def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
+def _prepare_model(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
     """Move the model to the device, and set its training or inference mode."""
     tensors = [*model.parameters(), *model.buffers()]
     if any(each.device.type == "meta" for each in tensors):
@@ -174,14 +178,14 @@ def _settle(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
         )
 
 
-def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
+def _replace_attention(cell: ModelCell, code: LoadedCode, what: str) -> None:
     """Replace the model's attention function (`HOOK`) by the cell's implementation, or restore the original."""
-    own = _HOOKS.setdefault(code.module, getattr(code.module, HOOK, None))
+    original = _ORIGINAL_HOOKS.setdefault(code.module, getattr(code.module, HOOK, None))
     if cell.attention == "own":
-        if own is not None:
-            setattr(code.module, HOOK, own)
+        if original is not None:
+            setattr(code.module, HOOK, original)
         return
-    if not callable(own):
+    if not callable(original):
         raise UnavailableError(
             f"--attention {cell.attention}: {what} takes no argument `attention`, and its module has no function "
             f"{HOOK} to replace"
@@ -195,25 +199,25 @@ def _exchange(cell: ModelCell, code: Loaded, what: str) -> None:
     setattr(code.module, HOOK, scaled_dot_product_attention)
 
 
-def _own_optimizer(factory: Loaded, model: nn.Module) -> torch.optim.Optimizer:
+def _own_optimizer(factory: LoadedCode, model: nn.Module) -> torch.optim.Optimizer:
     """Call the factory with the trainable parameters if its first argument is `param…`, else with the model."""
     try:
         first = next(iter(inspect.signature(factory.value).parameters), "params")
     except (TypeError, ValueError):
         first = "params"
     name, trainable = factory.file.target, [each for each in model.parameters() if each.requires_grad]
-    with users(f"--optimizer {name}"):
-        made = factory.value(trainable if first.startswith("param") else model)
-    if isinstance(made, tuple | list | dict):
+    with user_code(f"--optimizer {name}"):
+        optimizer = factory.value(trainable if first.startswith("param") else model)
+    if isinstance(optimizer, tuple | list | dict):
         raise UnavailableError(
-            f"--optimizer {name} returned a {type(made).__name__} of {len(made)}, but a step has one optimizer. For "
-            "your own loop with several optimizers, use sysbench.measure"
+            f"--optimizer {name} returned a {type(optimizer).__name__} of {len(optimizer)}, but a step has one "
+            "optimizer. For your own loop with several optimizers, use sysbench.measure"
         )
-    if not isinstance(made, torch.optim.Optimizer):
+    if not isinstance(optimizer, torch.optim.Optimizer):
         raise UnavailableError(
-            f"--optimizer {name} returned {type(made).__name__}, which is not a torch.optim.Optimizer"
+            f"--optimizer {name} returned {type(optimizer).__name__}, which is not a torch.optim.Optimizer"
         )
-    return made
+    return optimizer
 
 
 _IMPLEMENTATIONS: Mapping[Attention, str] = {
@@ -230,7 +234,7 @@ _IMPLEMENTATIONS: Mapping[Attention, str] = {
 DTYPE = "dtype"
 
 
-def built(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Module:
+def build_from_config(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Module:
     """Build the model that a config describes, on torch's default device; `fields` override fields of the config.
 
     Parameters are fp32 unless `fields` has a `dtype`; the config's dtype applies to trained weights and is ignored. The
@@ -242,15 +246,15 @@ def built(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Mod
         import transformers
     except ImportError:
         raise UnavailableError("--model hf:… needs the package transformers: pip install 'sysbench[hf]'") from None
-    with users(f"reading {path}"):
+    with user_code(f"reading {path}"):
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     for name, value in fields.items():
         if name == DTYPE:
             continue
         if not hasattr(config, name):
-            meant = nearest(name, config.to_dict())
-            question = f" Did you mean {meant}?" if meant else ""
-            raise UnavailableError(f"--model-arg {name}: the config has no such field.{question}")
+            suggestion = nearest(name, config.to_dict())
+            hint = f" Did you mean {suggestion}?" if suggestion else ""
+            raise UnavailableError(f"--model-arg {name}: the config has no such field.{hint}")
         setattr(config, name, value)
     config.use_cache = fields.get("use_cache", False)
     dtype = getattr(torch, str(fields.get(DTYPE, "float32")), None)
@@ -259,10 +263,10 @@ def built(path: Path, fields: Mapping[str, Any], attention: Attention) -> nn.Mod
     options: dict[str, Any] = {DTYPE: dtype}
     if attention != "own":
         options["attn_implementation"] = _IMPLEMENTATIONS[attention]
-    named = (config.architectures or [None])[0]
-    with users(f"building {named or config.model_type}"):
-        if named is not None and hasattr(transformers, named):
-            model: nn.Module = getattr(transformers, named)._from_config(config, **options)
+    architecture = (config.architectures or [None])[0]
+    with user_code(f"building {architecture or config.model_type}"):
+        if architecture is not None and hasattr(transformers, architecture):
+            model: nn.Module = getattr(transformers, architecture)._from_config(config, **options)
         else:
             model = transformers.AutoModelForCausalLM.from_config(config, **options)
     return model

@@ -71,12 +71,12 @@ class Batch:
 class Workload:
     """The workload of a step.
 
-    batches           micro-batches of one step
-    optimizer         creates the optimizer for the model's parameters
-    tokens            number of tokens in one micro-batch; None if the inputs are not tokens
-    attention_kernel  the operator that computes attention; None if the model decides
-    attending         creates the context in which the model is called
-    own               facts about the user's model; None for the built-in Transformer
+    batches            micro-batches of one step
+    optimizer          creates the optimizer for the model's parameters
+    tokens             number of tokens in one micro-batch; None if the inputs are not tokens
+    attention_kernel   the operator that computes attention; None if the model decides
+    attention_context  creates the context in which the model is called
+    own                facts about the user's model; None for the built-in Transformer
     """
 
     model: nn.Module
@@ -84,14 +84,14 @@ class Workload:
     optimizer: Callable[[], torch.optim.Optimizer]
     tokens: int | None
     attention_kernel: str | None = None
-    attending: Callable[[], AbstractContextManager[Any]] = nullcontext
+    attention_context: Callable[[], AbstractContextManager[Any]] = nullcontext
     own: OwnWorkload | None = None
 
 
-def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
+def built_in_workload(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
     """Build the workload of the built-in Transformer; raises UnavailableError for unsupported attention."""
     model = build(shape, cell.ctx, cell.attention, device, cell.seed)
-    drawn = random_tokens(shape.vocab, cell, device)
+    sequences = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
     q, k, v = torch.zeros(
         (3, cell.batch, shape.heads, cell.ctx, shape.d_head), dtype=compute_dtype(cell.computed_in), device=device
@@ -101,7 +101,7 @@ def built_in(cell: ModelCell, shape: ModelShape, device: torch.device) -> Worklo
         kernel = kernel_of(model.attend, *inputs)
     return Workload(
         model=model,
-        batches=tuple(Batch((tokens,), {}, partial(cross_entropy, targets=targets)) for tokens, targets in drawn),
+        batches=tuple(Batch((tokens,), {}, partial(cross_entropy, targets=targets)) for tokens, targets in sequences),
         optimizer=lambda: adamw(model, cell.optimizer),
         attention_kernel=kernel,
         tokens=cell.tokens,

@@ -21,12 +21,12 @@ from typing import Final
 
 from sysbench.trace.summary import KernelClass
 
-LONGEST: Final = 72
+MAX_LENGTH: Final = 72
 """Maximum length of a shortened name in characters; longer names lose their middle."""
 
-_READ: Final = 4000
+_MAX_READ: Final = 4000
 """Number of characters of a name that are examined."""
-_DEEPEST: Final = 8
+_MAX_DEPTH: Final = 8
 """Depth of nested templates that is examined."""
 _SHOWN_ARGUMENTS: Final = 3
 
@@ -62,7 +62,7 @@ _WRAPPERS: Final = frozenset(
     }
 )
 """Templates that are replaced by their argument, which is more informative."""
-_PLUMBING: Final = frozenset(
+_UNINFORMATIVE: Final = frozenset(
     {
         "array",
         "Array",
@@ -80,18 +80,18 @@ _PLUMBING: Final = frozenset(
 )
 
 
-def shortened(name: str) -> str:
-    """Return the short form of a kernel's name, at most LONGEST characters long."""
-    text = name[:_READ].removeprefix(_ENGINE)
+def short_name(name: str) -> str:
+    """Return the short form of a kernel's name, at most MAX_LENGTH characters long."""
+    text = name[:_MAX_READ].removeprefix(_ENGINE)
     if _CODE.search(text):
-        quiet = text
-        for pattern, instead in _NOISE:
-            quiet = pattern.sub(instead, quiet)
-        text = _function(quiet.removeprefix("void ").strip(), 0) or text
-    return elided(" ".join(text.split()) or "(no name)", LONGEST)
+        cleaned = text
+        for pattern, replacement in _NOISE:
+            cleaned = pattern.sub(replacement, cleaned)
+        text = _function(cleaned.removeprefix("void ").strip(), 0) or text
+    return elide_middle(" ".join(text.split()) or "(no name)", MAX_LENGTH)
 
 
-def elided(text: str, longest: int) -> str:
+def elide_middle(text: str, longest: int) -> str:
     """Replace the middle of a text longer than `longest` by an ellipsis. Names of kernels differ at both ends."""
     if len(text) <= longest:
         return text
@@ -103,14 +103,14 @@ def _function(text: str, depth: int) -> str:
     """Return `name<functor or types>`, without namespaces and parameters."""
     head, inside = _split(text)
     base = head.rstrip(":& *").rpartition("::")[2].strip() or head.strip()
-    if depth >= _DEEPEST or not inside:
+    if depth >= _MAX_DEPTH or not inside:
         return base
     # Functors are the informative arguments. If there are none, types are.
     arguments = [argument for argument in _arguments(inside) if argument and not _LITERAL.fullmatch(argument)]
     functors = [argument for argument in arguments if not _TYPE.fullmatch(argument)]
-    told = [_function(argument, depth + 1) for argument in functors or arguments]
-    named = [each for each in told if each and re.split(r"[<( ]", each)[0] not in _PLUMBING]
-    shown = list(dict.fromkeys(named))[:_SHOWN_ARGUMENTS]
+    shortened = [_function(argument, depth + 1) for argument in functors or arguments]
+    informative = [each for each in shortened if each and re.split(r"[<( ]", each)[0] not in _UNINFORMATIVE]
+    shown = list(dict.fromkeys(informative))[:_SHOWN_ARGUMENTS]
     if base in _WRAPPERS and shown:
         return shown[0]
     return f"{base}<{', '.join(shown)}>" if shown else base
@@ -143,7 +143,7 @@ def _arguments(inside: str) -> list[str]:
 
 # --- words
 
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CAMEL_CASE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 _MANGLED: Final = re.compile(r"L[a-z]n?\d+E|DF\d+[_b]|S[0-9A-Z]*_|T\d*_|(?P<length>\d+)")
 """Matches literals, types, back references (their digits are no lengths) or lengths in a mangled name (Itanium ABI)."""
@@ -152,7 +152,7 @@ _MANGLED: Final = re.compile(r"L[a-z]n?\d+E|DF\d+[_b]|S[0-9A-Z]*_|T\d*_|(?P<leng
 def words(name: str) -> str:
     """Return the words of a name in lower case, with underscores around and between them: `_cat_array_copy_`."""
     text = " ".join(_identifiers(name)) if name.startswith("_Z") else name
-    return f"_{_SEPARATORS.sub('_', _HUMP.sub('_', text).lower()).strip('_')}_"
+    return f"_{_SEPARATORS.sub('_', _CAMEL_CASE.sub('_', text).lower()).strip('_')}_"
 
 
 def _identifiers(mangled: str) -> Iterator[str]:
@@ -205,7 +205,7 @@ _CONTENT: Final[tuple[tuple[KernelClass, re.Pattern[str]], ...]] = (
 _INDUCTOR: Final = re.compile(
     r"_(?:triton|cpp)(?:_(poi|for|red|per|spl|mix|tem))?_fused(?=_)|_triton_(mm|bmm|tem)(?=_)"
 )
-_MADE_AS: Final[dict[str | None, KernelClass]] = {
+_INDUCTOR_CLASSES: Final[dict[str | None, KernelClass]] = {
     None: "elementwise",
     "poi": "elementwise",
     "for": "elementwise",
@@ -471,9 +471,9 @@ instruction (`s1688`) means TF32 if the name contains no 16-bit format. cuDNN's 
 
 
 @lru_cache(maxsize=65_536)
-def classified(name: str) -> KernelClass | None:
+def classify(name: str) -> KernelClass | None:
     """Return the class of a kernel or operator, judging by its name; None if no phrase matches."""
-    text = name[:_READ]
+    text = name[:_MAX_READ]
     if text.startswith(("aten::", "prims::")):
         bare = text.rpartition("::")[2].split(".")[0]
         known = _BY_OPERATOR.get(bare) or _BY_OPERATOR.get(bare.rstrip("_"))
@@ -488,10 +488,10 @@ def classified(name: str) -> KernelClass | None:
     template = made[1] or made[2]
     if template in ("tem", "mm", "bmm"):
         return "attention" if _ATTENTION.search(found) else "matmul"
-    return next((kind for kind, phrases in _CONTENT if phrases.search(found)), _MADE_AS[template])
+    return next((kind for kind, phrases in _CONTENT if phrases.search(found)), _INDUCTOR_CLASSES[template])
 
 
 @lru_cache(maxsize=65_536)
 def precision(name: str) -> str | None:
     """Return the input format of a matrix product, judging by its name; None if the name does not contain a format."""
-    return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_READ])), None)
+    return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_MAX_READ])), None)

@@ -13,14 +13,24 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.trace.columns import Stretches, added_up, depths, distinct, firsts, grouped, self_time_ns, summed, union
-from sysbench.trace.kernels.time import WORK_PHASES, Calls, KernelTime, Kinds, StepWork, phases_present
+from sysbench.trace.columns import (
+    Intervals,
+    depths,
+    distinct,
+    first_positions,
+    self_time_ns,
+    sum_by_group,
+    sum_by_key,
+    union,
+    unique_with_inverse,
+)
+from sysbench.trace.kernels.time import WORK_PHASES, CallDetails, Calls, KernelTime, StepWork, phases_present
 from sysbench.trace.recording import NONE, Integers
 from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorStatistics, ancestry, folded
 
-MOST_RANGES: Final = 80
+MAX_RANGES: Final = 80
 """Number of folded modules with their own kernel table: those that take the most time."""
-MOST_KERNELS: Final = 100
+MAX_KERNELS: Final = 100
 """Number of kernels with statistics per range: those that take the most time. `ProfileSummary.spent` has all."""
 
 
@@ -34,38 +44,38 @@ class KernelRange:
     phase: int | None
     """Position in WORK_PHASES; None for all phases."""
 
-    def holds(self, module: NDArray[np.integer[Any]], phase: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    def contains(self, module: NDArray[np.integer[Any]], phase: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Return whether each row with this module and phase belongs to the range."""
         chosen = self.modules[module]
         return chosen if self.phase is None else np.asarray(chosen & (phase == self.phase))
 
-    def longest(self, time: KernelTime) -> Integers:
+    def longest_kernels(self, time: KernelTime) -> Integers:
         """Return the positions in `KernelTime.kernels` of the kernels that take the most time in the range."""
-        here = self.holds(time.module, time.phase)
-        total = summed(time.total_ns[here], time.kernel[here], len(time.kernels))
+        here = self.contains(time.module, time.phase)
+        total = sum_by_group(time.total_ns[here], time.kernel[here], len(time.kernels))
         there = np.flatnonzero(np.bincount(time.kernel[here], minlength=len(time.kernels)))
-        return there[np.argsort(-total[there], kind="stable")][:MOST_KERNELS]
+        return there[np.argsort(-total[there], kind="stable")][:MAX_KERNELS]
 
 
-def kernel_ranges(time: KernelTime, asked: Sequence[str]) -> Iterator[KernelRange]:
+def kernel_ranges(time: KernelTime, requested: Sequence[str]) -> Iterator[KernelRange]:
     """Yield the step, its phases, the modules that take the most time, and the requested modules."""
     everywhere = np.ones(len(time.modules), bool)
     present = phases_present(time)
     yield KernelRange(STEP, everywhere, None)
     for phase in present:
         yield KernelRange(WORK_PHASES[phase], everywhere, phase)
-    done = set()
-    for name in [*_folded_by_time(time), *asked]:
-        before, slash, path = name.rpartition("/")
-        wanted = [WORK_PHASES.index(before)] if slash and before in WORK_PHASES else present
+    seen = set()
+    for name in [*_folded_by_time(time), *requested]:
+        prefix, slash, path = name.rpartition("/")
+        phases = [WORK_PHASES.index(prefix)] if slash and prefix in WORK_PHASES else present
         candidates = (folded(module) if "*" in path else module for module in time.modules)
         modules = np.array([module == path or module.startswith(f"{path}.") for module in candidates], bool)
-        if path in done or not modules.any():
+        if path in seen or not modules.any():
             continue
-        done.add(path)
+        seen.add(path)
         if not slash:
             yield KernelRange(path, modules, None)
-        for phase in wanted:
+        for phase in phases:
             yield KernelRange(f"{WORK_PHASES[phase]}/{path}", modules, phase)
 
 
@@ -77,10 +87,10 @@ def _folded_by_time(time: KernelTime) -> list[str]:
             total[above] = total.get(above, 0) + total_ns
     # `layers` covers the same modules as `layers.*`.
     counted = [path for path in total if f"{path}.*" not in total]
-    return sorted(counted, key=lambda path: -total[path])[:MOST_RANGES]
+    return sorted(counted, key=lambda path: -total[path])[:MAX_RANGES]
 
 
-_CALLS: Final = 400_000
+_BATCH_CALLS: Final = 400_000
 """Number of calls that are sorted at a time; more if a single kernel has more."""
 
 
@@ -93,28 +103,28 @@ def kernel_statistics(
     """
     wanted = np.zeros((len(ranges), len(time.kernels)), bool)
     for number, each in enumerate(ranges):
-        wanted[number, each.longest(time)] = True
+        wanted[number, each.longest_kernels(time)] = True
     found: list[list[KernelStatistics]] = [[] for _ in ranges]
     position = np.full(names, NONE, np.int32)
     position[time.kernels] = np.arange(len(time.kernels))
     chosen = np.flatnonzero(wanted.any(axis=0))
     # Kernels are processed in groups, which bounds the number of calls in memory.
-    batch = np.cumsum(summed(time.calls, time.kernel, len(time.kernels))[chosen]) // _CALLS
+    batch = np.cumsum(sum_by_group(time.calls, time.kernel, len(time.kernels))[chosen]) // _BATCH_CALLS
     for part in distinct(batch).tolist():
         kernels = chosen[batch == part]
         named = np.zeros(names, bool)
         named[time.kernels[kernels]] = True
-        ordered = _Ordered(calls.of_kernels(named), position, time, shapes)
+        ordered = _SortedCalls(calls.of_kernels(named), position, time, shapes)
         for number, each in enumerate(ranges):
             if wanted[number, kernels].any():
-                found[number] += ordered.within(each, wanted[number])
+                found[number] += ordered.statistics_of(each, wanted[number])
     return [row for rows in found for row in sorted(rows, key=lambda row: -row.total_ns)]
 
 
-class _Ordered:
+class _SortedCalls:
     """Calls of kernels, sorted by kernel and then by duration."""
 
-    def __init__(self, calls: Kinds, position: NDArray[np.int32], time: KernelTime, shapes: Integers) -> None:
+    def __init__(self, calls: CallDetails, position: NDArray[np.int32], time: KernelTime, shapes: Integers) -> None:
         kernel = position[calls.name]
         order = np.lexsort((calls.duration_ns, kernel))
         self._kernel = kernel[order]
@@ -124,11 +134,11 @@ class _Ordered:
         self._phase = calls.phase[order]
         self._shapes = shapes
 
-    def within(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
-        picked = np.flatnonzero(range_.holds(self._module, self._phase) & wanted[self._kernel])
-        if not len(picked):
+    def statistics_of(self, range_: KernelRange, wanted: NDArray[np.bool_]) -> Iterator[KernelStatistics]:
+        selected = np.flatnonzero(range_.contains(self._module, self._phase) & wanted[self._kernel])
+        if not len(selected):
             return
-        kernels, durations = self._kernel[picked], self._duration_ns[picked]
+        kernels, durations = self._kernel[selected], self._duration_ns[selected]
         first = np.flatnonzero(np.diff(kernels, prepend=kernels[0] - 1))
         calls = np.diff(first, append=len(kernels))
         totals = np.add.reduceat(durations, first)
@@ -137,7 +147,7 @@ class _Ordered:
         deviations = np.sqrt(squares / np.maximum(calls - 1, 1))
         last = first + calls - 1
         medians = (durations[first + (calls - 1) // 2] + durations[first + calls // 2]) / 2
-        shapes, kinds = self._shapes_of(picked, first)
+        shapes, kinds = self._shapes_of(selected, first)
         for number in range(len(first)):
             shape = shapes[number] if kinds[number] == 1 else None
             yield KernelStatistics(
@@ -155,10 +165,10 @@ class _Ordered:
                 launch_shapes=int(kinds[number]),
             )
 
-    def _shapes_of(self, picked: Integers, first: Integers) -> tuple[Integers, Integers]:
+    def _shapes_of(self, selected: Integers, first: Integers) -> tuple[Integers, Integers]:
         """Return one launch shape of each kernel, and each kernel's number of distinct recorded launch shapes."""
-        shape = self._launch_shape[picked]
-        group = np.zeros(len(picked), np.int64)
+        shape = self._launch_shape[selected]
+        group = np.zeros(len(selected), np.int64)
         group[first[1:]] = 1
         width = len(self._shapes) + 1
         group, number = np.divmod(distinct(np.cumsum(group) * width + shape - NONE), width)
@@ -171,7 +181,7 @@ class _Ordered:
 
 # --- operators
 
-MOST_OPERATORS = 400
+MAX_OPERATORS = 400
 """Maximum number of rows by operator name, and maximum number of rows by name and input shapes."""
 
 
@@ -186,36 +196,38 @@ class OperatorSums:
 
     def add(self, part: StepWork) -> None:
         """Add a slice."""
-        operators, found = part.slice.operators, part.found
+        operators, found = part.slice.operators, part.attribution
         parents = found.operators.parents
         self_device = np.zeros(len(operators.name), np.int64)
         if found.source == "device":
-            caused = part.is_counted & (found.operator != NONE)
-            self_device = summed(found.work.duration_ns[caused], found.operator[caused], len(operators.name))
-        outermost = ~_within_same(operators.name, parents)
+            attributed = part.is_counted & (found.operator != NONE)
+            self_device = sum_by_group(
+                found.work.duration_ns[attributed], found.operator[attributed], len(operators.name)
+            )
+        outermost = ~_is_nested_in_same_name(operators.name, parents)
         columns = (
             np.ones(len(operators.name), np.int64),
             self_time_ns(found.operators, operators.duration_ns),
             np.where(outermost, operators.duration_ns, 0),
             self_device,
-            np.where(outermost, _with_those_within(self_device, parents, depths(parents)), 0),
+            np.where(outermost, _sum_with_nested(self_device, parents, depths(parents)), 0),
         )
-        chosen = np.flatnonzero(part.operators_counted)
-        shaped = np.flatnonzero(part.operators_counted & (operators.shapes != NONE))
-        nothing = operators.name[chosen] * self._width
-        self._by_name.append(added_up(nothing, *(column[chosen] for column in columns)))
+        chosen = np.flatnonzero(part.counted_operators)
+        shaped = np.flatnonzero(part.counted_operators & (operators.shapes != NONE))
+        name_keys = operators.name[chosen] * self._width
+        self._by_name.append(sum_by_key(name_keys, *(column[chosen] for column in columns)))
         keys = operators.name[shaped] * self._width + operators.shapes[shaped] - NONE
-        self._by_shapes.append(added_up(keys, *(column[shaped] for column in columns)))
+        self._by_shapes.append(sum_by_key(keys, *(column[shaped] for column in columns)))
 
     def statistics(self) -> list[OperatorStatistics]:
         """Return one row per operator name, then one row per name and input shapes."""
         return [*self._rows(self._by_name), *self._rows(self._by_shapes)]
 
     def _rows(self, parts: list[list[Integers]]) -> list[OperatorStatistics]:
-        """Return one row per key, sorted by self time on the device, then on the host; at most MOST_OPERATORS."""
+        """Return one row per key, sorted by self time on the device, then on the host; at most MAX_OPERATORS."""
         keys, *columns = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
-        groups, calls, self_host, total_host, self_device, total_device = added_up(keys, *columns)
-        order = np.lexsort((-self_host, -self_device))[:MOST_OPERATORS].tolist()
+        groups, calls, self_host, total_host, self_device, total_device = sum_by_key(keys, *columns)
+        order = np.lexsort((-self_host, -self_device))[:MAX_OPERATORS].tolist()
         return [
             OperatorStatistics(
                 name=self._names[groups[row] // self._width],
@@ -230,19 +242,19 @@ class OperatorSums:
         ]
 
 
-def _with_those_within(values: Integers, parents: Integers, depth: Integers) -> Integers:
+def _sum_with_nested(values: Integers, parents: Integers, depth: Integers) -> Integers:
     """Return, for each operator, the sum of its own value and the values of all operators nested in it."""
     total = values.copy()
     order = np.argsort(-depth, kind="stable")
     levels = np.flatnonzero(np.diff(depth[order], prepend=-1, append=-1))
     for first, beyond in zip(levels[:-1].tolist(), levels[1:].tolist(), strict=True):
-        here = order[first:beyond]
-        here = here[parents[here] != NONE]
-        np.add.at(total, parents[here], total[here])
+        rows = order[first:beyond]
+        rows = rows[parents[rows] != NONE]
+        np.add.at(total, parents[rows], total[rows])
     return total
 
 
-def _within_same(name: Integers, parents: Integers) -> NDArray[np.bool_]:
+def _is_nested_in_same_name(name: Integers, parents: Integers) -> NDArray[np.bool_]:
     """Return whether each operator is nested in another operator of the same name."""
     same = np.zeros(len(name), bool)
     outer, inside = parents.copy(), np.flatnonzero(parents != NONE)
@@ -264,20 +276,20 @@ class LaunchSums:
         """Add the work that a slice launches within steps."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
-        (_, device), (streams, stream) = grouped(work.device), grouped(work.stream)
-        pairs, which = grouped(device * len(streams) + stream)
-        first = firsts(which, len(pairs))
+        (_, device), (streams, stream) = unique_with_inverse(work.device), unique_with_inverse(work.stream)
+        pairs, which = unique_with_inverse(device * len(streams) + stream)
+        first = first_positions(which, len(pairs))
         self.streams |= set(zip(work.device[first].tolist(), work.stream[first].tolist(), strict=True))
         queued = work.launch != NONE
-        launches, which = grouped(work.launch[queued])
+        launches, which = unique_with_inverse(work.launch[queued])
         self.launches += len(launches)
-        self.launch_ns += int(work.launch_ns[queued][firsts(which, len(launches))].sum())
+        self.launch_ns += int(work.launch_ns[queued][first_positions(which, len(launches))].sum())
 
 
 class Timeline:
     """Busy time, and idle time spent waiting for the host. Work is added in order of time."""
 
-    def __init__(self, windows: Stretches) -> None:
+    def __init__(self, windows: Intervals) -> None:
         self._windows = windows
         self.total_ns = 0
         """Time in which at least one piece of work runs."""
@@ -302,9 +314,9 @@ class Timeline:
     def close(self) -> None:
         """Add the last busy interval to the totals. No more work may follow."""
         start, end, launched = self._open
-        self._close(Stretches(start, end), launched, len(start))
+        self._close(Intervals(start, end), launched, len(start))
 
-    def _close(self, running: Stretches, launched: Integers, count: int) -> None:
+    def _close(self, running: Intervals, launched: Integers, count: int) -> None:
         """Add the first `count` busy intervals to the totals. Later work may still extend the others."""
         count = max(count, 0)
         starts, ends = running.start_ns[:count], running.end_ns[:count]
@@ -312,19 +324,19 @@ class Timeline:
         self.total_ns += int((ends - starts).sum())
         if not count or not len(self._windows.start_ns):
             return
-        self.busy_ns += Stretches(starts, ends).within_ns(self._windows)
+        self.busy_ns += Intervals(starts, ends).overlap_ns(self._windows)
         gap_begins = np.concatenate([self._idle_since, ends[:-1]])
         gap_ends = np.where(launched[:count] == NONE, gap_begins, np.minimum(starts, launched[:count]))
         waited = gap_ends > gap_begins
-        self.waiting_ns += Stretches(gap_begins[waited], gap_ends[waited]).within_ns(self._windows)
+        self.waiting_ns += Intervals(gap_begins[waited], gap_ends[waited]).overlap_ns(self._windows)
         self._idle_since = ends[-1:]
 
 
-def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline]]:
+def busy_timelines(calls: Calls, windows: Intervals) -> tuple[Timeline, dict[int, Timeline]]:
     """Return a timeline of all devices together, and a timeline of each device."""
     everywhere = Timeline(windows)
     devices: dict[int, Timeline] = {}
-    for rows in calls.in_order_of_time():
+    for rows in calls.batches_by_time():
         everywhere.add(rows.start_ns, rows.start_ns + rows.duration_ns, rows.launched_ns)
         for device in distinct(rows.device).tolist():
             here = rows.device == device
@@ -335,9 +347,9 @@ def busy(calls: Calls, windows: Stretches) -> tuple[Timeline, dict[int, Timeline
     return everywhere, devices
 
 
-def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Stretches) -> DeviceUse:
+def device_use(calls: Calls, devices: Mapping[int, Timeline], launched: LaunchSums, windows: Intervals) -> DeviceUse:
     """Return device utilisation within `windows`, the windows of the steps, summed over devices."""
-    queues_ns = calls.queues_ns()
+    queues_ns = calls.queue_times_ns()
     return DeviceUse(
         window_ns=windows.total_ns * len(devices),
         busy_ns=sum(device.busy_ns for device in devices.values()),

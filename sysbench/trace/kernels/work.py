@@ -22,7 +22,7 @@ from sysbench.spec import hardware as known_hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
 from sysbench.spec.ranks import layout
-from sysbench.trace.columns import distinct, firsts, grouped
+from sysbench.trace.columns import distinct, first_positions, unique_with_inverse
 from sysbench.trace.kernels.time import WORK_PHASES, Kernels, KernelTime, StepWork
 from sysbench.trace.recording import NONE
 from sysbench.trace.summary import PARTS, Check, KernelClass, KernelName, ProfileSource, Rate, part_of
@@ -39,7 +39,7 @@ ADAMW_BYTES: Final = 28
 ADAMW_FLOPS: Final = 14
 """FLOPs per parameter: decay 1, first moment 3, second moment 4, root, quotient and sum 3, update 3."""
 
-WRITTEN_OUT: Final[tuple[Attention, ...]] = ("naive",)
+MATERIALISED: Final[tuple[Attention, ...]] = ("naive",)
 """Attention implementations that materialise their intermediates as tensors."""
 
 BACKWARD_PRODUCTS: Final = 2
@@ -76,18 +76,20 @@ Amounts = dict[tuple[str, str], Amount]
 
 def attention_parts(cell: ModelCell) -> Amounts:
     """Return the FLOPs and bytes of the parts of materialised attention; empty if attention is fused."""
-    shape, item = cell.shape, ITEM_BYTES[cell.computed_in]
-    if shape is None or cell.attention not in WRITTEN_OUT:
+    shape, item_bytes = cell.shape, ITEM_BYTES[cell.computed_in]
+    if shape is None or cell.attention not in MATERIALISED:
         return {}
-    product, numbers = _attention_product(cell, shape), _scores(cell, shape)
-    through = 2 * numbers * item
+    product, score_count = _attention_product(cell, shape), _score_count(cell, shape)
+    read_write_bytes = 2 * score_count * item_bytes
     found: Amounts = {
         ("scores", "forward"): product,
         ("scores", "backward"): product.times(2),
-        ("mask", "forward"): Amount(numbers, through),
-        ("mask", "backward"): Amount(numbers, through),
-        ("softmax", "forward"): Amount(SOFTMAX_FLOPS * numbers, through),
-        ("softmax", "backward"): Amount(SOFTMAX_BACKWARD_FLOPS * numbers, through + numbers * item),
+        ("mask", "forward"): Amount(score_count, read_write_bytes),
+        ("mask", "backward"): Amount(score_count, read_write_bytes),
+        ("softmax", "forward"): Amount(SOFTMAX_FLOPS * score_count, read_write_bytes),
+        ("softmax", "backward"): Amount(
+            SOFTMAX_BACKWARD_FLOPS * score_count, read_write_bytes + score_count * item_bytes
+        ),
         ("output", "forward"): product,
         ("output", "backward"): product.times(2),
     }
@@ -99,27 +101,28 @@ def _per_step(amounts: Amounts, cell: ModelCell) -> Amounts:
     return {(part, phase): amount.times(cell.occurrences(phase)) for (part, phase), amount in amounts.items()}
 
 
-def classes(cell: ModelCell, fused: bool) -> Amounts:
+def class_amounts(cell: ModelCell, fused: bool) -> Amounts:
     """Return the FLOPs and bytes of those kernel classes for which formulas exist.
 
     `fused` means that one kernel computes attention. With several ranks, the result is for one rank.
     """
-    shape, tokens, item = cell.shape, cell.tokens, ITEM_BYTES[cell.computed_in]
+    shape, tokens, item_bytes = cell.shape, cell.tokens, ITEM_BYTES[cell.computed_in]
     if shape is None:
         return {}
-    wide, split = shape.d_model, _split(cell)
-    layer = [(wide, wide // split)] * 3 + [(wide // split, wide)]  # q, k, v split by columns, the output by rows
-    layer += [(wide, shape.d_ff // split)] * 2 + [(shape.d_ff // split, wide)]  # w1, w3, w2 split the same way
+    d_model, split = shape.d_model, _tensor_parallel_ranks(cell)
+    # q, k, v are split by columns, the output by rows; w1, w3, w2 are split the same way.
+    layer = [(d_model, d_model // split)] * 3 + [(d_model // split, d_model)]
+    layer += [(d_model, shape.d_ff // split)] * 2 + [(shape.d_ff // split, d_model)]
     linears = [*layer * shape.layers, (shape.d_model, shape.vocab)]  # projections and the output head
-    moved = sum(tokens * d_in + d_in * d_out + tokens * d_out for d_in, d_out in linears)
-    products = Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), moved * item)
+    elements = sum(tokens * d_in + d_in * d_out + tokens * d_out for d_in, d_out in linears)
+    products = Amount(sum(2 * tokens * d_in * d_out for d_in, d_out in linears), elements * item_bytes)
     if not fused:
         product = _attention_product(cell, shape)
         amounts = (products, product, product)
         products = Amount(sum(each.flops or 0 for each in amounts), sum(each.bytes or 0 for each in amounts))
-    split_away = shape.layers * (4 * wide**2 + 3 * wide * shape.d_ff) * (split - 1) // split
+    other_ranks_parameters = shape.layers * (4 * d_model**2 + 3 * d_model * shape.d_ff) * (split - 1) // split
     shards = layout(cell.strategy, cell.ranks)[1] if split == 1 else 1
-    parameters = (formulas.parameters(shape) - split_away) // shards
+    parameters = (formulas.parameters(shape) - other_ranks_parameters) // shards
     found: Amounts = {
         ("matmul", "forward"): products,
         ("matmul", "backward"): products.times(2),
@@ -127,38 +130,38 @@ def classes(cell: ModelCell, fused: bool) -> Amounts:
     }
     if fused:
         flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // split
-        stream = shape.layers * tokens * wide // split * item
-        found["attention", "forward"] = Amount(flops, 4 * stream)
-        found["attention", "backward"] = Amount(2 * flops, 8 * stream)
+        tensor_bytes = shape.layers * tokens * d_model // split * item_bytes
+        found["attention", "forward"] = Amount(flops, 4 * tensor_bytes)
+        found["attention", "backward"] = Amount(2 * flops, 8 * tensor_bytes)
     return _per_step(found, cell)
 
 
 def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
     """Return the FLOPs and bytes of q·kᵀ in all layers; weights·v takes as many."""
-    item = ITEM_BYTES[cell.computed_in]
-    split = _split(cell)
+    item_bytes = ITEM_BYTES[cell.computed_in]
+    split = _tensor_parallel_ranks(cell)
     flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2 // split
-    operands = 2 * shape.layers * cell.tokens * shape.d_model // split
-    return Amount(flops, item * (operands + _scores(cell, shape)))
+    operand_elements = 2 * shape.layers * cell.tokens * shape.d_model // split
+    return Amount(flops, item_bytes * (operand_elements + _score_count(cell, shape)))
 
 
-def _scores(cell: ModelCell, shape: ModelShape) -> int:
+def _score_count(cell: ModelCell, shape: ModelShape) -> int:
     """Return the number of attention scores in all layers."""
-    return shape.layers * cell.batch * (shape.heads // _split(cell)) * cell.ctx**2
+    return shape.layers * cell.batch * (shape.heads // _tensor_parallel_ranks(cell)) * cell.ctx**2
 
 
-def _split(cell: ModelCell) -> int:
+def _tensor_parallel_ranks(cell: ModelCell) -> int:
     """Return the number of ranks that share each layer's heads and feed-forward network under tensor parallelism."""
     return cell.ranks if cell.strategy == "tp" else 1
 
 
-def products_expected(cell: ModelCell) -> dict[str, int]:
+def expected_products(cell: ModelCell) -> dict[str, int]:
     """Return the expected number of matrix products per step and phase: 9 per layer, plus the output head.
 
     Empty if compiled or fused, and for tensor-parallel ranks: a DTensor operator calls the same operator on its local
     shard, so a CPU trace contains each product twice.
     """
-    if cell.shape is None or cell.attention not in WRITTEN_OUT or cell.execution != "eager" or cell.strategy == "tp":
+    if cell.shape is None or cell.attention not in MATERIALISED or cell.execution != "eager" or cell.strategy == "tp":
         return {}
     forward = 9 * cell.shape.layers + 1
     expected = {"forward": forward, "backward": BACKWARD_PRODUCTS * forward}
@@ -186,7 +189,7 @@ def rates(
     if not {part for part, _ in by_part} >= {"scores", "softmax", "output"}:
         by_part = {}
     if cell is not None and cell.shape is not None:
-        products = classes(cell, fused=any(kind == "attention" for kind, _ in by_class))
+        products = class_amounts(cell, fused=any(kind == "attention" for kind, _ in by_class))
     yield from _rates("attention", by_part, PARTS, attention_parts(cell) if cell else {}, cell, hardware)
     yield from _rates("class", by_class, get_args(KernelClass), products, cell, hardware)
 
@@ -237,12 +240,14 @@ class ProductShapes:
             self._complete = False
         if not self._complete or not len(rows):
             return
-        caused, which = grouped(launched)
-        phase, width = part.phase[rows[firsts(which, len(caused))]], len(self._names)
-        different, which = grouped((phase * width + operators.name[caused]) * width + operators.shapes[caused])
-        for key, times in zip(different.tolist(), np.bincount(which).tolist(), strict=True):
-            (where, name), shapes = divmod(key // width, width), key % width
-            self._seen[where, name, shapes] += times
+        caused, which = unique_with_inverse(launched)
+        phase, width = part.phase[rows[first_positions(which, len(caused))]], len(self._names)
+        different, which = unique_with_inverse(
+            (phase * width + operators.name[caused]) * width + operators.shapes[caused]
+        )
+        for key, count in zip(different.tolist(), np.bincount(which).tolist(), strict=True):
+            (phase_, name), shapes = divmod(key // width, width), key % width
+            self._seen[phase_, name, shapes] += count
 
     def amounts(self, steps: int) -> Amounts:
         """Return the FLOPs of matrix products per step and phase; empty if the shapes of any product are missing.
@@ -254,11 +259,11 @@ class ProductShapes:
             return found
         for phase in sorted({phase for phase, _, _ in self._seen}):
             flops = [
-                (product_flops(self._names[name], self._names[shapes]), times)
-                for (where, name, shapes), times in self._seen.items()
-                if where == phase
+                (product_flops(self._names[name], self._names[shapes]), count)
+                for (other_phase, name, shapes), count in self._seen.items()
+                if other_phase == phase
             ]
-            known = [each * times for each, times in flops if each is not None]
+            known = [each * count for each, count in flops if each is not None]
             if len(known) == len(flops):
                 found["matmul", WORK_PHASES[phase]] = Amount(sum(known) // steps, None)
         return found
@@ -269,21 +274,21 @@ def product_flops(operator: str, shapes: str) -> int | None:
 
     0 for CALLERS, which only call a product; None if the operator or the shapes are unknown.
     """
-    bare = operator.removeprefix("aten::")
-    if bare in CALLERS:
+    name = operator.removeprefix("aten::")
+    if name in CALLERS:
         return 0
-    if bare not in PRODUCTS or len(shapes) > 4000:
+    if name not in PRODUCTS or len(shapes) > 4000:
         return None
     try:
-        read = json.loads(shapes)
+        decoded = json.loads(shapes)
     except ValueError:
         return None
     sizes = [
         size
-        for size in (read if isinstance(read, list) else [])
+        for size in (decoded if isinstance(decoded, list) else [])
         if isinstance(size, list) and size and all(isinstance(each, int) and each >= 0 for each in size)
     ]
-    operands = sizes[1:3] if bare in ("addmm", "baddbmm") else sizes[:2]
+    operands = sizes[1:3] if name in ("addmm", "baddbmm") else sizes[:2]
     if len(operands) < 2 or operands[0][-1] != operands[1][-2 if len(operands[1]) > 1 else -1]:
         return None
     flops = 2
@@ -305,11 +310,11 @@ class ProductCounts:
 
     def add(self, part: StepWork) -> None:
         """Add the work that a slice launches within steps."""
-        names, which = grouped(part.work.name)
+        names, which = unique_with_inverse(part.work.name)
         are_products = []
         for name in names.tolist():
             kernel = self._kernels[name]
-            if part.found.source == "cpu":
+            if part.attribution.source == "cpu":
                 are_products.append(kernel.name.removeprefix("aten::") in PRODUCTS)
             else:
                 splits = _SPLIT_K_REDUCTION.search(kernel.name[:4000])
@@ -325,7 +330,7 @@ class ProductCounts:
 
     def checks(self, cell: ModelCell, steps: int, source: ProfileSource) -> Iterator[Check]:
         """Yield one check per phase: the model's number of matrix products vs. the number in the trace."""
-        for phase, count in products_expected(cell).items():
+        for phase, count in expected_products(cell).items():
             by_caller = source == "device" and phase not in self._without_caller
             found = (self._callers if by_caller else self._called)[phase]
             yield Check(name=f"matrix products in {phase}", expected=count * steps, found=found)

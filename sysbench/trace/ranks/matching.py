@@ -13,20 +13,20 @@ from typing import Final
 
 import numpy as np
 
-from sysbench.trace.columns import Stretches, union
+from sysbench.trace.columns import Intervals, union
 from sysbench.trace.ranks.reading import Collective, Group, RankReading
 from sysbench.trace.ranks.summary import ENDS_TOGETHER, Kind
 from sysbench.trace.recording import NONE, Integers
 
-FEWEST: Final = 2
+MIN_RANKS: Final = 2
 """Minimum number of traced ranks for which a collective can be compared."""
 
-RESOLUTION: Final = 2000
+MAX_PAUSES: Final = 2000
 """Maximum number of pauses that a timeline shows in a step."""
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedCollective:
     """A collective that was found in the traces of all traced ranks of its group."""
 
     kind: Kind
@@ -36,7 +36,7 @@ class Matched:
     ranks: tuple[int, ...]
     events: tuple[Collective, ...]
     """One event for each of `ranks`."""
-    whole: bool
+    is_complete: bool
     """Whether all ranks of the group have traces."""
 
     @property
@@ -51,10 +51,10 @@ class Matched:
 
 
 @dataclass(frozen=True)
-class Waits:
+class WaitTimes:
     """Transfer time of one collective, and each rank's waiting time."""
 
-    matched: Matched
+    matched: MatchedCollective
     transfer_ns: int
     waiting_ns: Integers
     """Waiting time of each of the collective's ranks."""
@@ -66,7 +66,7 @@ Key = tuple[Group, str, int]
 """Group, step, and number of the collective within both; the step is empty if collectives are numbered per group."""
 
 
-def match(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[list[Matched], int]:
+def match_collectives(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[list[MatchedCollective], int]:
     """Match collectives across ranks by process group and number; also return how many could not be matched.
 
     If no numbers were recorded, the collectives of a group are counted from the start of each step in `steps`.
@@ -83,25 +83,29 @@ def match(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[li
             else:
                 counted[each.group, step] += 1
                 found[each.group, step, counted[each.group, step]][rank] = each
-    users: dict[Group, set[int]] = defaultdict(set)
+    traced_ranks: dict[Group, set[int]] = defaultdict(set)
     for (group, *_), events in found.items():
-        users[group] |= events.keys()
+        traced_ranks[group] |= events.keys()
     matched = []
     unmatched = 0
     for (group, *_), events in found.items():
         ranks = sorted(events)
-        here = len(users[group]) if group.ranks is None else len(set(group.ranks) & readings.keys())
+        expected = len(traced_ranks[group]) if group.ranks is None else len(set(group.ranks) & readings.keys())
         size = group.size or len(readings)
-        if here < FEWEST:
+        if expected < MIN_RANKS:
             continue
-        if len(ranks) < here or here > size or len({each.kind for each in events.values()}) > 1:
+        if len(ranks) < expected or expected > size or len({each.kind for each in events.values()}) > 1:
             unmatched += 1
             continue
         first = events[ranks[0]]
         sizes = [each.bytes for each in events.values() if each.bytes is not None]
         step = readings[ranks[0]].steps[first.step]
-        together = tuple(events[rank] for rank in ranks)
-        matched.append(Matched(first.kind, max(sizes, default=None), group, step, tuple(ranks), together, here == size))
+        ordered_events = tuple(events[rank] for rank in ranks)
+        matched.append(
+            MatchedCollective(
+                first.kind, max(sizes, default=None), group, step, tuple(ranks), ordered_events, expected == size
+            )
+        )
     return matched, unmatched
 
 
@@ -118,7 +122,7 @@ class Alignment:
         return times_ns - np.array([self.offset_ns[rank] for rank in ranks], np.int64)
 
 
-def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Alignment:
+def align(readings: Mapping[int, RankReading], matched: Sequence[MatchedCollective]) -> Alignment:
     """Align the ranks' clocks by the collectives that end at the same time on all ranks.
 
     The offset between two ranks is the median difference of these ends. Each rank is compared with the lowest rank of
@@ -126,30 +130,30 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[Matched]) -> Al
     offset is 0. There a thread records an end only when it is next scheduled, so the ends only show how accurate the
     alignment is.
     """
-    together = [each for each in matched if each.kind in ENDS_TOGETHER]
-    ahead: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for each in together:
+    aligning = [each for each in matched if each.kind in ENDS_TOGETHER]
+    differences_by_pair: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for each in aligning:
         first, *others = each.ranks
-        difference_ns = each.end_ns[1:] - each.end_ns[0]
-        for rank, by_ns in zip(others, difference_ns.tolist(), strict=True):
+        end_differences_ns = each.end_ns[1:] - each.end_ns[0]
+        for rank, difference_ns in zip(others, end_differences_ns.tolist(), strict=True):
             one, other = readings[first], readings[rank]
             if one.source == other.source == "cpu" and one.host is not None and one.host == other.host:
-                by_ns = 0
-            ahead[first][rank].append(by_ns)
-            ahead[rank][first].append(-by_ns)
+                difference_ns = 0
+            differences_by_pair[first][rank].append(difference_ns)
+            differences_by_pair[rank][first].append(-difference_ns)
     offset_ns: dict[int, int] = {}
     for start in sorted(readings):
         offset_ns.setdefault(start, 0)
-        waiting = [start]
-        while waiting:
-            known = waiting.pop()
-            for rank, differences_ns in ahead[known].items():
+        queue = [start]
+        while queue:
+            current = queue.pop()
+            for rank, differences_ns in differences_by_pair[current].items():
                 if rank not in offset_ns:
-                    offset_ns[rank] = offset_ns[known] + int(np.median(differences_ns))
-                    waiting.append(rank)
-    alignment = Alignment(offset_ns, len(together), 0)
-    spreads = [int(np.ptp(alignment.aligned(each.ranks, each.end_ns))) for each in together]
-    return Alignment(offset_ns, len(together), int(np.median(spreads)) if spreads else 0)
+                    offset_ns[rank] = offset_ns[current] + int(np.median(differences_ns))
+                    queue.append(rank)
+    alignment = Alignment(offset_ns, len(aligning), 0)
+    spreads = [int(np.ptp(alignment.aligned(each.ranks, each.end_ns))) for each in aligning]
+    return Alignment(offset_ns, len(aligning), int(np.median(spreads)) if spreads else 0)
 
 
 def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment) -> dict[int, tuple[int, int]]:
@@ -161,7 +165,7 @@ def windows(readings: Mapping[int, RankReading], step: str, alignment: Alignment
     return found
 
 
-def waits(matched: Sequence[Matched], alignment: Alignment) -> list[Waits]:
+def wait_times(matched: Sequence[MatchedCollective], alignment: Alignment) -> list[WaitTimes]:
     """Return the transfer and waiting times of the collectives that end at the same time on all ranks.
 
     The transfer time is the shortest duration over ranks. The rest of a rank's duration is waiting, but only until the
@@ -175,7 +179,7 @@ def waits(matched: Sequence[Matched], alignment: Alignment) -> list[Waits]:
         arrival_ns = alignment.aligned(each.ranks, each.start_ns)
         transfer_ns = int(duration_ns.min())
         waiting_ns = np.minimum(duration_ns - transfer_ns, arrival_ns.max() - arrival_ns)
-        found.append(Waits(each, transfer_ns, waiting_ns, each.ranks[int(arrival_ns.argmax())]))
+        found.append(WaitTimes(each, transfer_ns, waiting_ns, each.ranks[int(arrival_ns.argmax())]))
     return found
 
 
@@ -219,7 +223,7 @@ class Timeline:
 def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
     """Return the timeline of the last step that all ranks have; None if they have no step in common.
 
-    Readings must have been made with `compute`. Pauses of at most 1/RESOLUTION of the step are closed, which bounds the
+    Readings must have been made with `compute`. Pauses of at most 1/MAX_PAUSES of the step are closed, which bounds the
     size of the result for any trace.
     """
     first, *others = (reading.steps for reading in readings.values())
@@ -227,7 +231,7 @@ def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
     if not common:
         return None
     step = common[-1]
-    alignment = align(readings, match(readings, common)[0])
+    alignment = align(readings, match_collectives(readings, common)[0])
     of_step = windows(readings, step, alignment)
     began_ns = min(start_ns for start_ns, _ in of_step.values())
     ended_ns = max(end_ns for _, end_ns in of_step.values())
@@ -237,8 +241,8 @@ def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
         computing = reading.compute or union(np.zeros(0, np.int64), np.zeros(0, np.int64))
         offset_ns = began_ns + alignment.offset_ns[rank]
         start_ns, end_ns = (each + alignment.offset_ns[rank] for each in of_step[rank])
-        inside = _clipped(computing, start_ns, end_ns)
-        shortest_ns = (ended_ns - began_ns) // RESOLUTION
+        inside = _clip(computing, start_ns, end_ns)
+        shortest_ns = (ended_ns - began_ns) // MAX_PAUSES
         compute[rank] = _spans(inside, shortest_ns, offset_ns)
         lanes: dict[Lane, list[Bar]] = {}
         for each in reading.collectives:
@@ -250,23 +254,23 @@ def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
     return Timeline(step, (ended_ns - began_ns) / 1e9, compute, collectives)
 
 
-def _bar(number: int, each: Collective, computing: Stretches, shortest_ns: int, offset_ns: int) -> Bar:
-    inside = _clipped(computing, each.start_ns, each.end_ns)
+def _bar(number: int, each: Collective, computing: Intervals, shortest_ns: int, offset_ns: int) -> Bar:
+    inside = _clip(computing, each.start_ns, each.end_ns)
     edges = np.concatenate([[each.start_ns], np.ravel([inside.start_ns, inside.end_ns], order="F"), [each.end_ns]])
     exposed = union(edges[::2], edges[1::2])
     span = ((each.start_ns - offset_ns) / 1e9, (each.end_ns - each.start_ns) / 1e9)
     return Bar(number, each.bytes, span, _spans(exposed, shortest_ns, offset_ns))
 
 
-def _clipped(stretches: Stretches, start_ns: int, end_ns: int) -> Stretches:
-    return union(np.clip(stretches.start_ns, start_ns, end_ns), np.clip(stretches.end_ns, start_ns, end_ns))
+def _clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    return union(np.clip(intervals.start_ns, start_ns, end_ns), np.clip(intervals.end_ns, start_ns, end_ns))
 
 
-def _spans(stretches: Stretches, shortest_ns: int, offset_ns: int) -> tuple[Span, ...]:
+def _spans(intervals: Intervals, shortest_ns: int, offset_ns: int) -> tuple[Span, ...]:
     """Return the intervals as spans; pauses of at most `shortest_ns` are closed."""
-    if not len(stretches.start_ns):
+    if not len(intervals.start_ns):
         return ()
-    apart = stretches.start_ns[1:] - stretches.end_ns[:-1] > shortest_ns
-    start_ns = stretches.start_ns[np.concatenate([[True], apart])]
-    end_ns = stretches.end_ns[np.concatenate([apart, [True]])]
+    apart = intervals.start_ns[1:] - intervals.end_ns[:-1] > shortest_ns
+    start_ns = intervals.start_ns[np.concatenate([[True], apart])]
+    end_ns = intervals.end_ns[np.concatenate([apart, [True]])]
     return tuple(zip(((start_ns - offset_ns) / 1e9).tolist(), ((end_ns - start_ns) / 1e9).tolist(), strict=True))

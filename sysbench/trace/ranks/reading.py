@@ -10,8 +10,8 @@ from typing import Final, Literal
 import numpy as np
 
 from sysbench.trace import range_tree
-from sysbench.trace.columns import Stretches, union
-from sysbench.trace.kernels.names import classified
+from sysbench.trace.columns import Intervals, union
+from sysbench.trace.kernels.names import classify
 from sysbench.trace.ranks.summary import Kind, kind_of
 from sysbench.trace.recording import (
     CALLED,
@@ -28,7 +28,7 @@ from sysbench.trace.recording import (
     ProcessGroup,
     Ranges,
     Recording,
-    place,
+    column_index,
 )
 
 _COMPUTES: Final = re.compile(
@@ -39,7 +39,7 @@ _COMPUTES: Final = re.compile(
 """CPU operators that compute: those with a namespace, and kernels of the compiler. Autograd's nodes and functions
 (`AddmmBackward0`) only call these; other operators start or await communication."""
 
-_CARRIED_OUT_AS_ANOTHER: Final = frozenset({("all_reduce", "reduce_scatter"), ("all_reduce", "barrier")})
+_EXECUTED_AS_ANOTHER: Final = frozenset({("all_reduce", "reduce_scatter"), ("all_reduce", "barrier")})
 """Pairs (executed, called): gloo executes the first collective if the second is called."""
 
 
@@ -58,25 +58,25 @@ _BYTES: Final = (
 class Activity:
     """When a rank computes, when it communicates, and when it does any work at all."""
 
-    compute: Stretches
-    communication: Stretches
-    busy: Stretches
+    compute: Intervals
+    communication: Intervals
+    busy: Intervals
 
-    def within(self, start_ns: Integers, end_ns: Integers) -> Breakdown:
+    def breakdown(self, start_ns: Integers, end_ns: Integers) -> Breakdown:
         """Return the duration of each kind of activity in each window."""
-        either = _joined(self.compute, self.communication)
+        compute_or_communication = _merge(self.compute, self.communication)
 
-        def active(stretches: Stretches) -> Integers:
-            return stretches.before_ns(end_ns) - stretches.before_ns(start_ns)
+        def duration_ns(intervals: Intervals) -> Integers:
+            return intervals.covered_before_ns(end_ns) - intervals.covered_before_ns(start_ns)
 
-        compute, any_ = active(self.compute), active(either)
-        communication, busy = active(self.communication), active(self.busy)
+        compute, either_ns = duration_ns(self.compute), duration_ns(compute_or_communication)
+        communication, busy = duration_ns(self.communication), duration_ns(self.busy)
         return Breakdown(
             window_ns=end_ns - start_ns,
             compute_ns=compute,
             communication_ns=communication,
-            exposed_ns=any_ - compute,
-            other_ns=busy - any_,
+            exposed_ns=either_ns - compute,
+            other_ns=busy - either_ns,
             idle_ns=end_ns - start_ns - busy,
         )
 
@@ -138,7 +138,7 @@ class RankReading:
     """Start and end of each step, on the clock of the rank's host."""
     collectives: tuple[Collective, ...]
     """Collectives in order of time."""
-    compute: Stretches | None = None
+    compute: Intervals | None = None
     """When the rank computes, on its host's clock; only if requested."""
 
 
@@ -164,7 +164,7 @@ def read(recording: Recording, *, compute: bool = False) -> RankReading:
         source=source,
         steps=tuple(name if number == 1 else f"{name} ({number})" for name, number in zip(names, numbers, strict=True))
         or ("",),
-        breakdown=activity.within(start_ns, end_ns),
+        breakdown=activity.breakdown(start_ns, end_ns),
         windows_ns=tuple(zip((start_ns + clock_ns).tolist(), (end_ns + clock_ns).tolist(), strict=True)),
         collectives=tuple(_collectives(recording, rows, steps, activity.compute, clock_ns)),
         compute=union(activity.compute.start_ns + clock_ns, activity.compute.end_ns + clock_ns) if compute else None,
@@ -188,10 +188,10 @@ class _Work:
     def of(cls, recording: Recording) -> _Work:
         # Large recordings are not unpacked completely: only these columns are.
         start_ns, duration_ns, name, kind, correlation = (
-            recording.work.column(place(DeviceWork, each))
+            recording.work.column(column_index(DeviceWork, each))
             for each in ("start_ns", "duration_ns", "name", "kind", "correlation")
         )
-        launches = recording.launches.column(place(Launches, "correlation"))
+        launches = recording.launches.column(column_index(Launches, "correlation"))
         order = np.argsort(launches, kind="stable")
         launches_ns = recording.launches.column(START)[order]
         return cls(start_ns, start_ns + duration_ns, name, kind, correlation, launches[order], launches_ns)
@@ -223,7 +223,7 @@ class _Steps:
         started = self._work.launched_ns(rows.correlation, rows.start_ns)
         return self._numbers(np.where(rows.source == KERNEL_RAN, started, rows.start_ns))
 
-    def windows(self, busy: Stretches) -> tuple[Integers, Integers]:
+    def windows(self, busy: Intervals) -> tuple[Integers, Integers]:
         """Return the start and end of each step.
 
         On a device, a step lasts from its first work until the first work of the next step; the last step lasts until
@@ -248,14 +248,14 @@ class _Steps:
 
 def _on_device(recording: Recording, work: _Work, rows: Collectives) -> Activity:
     """Return when a device computes and communicates. Collectives on the host, such as gloo's, also count."""
-    communicates = np.array([classified(name) == "communication" for name in recording.names], bool)[work.name]
+    communicates = np.array([classify(name) == "communication" for name in recording.names], bool)[work.name]
     communicates &= work.kind == KERNEL
     computes = (work.kind == KERNEL) & ~communicates
-    communication = _joined(union(work.start_ns[communicates], work.end_ns[communicates]), _of_host(rows))
+    communication = _merge(union(work.start_ns[communicates], work.end_ns[communicates]), _host_intervals(rows))
     return Activity(
         compute=union(work.start_ns[computes], work.end_ns[computes]),
         communication=communication,
-        busy=_joined(union(work.start_ns, work.end_ns), communication),
+        busy=_merge(union(work.start_ns, work.end_ns), communication),
     )
 
 
@@ -271,53 +271,57 @@ def _on_host(recording: Recording, rows: Collectives) -> Activity:
     starting = ["c10d" in name.partition("::")[0] or name == "record_param_comms" for name in recording.names]
     starts = np.array(starting, bool)[operators.name]
     ranges = Ranges(*recording.ranges.columns())
-    carried_out = np.isin(ranges.name, rows.name[rows.source == HOST_RAN])
+    is_collective = np.isin(ranges.name, rows.name[rows.source == HOST_RAN])
     compute = []
     for thread in np.unique(operators.thread).tolist():
-        here, there = operators.thread == thread, carried_out & (ranges.thread == thread)
+        on_thread, collectives_on_thread = operators.thread == thread, is_collective & (ranges.thread == thread)
         excluded = union(
-            np.concatenate([operators.start_ns[here & starts], ranges.start_ns[there]]),
-            np.concatenate([end_ns[here & starts], (ranges.start_ns + ranges.duration_ns)[there]]),
+            np.concatenate([operators.start_ns[on_thread & starts], ranges.start_ns[collectives_on_thread]]),
+            np.concatenate([end_ns[on_thread & starts], (ranges.start_ns + ranges.duration_ns)[collectives_on_thread]]),
         )
-        compute.append(_without(union(operators.start_ns[here & computes], end_ns[here & computes]), excluded))
-    computing = reduce(_joined, compute, union(end_ns[:0], end_ns[:0]))
-    communication = _of_host(rows)
-    return Activity(computing, communication, _joined(computing, communication))
+        compute.append(
+            _subtract(union(operators.start_ns[on_thread & computes], end_ns[on_thread & computes]), excluded)
+        )
+    computing = reduce(_merge, compute, union(end_ns[:0], end_ns[:0]))
+    communication = _host_intervals(rows)
+    return Activity(computing, communication, _merge(computing, communication))
 
 
-def _of_host(rows: Collectives) -> Stretches:
+def _host_intervals(rows: Collectives) -> Intervals:
     here = rows.source == HOST_RAN
     return union(rows.start_ns[here], (rows.start_ns + rows.duration_ns)[here])
 
 
-def _joined(one: Stretches, other: Stretches) -> Stretches:
+def _merge(one: Intervals, other: Intervals) -> Intervals:
     return union(np.concatenate([one.start_ns, other.start_ns]), np.concatenate([one.end_ns, other.end_ns]))
 
 
-def _without(one: Stretches, other: Stretches) -> Stretches:
+def _subtract(one: Intervals, other: Intervals) -> Intervals:
     """Return the intervals covered by `one` but not by `other`."""
-    cuts = np.unique(np.concatenate([one.start_ns, one.end_ns, other.start_ns, other.end_ns]))
-    start, end = cuts[:-1], cuts[1:]
-    kept = (one.before_ns(end) > one.before_ns(start)) & (other.before_ns(end) == other.before_ns(start))
+    edges = np.unique(np.concatenate([one.start_ns, one.end_ns, other.start_ns, other.end_ns]))
+    start, end = edges[:-1], edges[1:]
+    kept = (one.covered_before_ns(end) > one.covered_before_ns(start)) & (
+        other.covered_before_ns(end) == other.covered_before_ns(start)
+    )
     return union(start[kept], end[kept])
 
 
 def _collectives(
-    recording: Recording, rows: Collectives, steps: _Steps, compute: Stretches, clock_ns: int
+    recording: Recording, rows: Collectives, steps: _Steps, compute: Intervals, clock_ns: int
 ) -> list[Collective]:
     """Return the rank's collectives: communication kernels if there are any, otherwise collectives on the host."""
     ran = np.flatnonzero(rows.source == (KERNEL_RAN if (rows.source == KERNEL_RAN).any() else HOST_RAN))
     ran = ran[np.argsort(rows.start_ns[ran], kind="stable")]
-    told = _calls(recording, rows, ran)
+    calls = _match_calls(recording, rows, ran)
     step = steps.of_collectives(rows)
     ends_ns = rows.start_ns + rows.duration_ns
-    exposed_ns = rows.duration_ns - compute.before_ns(ends_ns) + compute.before_ns(rows.start_ns)
-    only = recording.groups[0] if len(recording.groups) == 1 else None
+    exposed_ns = rows.duration_ns - compute.covered_before_ns(ends_ns) + compute.covered_before_ns(rows.start_ns)
+    only_group = recording.groups[0] if len(recording.groups) == 1 else None
     found = []
-    for row, call in zip(ran.tolist(), told, strict=True):
+    for row, call in zip(ran.tolist(), calls, strict=True):
         at = int(call) if rows.collective[row] == NONE and rows.collective[call] != NONE else row
         kind = kind_of(_text(recording, rows.collective[at]) or _text(recording, rows.name[call]))
-        group = _group(recording, rows, at, only)
+        group = _group(recording, rows, at, only_group)
         size = (int(rows.in_elements[at]), int(rows.out_elements[at]))
         start_ns = clock_ns + int(rows.start_ns[row])
         found.append(
@@ -335,7 +339,7 @@ def _collectives(
     return found
 
 
-def _calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
+def _match_calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
     """For each collective in `ran`, return the row of the call that started it; its own row if the calls do not match.
 
     gloo executes a reduce-scatter as an all-reduce, and only the call shows this. Old NCCL traces record arguments only
@@ -343,27 +347,27 @@ def _calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
     """
     calls = np.flatnonzero(rows.source == CALLED)
     calls = calls[np.argsort(rows.start_ns[calls], kind="stable")]
-    calls = calls[np.array([kind_of(_called(recording, rows, row)) != "other" for row in calls.tolist()], bool)]
-    carried_out = [kind_of(_text(recording, rows.name[row])) for row in ran.tolist()]
-    for which in (calls[rows.collective[calls] != NONE], calls[rows.collective[calls] == NONE]):
-        called = [kind_of(_called(recording, rows, row)) for row in which.tolist()]
-        if len(called) == len(carried_out) and all(
-            each[0] == each[1] or each in _CARRIED_OUT_AS_ANOTHER for each in zip(carried_out, called, strict=True)
+    calls = calls[np.array([kind_of(_called_name(recording, rows, row)) != "other" for row in calls.tolist()], bool)]
+    executed = [kind_of(_text(recording, rows.name[row])) for row in ran.tolist()]
+    for candidates in (calls[rows.collective[calls] != NONE], calls[rows.collective[calls] == NONE]):
+        called = [kind_of(_called_name(recording, rows, row)) for row in candidates.tolist()]
+        if len(called) == len(executed) and all(
+            each[0] == each[1] or each in _EXECUTED_AS_ANOTHER for each in zip(executed, called, strict=True)
         ):
-            return np.asarray(which, np.int64)
+            return np.asarray(candidates, np.int64)
     return ran
 
 
-def _called(recording: Recording, rows: Collectives, row: int) -> str:
+def _called_name(recording: Recording, rows: Collectives, row: int) -> str:
     return _text(recording, rows.collective[row]) or _text(recording, rows.name[row])
 
 
-def _group(recording: Recording, rows: Collectives, row: int, only: ProcessGroup | None) -> Group:
+def _group(recording: Recording, rows: Collectives, row: int, only_group: ProcessGroup | None) -> Group:
     """Return the process group in a collective's arguments; if not recorded, the only group that the trace lists."""
     name, listed = _text(recording, rows.group[row]), _text(recording, rows.ranks[row])
     size = int(rows.group_size[row])
-    if not name and size == NONE and only is not None:
-        return Group(only.name, only.ranks, len(only.ranks))
+    if not name and size == NONE and only_group is not None:
+        return Group(only_group.name, only_group.ranks, len(only_group.ranks))
     ranks = tuple(int(each) for each in re.findall(r"\d+", listed)) if "..." not in listed else ()
     known = next((each.ranks for each in recording.groups if each.name == name), None)
     members = ranks or known
@@ -386,9 +390,9 @@ def message_bytes(kind: Kind, elements: tuple[int, int], dtype: str, group_size:
     `elements` are the element counts of input and output, NONE if not recorded. If only the input is known, the output
     of an all-gather is the input times the group size.
     """
-    size, given, made = element_bytes(dtype), *elements
-    if kind in ("all_gather", "gather") and made == NONE:
-        made = given * group_size if group_size and given != NONE else NONE
-        given = made
-    largest = max(given, made)
-    return None if size is None or largest == NONE else largest * size
+    item_bytes, input_elements, output_elements = element_bytes(dtype), *elements
+    if kind in ("all_gather", "gather") and output_elements == NONE:
+        output_elements = input_elements * group_size if group_size and input_elements != NONE else NONE
+        input_elements = output_elements
+    largest = max(input_elements, output_elements)
+    return None if item_bytes is None or largest == NONE else largest * item_bytes

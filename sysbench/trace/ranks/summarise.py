@@ -12,8 +12,16 @@ import numpy as np
 
 from sysbench import units
 from sysbench.statistics.summary import t_quantile
-from sysbench.trace.columns import Stretches, union
-from sysbench.trace.ranks.matching import Alignment, Matched, Waits, align, match, waits, windows
+from sysbench.trace.columns import Intervals, union
+from sysbench.trace.ranks.matching import (
+    Alignment,
+    MatchedCollective,
+    WaitTimes,
+    align,
+    match_collectives,
+    wait_times,
+    windows,
+)
 from sysbench.trace.ranks.reading import Breakdown, Collective, Group, RankReading
 from sysbench.trace.ranks.summary import (
     MOST_CALLS,
@@ -30,26 +38,26 @@ from sysbench.trace.ranks.summary import (
 )
 from sysbench.trace.recording import NONE
 
-APART_NS: Final = 1_000_000
+MIN_OFFSET_CAUTION_NS: Final = 1_000_000
 """A clock offset above this causes a caution."""
 
-SLOWER_SHARE: Final = 0.05
+MIN_WAITING_SHARE: Final = 0.05
 """A straggler is not reported if the waiting for it takes a smaller share of a step."""
 
-FEWEST_STEPS: Final = 3
+MIN_STEPS: Final = 3
 """With fewer steps, a rank that is always late cannot be distinguished from chance."""
 
-CONFIRMED_SHARE: Final = 0.5
+MIN_EXPLAINED_SHARE: Final = 0.5
 """A rank is named as the straggler only if its additional compute and idle time is at least this share of the waiting
 for it. The share is below 1 because waiting ranks run ahead with compute, and later wait for compute that the late rank
 has yet to finish."""
 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
-CHANCE: Final = 0.01
+SIGNIFICANCE_LEVEL: Final = 0.01
 """Significance level: probability of naming a straggler although no rank is slower."""
 
-MOST_LISTED: Final = 8
+MAX_LISTED: Final = 8
 
 
 def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
@@ -57,10 +65,10 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
     ranks = sorted(readings)
     labels = [set(readings[rank].steps) for rank in ranks]
     steps = [step for step in readings[ranks[0]].steps if all(step in each for each in labels)]
-    matched, unmatched = match(readings, steps)
+    matched, unmatched = match_collectives(readings, steps)
     alignment = align(readings, matched)
-    waiting = waits(matched, alignment)
-    waited = _waited(waiting)
+    waiting = wait_times(matched, alignment)
+    waited = _waiting_intervals(waiting)
     breakdown = [row for rank in ranks for row in _breakdown(rank, readings[rank], steps)]
     world_size = next((reading.world_size for reading in readings.values() if reading.world_size is not None), None)
     return RanksSummary(
@@ -79,7 +87,9 @@ def summarise(readings: Mapping[int, RankReading]) -> RanksSummary:
         )
         if alignment.collectives
         else None,
-        straggler=_straggler(ranks, steps, waited, breakdown) if all(each.matched.whole for each in waiting) else None,
+        straggler=_straggler(ranks, steps, waited, breakdown)
+        if all(each.matched.is_complete for each in waiting)
+        else None,
         cautions=list(_cautions(readings, world_size or 0, steps, alignment, unmatched)),
     )
 
@@ -96,7 +106,7 @@ Shape = tuple[Kind, int | None, int | None]
 
 
 def _statistics(
-    readings: Mapping[int, RankReading], steps: Sequence[str], waiting: Sequence[Waits]
+    readings: Mapping[int, RankReading], steps: Sequence[str], waiting: Sequence[WaitTimes]
 ) -> list[CollectiveStatistics]:
     """Return one row per kind, message size and group size; longest total time first."""
     known = {id(event): each for each in waiting for event in each.matched.events}
@@ -108,18 +118,18 @@ def _statistics(
                 size = found.matched.bytes if found else event.bytes
                 events[event.kind, size, event.group.size].append(event)
     rows = []
-    for (kind, size, group_size), of_shape in events.items():
-        calls = {id(found): found for event in of_shape if (found := known.get(id(event)))}.values()
-        alone = sum(id(event) not in known for event in of_shape)
-        sharing = min(group_size or len(readings), len(readings))
+    for (kind, size, group_size), same_shape in events.items():
+        calls = {id(found): found for event in same_shape if (found := known.get(id(event)))}.values()
+        unmatched = sum(id(event) not in known for event in same_shape)
+        group_ranks = min(group_size or len(readings), len(readings))
         rows.append(
             CollectiveStatistics(
                 kind=kind,
                 bytes=size,
                 group_size=group_size,
-                calls=len(calls) + math.ceil(alone / sharing),
-                events=len(of_shape),
-                duration_ns=sum(event.end_ns - event.start_ns for event in of_shape),
+                calls=len(calls) + math.ceil(unmatched / group_ranks),
+                events=len(same_shape),
+                duration_ns=sum(event.end_ns - event.start_ns for event in same_shape),
                 matched=len(calls),
                 transfer_ns=sum(each.transfer_ns for each in calls),
                 waits=sum(len(each.waiting_ns) for each in calls),
@@ -132,8 +142,8 @@ def _statistics(
 def _calls(
     readings: Mapping[int, RankReading],
     steps: Sequence[str],
-    matched: Sequence[Matched],
-    waiting: Sequence[Waits],
+    matched: Sequence[MatchedCollective],
+    waiting: Sequence[WaitTimes],
     alignment: Alignment,
 ) -> Iterator[CollectiveCall]:
     """Yield the collectives of the last common step in launch order.
@@ -146,17 +156,17 @@ def _calls(
     began_ns = min(start_ns for start_ns, _ in windows(readings, last, alignment).values())
     found = {id(each.matched): each for each in waiting}
     if len(readings) > 1:
-        together = [(each.ranks, each.events, found.get(id(each))) for each in matched if each.step == last]
+        candidates = [(each.ranks, each.events, found.get(id(each))) for each in matched if each.step == last]
     else:
         ((rank, reading),) = readings.items()
         here = [each for each in reading.collectives if each.step != NONE and reading.steps[each.step] == last]
-        together = [((rank,), (each,), None) for each in here]
+        candidates = [((rank,), (each,), None) for each in here]
     starts_ns = [
         int(alignment.aligned(ranks, np.array([each.start_ns for each in events], np.int64)).min())
-        for ranks, events, _ in together
+        for ranks, events, _ in candidates
     ]
     numbers = Counter[tuple[Kind, Group]]()
-    for start_ns, (_, events, waits_there) in sorted(zip(starts_ns, together, strict=True), key=lambda each: each[0]):
+    for start_ns, (_, events, waits) in sorted(zip(starts_ns, candidates, strict=True), key=lambda each: each[0]):
         first = events[0]
         numbers[first.kind, first.group] += 1
         yield CollectiveCall(
@@ -167,18 +177,18 @@ def _calls(
             start_ns=start_ns - began_ns,
             duration_ns=fmean(each.end_ns - each.start_ns for each in events),
             exposed_ns=fmean(each.exposed_ns for each in events),
-            transfer_ns=waits_there.transfer_ns if waits_there else None,
-            last=waits_there.last if waits_there else None,
+            transfer_ns=waits.transfer_ns if waits else None,
+            last=waits.last if waits else None,
         )
 
 
-Waiter = tuple[int, int, str]
+WaitKey = tuple[int, int, str]
 """The late rank, the waiting rank, and the step."""
 
 
-def _waited(waiting: Sequence[Waits]) -> dict[Waiter, Stretches]:
+def _waiting_intervals(waiting: Sequence[WaitTimes]) -> dict[WaitKey, Intervals]:
     """Return the intervals in which each rank waits for each other rank; simultaneous collectives count once."""
-    found: dict[Waiter, list[tuple[int, int]]] = defaultdict(list)
+    found: dict[WaitKey, list[tuple[int, int]]] = defaultdict(list)
     for each in waiting:
         for rank, event, waiting_ns in zip(each.matched.ranks, each.matched.events, each.waiting_ns, strict=True):
             if waiting_ns:
@@ -188,55 +198,57 @@ def _waited(waiting: Sequence[Waits]) -> dict[Waiter, Stretches]:
     return {key: union(*np.array(intervals, np.int64).T) for key, intervals in found.items()}
 
 
-def _arrivals(ranks: Sequence[int], waiting: Sequence[Waits], waited: Mapping[Waiter, Stretches]) -> Iterator[Arrivals]:
+def _arrivals(
+    ranks: Sequence[int], waiting: Sequence[WaitTimes], waited: Mapping[WaitKey, Intervals]
+) -> Iterator[Arrivals]:
     for rank in ranks if waiting else ():
-        own = [stretches for (_, waiter, _), stretches in waited.items() if waiter == rank]
+        own_intervals = [intervals for (_, waiter, _), intervals in waited.items() if waiter == rank]
         empty = np.zeros(0, np.int64)
         yield Arrivals(
             rank=rank,
             collectives=sum(rank in each.matched.ranks for each in waiting),
             last=sum(each.last == rank for each in waiting),
-            caused_ns=sum(stretches.total_ns for (late, *_), stretches in waited.items() if late == rank),
+            caused_ns=sum(intervals.total_ns for (late, *_), intervals in waited.items() if late == rank),
             waited_ns=union(
-                np.concatenate([empty, *(each.start_ns for each in own)]),
-                np.concatenate([empty, *(each.end_ns for each in own)]),
+                np.concatenate([empty, *(each.start_ns for each in own_intervals)]),
+                np.concatenate([empty, *(each.end_ns for each in own_intervals)]),
             ).total_ns,
         )
 
 
 def _straggler(
-    ranks: Sequence[int], steps: Sequence[str], waited: Mapping[Waiter, Stretches], breakdown: Sequence[RankStep]
+    ranks: Sequence[int], steps: Sequence[str], waited: Mapping[WaitKey, Intervals], breakdown: Sequence[RankStep]
 ) -> Straggler | None:
     """Return the rank that causes nearly all waiting; None if no rank does, or if the cause is unclear.
 
     The waiting for the straggler must take a notable share of the step. It must also exceed the waiting for all other
     ranks significantly, by a one-sided t-test over steps that is corrected for choosing the largest of all ranks.
     """
-    if len(steps) < FEWEST_STEPS or not waited:
+    if len(steps) < MIN_STEPS or not waited:
         return None
     caused_ns = np.zeros((len(ranks), len(steps)))
-    for (late, _, step), stretches in waited.items():
-        caused_ns[ranks.index(late), steps.index(step)] += stretches.total_ns
+    for (late, _, step), intervals in waited.items():
+        caused_ns[ranks.index(late), steps.index(step)] += intervals.total_ns
     row = int(caused_ns.sum(axis=1).argmax())
     rank, by_step = ranks[row], caused_ns[row]
     share = float(by_step.sum() / caused_ns.sum())
     lead = 2 * by_step - caused_ns.sum(axis=0)
     error = lead.std(ddof=1) / math.sqrt(len(steps))
-    by_chance = lead.mean() <= t_quantile(1 - 2 * CHANCE / len(ranks), len(steps) - 1) * error
+    is_insignificant = lead.mean() <= t_quantile(1 - 2 * SIGNIFICANCE_LEVEL / len(ranks), len(steps) - 1) * error
     step_ns = float(np.mean([each.window_ns for each in breakdown]))
     waiting_ns = float(by_step.mean()) / len({waiter for late, waiter, _ in waited if late == rank})
-    if by_chance or share < STRAGGLER_SHARE or waiting_ns < SLOWER_SHARE * step_ns:
+    if is_insignificant or share < STRAGGLER_SHARE or waiting_ns < MIN_WAITING_SHARE * step_ns:
         return None
-    more_ns = {cause: _more_than_others(rank, f"{cause}_ns", breakdown) / len(steps) for cause in CAUSES}
-    cause = max(CAUSES, key=lambda each: more_ns[each])
-    lost_ns = sum(max(each, 0.0) for each in more_ns.values())
+    excess_ns = {cause: _excess_over_others(rank, f"{cause}_ns", breakdown) / len(steps) for cause in CAUSES}
+    cause = max(CAUSES, key=lambda each: excess_ns[each])
+    lost_ns = sum(max(each, 0.0) for each in excess_ns.values())
     # The cause must explain the waiting. Otherwise clocks and ends of collectives were too inaccurate.
-    if lost_ns < CONFIRMED_SHARE * waiting_ns or more_ns[cause] < STRAGGLER_SHARE * lost_ns:
+    if lost_ns < MIN_EXPLAINED_SHARE * waiting_ns or excess_ns[cause] < STRAGGLER_SHARE * lost_ns:
         return None
     return Straggler(rank=rank, share=share, waiting_ns=waiting_ns, step_ns=step_ns, cause=cause)
 
 
-def _more_than_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> float:
+def _excess_over_others(rank: int, name: str, breakdown: Sequence[RankStep]) -> float:
     """Return by how much one rank's total of the column `name` exceeds the median total of the other ranks."""
     totals = Counter[int]()
     for row in breakdown:
@@ -249,8 +261,8 @@ def _cautions(
 ) -> Iterator[str]:
     missing = sorted({*range(world_size)} - readings.keys()) if len(readings) > 1 else []
     if missing:
-        more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
-        which = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing[:MOST_LISTED]))}{more}"
+        more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
+        which = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing[:MAX_LISTED]))}{more}"
         verb, them = ("is", "it") if len(missing) == 1 else ("are", "them")
         yield (
             f"{which} of {len(missing) + len(readings)} {verb} missing: transfer and waiting times exclude {them}, "
@@ -258,9 +270,9 @@ def _cautions(
         )
     others = {rank: reading for rank, reading in readings.items() if set(reading.steps) != set(steps)}
     if others:
-        listed = [f"rank {rank} has {len(each.steps)}" for rank, each in [*others.items()][:MOST_LISTED]]
+        listed = [f"rank {rank} has {len(each.steps)}" for rank, each in [*others.items()][:MAX_LISTED]]
         yield f"steps do not match: {', '.join(listed)}; the {len(steps)} steps common to all ranks are compared"
-    ahead = {rank: offset for rank, offset in alignment.offset_ns.items() if abs(offset) > APART_NS}
+    ahead = {rank: offset for rank, offset in alignment.offset_ns.items() if abs(offset) > MIN_OFFSET_CAUTION_NS}
     if ahead:
         rank = max(ahead, key=lambda rank: abs(ahead[rank]))
         where = "ahead of" if ahead[rank] > 0 else "behind"

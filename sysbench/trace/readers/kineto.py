@@ -30,30 +30,37 @@ import msgspec
 from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import collection_paused
-from sysbench.trace.readers.kineto_columns import Columns, Found, InexactError
-from sysbench.trace.readers.kineto_events import LONE_SURROGATE, Split, split, walked
-from sysbench.trace.readers.reading import Progress, in_silence, process, processors, tell, told
-from sysbench.trace.recording import Recording, Stretch
+from sysbench.trace.readers.kineto_columns import Columns, InexactError, PartMetadata
+from sysbench.trace.readers.kineto_events import LONE_SURROGATE, DecodedEvents, decode_events, decode_one_by_one
+from sysbench.trace.readers.reading import (
+    Progress,
+    no_progress,
+    processors,
+    receive_messages,
+    send_message,
+    start_module,
+)
+from sysbench.trace.recording import Chunk, Recording
 
 _HEADER_BYTES: Final = 16 * 1024**2
 """Maximum size of the header; a file without events in its first bytes is not a trace."""
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BARE: Final = re.compile(rb"\s*\[(?=\s*(\{|\]|$))")
+_EVENT_LIST: Final = re.compile(rb"\s*\[(?=\s*(\{|\]|$))")
 """Start of Chrome's other form: a plain list of events."""
 GZIP: Final = b"\x1f\x8b"
 PIECE_BYTES: Final = 512 * 1024
 """Size of a piece: small enough for its events to stay in a processor's cache until they are columns."""
 
-_BETWEEN: Final = re.compile(rb"\}\s*,(?=\s*\{)")
+_EVENT_BOUNDARY: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 """Boundary between two events; Kineto has no lists of objects inside events, but other writers may."""
 
 PART_BYTES: Final = 64 * 1024**2
 """Minimum size of a part; smaller ones are not worth a separate process."""
 OWN_HEAD_BYTES: Final = 32 * 1024**2
 """Bytes that the first process reads while the others start."""
-MOST_PARTS: Final = 4
+MAX_PARTS: Final = 4
 """Maximum number of processes: each needs 80 MB of memory in addition to its results."""
-_THIS: Final = "sysbench.trace.readers.kineto"
+_MODULE: Final = "sysbench.trace.readers.kineto"
 """The module that each process runs."""
 
 
@@ -62,7 +69,7 @@ def is_kineto(beginning: bytes) -> bool:
     return beginning[:2] == GZIP or beginning.lstrip()[:1] in (b"{", b"[")
 
 
-def read(path: Path, progress: Progress = in_silence) -> Recording:
+def read(path: Path, progress: Progress = no_progress) -> Recording:
     """Read a file; raises LogError if it is not a trace or contains no events."""
     try:
         with path.open("rb") as file, collection_paused():
@@ -76,7 +83,7 @@ def read(path: Path, progress: Progress = in_silence) -> Recording:
                 columns = Columns()
                 file.seek(position)
                 pieces = Pieces(blocks, columns, buffer, len(before), progress)
-                pieces.to_the_end()
+                pieces.process_all()
                 remarks = pieces.remarks
             if columns.is_empty:
                 why = f": {'; '.join(remarks)}" if remarks else ""
@@ -94,7 +101,7 @@ def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
     buffer = b""
     while len(buffer) < _HEADER_BYTES and (block := blocks.next()):
         buffer += block
-        begin = _BARE.match(buffer) or _EVENTS.search(buffer)
+        begin = _EVENT_LIST.match(buffer) or _EVENTS.search(buffer)
         if begin is not None:
             return buffer[: begin.end()], buffer[begin.end() :]
     if not buffer.strip():
@@ -104,7 +111,7 @@ def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:
 
 def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
     """Decode the bytes before the events; also return a remark if they are damaged."""
-    if _BARE.match(text):
+    if _EVENT_LIST.match(text):
         return {}, []
     # The decoding is reversible, so that bytes can be counted.
     escaped = text.decode("utf-8", "surrogateescape") + "]}"
@@ -123,38 +130,38 @@ def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
 class Part(msgspec.Struct):
     """Result of the process that reads one part of a file, without the rows."""
 
-    found: Found
-    whole: bool
+    metadata: PartMetadata
+    ends_at_event: bool
     """Whether the part ends at the end of an event."""
     remarks: list[str]
 
 
 def read_in_parts(
-    path: Path, file: IO[bytes], begin: int, progress: Progress = in_silence
+    path: Path, file: IO[bytes], begin: int, progress: Progress = no_progress
 ) -> tuple[Columns, list[str]] | None:
     """Read the events from byte `begin` on in parallel processes.
 
     None if the file is too small, if the parts do not match, or if a process fails.
     """
-    cuts = _cuts(file, begin, os.fstat(file.fileno()).st_size)
-    if not cuts:
+    boundaries = _part_boundaries(file, begin, os.fstat(file.fileno()).st_size)
+    if not boundaries:
         return None
     columns = Columns()
-    ends = [*([str(end)] for end, _ in cuts[1:]), []]
+    ends = [*([str(end)] for end, _ in boundaries[1:]), []]
     try:
         with ExitStack() as stack:
             running = [
-                stack.enter_context(process(_THIS, str(path.absolute()), str(first), *end))
-                for (_, first), end in zip(cuts, ends, strict=True)
+                stack.enter_context(start_module(_MODULE, str(path.absolute()), str(first), *end))
+                for (_, first), end in zip(boundaries, ends, strict=True)
             ]
-            own = Pieces(Blocks(file, begin, cuts[0][0]), columns, taken_bytes=begin, progress=progress)
-            if not own.to_the_cut():
+            own = Pieces(Blocks(file, begin, boundaries[0][0]), columns, taken_bytes=begin, progress=progress)
+            if not own.process_part():
                 return None
             for number, started in enumerate(running, 1):
-                messages = told(started)
+                messages = receive_messages(started)
                 part = msgspec.msgpack.decode(next(messages, b""), type=Part)
-                rows = (msgspec.msgpack.decode(message, type=tuple[str, Stretch]) for message in messages)
-                if not (part.whole or number == len(running)) or not columns.join(part.found, rows):
+                rows = (msgspec.msgpack.decode(message, type=tuple[str, Chunk]) for message in messages)
+                if not (part.ends_at_event or number == len(running)) or not columns.append_part(part.metadata, rows):
                     return None
                 remarks = part.remarks
     except (OSError, EOFError, msgspec.MsgspecError):
@@ -163,13 +170,13 @@ def read_in_parts(
     return columns, remarks
 
 
-def _cuts(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
+def _part_boundaries(file: IO[bytes], begin: int, end: int) -> list[tuple[int, int]]:
     """Return, for each boundary, the end of one part and the start of the next; empty if the file is not divided."""
-    parts = min(processors(), MOST_PARTS, (end - begin) // PART_BYTES)
+    parts = min(processors(), MAX_PARTS, (end - begin) // PART_BYTES)
     shared = begin + (OWN_HEAD_BYTES if parts > 1 else 0)
     found = [boundary(file, shared + (end - shared) * number // parts) for number in range(1, parts)]
-    cuts = [cut for cut in found if cut is not None]
-    return cuts if all(one[1] < other[0] for one, other in pairwise(cuts)) else []
+    boundaries = [boundary_ for boundary_ in found if boundary_ is not None]
+    return boundaries if all(one[1] < other[0] for one, other in pairwise(boundaries)) else []
 
 
 def _main(path: str, begin: str, end: str | None = None) -> None:
@@ -178,13 +185,13 @@ def _main(path: str, begin: str, end: str | None = None) -> None:
     with Path(path).open("rb") as file:
         pieces = Pieces(Blocks(file, int(begin), int(end) if end else None), columns, taken_bytes=int(begin))
         if end:
-            whole = pieces.to_the_cut()
+            ends_at_event = pieces.process_part()
         else:
-            whole = False
-            pieces.to_the_end()
-    tell(msgspec.msgpack.encode(Part(columns.found(), whole, pieces.remarks)))
+            ends_at_event = False
+            pieces.process_all()
+    send_message(msgspec.msgpack.encode(Part(columns.metadata(), ends_at_event, pieces.remarks)))
     for rows in columns.rows():
-        tell(msgspec.msgpack.encode(rows))
+        send_message(msgspec.msgpack.encode(rows))
 
 
 class Blocks:
@@ -192,7 +199,7 @@ class Blocks:
 
     def __init__(self, file: IO[bytes], begin: int = 0, end: int | None = None) -> None:
         file.seek(0)
-        self._unpack = _unpacker() if file.read(2) == GZIP else None
+        self._decompressor = _new_decompressor() if file.read(2) == GZIP else None
         file.seek(begin)
         self._file = file
         self._begin = begin
@@ -204,7 +211,7 @@ class Blocks:
     @property
     def is_packed(self) -> bool:
         """Return whether the file is gzipped, and can therefore be read only from its beginning."""
-        return self._unpack is not None
+        return self._decompressor is not None
 
     @property
     def share_read(self) -> float:
@@ -217,43 +224,43 @@ class Blocks:
         Empty at the end of the file, and after damaged gzip data.
         """
         size_bytes = max(size_bytes, PIECE_BYTES)
-        if self._unpack is None:
+        if self._decompressor is None:
             return self._file.read(max(min(size_bytes, self._end - self._file.tell()), 0))
         while not self._is_damaged and (packed := self._packed or self._file.read(size_bytes)):
-            before = self._unpack.copy()
+            before = self._decompressor.copy()
             try:
                 # The output size is limited: highly compressible data would otherwise need twenty times as much memory.
-                block: bytes = self._unpack.decompress(packed, size_bytes)
+                block: bytes = self._decompressor.decompress(packed, size_bytes)
             except zlib.error as error:
                 self.remarks.append(f"the gzip data is damaged: {error}")
                 self._is_damaged = True
-                return _up_to_damage(before, packed, size_bytes)
-            self._packed = self._unpack.unconsumed_tail
-            if self._unpack.eof:  # another gzip member may follow
-                self._packed = self._unpack.unused_data
-                self._unpack = _unpacker()
+                return _decompress_until_damage(before, packed, size_bytes)
+            self._packed = self._decompressor.unconsumed_tail
+            if self._decompressor.eof:  # another gzip member may follow
+                self._packed = self._decompressor.unused_data
+                self._decompressor = _new_decompressor()
             if block:
                 return block
         return b""
 
 
-def _unpacker() -> Any:
+def _new_decompressor() -> Any:
     return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
 
 
-def _up_to_damage(unpack: Any, packed: bytes, size_bytes: int) -> bytes:
+def _decompress_until_damage(decompressor: Any, compressed: bytes, size_bytes: int) -> bytes:
     """Return the decompressed bytes before the damage.
 
     The damage is located by bisection, because a failing call discards all its output.
     """
     found = b""
     while size_bytes := size_bytes // 2:
-        before = unpack.copy()
+        before = decompressor.copy()
         try:
-            found += unpack.decompress(packed, size_bytes)
-            packed = unpack.unconsumed_tail
+            found += decompressor.decompress(compressed, size_bytes)
+            compressed = decompressor.unconsumed_tail
         except zlib.error:
-            unpack = before
+            decompressor = before
     return found
 
 
@@ -270,7 +277,7 @@ class Pieces:
         columns: Columns,
         buffer: bytes = b"",
         taken_bytes: int = 0,
-        progress: Progress = in_silence,
+        progress: Progress = no_progress,
     ) -> None:
         self._blocks = blocks
         self._columns = columns
@@ -280,43 +287,48 @@ class Pieces:
         self._exact = False
         self.remarks = blocks.remarks
 
-    def to_the_end(self) -> None:
+    def process_all(self) -> None:
         """Process all events up to the end of their list, up to damage, or up to the end of a truncated file."""
-        if self._all_blocks() and self._take(split) and self._take(walked):
-            self.remarks.append(f"cut off: read to {self._place(0)}")
+        if self._process_blocks() and self._process_buffer(decode_events) and self._process_buffer(decode_one_by_one):
+            self.remarks.append(f"cut off: read to {self._describe_position(0)}")
 
-    def to_the_cut(self) -> bool:
+    def process_part(self) -> bool:
         """Process all events of a part; return whether the part ends exactly at the end of an event."""
-        return self._all_blocks() and self._take(split) and self._take(walked) and not self._buffer.strip(b" \t\r\n,")
+        return (
+            self._process_blocks()
+            and self._process_buffer(decode_events)
+            and self._process_buffer(decode_one_by_one)
+            and not self._buffer.strip(b" \t\r\n,")
+        )
 
-    def _all_blocks(self) -> bool:
+    def _process_blocks(self) -> bool:
         """Process all blocks; return False at the end of the list of events, or at damage."""
         # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
         # time remains linear.
         while block := self._blocks.next(len(self._buffer)):
             self._buffer += block
-            if not self._take(split):
+            if not self._process_buffer(decode_events):
                 return False
             self._progress(units.share(self._blocks.share_read))
         return True
 
-    def _take(self, how: Callable[[bytes, bool], Split]) -> bool:
+    def _process_buffer(self, decode: Callable[[bytes, bool], DecodedEvents]) -> bool:
         """Process the complete events in the buffer; return whether more events may follow."""
-        found = how(self._buffer, self._exact)
+        decoded = decode(self._buffer, self._exact)
         try:
-            self._columns.add(found.events)
+            self._columns.add(decoded.events)
         except InexactError:
             self._exact = True
-            found = how(self._buffer, self._exact)
-            self._columns.add(found.events)
-        if found.damaged_byte is not None:
-            damaged, read = self._place(found.damaged_byte), self._place(found.size_bytes)
+            decoded = decode(self._buffer, self._exact)
+            self._columns.add(decoded.events)
+        if decoded.damaged_byte is not None:
+            damaged, read = self._describe_position(decoded.damaged_byte), self._describe_position(decoded.size_bytes)
             self.remarks.append(f"damaged at {damaged}: read to {read}")
-        self._buffer = self._buffer[found.size_bytes :]
-        self._taken_bytes += found.size_bytes
-        return not found.at_end and found.damaged_byte is None
+        self._buffer = self._buffer[decoded.size_bytes :]
+        self._taken_bytes += decoded.size_bytes
+        return not decoded.at_end and decoded.damaged_byte is None
 
-    def _place(self, byte: int) -> str:
+    def _describe_position(self, byte: int) -> str:
         """Describe the position of a byte of the buffer in the file."""
         return f"byte {self._taken_bytes + byte:,}{' after decompression' if self._blocks.is_packed else ''}"
 
@@ -325,8 +337,8 @@ def boundary(file: IO[bytes], near: int) -> tuple[int, int] | None:
     """Return the end of an apparent event at or soon after byte `near`, and the start of the next event, or None."""
     file.seek(near)
     buffer = file.read(PIECE_BYTES)
-    for end, after in pairwise(_BETWEEN.finditer(buffer)):
-        events = walked(buffer[end.end() : after.end()], exact=False).events
+    for end, after in pairwise(_EVENT_BOUNDARY.finditer(buffer)):
+        events = decode_one_by_one(buffer[end.end() : after.end()], exact=False).events
         if events and all(event.ph for event in events):
             return near + end.start() + 1, near + end.end()
     return None

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.trace.attribution import resolve_forward_threads
-from sysbench.trace.kernels.names import classified
+from sysbench.trace.kernels.names import classify
 from sysbench.trace.readers.kineto_events import Event, ExactEvent
 from sysbench.trace.recording import (
     CALLED,
@@ -32,6 +32,7 @@ from sysbench.trace.recording import (
     NAME,
     NONE,
     SET,
+    Chunk,
     Collectives,
     DeviceWork,
     Integers,
@@ -41,10 +42,9 @@ from sysbench.trace.recording import (
     ProcessGroup,
     Ranges,
     Recording,
-    Stretch,
     Table,
-    place,
-    since_the_first,
+    column_index,
+    shift_to_zero,
 )
 
 _WORK: Final = (
@@ -76,7 +76,7 @@ _ON_HOST: Final = re.compile(r"(gloo|mpi|ucc):\w+")
 """Backends whose ranges last as long as the collective; other ranges (`nccl:all_reduce`) end with the launch."""
 
 _KINDS: Final[dict[str, tuple[int, Callable[[str], bool]]]] = {
-    "work": (KERNEL_RAN, lambda name: classified(name) == "communication"),
+    "work": (KERNEL_RAN, lambda name: classify(name) == "communication"),
     "operators": (CALLED, lambda name: _CALL.fullmatch(name) is not None),
     "ranges": (HOST_RAN, lambda name: _ON_HOST.fullmatch(name) is not None),
 }
@@ -130,7 +130,7 @@ class _LaunchShapes(dict[tuple[Any, Any], int]):
         return number
 
 
-class Found(msgspec.Struct):
+class PartMetadata(msgspec.Struct):
     """Everything except the rows of one part of a file, for transfer between processes."""
 
     names: list[str]
@@ -157,7 +157,7 @@ class Columns:
         self._tables = {which: Table(len(fields(part))) for which, part in _PARTS.items()}
         self._tables["collectives"] = Table(len(fields(Collectives)))
         self._collectives = CollectiveRows(self._names)
-        self._rooms: dict[str, str | None] = {}
+        self._table_by_category: dict[str, str | None] = {}
         self._kinds = _Kinds()
         self._shapes = _Shapes(self._names)
         self._without_duration = 0
@@ -170,42 +170,42 @@ class Columns:
 
     def add(self, events: Sequence[Event] | Sequence[ExactEvent]) -> None:
         """Add the events of one piece; if floats cannot represent the times, raise InexactError and add nothing."""
-        timed = {which: self._timed(found) for which, found in self._sorted(events).items() if found}
+        timed = {which: self._timed(found) for which, found in self._by_table(events).items() if found}
         for which, (found, start_ns, duration_ns) in timed.items():
             if found:
-                columns = self._of(which, found)
+                columns = self._columns_of(which, found)
                 self._tables[which].add((start_ns, duration_ns, *columns))
-                rows, arguments = self._collectives.among(which, found, columns[0])
+                rows, arguments = self._collectives.find(which, found, columns[0])
                 if rows:
                     self._tables["collectives"].add((start_ns[rows], duration_ns[rows], columns[0][rows], *arguments))
 
-    def _sorted(self, events: Sequence[Any]) -> dict[str, list[Any]]:
-        sorted_: dict[str, list[Any]] = {which: [] for which in _PARTS}
-        takers = {category: self._taker(category, sorted_) for category in self._rooms}
+    def _by_table(self, events: Sequence[Any]) -> dict[str, list[Any]]:
+        by_table: dict[str, list[Any]] = {which: [] for which in _PARTS}
+        collectors = {category: self._collector(category, by_table) for category in self._table_by_category}
         for event in events:
             if event.ph != "X":
                 continue
             try:
-                take = takers[event.cat]
+                collect = collectors[event.cat]
             except KeyError:
-                self._rooms[event.cat] = _room_of(event.cat)
+                self._table_by_category[event.cat] = _table_for(event.cat)
                 self._device_types |= dict.fromkeys(_device_types(event.cat))
-                take = takers[event.cat] = self._taker(event.cat, sorted_)
-            if take is not None:
-                take(event)
-        return sorted_
+                collect = collectors[event.cat] = self._collector(event.cat, by_table)
+            if collect is not None:
+                collect(event)
+        return by_table
 
-    def _taker(self, category: str, sorted_: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
+    def _collector(self, category: str, by_table: Mapping[str, list[Any]]) -> Callable[[Any], None] | None:
         """Return the function that stores events of this category; None if the category is ignored."""
-        room = self._rooms[category]
+        table = self._table_by_category[category]
         if category.lower() != _HPU:
-            return sorted_[room].append if room else None
+            return by_table[table].append if table else None
 
-        def take(event: Any) -> None:
+        def collect(event: Any) -> None:
             # Synapse assigns device work to process 0, or names its engine; other events are calls on the host.
-            sorted_["work" if event.pid == 0 or event.args.engine else "launches"].append(event)
+            by_table["work" if event.pid == 0 or event.args.engine else "launches"].append(event)
 
-        return take
+        return collect
 
     def _timed(self, events: list[Any]) -> tuple[list[Any], Integers, Integers]:
         """Return the events that have a duration, with their start times and durations in nanoseconds."""
@@ -213,11 +213,11 @@ class Columns:
             return self._timed_exactly(events)
         start = np.array([event.ts for event in events], np.float64)
         duration = np.array([event.dur for event in events], np.float64)
-        lasting = ~np.isnan(duration)
-        if not lasting.all():
-            events = [event for event, lasts in zip(events, lasting.tolist(), strict=True) if lasts]
+        has_duration = ~np.isnan(duration)
+        if not has_duration.all():
+            events = [event for event, lasts in zip(events, has_duration.tolist(), strict=True) if lasts]
             self._without_duration += len(start) - len(events)
-            start, duration = start[lasting], duration[lasting]
+            start, duration = start[has_duration], duration[has_duration]
         if events and max(np.abs(start).max(), np.abs(duration).max()) > _EXACT_MICROSECONDS:
             raise InexactError
         if events and self.in_nanoseconds is None:
@@ -229,16 +229,16 @@ class Columns:
             self.in_nanoseconds = any(each.ts.is_finite() and each.ts > _NANOSECONDS_SINCE_1973 for each in events)
         factor = 1 if self.in_nanoseconds else 1000
         largest = Decimal(2**62) / factor
-        lasting = [
+        timed = [
             (event, int((event.ts * factor).to_integral_value()), int((event.dur * factor).to_integral_value()))
             for event in events
             if _is_known(event.ts, largest) and _is_known(event.dur, largest)
         ]
-        self._without_duration += len(events) - len(lasting)
-        start, duration = np.array([times for _, *times in lasting], np.int64).reshape(-1, 2).T
-        return [event for event, *_ in lasting], start, duration
+        self._without_duration += len(events) - len(timed)
+        start, duration = np.array([times for _, *times in timed], np.int64).reshape(-1, 2).T
+        return [event for event, *_ in timed], start, duration
 
-    def _of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
+    def _columns_of(self, which: str, events: list[Any]) -> tuple[NDArray[Any], ...]:
         """Return all columns of these events except the times, in the column order of `trace.recording`."""
         names, threads, shapes = self._names, self._threads, self._shapes
         kinds, launch_shapes = self._kinds, self._launch_shapes
@@ -267,9 +267,9 @@ class Columns:
             np.array([shapes[bytes(each.shapes)] for each in arguments], np.int32),
         )
 
-    def found(self) -> Found:
+    def metadata(self) -> PartMetadata:
         """Return everything except the rows, for transfer to another process."""
-        return Found(
+        return PartMetadata(
             names=[*self._names],
             threads=[*self._threads],
             launch_shapes=self._launch_shapes.rows,
@@ -278,34 +278,39 @@ class Columns:
             device_types=[*self._device_types],
         )
 
-    def rows(self) -> Iterator[tuple[str, Stretch]]:
+    def rows(self) -> Iterator[tuple[str, Chunk]]:
         """Yield pairs of a table's name and a packed chunk of its rows."""
         for which, table in self._tables.items():
-            for stretch in table.packed():
-                yield which, stretch
+            for chunk in table.packed():
+                yield which, chunk
 
-    def join(self, found: Found, rows: Iterable[tuple[str, Stretch]]) -> bool:
+    def append_part(self, metadata: PartMetadata, rows: Iterable[tuple[str, Chunk]]) -> bool:
         """Add the next part of the file, read by another process; return False if its times have another unit."""
-        if None not in (self.in_nanoseconds, found.in_nanoseconds) and self.in_nanoseconds != found.in_nanoseconds:
+        if (
+            None not in (self.in_nanoseconds, metadata.in_nanoseconds)
+            and self.in_nanoseconds != metadata.in_nanoseconds
+        ):
             return False
         if self.in_nanoseconds is None:
-            self.in_nanoseconds = found.in_nanoseconds
-        names = _renumbered(self._names[name] for name in found.names)
-        threads = _renumbered(self._threads[thread] for thread in found.threads)
-        shapes = _renumbered(self._launch_shapes[row[:3], row[3:]] for row in found.launch_shapes)
+            self.in_nanoseconds = metadata.in_nanoseconds
+        names = _renumbered(self._names[name] for name in metadata.names)
+        threads = _renumbered(self._threads[thread] for thread in metadata.threads)
+        shapes = _renumbered(self._launch_shapes[row[:3], row[3:]] for row in metadata.launch_shapes)
         renumbered = {
-            "work": [(place(DeviceWork, "launch_shape"), shapes)],
-            "launches": [(place(Launches, "thread"), threads)],
-            "operators": [(place(Operators, "thread"), threads), (place(Operators, "shapes"), names)],
-            "ranges": [(place(Ranges, "thread"), threads)],
-            "collectives": [(place(Collectives, each), names) for each in ("collective", "dtype", "group", "ranks")],
+            "work": [(column_index(DeviceWork, "launch_shape"), shapes)],
+            "launches": [(column_index(Launches, "thread"), threads)],
+            "operators": [(column_index(Operators, "thread"), threads), (column_index(Operators, "shapes"), names)],
+            "ranges": [(column_index(Ranges, "thread"), threads)],
+            "collectives": [
+                (column_index(Collectives, each), names) for each in ("collective", "dtype", "group", "ranks")
+            ],
         }
-        self._without_duration += found.without_duration
-        self._device_types |= dict.fromkeys(found.device_types)
-        for which, stretch in rows:
-            for column, ours in ((NAME, names), *renumbered[which]):
-                stretch[column] = Packed.of(ours[stretch[column].numbers()])
-            self._tables[which].join([stretch])
+        self._without_duration += metadata.without_duration
+        self._device_types |= dict.fromkeys(metadata.device_types)
+        for which, chunk in rows:
+            for column, lookup in ((NAME, names), *renumbered[which]):
+                chunk[column] = Packed.of(lookup[chunk[column].numbers()])
+            self._tables[which].extend([chunk])
         return True
 
     def _devices(self, header: dict[str, Any]) -> tuple[str, ...]:
@@ -319,11 +324,11 @@ class Columns:
 
     def recording(self, title: str, header: dict[str, Any], remarks: Iterable[str]) -> Recording:
         """Return the complete recording, with times relative to the first event. No events may be added afterwards."""
-        said = list(remarks)
+        all_remarks = list(remarks)
         if self._without_duration:
-            said.append(f"{self._without_duration:,} events without a duration were omitted")
+            all_remarks.append(f"{self._without_duration:,} events without a duration were omitted")
         if self.in_nanoseconds:
-            said.append("times are read as nanoseconds: as microseconds they would be in the far future")
+            all_remarks.append("times are read as nanoseconds: as microseconds they would be in the far future")
         resolve_forward_threads(self._tables["operators"])
         given = header.get("distributedInfo")
         distributed = given if isinstance(given, dict) else {}
@@ -333,15 +338,15 @@ class Columns:
             names=tuple(self._names),
             **self._tables,
             launch_shapes=np.array(self._launch_shapes.rows, np.int64).reshape(-1, 6),
-            origin_ns=since_the_first(self._tables.values()),
+            origin_ns=shift_to_zero(self._tables.values()),
             devices=self._devices(header),
             rank=_whole(distributed.get("rank")),
             world_size=_whole(distributed.get("world_size")),
-            groups=tuple(_groups(distributed.get("pg_config"))),
+            groups=tuple(_process_groups(distributed.get("pg_config"))),
             host=str(header["host_name"]) if header.get("host_name") else None,
             clock_ns=_whole(header.get("baseTimeNanoseconds")) or 0,
             predicted=header.get("source") == "predicted",
-            remarks=tuple(said),
+            remarks=tuple(all_remarks),
         )
 
 
@@ -355,7 +360,7 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and 0 <= value < 2**62 else None
 
 
-def _groups(listed: object) -> Iterator[ProcessGroup]:
+def _process_groups(listed: object) -> Iterator[ProcessGroup]:
     """Yield the process groups in the header that have ranks."""
     for each in listed if isinstance(listed, list) else ():
         ranks = each.get("ranks") if isinstance(each, dict) else None
@@ -372,7 +377,7 @@ def _renumbered(numbers: Iterable[int]) -> Integers:
     return np.array([*numbers, NONE], np.int64)
 
 
-def _room_of(category: str) -> str | None:
+def _table_for(category: str) -> str | None:
     lower = category.lower()
     if any(known.fullmatch(lower) for _, known in _WORK):
         return "work"
@@ -398,7 +403,7 @@ class CollectiveRows:
         self._known = {which: np.zeros(0, np.int8) for which in _KINDS}
         """Whether each name denotes a collective, or _UNSEEN; cached because names repeat millions of times."""
 
-    def among(self, which: str, events: Sequence[Any], name: NDArray[Any]) -> tuple[list[int], Sequence[Integers]]:
+    def find(self, which: str, events: Sequence[Any], name: NDArray[Any]) -> tuple[list[int], Sequence[Integers]]:
         """Return the positions of the collectives, and their columns from `source` on, as in `Collectives`.
 
         `name` is the name index of each event.

@@ -80,7 +80,7 @@ class ExactEvent(msgspec.Struct, gc=False):
     args: Arguments = _NO_ARGUMENTS
 
 
-class Split(NamedTuple):
+class DecodedEvents(NamedTuple):
     """Complete events decoded from the beginning of a buffer, and where decoding stopped."""
 
     events: list[Any]
@@ -96,7 +96,7 @@ _FAST: Final = msgspec.json.Decoder(list[Event])
 _EXACT: Final = msgspec.json.Decoder(list[ExactEvent])
 
 
-def split(buffer: bytes, exact: bool) -> Split:
+def decode_events(buffer: bytes, exact: bool) -> DecodedEvents:
     """Decode the complete events of a buffer.
 
     All events except the last, which may be incomplete, are decoded as one batch. If the batch is invalid, the events
@@ -107,11 +107,11 @@ def split(buffer: bytes, exact: bool) -> Split:
         # An apparent boundary may lie within an event, and values may be invalid UTF-8 or have the wrong type.
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found = (_EXACT if exact else _FAST).decode(b"[" + events[1] + b"]")
-            return Split(cast(list[Any], found), events.end(1))
-    return walked(buffer, exact)
+            return DecodedEvents(cast(list[Any], found), events.end(1))
+    return decode_one_by_one(buffer, exact)
 
 
-def walked(buffer: bytes, exact: bool) -> Split:
+def decode_one_by_one(buffer: bytes, exact: bool) -> DecodedEvents:
     """Decode events one by one (slow), up to the first incomplete event; invalid arguments are omitted."""
     text = buffer.decode("utf-8", "surrogateescape")  # reversible, so that bytes can be counted
 
@@ -126,7 +126,7 @@ def walked(buffer: bytes, exact: bool) -> Split:
     while (token := _TOKEN.search(text, end)) is not None:
         at = token.start()
         if token[0] == "]":
-            return Split(events, size_bytes(at), at_end=True)
+            return DecodedEvents(events, size_bytes(at), at_end=True)
         try:
             if token[0] != "{":
                 raise json.JSONDecodeError("Expecting an event", text, at)
@@ -134,10 +134,10 @@ def walked(buffer: bytes, exact: bool) -> Split:
         except (ValueError, RecursionError) as error:
             damaged = getattr(error, "pos", at)
             is_cut = str(error).startswith("Unterminated string") or len(text) - damaged < _LONGEST_TOKEN
-            return Split(events, size_bytes(end), damaged_byte=None if is_cut else size_bytes(damaged))
+            return DecodedEvents(events, size_bytes(end), damaged_byte=None if is_cut else size_bytes(damaged))
         with suppress(msgspec.ValidationError, TypeError, ValueError, ArithmeticError):
-            events.append(msgspec.convert(_sane(event), kind, strict=False))
-    return Split(events, size_bytes(end))
+            events.append(msgspec.convert(_without_invalid_values(event), kind, strict=False))
+    return DecodedEvents(events, size_bytes(end))
 
 
 _TRIPLES: Final = frozenset({"grid", "block"})
@@ -147,7 +147,7 @@ _UNDECODED: Final = frozenset(
 )
 
 
-def _sane(event: dict[str, Any]) -> dict[str, Any]:
+def _without_invalid_values(event: dict[str, Any]) -> dict[str, Any]:
     """Return the event without invalid characters and arguments."""
     texts = {key: LONE_SURROGATE.sub("\ufffd", value) for key, value in event.items() if isinstance(value, str)}
     given, arguments = event.get("args"), dict[str, Any]()

@@ -32,9 +32,9 @@ import numpy as np
 from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import collection_paused
-from sysbench.trace.columns import grouped, launch_shapes
-from sysbench.trace.readers.reading import Progress, in_silence, processors
-from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table, since_the_first
+from sysbench.trace.columns import launch_shapes, unique_with_inverse
+from sysbench.trace.readers.reading import Progress, no_progress, processors
+from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table, shift_to_zero
 
 SQLITE: Final = b"SQLite format 3\x00"
 REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
@@ -60,50 +60,52 @@ _BLOCK: Final = ("blockX", "blockY", "blockZ")
 _WANTED: Final = frozenset({_KERNELS, _COPIES, _SETS, _CALLS, _NVTX})
 
 _KERNEL_NAME: Final = "demangledName"
-_INSTEAD: Final = {_KERNEL_NAME: ("shortName",)}
+_REPLACEMENTS: Final = {_KERNEL_NAME: ("shortName",)}
 """Columns that replace a missing or empty column."""
 _ENDED: Final = f'"eventType" IN ({_PUSH_POP}, {_START_END}) AND "end" IS NOT NULL'
 """SQL condition that selects ranges and excludes marks."""
 
-_EMITTED: Final = re.compile(
+_EMIT_NVTX: Final = re.compile(
     r"(?P<name>.*?), seq = (?P<sequence>\d{1,18})(?:, op_id = \d+)?(?P<shapes>, sizes = .*)?", re.DOTALL
 )
 """Ranges from `emit_nvtx` (torch/csrc/autograd/profiler_legacy.cpp and torch/csrc/profiler/util.cpp, `getNvtxStr`)."""
 _SEQUENCE: Final = ", seq = "
 _COUNT: Final = ", op_id = "
-_DIGITS: Final = 18
+_MAX_DIGITS: Final = 18
 _UNNAMED: Final = "(unnamed)"
 _COPY_KINDS: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """Kinds of copies (CUpti_ActivityMemcpyKind)."""
 
-ROWS: Final = 65_536
+BATCH_ROWS: Final = 65_536
 """Number of rows that are read at a time."""
-_MOST_PARTS: Final = 4096
+_MAX_PARTS: Final = 4096
 """Maximum number of parts of a table. If row ids have gaps, each part covers a wider range of ids."""
-_MOST_THREADS: Final = 4
-_BETWEEN: Final = "\x1e"
+_MAX_THREADS: Final = 4
+_TEXT_SEPARATOR: Final = "\x1e"
 """ASCII record separator, between texts."""
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-def read(path: Path, progress: Progress = in_silence) -> Recording:
+def read(path: Path, progress: Progress = no_progress) -> Recording:
     """Read an export or a report; raises LogError if it contains no trace."""
-    return _of_report(path, progress) if path.suffix.lower() in REPORT_SUFFIXES else _of_export(path, path, progress)
+    return (
+        _read_report(path, progress) if path.suffix.lower() in REPORT_SUFFIXES else _read_export(path, path, progress)
+    )
 
 
-def _of_export(export: Path, path: Path, progress: Progress) -> Recording:
+def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
     """Read an SQLite export. `path` is the original file, which gives the recording its name."""
     try:
-        with closing(opened(export)) as database, Numbers.of(export) as numbers, collection_paused():
-            return _Reader(path, database, numbers, progress).recording()
+        with closing(open_database(export)) as database, QueryRunner.of(export) as queries, collection_paused():
+            return _Reader(path, database, queries, progress).recording()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not a readable export of Nsight Systems: {error}") from error
-    except NoNumberError as error:
+    except NonNumericError as error:
         raise LogError(f"{path} has a non-numeric value in a numeric column of Nsight Systems: {error}") from error
 
 
-def _of_report(path: Path, progress: Progress) -> Recording:
+def _read_report(path: Path, progress: Progress) -> Recording:
     nsys = shutil.which("nsys")
     if nsys is None:
         raise LogError(f"{path} is a report of Nsight Systems. {INSTALL_HINT}")
@@ -112,20 +114,20 @@ def _of_report(path: Path, progress: Progress) -> Recording:
         command = [nsys, "export", "--type", "sqlite", "--output", str(exported), str(path.absolute())]
         progress("nsys is exporting it")
         try:
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT_TIMEOUT_S, check=False)
+            result = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT_TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired as error:
             raise LogError(f"nsys did not export {path} within {_EXPORT_TIMEOUT_S:.0f} s") from error
         if not exported.is_file():
-            said = (ran.stderr or ran.stdout).strip().splitlines()
-            raise LogError(f"nsys cannot export {path}: {said[-1] if said else f'exit code {ran.returncode}'}")
-        return _of_export(exported, path, progress)
+            lines = (result.stderr or result.stdout).strip().splitlines()
+            raise LogError(f"nsys cannot export {path}: {lines[-1] if lines else f'exit code {result.returncode}'}")
+        return _read_export(exported, path, progress)
 
 
 class _Reader:
-    def __init__(self, path: Path, database: sqlite3.Connection, numbers: Numbers, progress: Progress) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection, queries: QueryRunner, progress: Progress) -> None:
         self._path = path
         self._database = database
-        self._numbers = numbers
+        self._queries = queries
         self._progress = progress
         tables = {str(name) for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         self._columns = {
@@ -150,7 +152,7 @@ class _Reader:
         work, launches = self._work(), Table(5)
         for rows in self._rows(_CALLS, (*_TIMES, "nameId", "globalTid", "correlationId")):
             start, end, name, thread, correlation = rows.values()
-            launches.add([start, end - start, self._named(name), self._thread(thread), correlation])
+            launches.add([start, end - start, self._name_indices(name), self._thread_indices(thread), correlation])
             self._progress(f"{units.count(len(launches))} launches")
         tables = (work, launches, operators, ranges)
         if not any(len(table) for table in tables):
@@ -172,22 +174,22 @@ class _Reader:
             operators=operators,
             ranges=ranges,
             launch_shapes=np.array([*self._launch_shapes], np.int64).reshape(-1, 6),
-            origin_ns=since_the_first(tables),
+            origin_ns=shift_to_zero(tables),
             devices=devices,
             remarks=tuple(remarks),
         )
 
-    def _name(self, name: str) -> int:
+    def _name_index(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
 
     def _rows(self, table: str, wanted: Sequence[str], condition: str = "") -> Iterator[dict[str, Integers]]:
         """Yield the wanted columns by name, in batches of rows; NONE for missing columns and values."""
         if table not in self._columns:
             return
-        there = self._columns[table]
-        either = [(name, *_INSTEAD.get(name, ())) for name in wanted]
-        columns = tuple(tuple(name for name in names if name in there) for names in either)
-        for found in self._numbers.columns(Question(table, columns, condition)):
+        present = self._columns[table]
+        alternatives = [(name, *_REPLACEMENTS.get(name, ())) for name in wanted]
+        columns = tuple(tuple(name for name in names if name in present) for names in alternatives)
+        for found in self._queries.columns(Query(table, columns, condition)):
             yield dict(zip(wanted, found, strict=True))
 
     def _work(self) -> Table:
@@ -197,17 +199,17 @@ class _Reader:
             shapes, which = launch_shapes([rows[name] for name in (*_GRID, *_BLOCK)])
             ours = [self._launch_shapes.setdefault(tuple(row), len(self._launch_shapes)) for row in shapes.tolist()]
             shape = np.array([*ours, NONE], np.int64)[which]
-            work.add(_of_work(rows, self._named(rows[_KERNEL_NAME]), KERNEL, shape, none))
+            work.add(_work_columns(rows, self._name_indices(rows[_KERNEL_NAME]), KERNEL, shape, none))
             self._progress(f"{units.count(len(work))} kernels")
         for rows in self._rows(_COPIES, (*_TIMES, "copyKind", *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            kinds, which = grouped(rows["copyKind"])
-            names = [self._name(f"Memcpy {_COPY_KINDS.get(kind, 'other')}") for kind in kinds.tolist()]
-            work.add(_of_work(rows, np.array(names, np.int64)[which], COPY, none, rows["bytes"]))
+            kinds, which = unique_with_inverse(rows["copyKind"])
+            names = [self._name_index(f"Memcpy {_COPY_KINDS.get(kind, 'other')}") for kind in kinds.tolist()]
+            work.add(_work_columns(rows, np.array(names, np.int64)[which], COPY, none, rows["bytes"]))
         for rows in self._rows(_SETS, (*_TIMES, *_PLACE, "bytes")):
             none = np.full(len(rows["start"]), NONE, np.int64)
-            name = np.full(len(rows["start"]), self._name("Memset"), np.int64)
-            work.add(_of_work(rows, name, SET, none, rows["bytes"]))
+            name = np.full(len(rows["start"]), self._name_index("Memset"), np.int64)
+            work.add(_work_columns(rows, name, SET, none, rows["bytes"]))
         return work
 
     def _ranges(self) -> tuple[Table, Table]:
@@ -216,53 +218,61 @@ class _Reader:
         if _NVTX in self._columns and "eventType" not in self._columns[_NVTX]:
             raise LogError(f"{self._path} has NVTX events of an unknown form: they have no eventType")
         # Names of NVTX events that are not registered names, in batches that match the batches of rows.
-        written: Iterator[list[str | None]] = repeat([])
+        name_texts: Iterator[list[str | None]] = repeat([])
         if "text" in self._columns.get(_NVTX, ()):
-            written = self._numbers.texts(Question(_NVTX, (("text",),), _ENDED))
-        for rows, texts in zip(self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), written, strict=False):
+            name_texts = self._queries.texts(Query(_NVTX, (("text",),), _ENDED))
+        for rows, texts in zip(self._rows(_NVTX, (*_TIMES, "textId", "globalTid"), _ENDED), name_texts, strict=False):
             start, end, text, thread = rows.values()
-            name, sequence, shapes = self._marks(text, texts)
-            every = [start, end - start, name, self._thread(thread)]
-            torch, own = sequence != NONE, sequence == NONE
+            name, sequence, shapes = self._parse_range_names(text, texts)
+            columns = [start, end - start, name, self._thread_indices(thread)]
+            torch, program = sequence != NONE, sequence == NONE
             none = np.full(len(start), NONE, np.int64)
-            operators.add([column[torch] for column in (*every, sequence, none, shapes)])
-            ranges.add([column[own] for column in every])
+            operators.add([column[torch] for column in (*columns, sequence, none, shapes)])
+            ranges.add([column[program] for column in columns])
             self._progress(f"{units.count(len(operators) + len(ranges))} ranges")
         return operators, ranges
 
-    def _marks(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
+    def _parse_range_names(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
         """Return (3, n) for n ranges: name index, and the sequence number and shapes that torch added to the name."""
-        different, which = grouped(numbers)
-        registered = [self._mark(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
+        different, which = unique_with_inverse(numbers)
+        registered = [self._parse_range_name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         marks = np.array(registered, np.int64).reshape(-1, 3)[which]
         written = [(at, text) for at, text in enumerate(texts) if text is not None]
-        marks[[at for at, _ in written]] = np.array([self._mark(text) for _, text in written], np.int64).reshape(-1, 3)
+        marks[[at for at, _ in written]] = np.array(
+            [self._parse_range_name(text) for _, text in written], np.int64
+        ).reshape(-1, 3)
         return marks.T
 
-    def _mark(self, text: str) -> tuple[int, int, int]:
+    def _parse_range_name(self, text: str) -> tuple[int, int, int]:
         name, found, numbers = text.partition(_SEQUENCE)
         sequence, _, count = numbers.partition(_COUNT)
-        if sequence.isdecimal() and count.isdecimal() and len(sequence) <= _DIGITS:
-            return self._name(name), int(sequence), NONE
-        emitted = _EMITTED.fullmatch(text) if found else None
+        if sequence.isdecimal() and count.isdecimal() and len(sequence) <= _MAX_DIGITS:
+            return self._name_index(name), int(sequence), NONE
+        emitted = _EMIT_NVTX.fullmatch(text) if found else None
         if emitted is None:
-            return self._name(text), NONE, NONE
+            return self._name_index(text), NONE, NONE
         sizes = emitted["shapes"]
-        return self._name(emitted["name"]), int(emitted["sequence"]), self._name(sizes[10:]) if sizes else NONE
+        return (
+            self._name_index(emitted["name"]),
+            int(emitted["sequence"]),
+            self._name_index(sizes[10:]) if sizes else NONE,
+        )
 
-    def _named(self, numbers: Integers) -> Integers:
+    def _name_indices(self, numbers: Integers) -> Integers:
         """Convert the file's name indices to the recording's."""
-        different, which = grouped(numbers)
-        ours = [self._name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
-        return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
+        different, which = unique_with_inverse(numbers)
+        indices = [self._name_index(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
+        return np.array(indices, np.int64)[which] if indices else np.zeros(0, np.int64)
 
-    def _thread(self, numbers: Integers) -> Integers:
-        different, which = grouped(numbers)
-        ours = [self._threads.setdefault(number, len(self._threads)) for number in different.tolist()]
-        return np.array(ours, np.int64)[which] if ours else np.zeros(0, np.int64)
+    def _thread_indices(self, numbers: Integers) -> Integers:
+        different, which = unique_with_inverse(numbers)
+        indices = [self._threads.setdefault(number, len(self._threads)) for number in different.tolist()]
+        return np.array(indices, np.int64)[which] if indices else np.zeros(0, np.int64)
 
 
-def _of_work(rows: dict[str, Integers], name: Integers, kind: int, shape: Integers, moved: Integers) -> list[Integers]:
+def _work_columns(
+    rows: dict[str, Integers], name: Integers, kind: int, shape: Integers, moved: Integers
+) -> list[Integers]:
     place = [rows[each] for each in _PLACE]
     return [
         rows["start"],
@@ -283,12 +293,12 @@ def is_export(beginning: bytes) -> bool:
 # --- queries
 
 
-class NoNumberError(Exception):
+class NonNumericError(Exception):
     """Raised if a value in a numeric column is not a number."""
 
 
 @dataclass(frozen=True)
-class Question:
+class Query:
     """A query for columns of a table. Missing columns and values give NONE."""
 
     table: str
@@ -299,36 +309,38 @@ class Question:
 
     def as_texts(self, part: str) -> str:
         """Return SQL that selects the number of rows, and each column concatenated into one text."""
-        chosen = ", ".join(f"group_concat({_either((*each, str(NONE)))})" for each in self.columns)
-        return f"SELECT count(*), {chosen} FROM {self._of(part)}"
+        chosen = ", ".join(f"group_concat({_coalesce((*each, str(NONE)))})" for each in self.columns)
+        return f"SELECT count(*), {chosen} FROM {self._source(part)}"
 
     def as_one_text(self, part: str) -> str:
         """Return SQL that selects the numbers of rows and of non-null values, and the only column as one text."""
-        column = _either(*self.columns)
-        return f"SELECT count(*), count({column}), group_concat({column}, '{_BETWEEN}') FROM {self._of(part)}"
+        column = _coalesce(*self.columns)
+        return (
+            f"SELECT count(*), count({column}), group_concat({column}, '{_TEXT_SEPARATOR}') FROM {self._source(part)}"
+        )
 
     def as_values(self, part: str) -> str:
         """Return SQL that selects the values of the only column."""
-        return f"SELECT {_either(*self.columns)} FROM {self._of(part)}"
+        return f"SELECT {_coalesce(*self.columns)} FROM {self._source(part)}"
 
     def as_rows(self, part: str) -> str:
         """Return SQL that selects all columns, row by row."""
-        chosen = ", ".join(_either((*each, str(NONE))) for each in self.columns)
-        return f"SELECT {chosen} FROM {self._of(part)}"
+        chosen = ", ".join(_coalesce((*each, str(NONE))) for each in self.columns)
+        return f"SELECT {chosen} FROM {self._source(part)}"
 
-    def _of(self, part: str) -> str:
+    def _source(self, part: str) -> str:
         conditions = " AND ".join(filter(None, (part, self.condition)))
         # Without indices, SQLite returns rows in table order for any condition.
         return f'"{self.table}" NOT INDEXED' + (f" WHERE {conditions}" if conditions else "")
 
 
-def _either(terms: Sequence[str]) -> str:
+def _coalesce(terms: Sequence[str]) -> str:
     """Return SQL for the first non-null value among several columns and numbers."""
     quoted = [term if term == str(NONE) else f'"{term}"' for term in terms]
     return quoted[0] if len(quoted) == 1 else f"COALESCE({', '.join(quoted)})"
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def open_database(path: Path) -> sqlite3.Connection:
     """Open the database read-only."""
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
     database = sqlite3.connect(uri, uri=True, check_same_thread=False)
@@ -336,7 +348,7 @@ def opened(path: Path) -> sqlite3.Connection:
     return database
 
 
-class Numbers:
+class QueryRunner:
     """Runs queries on a database over several connections."""
 
     def __init__(self, connections: Sequence[sqlite3.Connection], threads: ThreadPoolExecutor) -> None:
@@ -348,34 +360,32 @@ class Numbers:
 
     @classmethod
     @contextmanager
-    def of(cls, path: Path) -> Iterator[Numbers]:
+    def of(cls, path: Path) -> Iterator[QueryRunner]:
         """Open several connections to a database; close them when the `with` block ends."""
         with ExitStack() as stack:
-            count = min(processors(), _MOST_THREADS)
-            connections = [stack.enter_context(closing(opened(path))) for _ in range(count)]
+            count = min(processors(), _MAX_THREADS)
+            connections = [stack.enter_context(closing(open_database(path))) for _ in range(count)]
             threads = stack.enter_context(ThreadPoolExecutor(count))
             stack.callback(threads.shutdown, wait=True, cancel_futures=True)
             yield cls(connections, threads)
 
-    def columns(self, question: Question) -> Iterator[list[Integers]]:
+    def columns(self, query: Query) -> Iterator[list[Integers]]:
         """Yield all columns in the order of the table's rows, in batches; raises NoNumberError and sqlite3.Error."""
-        return self._answers(question, _columns)
+        return self._results(query, _columns)
 
-    def texts(self, question: Question) -> Iterator[list[str | None]]:
+    def texts(self, query: Query) -> Iterator[list[str | None]]:
         """Yield the texts of the only column, in the same batches as `columns`; raises sqlite3.Error."""
-        return self._answers(question, _texts)
+        return self._results(query, _texts)
 
-    def _answers(
-        self, question: Question, answer: Callable[[sqlite3.Connection, Question, str], Answer]
-    ) -> Iterator[Answer]:
+    def _results(self, query: Query, run_query: Callable[[sqlite3.Connection, Query, str], Result]) -> Iterator[Result]:
         """Yield the results for all parts of the table in order; threads work a few parts ahead."""
 
-        def answered(part: str) -> Answer:
+        def answered(part: str) -> Result:
             with self._connection() as database:
-                return answer(database, question, part)
+                return run_query(database, query, part)
 
-        waiting: deque[Future[Answer]] = deque()
-        for part in self._parts(question.table):
+        waiting: deque[Future[Result]] = deque()
+        for part in self._parts(query.table):
             waiting.append(self._threads.submit(answered, part))
             if len(waiting) > 2 * self._count:
                 yield waiting.popleft().result()
@@ -390,7 +400,7 @@ class Numbers:
         if not (isinstance(first, int) and isinstance(last, int)):
             yield ""
             return
-        step = max(ROWS, (last - first) // _MOST_PARTS + 1)
+        step = max(BATCH_ROWS, (last - first) // _MAX_PARTS + 1)
         for number in range(first, last + 1, step):
             yield f"rowid BETWEEN {number} AND {min(number + step - 1, last)}"
 
@@ -403,17 +413,17 @@ class Numbers:
             self._connections.put(database)
 
 
-def _columns(database: sqlite3.Connection, question: Question, part: str) -> list[Integers]:
-    count, *texts = database.execute(question.as_texts(part)).fetchone()
+def _columns(database: sqlite3.Connection, query: Query, part: str) -> list[Integers]:
+    count, *texts = database.execute(query.as_texts(part)).fetchone()
     columns = [_numbers(text) for text in texts]
     if all(len(column) == count for column in columns):
         return columns
-    rows = database.execute(question.as_rows(part)).fetchall()
+    rows = database.execute(query.as_rows(part)).fetchall()
     try:
-        numbers = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(question.columns))
+        numbers = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(query.columns))
     except (ValueError, OverflowError, TypeError) as error:
-        raise NoNumberError(str(error)) from error
-    return [*numbers.reshape(len(rows), len(question.columns)).T]
+        raise NonNumericError(str(error)) from error
+    return [*numbers.reshape(len(rows), len(query.columns)).T]
 
 
 def _numbers(text: str | None) -> Integers:
@@ -426,10 +436,10 @@ def _numbers(text: str | None) -> Integers:
     return np.zeros(0, np.int64)
 
 
-def _texts(database: sqlite3.Connection, question: Question, part: str) -> list[str | None]:
-    count, there, together = database.execute(question.as_one_text(part)).fetchone()
-    texts = together.split(_BETWEEN) if there else []
+def _texts(database: sqlite3.Connection, query: Query, part: str) -> list[str | None]:
+    count, non_null, joined = database.execute(query.as_one_text(part)).fetchone()
+    texts = joined.split(_TEXT_SEPARATOR) if non_null else []
     if count == len(texts):
         return cast(list[str | None], texts)
     # Some rows are empty, or a text contains the separator.
-    return [None if text is None else str(text) for (text,) in database.execute(question.as_values(part))]
+    return [None if text is None else str(text) for (text,) in database.execute(query.as_values(part))]

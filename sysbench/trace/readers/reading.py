@@ -26,12 +26,12 @@ def processors() -> int:
         return os.cpu_count() or 1
 
 
-def in_silence(_: str) -> None:
+def no_progress(_: str) -> None:
     """Ignore progress reports."""
 
 
 @contextmanager
-def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def start_module(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a module with the same Python and the same sysbench, connected by pipes.
 
     The process is killed when the `with` block ends.
@@ -51,19 +51,19 @@ def process(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             started.kill()
 
 
-def tell(message: bytes) -> None:
+def send_message(message: bytes) -> None:
     """Write a message to the parent process."""
     sys.stdout.buffer.write(len(message).to_bytes(_LENGTH_BYTES, "big") + message)
 
 
-def told(started: subprocess.Popen[bytes]) -> Iterator[bytes]:
+def receive_messages(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
     """Yield the messages of a child process; raises EOFError if the process failed."""
-    said = started.stdout
-    while said is not None and (length := said.read(_LENGTH_BYTES)):
+    stdout = child.stdout
+    while stdout is not None and (length := stdout.read(_LENGTH_BYTES)):
         size_bytes = int.from_bytes(length, "big")
-        message = said.read(size_bytes)
+        message = stdout.read(size_bytes)
         if len(message) < size_bytes:
             break
         yield message
-    if started.wait() != 0:
+    if child.wait() != 0:
         raise EOFError

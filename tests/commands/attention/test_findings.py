@@ -136,7 +136,7 @@ def test_the_exponent_of_memory_is_exact_and_that_of_time_lies_in_its_interval(r
     forward = laws["naive", "forward"]
     assert isinstance(forward, PowerLaw)
     assert forward.low <= 1.97 <= forward.high
-    assert forward.left_out, "the fixed cost of a launch shows at the shortest sequences"
+    assert forward.excluded_sizes, "the fixed cost of a launch shows at the shortest sequences"
 
 
 def test_a_sentence_says_exponent_interval_and_the_cells_it_rests_on(record: AttentionRecord) -> None:

@@ -15,7 +15,7 @@ from sysbench.commands.attention.measure_memory import counted
 from sysbench.commands.attention.simulate import SimulatedAttention, simulate
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.errors import UnavailableError
-from sysbench.lab.accounting import rounded
+from sysbench.lab.accounting import round_to_block
 from sysbench.lab.attention_functions import inputs_for
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
@@ -62,7 +62,7 @@ def test_a_fused_kernel_keeps_what_torch_says_it_returns(
     implementation: str, kernel: Callable[[Tensor], list[Tensor]], seq: int, heads: int | None
 ) -> None:
     kept = kernel(torch.empty(2, heads or 1, seq, 32, dtype=torch.bfloat16, device="meta"))
-    expected = sum(rounded(tensor.numel() * tensor.element_size()) for tensor in kept)
+    expected = sum(round_to_block(tensor.numel() * tensor.element_size()) for tensor in kept)
     axes = {"heads": str(heads)} if heads else {}
     assert on(A100, implementation, seq=seq, **axes).saved_bytes == expected
 
@@ -79,8 +79,8 @@ def test_a_fused_kernel_keeps_what_torch_says_it_returns(
 )
 def test_a_fused_kernel_keeps_one_fp32_number_for_every_query(implementation: str, rows: int, beside: int) -> None:
     result = on(A100, implementation, seq=300)
-    assert result.saved_bytes == rounded(4 * 2 * rows) + 512 * beside
-    tensors = 4 * rounded(2 * 2 * 300 * 32)
+    assert result.saved_bytes == round_to_block(4 * 2 * rows) + 512 * beside
+    tensors = 4 * round_to_block(2 * 2 * 300 * 32)
     assert result.before_backward_bytes == tensors + result.saved_bytes
 
 
@@ -165,7 +165,7 @@ def test_what_a_gpu_has_not_got_says_so(gpu: Gpu, implementation: str, axes: dic
 def test_an_odd_head_dimension_is_padded_by_flash_attention_and_needs_more() -> None:
     for implementation in ("sdpa-flash", "flash-attn"):
         odd, even = (on(A100, implementation, dim=str(dim)) for dim in (17, 24))
-        assert even.saved_bytes < odd.saved_bytes < even.saved_bytes + 4 * rounded(2 * 2 * 300 * 24)
+        assert even.saved_bytes < odd.saved_bytes < even.saved_bytes + 4 * round_to_block(2 * 2 * 300 * 24)
 
 
 def test_a_function_of_ones_own_is_simulated_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from sysbench.commands.memory.live import MemoryLines, MemoryScreen, MemoryState
 from sysbench.commands.memory.record import PeakMeasured, VerdictReached
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.errors import DoesNotFitError
-from sysbench.lab.allocator import _Boundary, is_out_of_memory, label
+from sysbench.lab.allocator import _Boundary, assign_categories, is_out_of_memory
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import (
     CellFinished,
@@ -236,7 +236,7 @@ def test_a_recorded_history_is_told_apart_by_what_is_there_at_the_ends_of_phases
     ]
     blocks = [{"address": address, "size": 512} for address in (1, 2, 3, 4, 5, 6)]
     content = {"device_traces": [trace], "segments": [{"blocks": blocks}]}
-    label(content, 0, boundaries)
+    assign_categories(content, 0, boundaries)
     found = [entry["category"] for entry in trace if entry["action"] == "alloc"]
     expected = ["parameters", "inputs", "activations", "temporaries", "workspace", "gradients", "optimizer state"]
     assert found == expected
@@ -259,7 +259,7 @@ def test_what_ranks_send_each_other_is_communication_unless_it_holds_parameters_
         _Boundary(30, {4: "gradients"}, 11, "optimizer state"),
         _Boundary(40, dict.fromkeys((3, 4), "communication"), 0, None),
     ]
-    label({"device_traces": [trace], "segments": []}, 0, boundaries)
+    assign_categories({"device_traces": [trace], "segments": []}, 0, boundaries)
     assert [entry["category"] for entry in trace] == ["parameters", "communication", "communication", "gradients"]
 
 

@@ -19,7 +19,7 @@ from sysbench.predict.trace import Kernel
 from sysbench.spec.hardware import named
 from sysbench.spec.model import ModelCell, ModelShape
 from sysbench.trace import traces, window
-from sysbench.trace.kernels.names import classified, precision
+from sysbench.trace.kernels.names import classify, precision
 from sysbench.trace.summary import ProfileSummary
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 
@@ -35,7 +35,7 @@ STEP = SimulatedStep(CELL, "h100", placed=True, whole=True)
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("predicted") / "step.json.gz"
     whole = recording(STEP.found, path.name)
-    window.write(path, window.cut(whole, window.find(whole, None), 1 << 40), 1 << 40)
+    window.write(path, window.extract_slice(whole, window.find_window(whole, None), 1 << 40), 1 << 40)
     return path
 
 
@@ -100,7 +100,7 @@ def test_the_file_and_a_slice_of_it_say_that_they_are_predicted(written: Path, t
     assert read.predicted
     assert read.devices == (named("h100").names[0],)
     part = tmp_path / "forward.json"
-    window.write(part, window.cut(read, window.find(read, "forward"), 1 << 30), 1 << 30)
+    window.write(part, window.extract_slice(read, window.find_window(read, "forward"), 1 << 30), 1 << 30)
     assert traces.summary_of(traces.read(part)).predicted
     lanes = [event["args"]["name"] for event in json.loads(part.read_text())["traceEvents"] if event["ph"] == "M"]
     assert any(name.endswith("PREDICTED") for name in lanes)
@@ -122,7 +122,7 @@ def test_the_file_and_a_slice_of_it_say_that_they_are_predicted(written: Path, t
 )  # fmt: skip
 def test_a_kernel_is_named_so_that_its_class_is_known(kind: str, name: str, expected: str) -> None:
     kernel = Kernel(kind, name, "bf16", 4, dims=(1, 2, 3, 4), layout="flash forward" if kind == "attention" else "TN")  # type: ignore[arg-type]
-    assert (classified(kernel_name(kernel)) or "other") == expected
+    assert (classify(kernel_name(kernel)) or "other") == expected
 
 
 @pytest.mark.parametrize("format_", ["fp32", "tf32", "bf16", "fp16"])

@@ -19,7 +19,7 @@ from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import Sync, TimeCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.clocks import Call, Clock, StepTimes
-from sysbench.lab.devices import computing_on
+from sysbench.lab.devices import using_threads
 from sysbench.lab.step import TrainingStep
 from sysbench.log.events import (
     Compiled,
@@ -34,7 +34,7 @@ from sysbench.log.events import (
     encode,
 )
 from sysbench.spec.model import PHASES_OF, Mode, ModelShape
-from sysbench.statistics import settled
+from sysbench.statistics import has_converged
 from tests.lab.fake_clock import FakeClock
 
 CPU = DeviceInfo(name="a processor", type="cpu")
@@ -229,7 +229,7 @@ class ThreadClock:
 
 @pytest.fixture
 def two_threads() -> Iterator[None]:
-    with computing_on(2):
+    with using_threads(2):
         yield
 
 
@@ -264,7 +264,7 @@ def test_steady_steps_are_not_tried_on_fewer_threads(monkeypatch: pytest.MonkeyP
 
 
 def test_one_thread_waits_for_no_other() -> None:
-    with computing_on(1):
+    with using_threads(1):
         events = events_of(cell(mode="forward", warmup=0), ThreadClock(0.1, 0.9, 0.5))
     assert outline(events)[-1] == "MemoryMeasured"
 
@@ -280,7 +280,7 @@ def test_until_measures_until_the_interval_is_narrow_and_no_longer() -> None:
     events = events_of(cell(mode="forward", warmup=0, steps=5, until=0.03, max_steps=400), FakeClock(noisy()))
     taken = [step.step.wall_s or 0 for step in steps_in(events, warmup=False)]
     assert 5 < len(taken) < 400
-    assert [count for count in range(5, len(taken) + 1) if settled(taken[:count], 0.03)] == [len(taken)]
+    assert [count for count in range(5, len(taken) + 1) if has_converged(taken[:count], 0.03)] == [len(taken)]
 
 
 def test_until_gives_up_at_its_cap() -> None:
@@ -289,7 +289,7 @@ def test_until_gives_up_at_its_cap() -> None:
 
 
 def test_until_measures_at_least_the_steps_that_were_asked_for() -> None:
-    assert settled([0.1] * 15, 0.5)
+    assert has_converged([0.1] * 15, 0.5)
     steady = FakeClock(itertools.repeat(0.1))
     events = events_of(cell(mode="forward", warmup=0, steps=20, until=0.5), steady)
     assert len(steps_in(events, warmup=False)) >= 20
