@@ -12,7 +12,7 @@ from sysbench import units
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord
 from sysbench.statistics import Pooled, PowerLaw, Ratio
-from sysbench.statistics.pooling import SMALLEST_EFFECT
+from sysbench.statistics.pooling import MIN_EFFECT_SHARE
 
 NAMED: Final = 3
 """Largest number of cells named in a sentence; the others are counted."""
@@ -151,7 +151,7 @@ def unresolved(one: str, other: str, each: Sequence[tuple[Ratio, int]], noun: st
     many = f"{counts[0]} {noun}s" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} {noun}s"
     cells = f" in any of {len(each)} cells" if len(each) > 1 else ""
     ends = [end for ratio in ratios for end in (ratio.low, ratio.high) if end is not None]
-    if ends and all(abs(end - 1) < SMALLEST_EFFECT for end in ends):
+    if ends and all(abs(end - 1) < MIN_EFFECT_SHARE for end in ends):
         return f"{one} and {other} are equally fast to within 1 %{f' in {counted(len(each))}' if cells else ''}"
     if ends and all(map(contains_one, ratios)):
         widest = max(ratios, key=lambda ratio: (ratio.high or 1.0) / (ratio.low or 1.0))
@@ -161,7 +161,7 @@ def unresolved(one: str, other: str, each: Sequence[tuple[Ratio, int]], noun: st
             f"{one} and {other} do not differ measurably{where}; {called} is {interval(widest)}, and more {noun}s "
             "would narrow it"
         )
-    if all(abs(ratio.value - 1) < SMALLEST_EFFECT for ratio in ratios):
+    if all(abs(ratio.value - 1) < MIN_EFFECT_SHARE for ratio in ratios):
         return f"{one} and {other} differ by less than 1 %{f' in {counted(len(each))}' if cells else ''}"
     low, high = min(ratio.value for ratio in ratios), max(ratio.value for ratio in ratios)
     shown = f"the ratio is {ratio_range(low, high) if cells else with_interval(ratios[0])}"
