@@ -44,8 +44,8 @@ class Admission:
     def uncertain_cells(self, cells: Sequence[PlacedCell]) -> Iterator[tuple[PlacedCell, int]]:
         """Yield the cells that must be simulated to decide whether they fit, each with the free memory in bytes.
 
-        Pass each simulation result to `remember_simulation` before taking the next cell: if a cell does not fit, cells
-        at least as large are left out.
+        Pass each simulation result to `remember_simulation` before taking the next cell: if a cell does not fit, later
+        cells that are at least as large are left out.
         """
         for placed in cells:
             if not self._can_be_simulated(placed) or self._larger_than_failed_cell(placed) is not None:

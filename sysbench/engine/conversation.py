@@ -23,7 +23,7 @@ EXIT_TIMEOUT_S = 10.0
 """Longest time that a worker may take to end after a request to exit, or after closing its connection."""
 
 START_TIMEOUT_S = 120.0
-"""Minimum time limit for a worker to import torch and report, even if --timeout is shorter, which is for hanging cells.
+"""Minimum time limit for a worker to import torch and report, even if --timeout, meant for hanging cells, is shorter.
 From a cold network disk, the import takes a minute or two.
 """
 
@@ -72,8 +72,8 @@ class Conversation:
     def wait_for(self, worker: Worker, *kinds: type[Answer], at_least_s: float = 0.0) -> Generator[Event, None, Answer]:
         """Yield all events up to and including the first event of these kinds, and return that event.
 
-        Raises StoppedByUserError. Raises LostWorkerError if the worker ends, or is silent for longer than both
-        --timeout and `at_least_s`.
+        Raises StoppedByUserError if the user stops the run, and LostWorkerError if the worker ends, sends something
+        that is not an event, or is silent for longer than both --timeout and `at_least_s`.
         """
         while True:
             event = yield from self._next_event(worker, max(self._timeout_s, at_least_s))

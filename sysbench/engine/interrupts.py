@@ -1,7 +1,7 @@
 """Handling of Ctrl-C and similar signals, from the start of the program to its end.
 
 The first signal ends a run cleanly, and aborts everything else. The second has no effect, so that it does not interrupt
-saving. Every signal from the third on raises KeyboardInterrupt, whatever the program is doing.
+saving. The third and every later signal raise KeyboardInterrupt, whatever the program is doing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Interrupts:
         select.select([self._read_descriptor], [], [], duration_s)
 
     def drain(self) -> None:
-        """Discard pending wake-ups, including those by other signals, such as SIGWINCH."""
+        """Discard pending wake-ups, including those caused by other signals, such as SIGWINCH."""
         try:
             while os.read(self._read_descriptor, 64):
                 pass
@@ -64,7 +64,9 @@ class Interrupts:
             return
 
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal; raises KeyboardInterrupt from the third signal on, and on the first unless `deferrals`."""
+        """Handle a signal. Raises KeyboardInterrupt on the third and later signals, and on the first unless
+        `deferrals`.
+        """
         self._signal_count += 1
         if self._signal_count >= FORCED_STOP_COUNT or (self._signal_count == 1 and not self.deferrals):
             self.interrupting_signal = signal.Signals(number).name

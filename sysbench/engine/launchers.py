@@ -38,7 +38,7 @@ class Launcher(Protocol):
 
     @property
     def wraps(self) -> bool:
-        """Whether another program, such as a profiler, wraps the worker; the worker then exits cleanly."""
+        """Whether another program, such as a profiler, wraps the worker; if so, the worker is asked to exit cleanly."""
         ...
 
     def command(self) -> list[str]:
@@ -94,5 +94,5 @@ class NsysLauncher(PlainLauncher):
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the environment, with a setting for nsys to accept an unregistered name of the capture range."""
+        """Return the environment, with a setting that makes nsys accept an unregistered capture range name."""
         return {**super().environment(), "NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}

@@ -57,7 +57,7 @@ def convert_raw_stream(report: Path) -> None:
 
 
 def _importers(nsys: Path) -> Iterator[Path]:
-    """Yield possible paths of the importer: beside the directory of nsys, and of each target of its symbolic links."""
+    """Yield possible paths of the importer, relative to nsys and to each target of its symbolic links."""
     while True:
         yield nsys.parent.parent / _IMPORTER
         if not nsys.is_symlink():

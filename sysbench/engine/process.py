@@ -37,7 +37,7 @@ TERMINATION_TIMEOUT_S = 2.0
 """Time that a process has to react to SIGTERM before SIGKILL."""
 
 KILL_TIMEOUT_S = 10.0
-"""Longest wait for the end of a killed process: one that hangs in a driver may never end, but the run must."""
+"""Longest wait for a killed process to end: a process that hangs in a driver may never end, but the run must."""
 
 TAIL_BYTES = 4096
 """Number of bytes that are kept from the end of a worker's output."""
@@ -62,8 +62,8 @@ _idle_workers: list[WorkerProcess] = []
 def prelaunched(launcher: Launcher) -> Iterator[None]:
     """Launch a worker early, for the first call of `get_worker` in this context with the same command line.
 
-    The worker imports torch while this process determines what to measure. An unused worker ends with the context. A
-    failure to launch raises nothing here, because the call that needs a worker will report the failure.
+    The worker imports torch while this process determines what to measure. An unused worker ends with the context. If
+    the launch fails, nothing is raised here, because the call that needs a worker will report the failure.
     """
     try:
         # A signal must not interrupt this: a process that is not in the list yet would never be ended.
@@ -78,7 +78,7 @@ def prelaunched(launcher: Launcher) -> Iterator[None]:
 
 
 def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
-    """Return the worker that was launched ahead with this launcher, or a new one; raises SysbenchError.
+    """Return the worker that was launched ahead with the same command line, or a new one; raises SysbenchError.
 
     A worker that has simulated is returned only to a run that `simulates`, and ends otherwise.
     """
@@ -176,8 +176,8 @@ class WorkerProcess:
     def wait(self, also: int, timeout_s: float) -> bool:
         """Wait until there is something to receive, and return whether there is.
 
-        Returns False if the process has ended, the descriptor `also` is readable, or the time is up (`POLL_S` at most
-        without a sentinel).
+        Returns False if the process has ended, the descriptor `also` is readable, or the time is up. Without a
+        sentinel, the wait is limited to `POLL_S`.
         """
         self._poll.register(also, select.POLLIN)
         patience_s = timeout_s if self.sentinel is not None else min(timeout_s, POLL_S)
@@ -186,7 +186,7 @@ class WorkerProcess:
     def receive(self) -> Event | None:
         """Return the received event; None if the worker has just connected.
 
-        Raises WorkerGoneError at the end of the connection and InvalidMessageError for anything that is not an event.
+        Raises WorkerGoneError if the connection has ended, and InvalidMessageError if the message is not an event.
         """
 
         from sysbench.engine.protocol import MESSAGE_LIMIT_BYTES

@@ -46,8 +46,8 @@ def run(
 
     The run measures all cells of the spec, or only `cells`.
 
-    Raises UsageError for cells that cannot run anywhere and for a log that must not be continued, LogError for a log
-    that cannot be read, and OutputError if the log cannot be written. No files are left behind in these cases.
+    Raises UsageError if a cell cannot run anywhere or a log must not be continued, LogError if a log cannot be read,
+    and OutputError if the log cannot be written. No files are left behind in these cases.
     """
     cells = list(spec.cells()) if cells is None else cells
     refuse_impossible(cells)
@@ -78,8 +78,8 @@ class Session:
     KeyboardInterrupt.
 
     Iterating raises UsageError if the machine does not match the request (no such device; a log from another machine),
-    in which case the log remains empty; SysbenchError if no worker can be started; and OutputError if the log can no
-    longer be written.
+    after removing from the log what this session wrote; SysbenchError if no worker can be started; and OutputError if
+    the log can no longer be written.
     """
 
     def __init__(

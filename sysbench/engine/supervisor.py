@@ -92,7 +92,8 @@ class Supervisor:
         """Measure every cell that `placement` returns.
 
         Raises UsageError if the cells cannot be placed, SysbenchError if no worker can be started, and
-        StoppedByUserError. Call `stop` after an error, and whenever the iteration is abandoned.
+        StoppedByUserError if the user stops the run. Call `stop` after an error, and whenever the iteration is
+        abandoned.
         """
         _, ready = yield from self._start_worker(self._launcher)
         cells = placement(ready)
@@ -107,7 +108,10 @@ class Supervisor:
         yield from self._shut_down_worker()
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """Return the devices that a worker reports, and set the worker aside for the first run; raises like `run`."""
+        """Return the devices that a worker reports, and set the worker aside for the first run.
+
+        Raises SysbenchError if no worker can be started, and StoppedByUserError if the user stops the program.
+        """
         for event in self._start_worker(self._launcher):
             worker = self._worker
             if isinstance(event, WorkerReady) and isinstance(worker, WorkerProcess):
@@ -121,7 +125,7 @@ class Supervisor:
         return [self._end_worker(self._worker)] if self._worker is not None else []
 
     def _run_cell(self, placed: PlacedCell) -> Iterator[Event]:
-        """Measure an admitted cell, after the measurements it requires, and replace the worker if necessary."""
+        """Measure an admitted cell, after measuring what it requires first, and replace the worker if necessary."""
         if self._measures_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
         timed_cell = placed.cell.timed_first

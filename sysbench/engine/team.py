@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sysbench.engine.nodes.links import Links, RemoteWorker
 
 OTHER_RANKS_TIMEOUT_S = 1.0
-"""Time to wait for reports of the other ranks after one has failed: the first to report may have failed because of
+"""Time to wait for reports from the other ranks after one has failed: the first to report may have failed because of
 another."""
 
 COLLECTIVE_TIMEOUT_SHARE = 0.7
@@ -46,7 +46,7 @@ class Team:
     def __init__(
         self, first: WorkerProcess, launcher: Launcher, ranks: int, timeout_s: float, links: Links | None = None
     ) -> None:
-        """Launch workers for all ranks except rank 0, which is `first`; raises SysbenchError if one cannot be launched.
+        """Launch workers for all ranks except rank 0, which is `first`; raises SysbenchError if a launch fails.
 
         With `links`, the other ranks were started by torchrun or srun, and run their workers themselves.
         """
@@ -93,7 +93,7 @@ class Team:
         return _rank_names([rank for rank, count in enumerate(self._event_counts) if count == fewest])
 
     def wait(self, also: int | None, timeout_s: float) -> bool:
-        """Wait for something to receive from any rank; see `WorkerProcess.wait`."""
+        """Wait until a message from any rank can be received; see `WorkerProcess.wait`."""
         poll = select.poll()
         rank_by_descriptor = {}
         for rank, worker in enumerate(self._workers):
@@ -115,7 +115,8 @@ class Team:
         """Receive one event; return the team's event that results from it, or None.
 
         WorkerReady is returned once all ranks are ready, and CellFinished once all have finished or one has failed.
-        Raises WorkerGoneError and InvalidMessageError, like `WorkerProcess.receive`.
+        Raises WorkerGoneError and InvalidMessageError in the same cases as `WorkerProcess.receive`, and SysbenchError
+        if the versions of torch differ.
         """
         rank = self._ready_rank
         match event := self._receive_event():
@@ -139,8 +140,8 @@ class Team:
     def send(self, command: protocol.Command) -> None:
         """Send a command to every rank; raises WorkerGoneError.
 
-        Each rank gets a device of its own, and writes its artifact beside that of rank 0. The ranks of one machine
-        rendezvous through a file, which, unlike a port, no other process can take.
+        Each rank gets its own GPU (the CPU is shared), and writes its artifact beside that of rank 0. The ranks of one
+        machine rendezvous through a file, which, unlike a port, no other process can take.
         """
         self._finished = {}
         self._event_counts = [0] * self.ranks
@@ -161,7 +162,7 @@ class Team:
                 worker.send(command)
 
     def end(self, patience_s: float) -> WorkerExited:
-        """End all processes; return how the rank that disconnected or died ended, or else how rank 0 ended.
+        """End all processes; return how the rank that disconnected or died ended, or how rank 0 ended if none did.
 
         Only this rank is waited for, because the others may in turn be waiting for it.
         """
@@ -206,7 +207,7 @@ class Team:
                 raise WorkerGoneError
 
     def _combined_outcome(self) -> CellFinished:
-        """Return how the cell has ended: as on rank 0, or as on the failed rank that most likely caused the failure."""
+        """Return the CellFinished of rank 0 or, after a failure, of the failed rank that most likely caused it."""
         failed = {rank: event for rank, event in self._finished.items() if event.outcome != "ok"}
         unreported = [rank for rank in range(self.ranks) if rank not in self._finished]
         if not failed:

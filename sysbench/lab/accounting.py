@@ -82,7 +82,7 @@ class StorageWatch:
 
     @contextmanager
     def watching_resizes(self) -> Iterator[None]:
-        """Also report storages that are resized in this context, as FSDP2 does to free gathered parameters."""
+        """In this context, also report resizes of watched storages: FSDP2 frees gathered parameters by resizing."""
         resize = torch.UntypedStorage.resize_
 
         def resize_and_report(storage: torch.UntypedStorage, size_bytes: int) -> Any:

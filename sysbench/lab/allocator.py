@@ -125,10 +125,10 @@ class _Boundary:
 class History:
     """Records the allocations on one device while `recording` is active.
 
-    Categories follow the same rules as in `sysbench.simulate.recording`. Parameters and gradients are identified by
-    their addresses at the end of a phase, and communication buffers by their addresses at the collective. All other
-    blocks are inputs if they exist before the first step, activations if they remain after forward, and optimizer state
-    if they remain after the optimizer.
+    Categories follow the rules in `sysbench.simulate.recording`. Parameters and gradients are identified by their
+    addresses at the end of a phase, and communication buffers by their addresses at the collective. All other blocks
+    are inputs if they exist before the first step, activations if they remain after the forward or loss phase, and
+    optimizer state if they remain after the optimizer phase.
     """
 
     device: torch.device
@@ -154,7 +154,7 @@ class History:
 
     @contextmanager
     def phase(self, number: int, name: str, step: _Step) -> Iterator[None]:
-        """Record start and end of a phase of step `number`, and categorize the blocks that remain at its end."""
+        """Record start and end of phase `name` of step `number`, and categorize the blocks that remain at the end."""
         start_us = _now_us()
         if number != self._step:
             self._step, self._step_since_us = number, start_us
@@ -204,7 +204,7 @@ class History:
         self._add_boundary(dict.fromkeys(_addresses(tensors), "communication"), 0, None)
 
     def snapshot(self, device_name: str, protocol: str, cell: dict[str, Any]) -> dict[str, Any]:
-        """Return the recording in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
+        """Return the history in the format of `torch.cuda.memory._snapshot()`, with categories and phases added."""
         content: dict[str, Any] = torch.cuda.memory._snapshot(self.device)
         assign_categories(content, self.device.index or 0, self._boundaries)
         content["external_annotations"] = [*content.get("external_annotations", []), *self._annotations]
@@ -247,7 +247,7 @@ class _Collectives(DispatchMode):
 
 
 def assign_categories(content: dict[str, Any], device: int, boundaries: Iterable[_Boundary]) -> None:
-    """Assign a category to every allocation in a device's trace and to every block."""
+    """Assign a category to every allocation in the trace of `device`, and to every block."""
     traces = content["device_traces"]
     trace = traces[device] if device < len(traces) else []
     live: dict[int, dict[str, Any]] = {}

@@ -99,7 +99,7 @@ BACKENDS: Mapping[Attention, SDPBackend] = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "math": SDPBackend.MATH,
 }
-"""Backends of the implementations that are a kernel of `scaled_dot_product_attention`."""
+"""The backend of each implementation that is a kernel of `scaled_dot_product_attention`."""
 
 KINDS: dict[Attention, Callable[[int], nn.Module]] = {
     "naive": NaiveAttention,
@@ -122,7 +122,7 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
     """Return the operator that computes `attention`, for example `aten::_scaled_dot_product_flash_attention`.
 
     To determine the operator, this function calls `attention` on the inputs. If the inputs require gradients, it also
-    runs backward, so that everything an implementation compiles on its first call is compiled now. Raises
+    runs the backward pass, so that everything that is compiled on the first call is compiled now. Raises
     UnavailableError with torch's reasons if no kernel supports the inputs.
     """
     with unsupported_as_unavailable():

@@ -3,7 +3,7 @@
 All implementations map tensors of shape (batch, seq, dim) or (batch, heads, seq, dim) to an output of the same shape:
 softmax(q·kᵀ / √dim + mask)·v, where a causal mask hides every later position.
 
-`AttentionCall` runs forward and backward on one input, for measurement and for simulation.
+`AttentionCall` runs forward and backward passes on fixed inputs, for measurement and for simulation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def function_for(cell: AttentionCell, device: torch.device) -> Attention:
 
 
 def naive(*, causal: bool) -> Attention:
-    """Return attention that stores every intermediate in memory; exponentials and weights are kept for backward."""
+    """Return attention with every intermediate in memory; exponentials and weights are kept for the backward pass."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -163,12 +163,12 @@ def inputs_for(cell: AttentionCell, device: torch.device) -> Inputs:
 
 
 def gradient_for(q: Tensor) -> Tensor:
-    """Create a random gradient of the output, from which backward starts."""
+    """Create a random gradient of the output, from which the backward pass starts."""
     return torch.randn(q.shape, dtype=torch.float32, device=q.device).to(q.dtype)
 
 
 class AttentionCall:
-    """Attention on one input, called repeatedly; forward keeps its output and graph for backward."""
+    """Attention on fixed inputs, called repeatedly; the forward pass keeps its output and graph for backward."""
 
     def __init__(self, function: Attention, inputs: Inputs, gradient: Tensor) -> None:
         self.function, self.inputs, self.gradient = function, inputs, gradient

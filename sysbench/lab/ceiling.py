@@ -36,10 +36,10 @@ def measure(
 ) -> CeilingMeasured:
     """Measure the best rate of (n, n) × (n, n) products, doubling n until the products have taken `budget_s` seconds.
 
-    A ceiling is the attainable rate, not the typical one: the fastest product counts, after one warm-up of each size. A
-    warm-up counts towards the budget with the time of the fastest product only, because the very first one also loads
-    the library. The precision of fp32 products is set explicitly, as for cells. `threads` is the number of CPU threads;
-    None leaves the number to torch.
+    A ceiling is the attainable rate, not the typical one: the fastest product counts, after one warm-up for each size.
+    The budget counts a warm-up as if it took as long as the fastest product of its size, because the very first product
+    also loads the library. The precision of fp32 products is set explicitly, as for cells. `threads` is the number of
+    CPU threads; None leaves the number to torch.
     """
     target = torch_device(device)
     stopwatch = clock or clock_for(target)
@@ -81,9 +81,9 @@ def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock:
 def fastest_all_reduce(device: torch.device, budget_s: float = ALL_REDUCE_BUDGET_S) -> tuple[int, float]:
     """Return the message size (bytes) and the bandwidth (bytes/s) of the fastest all-reduce over all ranks.
 
-    The message size doubles until the all-reduces have taken `budget_s` seconds; each size is reduced three times after
+    The message size doubles until the all-reduces have taken `budget_s` seconds; each size is timed three times after
     a warm-up. The bandwidth is busBW as nccl-tests defines it: message size / time × 2(n − 1)/n for n ranks. Every rank
-    of the group must call this function. Each time is that of the slowest rank, so that all ranks choose the same next
+    of the group must call this function. The slowest rank determines each time, so that all ranks choose the same next
     size.
     """
     clock, ranks = clock_for(device), dist.get_world_size()

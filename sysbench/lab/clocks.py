@@ -54,7 +54,7 @@ class Marks(Protocol):
         ...
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Return the seconds between two marks that the device has passed; None if the device has no clock."""
+        """Return the seconds between two marks that the device has already reached; None if the device has no clock."""
         ...
 
 
@@ -151,7 +151,7 @@ def clock_for(device: torch.device, *, without_launches: bool = False) -> Synchr
     """Return a clock that is reliable on `device`.
 
     With `without_launches`, a CUDA device is kept busy until the host has launched the timed calls. The result is the
-    time of the kernels alone, as in `triton.testing.do_bench`. This matters if kernels take less time than their
+    time of the kernels alone, like that of `triton.testing.do_bench`. This matters if kernels take less time than their
     launch.
 
     MPS also has events, but they can hang or return negative times; host times between synchronizations are reliable.

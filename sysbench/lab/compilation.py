@@ -23,7 +23,7 @@ class Compilation:
     fell_back: bool
     """Whether a frame runs eagerly because Dynamo could not compile it, for example at the recompile limit."""
     detail: str | None
-    """Dynamo's reasons for graph breaks and eager frames, and what Inductor replaced by fused attention."""
+    """Dynamo's reasons for graph breaks and eager frames, and the number of attentions that Inductor fused."""
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def model_built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
 
 
 def compiled_event(cell: str, compile_s: float) -> Compiled:
-    """Return the Compiled event of a cell, with counters since `reset_counters`; the step took `compile_s` seconds."""
+    """Return the Compiled event of a cell, with counters since `reset_counters`; the first step took `compile_s`."""
     counters = compilation()
     return Compiled(
         at_s=time.time(),

@@ -1,7 +1,6 @@
-"""The devices that torch can use, and the torch of this process.
+"""The devices that torch can use, and the torch build in this process.
 
-This module is separate from the model, because importing the model takes a third of a second, too long for `sysbench
-doctor`.
+This module imports no other part of `sysbench.lab`, so that `sysbench doctor` can use it without loading the workload.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def synchronize(device: torch.device) -> None:
 
 @contextmanager
 def using_threads(threads: int | None) -> Iterator[None]:
-    """Use `threads` CPU threads inside this context; None keeps torch's number."""
+    """Use `threads` CPU threads inside this context; None keeps the number that torch uses."""
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield
@@ -106,7 +105,7 @@ def using_threads(threads: int | None) -> Iterator[None]:
 
 
 def torch_info(import_s: float | None) -> TorchInfo:
-    """Return versions and settings of torch; `import_s` is the time of its import in seconds, None if unknown."""
+    """Return versions and settings of torch; `import_s` is the time in seconds to import torch, None if unknown."""
     cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
     return TorchInfo(
         torch=torch.__version__,

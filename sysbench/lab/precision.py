@@ -55,9 +55,10 @@ _TF32_DROPPED_BITS = 13
 class Arithmetic:
     """Addition and subtraction of single numbers in one format, with the format's own representation of a number.
 
-    source    "device" if the device computes, "rounded" if fp64 does and every result is rounded. The results are the
-              same: for formats with up to 11 bits, rounding to 53 bits and then to the format equals rounding the exact
-              result once (Figueroa, "When is double rounding innocuous?", 1995: 53 ≥ 2 · 11 + 2).
+    source    "device" if the device computes in the format, "rounded" if every result is computed in fp64 and then
+              rounded. The results are the same: for formats with up to 11 bits, rounding to 53 bits and then to the
+              format equals rounding the exact result once (Figueroa, "When is double rounding innocuous?", 1995:
+              53 ≥ 2 · 11 + 2).
     number    converts a float to the nearest number of the format
     value     converts a number of the format to a float
     """
@@ -71,7 +72,7 @@ class Arithmetic:
 
     @classmethod
     def of(cls, name: FormatName, device: torch.device) -> Arithmetic:
-        """Return the arithmetic of a format: on the device where torch supports it, otherwise by rounding."""
+        """Return the arithmetic of a format: on the device if torch supports the format, otherwise by rounding."""
         if name in TORCH_DTYPES:
             dtype = TORCH_DTYPES[name]
 

@@ -135,7 +135,7 @@ def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[N
 
 @contextmanager
 def range_callbacks(enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
-    """In this context, call `enter` with the name of each `named` range, and `leave` at the end of the range."""
+    """In this context, call `enter` with the name of each `named` range, and `leave` when the range ends."""
     global _range
 
     @contextmanager

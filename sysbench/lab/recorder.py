@@ -85,7 +85,7 @@ class TorchRecorder:
                 shutil.copyfileobj(source, target, 1 << 20)
 
     def _export(self, path: Path) -> None:
-        """Write the JSON; raises OSError. Kineto does not raise, but leaves a partial file under another name."""
+        """Write the JSON, or raise OSError. Kineto does not raise, but leaves a partial file under another name."""
         self._profile.export_chrome_trace(str(path))
         if not path.is_file():
             full = shutil.disk_usage(path.parent).free < _FULL_DISK_BYTES
@@ -107,7 +107,7 @@ class NsysRecorder:
     def recording(self) -> Iterator[None]:
         """Record everything inside this context.
 
-        On CUDA, operators also become ranges, with sequence numbers that link backward to forward.
+        On CUDA, operators also become ranges, with sequence numbers that link backward operators to forward operators.
         """
         import nvtx
 

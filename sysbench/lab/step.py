@@ -37,12 +37,12 @@ class TrainingStep:
     micro-batches, so the accumulated gradients are those of the mean over all micro-batches.
 
     The output of the last micro-batch stays alive until `forget`, which is called between steps, outside any timed
-    window. The outputs of earlier micro-batches are released after their backward, as in a training loop that calls a
-    function for each micro-batch.
+    window. The outputs of earlier micro-batches are released after their backward pass, as in a training loop that
+    calls a function for each micro-batch.
     """
 
     def __init__(self, cell: ModelCell, device: torch.device, mesh: DeviceMesh | None = None) -> None:
-        """Build everything on `device`; raises UnavailableError for missing or incompatible parts.
+        """Build everything on `device`; raises UnavailableError if a part is missing or incompatible.
 
         With a `mesh` (`strategies.mesh_of`), the model is distributed over the ranks of the mesh by the cell's
         strategy, and this object is this rank's part of the step. Every rank must build the step and run it.
@@ -91,7 +91,7 @@ class TrainingStep:
 
     @property
     def output(self) -> Any:
-        """Model output, logits (batch, ctx, vocab) if built-in; None before a step and after `forget`."""
+        """Output of the model, logits (batch, ctx, vocab) if built-in; None before a step and after `forget`."""
         return self._output
 
     @property
@@ -162,7 +162,7 @@ class TrainingStep:
                 self._output, self._losses[-1] = None, self._losses[-1].detach()
 
     def _gradient_sync(self, number: int) -> AbstractContextManager[None]:
-        """Return the context of a micro-batch; with `no_sync`, ranks exchange gradients only in the last one."""
+        """Return the context for micro-batch `number`; with `no_sync`, gradients are exchanged only in the last one."""
         if self.cell.no_sync != "on" or not self._is_among_ranks:
             return nullcontext()
         return gradient_sync(self.model, self._is_last(number))

@@ -80,7 +80,7 @@ def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module
     """Distribute `model`, which is identical on every rank, over the ranks of `mesh` by the cell's strategy.
 
     Returns the wrapped model. Call this before creating the optimizer: all strategies except DDP replace the parameters
-    by sharded ones. Raises UnavailableError for a model to which the strategy cannot be applied.
+    by sharded ones. Raises UnavailableError if the strategy cannot be applied to the model.
     """
     match cell.strategy:
         case "ddp":
@@ -103,8 +103,8 @@ def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module
 def gradient_sync(model: nn.Module, enabled: bool) -> Iterator[None]:
     """Switch the gradient exchange between the ranks of a `distributed` model on or off in this context.
 
-    Run both forward and backward inside this context. Without an exchange, DDP leaves gradients as they are; FSDP2
-    keeps them unsharded, and reduces their sums after the next backward that exchanges gradients.
+    Run both the forward and the backward pass inside this context. Without an exchange, DDP leaves gradients as they
+    are; FSDP2 keeps them unsharded, and reduces their sums after the next backward pass that exchanges gradients.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         with nullcontext() if enabled else model.no_sync():
@@ -163,11 +163,11 @@ def data_parallel_index(strategy: Strategy | None) -> int:
 
 
 def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Split every attention by heads and every feed-forward block by columns, and then rows, as in Megatron-LM.
+    """Split every attention by heads, and every feed-forward block by columns and then rows, as Megatron-LM does.
 
-    Each attention and each feed-forward block takes two all-reduces: one of its output in forward, one of the gradient
-    of its input in backward. Every rank computes embeddings, norms and the output projection in full. Shoeybi et al.,
-    "Megatron-LM", 2019.
+    Each attention and each feed-forward block takes two all-reduces: one of its output in the forward pass, one of the
+    gradient of its input in the backward pass. Every rank computes embeddings, norms and the output projection in full.
+    Shoeybi et al., "Megatron-LM", 2019.
     """
     if not isinstance(model, Transformer):
         parallelize = getattr(model, "parallelize", None)

@@ -79,10 +79,10 @@ class Origins:
 
 
 def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
-    """Build the timeline of one device, by default of the device with the most activity.
+    """Build the timeline of one device; the default is the device with the most activity.
 
     Recorded categories are used unchanged. If there are none, categories are inferred, and the timeline is marked as
-    inferred. Raises UsageError for a device that the snapshot does not contain.
+    inferred. Raises UsageError if the snapshot does not contain the device.
     """
     trace, blocks, segments = snapshot.trace, snapshot.blocks, snapshot.segments
     if device is None:
@@ -164,7 +164,10 @@ def _position_from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks:
 
 
 def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
-    """Yield a phase for each START and the next END of the same name; other annotations are ignored."""
+    """Yield a phase for each START and the next END of the same name; a last START without END ends with the trace.
+
+    Annotations whose name is not in PHASES are ignored.
+    """
     if lives.time_us is None:
         return
     # State 0 precedes the first event, and has no time.
@@ -415,7 +418,7 @@ def _pre_trace_categories(
 def _categories_between_phases(
     lives: Lifetimes, phases: tuple[Phase, ...], is_kept: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
-    """Return the categories of allocations outside all phases: input batches and, if no backward follows, the loss."""
+    """Return the categories of allocations outside all phases: inputs, temporaries, and kept outputs of forward."""
     if not phases:
         return np.full(len(lives.born), UNKNOWN)
     starts = np.array([phase.first for phase in phases if phase.name == "forward"] + [lives.states])
@@ -438,7 +441,7 @@ def _categories_between_phases(
 
 
 def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.NDArray[np.int64]:
-    """Return the position of the phase that contains each state; the number of phases if none does."""
+    """Return the position of the phase whose events lead to each state; the number of phases if there is none."""
     if not phases:
         return np.zeros(len(state), np.int64)
     first = np.array([phase.first for phase in phases])
@@ -453,8 +456,8 @@ def _resident_categories(size_bytes: Column, gradients_bytes: Column, trains: bo
     Each parameter has a gradient of the same size. With n gradients of a size, the first n allocations of this size in
     address order are parameters, and the others are optimizer state (two per parameter with Adam). Allocations of twice
     the size of a gradient are optimizer state too: fp32 copies for 16-bit gradients. If the trace makes no gradients,
-    sizes that all occur in multiples of three are parameters and Adam's state. Multiples of four also include gradients
-    that are never released.
+    and the number of allocations of every large size is a multiple of three, the allocations are parameters and Adam's
+    state. Multiples of four also include gradients that are never released.
     """
     category = np.full(len(size_bytes), _CODE["parameters"], np.uint8)
     per_parameter = 1 if len(gradients_bytes) else _allocations_per_parameter(size_bytes, trains)
@@ -474,7 +477,7 @@ def _resident_categories(size_bytes: Column, gradients_bytes: Column, trains: bo
 
 
 LARGE_SHARE = 0.001
-"""Minimum share of the total bytes for a size to be checked for common multiples."""
+"""Sizes whose allocations hold a smaller share of all bytes are ignored when counts are checked for multiples."""
 
 
 def _allocations_per_parameter(size_bytes: Column, trains: bool) -> int:

@@ -46,7 +46,7 @@ class Frame(NamedTuple):
 class Stacks:
     """Distinct stacks, innermost frame first.
 
-    Stack `i` is `frame[start[i]:start[i + 1]]`; these values are positions in `frames`.
+    Stack `i` is `frame[start[i]:start[i + 1]]`, whose values are positions in `frames`.
     """
 
     frames: tuple[Frame, ...]

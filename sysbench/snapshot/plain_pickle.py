@@ -233,7 +233,10 @@ class _Filter:
         return run.string[run.start() : run.start(1) - 1] + reference + b"a"
 
     def _size_bytes(self, head: bytes) -> int:
-        """Return the size of the opcode after a run; 0 if the window ends within the opcode. Raises UnreadableError."""
+        """Return the size of the opcode after a run; 0 if the window ends within the opcode.
+
+        Raises UnreadableError if the opcode is not accepted or too large.
+        """
         name = _OPCODES.get(head[:1], f"opcode 0x{head[:1].hex()}")
         if name == "PROTO" and head[1:2] > b"\x05":
             raise UnreadableError(f"is a pickle of an unknown protocol, {head[1]}")

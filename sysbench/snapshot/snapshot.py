@@ -203,7 +203,7 @@ class _StackTable:
         self._stacks: dict[bytes, _Stack] = {}
 
     def add(self, items: list[Any]) -> None:
-        """Add a list of frames to the table and replace the list's content; leave any other list unchanged."""
+        """Add a list of frames to the table and replace the list's content; leave a list of anything else unchanged."""
         for record in items:
             if type(record) is dict and "filename" in record:
                 filename, line, name = record["filename"], record.get("line"), record.get("name")
@@ -248,20 +248,23 @@ class _Rows:
         self._batches: list[dict[str, Column]] = []
 
     def add(self, records: list[dict[object, Any]]) -> None:
-        """Add dicts as rows. The dicts are emptied when their batch is converted. Raises UnreadableError."""
+        """Add dicts as rows. The dicts are emptied when their batch is converted.
+
+        Raises UnreadableError if a dict is not a valid row.
+        """
         self.count += len(records)
         self._unpacked += records
         if len(self._unpacked) >= _BATCH_ROWS:
             self.pack()
 
     def columns(self) -> dict[str, Column]:
-        """Return all rows and remove them from this object. Raises UnreadableError."""
+        """Return all rows and remove them from this object. Raises UnreadableError if a dict is not a valid row."""
         self.pack()
         # Convert column by column, so that at most one column exists twice at any time.
         return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
 
     def pack(self) -> None:
-        """Convert the rows collected so far to columns. Raises UnreadableError."""
+        """Convert the rows collected so far to columns. Raises UnreadableError if a dict is not a valid row."""
         if self._batches and not self._unpacked:
             return
         records, self._unpacked = self._unpacked, []
@@ -279,7 +282,10 @@ def _encode(codes: Mapping[object, int], values: Iterable[object], kind: type[np
 
 
 def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column:
-    """Convert integers to a column; None counts as 0. Raises TypeError and OverflowError."""
+    """Convert integers to a column; None counts as 0.
+
+    Raises TypeError for a value of another type, and OverflowError for an integer outside the range of `kind`.
+    """
     if not set(map(type, values)) <= {int, NoneType}:
         wrong = next(value for value in values if type(value) not in (int, NoneType))
         raise TypeError(f"{wrong!r:.40} is not an integer")
@@ -369,7 +375,7 @@ class SnapshotCollector:
         }
 
     def snapshot(self, root: object) -> Snapshot:
-        """Check the snapshot for consistency, and return it. Raises UnreadableError."""
+        """Return the snapshot; raises UnreadableError if it is inconsistent or not a snapshot."""
         if isinstance(root, list) and root and root[0] is self._segments:
             root = {"segments": root}
         if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):

@@ -262,7 +262,7 @@ class Timeline:
         return peaks
 
     def phase_at(self, state: int) -> Phase | None:
-        """Return the phase that contains this state; None outside all phases."""
+        """Return the phase whose events lead to this state; None outside all phases."""
         return next((phase for phase in self.phases if phase.first < state < phase.end), None)
 
     # --- what is live
@@ -274,7 +274,7 @@ class Timeline:
         return live[np.argsort(allocations.born[live], kind="stable")]
 
     def categories_at(self, state: int) -> dict[str, int]:
-        """Return bytes by category in a state, without empty categories."""
+        """Return the live bytes by category in a state, without empty categories."""
         return {name: int(size) for name, size in zip(CATEGORIES, self.by_category[:, state], strict=True) if size}
 
     def largest(self, count: int, state: int | None = None) -> npt.NDArray[np.int64]:

@@ -39,17 +39,17 @@ class Modes:
 
 
 def two_modes(samples: Stream) -> Modes | None:
-    """Return two groups of samples if a gap separates them, as with two clock rates or two code paths; else None.
+    """Return two groups of samples if a gap separates them, as after a change of clock rate or code path; else None.
 
     The sorted samples are split where the variance between the two groups is largest. Each group holds at least three
-    samples and a tenth of all. Ties are first spread over the clock's tick, and the outermost 5 % are clipped, so that
-    spikes do not attract the split.
+    samples and a tenth of all. Before the split, ties are spread over the clock's tick, and the outermost 5 % at either
+    end are clipped, so that spikes do not attract the split.
 
     The dip test then decides whether there is a gap. It is applied to the smaller group and an equal number of adjacent
-    samples from the larger, so that it finds a mode of a fifth of the samples as reliably as a mode of half. The limit
-    for m samples is (0.70 − 0.44/√m)/√m, 5 % above the 99.5 % quantile of the dip of m uniform samples, to allow for
-    the choice of the split. Uniform samples are the worst case, so the limit holds for every unimodal distribution,
-    however skewed, heavy-tailed or flat, and also for a steady drift.
+    samples from the larger, so that it finds a mode with a fifth of the samples as reliably as a mode with half of
+    them. The limit for m samples is (0.70 − 0.44/√m)/√m, 5 % above the 99.5 % quantile of the dip of m uniform samples,
+    to allow for the choice of the split. Uniform samples are the worst case, so the limit holds for every unimodal
+    distribution, however skewed, heavy-tailed or flat, and also for a steady drift.
 
     Simulated with n = 10–200, at most 0.5 % of normal and lognormal streams raise a false alarm. A gap of six standard
     deviations is found in 97 % of streams of 200 samples with a fifth above the gap, and in 92 % of streams of 50
@@ -102,9 +102,9 @@ def dip(ordered: Values, floor: float = 0.0) -> float:
 
     The distance is the largest vertical difference between the two functions, at least 1/(2n) and at most 1/4 (Hartigan
     and Hartigan, The dip test of unimodality, Annals of Statistics 13, 1985). A unimodal distribution function is
-    convex up to its mode and concave after it. The algorithm therefore starts with all samples, and narrows the modal
-    interval between the greatest convex minorant and the least concave majorant. It ends when minorant and majorant are
-    no farther apart than the distance already required outside the modal interval.
+    convex up to its mode and concave after it. The algorithm therefore compares the greatest convex minorant with the
+    least concave majorant, first over all samples, then over a modal interval that becomes narrower in each round. It
+    ends when minorant and majorant are no farther apart than the distance already required outside the modal interval.
 
     A dip below `floor` is returned as `floor`, which saves most of the time. `ordered` must be increasing, without
     ties.
@@ -136,9 +136,10 @@ def dip(ordered: Values, floor: float = 0.0) -> float:
 
 
 def _range_about_chord(at: Sequence[float]) -> float:
-    """Return the vertical range of the points (at, rank) about the line from the first to the last.
+    """Return the range of the vertical deviations of the points (at, rank) from the line through the outer two.
 
-    The range bounds the distance between the hulls, which lie between this line shifted below and above all points.
+    Both hulls lie between two copies of this line, one shifted below all points and one above, so the range is an upper
+    bound on the distance between the hulls.
     """
     slope = (len(at) - 1) / (at[-1] - at[0])
     heights = [rank - slope * (x - at[0]) for rank, x in enumerate(at)]
@@ -159,7 +160,7 @@ def _lower_convex_hull(at: Sequence[float], rank: Sequence[int]) -> list[int]:
 
 
 def _interpolate(at: Sequence[float], rank: Sequence[int], knots: Sequence[int]) -> list[float]:
-    """Return the values at every point of the piecewise linear function through the knots."""
+    """Evaluate the piecewise linear function through the knots at every point."""
     values: list[float] = []
     for first, second in pairwise(knots):
         begin, level = at[first], rank[first]

@@ -51,7 +51,7 @@ class WarmupUnfinished:
     """A slow start: the first measured steps are slower than the rest."""
 
     slow_steps: int
-    """Number of leading steps above the 75th percentile of the second half."""
+    """Number of leading steps above the 75th percentile of the second half of the steps."""
     excess_share: float
     """Mean of the slow steps minus the median of the second half, as a share of that median."""
 
@@ -83,7 +83,7 @@ def drift(samples: Stream) -> Drift | None:
     (simulated). Below n = 50, autocorrelation cannot be distinguished from drift. With 0.5 % noise, a drift of 1 % over
     200 samples is always found, and a drift of 2 % over 20 samples in three of four runs.
 
-    Returns None for fewer than six samples or for a change below 0.1 %.
+    Returns None if there are fewer than six samples or if the change is below 0.1 %.
     """
     checked = series(samples)
     if len(checked) < MIN_SAMPLES or checked.indistinguishable or abs(_trend_score(checked.ranks)) <= _DRIFT_LIMIT:
@@ -99,17 +99,17 @@ _AUTOCORRELATION_LIMIT = 2.65
 
 
 def autocorrelation(samples: Stream) -> Autocorrelation | None:
-    """Return the correlation of consecutive samples and the effective sample size; None if it is not significant.
+    """Return the correlation of consecutive samples, if significant, and the effective sample size; else None.
 
     The test is Bartels' rank version of von Neumann's ratio (The rank version of von Neumann's ratio test for
     randomness, Journal of the American Statistical Association 77, 1982): the sum of squared differences of consecutive
-    ranks over the sum of squared deviations from the mean rank. The ratio is 2 on average for independent samples of
+    ranks over the sum of squared deviations from the mean rank. The ratio is 2 on average for independent samples from
     any distribution, with variance 4(n − 2)(5n² − 2n − 9) / (5n(n + 1)(n − 1)²), and 2(1 − ρ) for samples with lag-1
     rank correlation ρ. Only ρ > 0 is reported, because only positive correlation makes intervals too narrow. The
     effective sample size is n(1 − ρ)/(1 + ρ), as for a first-order autoregressive process. A drift or a level shift
     also correlates consecutive samples: check `drift` and `two_modes` first.
 
-    Returns None for fewer than six samples, and if all agree within 0.1 %.
+    Returns None if there are fewer than six samples or if all agree within 0.1 %.
     """
     checked = series(samples)
     count, ranks = len(checked), checked.ranks
@@ -143,7 +143,8 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
     2. The median of the first three samples is above the 95th percentile of the m others, and exceeds their median by
        more than 2.0 + 95/m^1.5 robust deviations.
     3. Each of the first k samples is slower than everything after it. By chance, this happens in (n − k)!/n! of all
-       streams. This probability must be below 0.25 %, or below 1.2 % after a warm-up: for ten steps, k is 3 or 2.
+       streams. This probability must be below 0.25 % without a warm-up, and below 1.2 % after one: for ten steps, k
+       must be at least 3 without a warm-up, and at least 2 after one.
 
     The limits in 1 and 2 follow the 99.7 % quantiles of simulated lognormal streams (σ = 0.05, tens of thousands for
     each length). The conditions on ranks (slower than all others, above the 95th percentile) limit false alarms on
@@ -153,8 +154,8 @@ def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | Non
     second half of `samples` by at least half the excess of the slow steps. This distinguishes a slow start from a spike
     that happened to come first.
 
-    Returns None for fewer than six samples or for an excess below 0.1 %. Raises ValueError for no samples, and for a
-    sample or a warm-up step that is not finite.
+    Returns None if there are fewer than six samples or if the excess is below 0.1 %. Raises ValueError if there are no
+    samples, or if a sample or a warm-up step is not finite.
     """
     checked = series(samples)
     values = checked.values
@@ -207,7 +208,7 @@ def _head_score(samples: Series, head: int) -> float:
 
 @lru_cache(maxsize=64)
 def _centered_times(count: int) -> tuple[Values, float]:
-    """Return the indices of the samples minus their mean, and the sum of the squares of these differences."""
+    """Return the indices of the samples minus their mean, and the sum of the squares of the results."""
     time = [step - (count - 1) / 2 for step in range(count)]
     return time, _dot(time, time)
 

@@ -39,12 +39,12 @@ class Pooled:
 def pooled(ratios: Sequence[Ratio]) -> Pooled | None:
     """Return the ratio on which all cells agree, or None.
 
-    Cells agree if the geometric mean of all ratios lies within the interval of each ratio, or within 1 % of it. For
-    this check, the intervals are widened on the logarithmic scale from 95 % each to 95 % jointly (Bonferroni, for
+    Cells agree if the geometric mean of all ratios lies within the interval of each ratio, or within 1 % of the ratio.
+    For this check, the intervals are widened on the logarithmic scale from 95 % each to 95 % jointly (Bonferroni, for
     normal deviates).
 
-    Returns None for no ratios, if the cells disagree, if a ratio has no interval, and if `max_deviation` is more than
-    5 % of the value: the range of the ratios then says more than the common value.
+    Returns None if there are no ratios, if the cells disagree, if a ratio has no interval, or if `max_deviation` is more
+    than 5 % of the value: the range of the ratios then says more than the common value.
     """
     if not ratios or any(each.low is None or each.high is None or each.low <= 0 for each in ratios):
         return None
@@ -72,7 +72,7 @@ def _covers(each: Ratio, mean: float, widening: float) -> bool:
 
 @dataclass(frozen=True)
 class Effect:
-    """The ratio of two streams, and whether it differs significantly from 1."""
+    """The ratio of the medians of two streams, and whether it differs significantly from 1."""
 
     ratio: Ratio
     direction: int
@@ -80,7 +80,7 @@ class Effect:
 
 
 def effect(numerator_samples: Stream, denominator_samples: Stream, family: int = 1) -> Effect:
-    """Return the ratio of two medians, and whether it differs significantly from 1 in a family of `family` comparisons.
+    """Return the ratio of two medians, and whether it differs significantly from 1 as one of `family` comparisons.
 
     The difference is significant if four conditions hold:
 
@@ -90,10 +90,11 @@ def effect(numerator_samples: Stream, denominator_samples: Stream, family: int =
     - The ratio of the means lies on the same side of 1; a few very long samples in the faster stream may move it to
       the other side.
 
-    A difference of 3 % between two streams of ten samples with 1 % noise is found in 99 % of cases alone, and in 95 %
-    among twenty comparisons. Fewer than 1 % of data sets without any effect show one (simulated).
+    A difference of 3 % between two streams of ten samples with 1 % noise is found in 99 % of cases if it is the only
+    comparison, and in 95 % if it is one of twenty. An effect is reported in fewer than 1 % of data sets without any
+    (simulated).
 
-    Raises ValueError as `ratio` does.
+    Raises ValueError in the same cases as `ratio`.
     """
     found = ratio(numerator_samples, denominator_samples)
     if found.low is None or found.high is None or found.low <= 1 <= found.high:

@@ -27,7 +27,7 @@ MAX_HALF_WIDTH = 0.25
 """Largest half-width of the exponent's interval that still distinguishes 1 from 1.5, and 1.5 from 2."""
 
 _OUTLIER_CONFIDENCE = 0.99
-"""The smallest size is left out if it lies outside the prediction interval of the others with this confidence."""
+"""Confidence level of the prediction interval of the other sizes; the smallest size is left out if it lies outside."""
 
 _MIN_OUTLIER_DISTANCE = 0.02
 """A smaller distance from the line, as a share of the value, never excludes a size."""
@@ -81,21 +81,22 @@ class NoPowerLaw:
 def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoPowerLaw:
     """Fit the exponent with which `values` grow over the largest sizes, with its 95 % interval.
 
-    The fit is a least-squares line through the logarithms of both. The interval of the slope is Student's, from the
-    scatter about the line, which includes effects that single timings do not show: caches, partly filled tiles, and
+    The fit is a least-squares line through the logarithms of both. The interval of the slope comes from Student's t and
+    the scatter about the line, which includes effects that single timings do not show: caches, partly filled tiles, and
     clock rates.
 
-    Fixed costs (a launch, an allocation) lift the smallest sizes off any power law. The fit therefore uses the longest
-    run of sizes up to the largest that scatters by at most 10 % about its line. It excludes the smallest of these sizes
-    if they lie outside the 99 % prediction interval of the others and more than 2 % off their line. At least three
-    sizes must remain, and determine the exponent to within ± 0.25; otherwise the result is NoPowerLaw. The exponent
-    applies only to the sizes used: if a fixed cost fades slowly, it is below the asymptotic one.
+    Fixed costs (a launch, an allocation) lift the smallest sizes off any power law. The fit therefore starts from the
+    longest sequence of consecutive sizes that ends with the largest and scatters by at most 10 % about its line. It
+    excludes the smallest of these sizes if they lie outside the 99 % prediction interval of the others and more than
+    2 % off their line. At least three sizes must remain, and determine the exponent to within ± 0.25; otherwise the
+    result is NoPowerLaw. The exponent applies only to the sizes used: if a fixed cost fades slowly, the exponent is
+    below the asymptotic one.
 
-    Simulated coverage is 93–96 % for 4 to 8 sizes, each twice the last, that scatter by 0.1 to 5 % about a power law,
-    and for 3 sizes that scatter by up to 1 %. If 3 sizes scatter by 5 %, no exponent is reported in three of four
-    cases, and 86 % of the reported intervals contain the true exponent.
+    Simulated coverage is 93–96 % for 4 to 8 sizes, each twice the previous one, that scatter by 0.1 to 5 % about a
+    power law, and for 3 sizes that scatter by up to 1 %. If 3 sizes scatter by 5 %, no exponent is reported in three of
+    four cases, and 86 % of the reported intervals contain the true exponent.
 
-    Raises ValueError for sizes or values that are not positive and finite, for duplicate sizes, and if the numbers of
+    Raises ValueError if a size or a value is not positive and finite, if a size occurs twice, or if the numbers of
     sizes and values differ.
     """
     x, y = _logarithms(sizes, "size"), _logarithms(values, "value")
@@ -210,10 +211,12 @@ def crossovers(sizes: Sequence[float], ratios: Sequence[Ratio]) -> list[Crossove
     """Return every crossing of the ratio through 1, in ascending order of size.
 
     A crossing lies between two sizes at which the ratio is significantly on opposite sides of 1 (both 95 % intervals
-    exclude 1). Undecided sizes between the two are part of the bracket. If the line through the measured points crosses
-    1 more than once in the bracket, the reported size is the geometric mean of these crossings.
+    exclude 1). Between the two, there may be sizes at which the ratio does not differ significantly from 1. If the line
+    through the measured points crosses 1 more than once between the two, the reported size is the geometric mean of
+    these crossings.
 
-    Raises ValueError for sizes that are not positive or not ascending, and if the numbers of sizes and ratios differ.
+    Raises ValueError if a size is not positive, if the sizes are not ascending, or if the numbers of sizes and ratios
+    differ.
     """
     if len(sizes) != len(ratios):
         raise ValueError(f"{len(sizes)} sizes and {len(ratios)} ratios: the numbers must be equal")

@@ -81,16 +81,17 @@ class TooFew:
 def median_interval(samples: Stream, confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the distribution-free confidence interval of the median.
 
-    The d-th smallest and d-th largest of n independent samples enclose the median with probability P(d ≤ B ≤ n − d), B
-    binomial (n, ½). For small n, no d has a coverage close to 95 %. Each end is therefore interpolated between the two
-    order statistics with coverage just above and just below (Hettmansperger and Sheather, Confidence intervals based on
-    interpolated order statistics, Statistics & Probability Letters 4, 1986; Nyblom, ibid. 14, 1992). Simulated coverage
-    at 95 % is 94.2–95.3 % for every n ≥ 6 on normal, lognormal, Laplace, uniform and exponential samples.
+    The d-th smallest and d-th largest of n independent samples enclose the median with probability P(d ≤ B ≤ n − d),
+    where B is binomial (n, ½). For small n, no d has a coverage close to 95 %. Each end is therefore interpolated
+    between the two order statistics with coverage just above and just below (Hettmansperger and Sheather, Confidence
+    intervals based on interpolated order statistics, Statistics & Probability Letters 4, 1986; Nyblom, ibid. 14, 1992).
+    Simulated coverage at 95 % is 94.2–95.3 % for every n ≥ 6 on normal, lognormal, Laplace, uniform and exponential
+    samples.
 
     Returns None if there are too few samples: below six, even the range from the smallest to the largest sample covers
     the median in less than 95 % of cases. For autocorrelated samples, the interval is too narrow: see
-    `autocorrelation`. Raises ValueError for no samples, for a sample that is not finite, and for a confidence outside
-    (0, 1).
+    `autocorrelation`. Raises ValueError if there are no samples, if a sample is not finite, or if the confidence is not
+    between 0 and 1.
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}: it must lie between 0 and 1")
@@ -122,8 +123,9 @@ def has_converged(samples: Stream, share: float) -> bool:
     Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, each number 1.5 times the
     previous one; in between, the result is False. At two consecutive checks, the interval must be narrow enough. Checks
     after every sample would select streams whose spread happens to look small: the interval at the stop would then
-    cover the median in only 91 % of runs (simulated, checks from ten samples on). With the rare checks, simulated
-    coverage is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2 standard deviations.
+    cover the median in only 91 % of runs (simulated, with checks after the tenth and every later sample). With the rare
+    checks, simulated coverage is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2
+    standard deviations.
     """
     values = series(samples).values
     looks = [_FIRST_LOOK]
@@ -143,7 +145,7 @@ def too_few(samples: Stream) -> TooFew | None:
 
 @lru_cache(maxsize=1024)
 def _interval_depth(count: int, confidence: float) -> tuple[int, float] | None:
-    """Return the depth d of the outer order statistic, from 1, and the fraction of the way to depth d + 1, or None."""
+    """Return the outer order statistic's depth d ≥ 1 and the fraction of the way to d + 1; None for too few samples."""
     combinations, outside, coverage = 1, 1, 1.0
     for depth in range(1, count // 2 + 1):
         # `outside` counts the subsets with fewer than `depth` members: exactly 2^count · P(B < depth).
@@ -166,7 +168,7 @@ def _interpolation_weight(
 
 
 def has_enough_samples(samples: Stream, min_samples: int, until: float | None, max_samples: int) -> bool:
-    """Whether there are at least `min_samples` and, with `until`, either `has_converged` or at least `max_samples`."""
+    """Whether there are at least `min_samples` and, given `until`, either `has_converged` or at least `max_samples`."""
     if len(samples) < min_samples:
         return False
     return until is None or len(samples) >= max_samples or has_converged(samples, until)
@@ -180,7 +182,7 @@ _TOLERANCE = 1e-13
 def t_quantile(probability: float, degrees: int) -> float:
     """Return the two-sided quantile of Student's t: the t with P(|T| ≤ t) = `probability`.
 
-    Raises ValueError for a probability outside (0, 1), and for fewer `degrees` of freedom than one.
+    Raises ValueError if `probability` is not between 0 and 1, or if `degrees` (of freedom) is less than 1.
     """
     if not 0 < probability < 1:
         raise ValueError(f"probability is {probability}: it must lie between 0 and 1")

@@ -59,18 +59,18 @@ class ComparedRatio:
     verdict: Verdict
     repeated: Unit
     count: int
-    """Number of rounds, or the smaller of the two sides' numbers of steps or runs."""
+    """Number of rounds, or of steps or runs on the side that has fewer."""
 
 
 def compare_processes(a: Stream, b: Stream, margin: float = MARGIN) -> ComparedRatio:
     """Compare the median step times of two processes, one for A and one for B.
 
-    The intervals of the two medians are combined as in `ratio`. If the steps of a process are autocorrelated, its
-    interval is widened by √(samples / effective samples), see `autocorrelation`. The interval does NOT cover
-    differences between processes (memory placement, a clock that had not settled, load from other programs). To cover
-    these, use `compare_rounds` or `compare_runs` with fresh processes.
+    The intervals of the two medians are combined by the method of `ratio`. If the steps of a process are
+    autocorrelated, its interval is widened by √(samples / effective samples), see `autocorrelation`. The interval does
+    NOT cover differences between processes (memory placement, a clock that had not settled, load from other programs).
+    To cover these, use `compare_rounds` or `compare_runs` with fresh processes.
 
-    Raises ValueError for no samples, and for a sample that is not finite or not positive.
+    Raises ValueError if there are no samples, or if a sample is not finite or not positive.
     """
     first, second = _positive_series(a), _positive_series(b)
     median_a, median_b = first.median, second.median
@@ -84,7 +84,7 @@ def compare_processes(a: Stream, b: Stream, margin: float = MARGIN) -> ComparedR
 
 
 def compare_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGIN) -> ComparedRatio:
-    """Compare A and B by their medians in each round, in which both are measured back to back.
+    """Compare A and B by their medians in each round; within a round, both are measured back to back.
 
     A disturbance affects both sides of a round, so only the ratio within each round counts. The interval is that of the
     mean logarithm of these ratios, with a fifth trimmed from either end (Yuen, The two-sample trimmed t for unequal
@@ -92,8 +92,7 @@ def compare_rounds(a: Sequence[float], b: Sequence[float], margin: float = MARGI
     counts as one number, however many steps it has. Simulated false verdicts with fourteen rounds: 0.6 % for normal
     noise, 0.5 % for t₃, 0.4 % if one process in twelve is slowed by 10 % on average.
 
-    Raises ValueError if the numbers of medians differ, for no medians, and for a median that is not positive and
-    finite.
+    Raises ValueError if there are no medians, if their numbers differ, or if a median is not positive and finite.
     """
     first, second = np.array(_positive_series(a).values), np.array(_positive_series(b).values)
     if len(first) != len(second):
@@ -117,7 +116,7 @@ def compare_runs(a: Sequence[float], b: Sequence[float], margin: float = MARGIN)
     several different population variances are involved, Biometrika 34, 1947). If all runs of A came before all runs of
     B, everything that changed in between counts as a difference; `compare_rounds` avoids this.
 
-    Raises ValueError for no medians, and for a median that is not positive and finite.
+    Raises ValueError if there are no medians, or if a median is not positive and finite.
     """
     first, second = np.log(_positive_series(a).values), np.log(_positive_series(b).values)
     count = min(len(first), len(second))
@@ -190,7 +189,7 @@ def ratio(numerator_samples: Stream, denominator_samples: Stream) -> Ratio:
     intervals and needs no resampling. It is conservative: simulated coverage is 95.1–97.5 % for streams of 10 to 200
     samples of equal and of unequal length and spread, highest for two streams of ten.
 
-    Raises ValueError for no samples, for a sample that is not finite, and for a median that is not positive.
+    Raises ValueError if there are no samples, if a sample is not finite, or if a median is not positive.
     """
     numerator, denominator = series(numerator_samples), series(denominator_samples)
     upper, lower = _positive_median(numerator), _positive_median(denominator)
@@ -228,13 +227,13 @@ _MAX_EXACT_SAMPLES = 40
 def rank_sum(one: Stream, other: Stream) -> float:
     """Return the two-sided p-value of the Mann–Whitney U test for equal distributions of the two streams.
 
-    The p-value is exact for up to 40 samples in each stream, with ties sharing their ranks; above that, it comes from
-    the normal distribution with continuity correction (Mann and Whitney, On a test of whether one of two random
-    variables is stochastically larger than the other, Annals of Mathematical Statistics 18, 1947). The test suits
-    comparisons of many cells at once: for ten samples against ten, the p-value can be as low as 1/92,378, whereas the
-    interval of the median of ten samples has a confidence of at most 99.8 %.
+    The p-value is exact for up to 40 samples in each stream, with ties sharing their ranks; for longer streams, it
+    comes from the normal distribution with continuity correction (Mann and Whitney, On a test of whether one of two
+    random variables is stochastically larger than the other, Annals of Mathematical Statistics 18, 1947). The test
+    suits comparisons of many cells at once: for ten samples against ten, the p-value can be as low as 1/92,378, whereas
+    the interval of the median of ten samples has a confidence of at most 99.8 %.
 
-    Raises ValueError for no samples, and for a sample that is not finite.
+    Raises ValueError if there are no samples, or if a sample is not finite.
     """
     first, second = series(one).values, series(other).values
     wins = _wins(first, second)

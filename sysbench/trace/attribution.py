@@ -7,12 +7,12 @@ range. In a trace without device work, the operators themselves are the work, ea
 Work launched by autograd's thread is also linked to the forward operator whose gradient it computes, and to the module
 in which that operator ran: autograd gives every node of its graph a sequence number, which is recorded with both the
 forward and the backward operator. Every thread has its own sequence numbers. Kineto records a `Fwd thread id` for every
-backward operator, but this id counts torch's threads and matches no thread id of the trace; 0 means none
+backward operator, but this id is torch's own thread number and matches no thread id of the trace; 0 means none
 (torch/csrc/autograd/profiler_kineto.cpp). The forward thread is therefore the thread whose sequence numbers fit best.
 
 The recording is processed in slices. A slice ends where no operator is open on any thread. Device work belongs to the
-slice in which it was launched, however late it runs. Links that cross slices are resolved beforehand for the whole
-recording: the ranges, which are few; the call that launched each piece of work; and the module whose gradient a
+slice in which it was launched, however late it runs. Everything that can cross slices is resolved beforehand for the
+whole recording: the ranges, which are few; the call that launched each piece of work; and the module whose gradient a
 backward operator computes. A recording in which some operator is always open is one slice.
 """
 
@@ -70,7 +70,7 @@ class LaunchedWork(DeviceWork):
     launch: Integers
     """Index into the recording's launches; NONE if not recorded."""
     thread: Integers
-    """Thread that launched it; NONE if not recorded."""
+    """Thread that launched the work; NONE if not recorded."""
     at_ns: Integers
     """Time of the launch; the start time of the work if the launch was not recorded."""
     launch_ns: Integers
@@ -223,9 +223,9 @@ def _forward_operators(operators: Operators, backward_: NDArray[np.bool_]) -> In
 
 
 def _last_matching_forward(operators: Operators, forward: Integers, backward: Integers, same_thread: bool) -> Integers:
-    """For each operator in `backward`, return the last earlier operator in `forward` with the same number, or NONE.
+    """For each operator in `backward`, return the last earlier one in `forward` with the same sequence number, or NONE.
 
-    With `same_thread`, only operators on the forward thread are considered; otherwise those on any thread.
+    With `same_thread`, only operators on the forward thread are considered; otherwise operators on any thread.
     """
     if not len(forward) or not len(backward):
         return np.full(len(backward), NONE, np.int64)
@@ -233,7 +233,7 @@ def _last_matching_forward(operators: Operators, forward: Integers, backward: In
     thread = operators.thread[forward] if same_thread else none
     sequence, start = operators.sequence[forward], operators.start_ns[forward]
     wanted_thread = operators.forward_thread[backward] if same_thread else np.zeros(len(backward), np.int64)
-    # Creators and backward operators are sorted together; each backward operator then looks back to the last creator.
+    # Makers and backward operators are sorted together; each backward operator then looks back to the last maker.
     order = np.lexsort(
         (
             np.concatenate([start, operators.start_ns[backward]]),
@@ -257,8 +257,8 @@ def _last_matching_forward(operators: Operators, forward: Integers, backward: In
 def resolve_forward_threads(operators: Table) -> None:
     """Replace torch's forward thread ids (0 or less means none) by the trace's thread indices.
 
-    The index is NONE if there is no forward thread, if no thread of the trace has any of its sequence numbers, or if
-    two threads fit equally well.
+    The index is NONE if there is no forward thread, if no thread of the trace has any of the same sequence numbers, or
+    if two threads fit equally well.
     """
     forward_numbers: dict[int, list[Integers]] = defaultdict(list)
     backward_numbers: dict[int, list[Integers]] = defaultdict(list)
@@ -309,7 +309,7 @@ def _best_matching_thread(backward_numbers: Integers, forward_numbers: dict[int,
 
 @dataclass(frozen=True)
 class Attribution:
-    """Pieces of work with the operator, step, phase and module that caused each; one row per piece of work."""
+    """Pieces of work, each attributed to an operator, step, phase and module; one row per piece of work."""
 
     source: ProfileSource
     work: LaunchedWork

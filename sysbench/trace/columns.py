@@ -74,9 +74,9 @@ def sum_by_key(keys: Integers, *columns: Integers) -> list[Integers]:
 
 
 def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Return the distinct launch shapes (shapes, 6), and the index of each row's shape; NONE if incomplete.
+    """Return the distinct launch shapes (shapes, 6), and the index of each row's shape; NONE for an incomplete row.
 
-    The six columns of a launch shape are a grid and a block.
+    A launch shape consists of the three dimensions of the grid and the three of the block.
     """
     complete = np.logical_and.reduce([column != NONE for column in shapes])
     known = slice(None) if complete.all() else np.flatnonzero(complete)
@@ -157,10 +157,10 @@ class Nesting:
 
 
 def _enclosing(thread: Integers, end_ns: Integers) -> Integers:
-    """For each interval, return the position of the last earlier interval on its thread that ends no earlier, or NONE.
+    """For each interval, return the position of the nearest preceding one on its thread that ends no sooner, or NONE.
 
-    Found by pointer jumping. All intervals between an interval and its target end before the interval does, so the
-    search can jump to the target's own target. The distance doubles every round.
+    Uses pointer jumping: if a candidate ends too soon, so do all intervals between it and its own candidate, and the
+    search jumps to the latter. The jumps grow from round to round.
     """
     count = len(end_ns)
     enclosing = np.arange(-1, count - 1, dtype=np.int64)

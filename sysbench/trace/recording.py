@@ -2,7 +2,7 @@
 
 Columns hold integers and have equal length within a table. Times are integer nanoseconds since the first event, so
 totals are exact. Names are stored once, and columns hold their index. Readers (`sysbench.trace.readers`) build a
-`Recording`, whose tables grow and are packed. A trace of several gigabytes has tens of millions of numbers, most of
+`Recording`, whose tables are packed as they grow. A trace of several gigabytes has tens of millions of numbers, most of
 them small or close to their neighbours. Columns are therefore packed in chunks of rows: each chunk stores its smallest
 number in full, and the other numbers as differences from it. A recording can be unpacked slice by slice, or completely,
 as a `Trace`.
@@ -40,7 +40,7 @@ class DeviceWork:
     device: Integers
     stream: Integers
     correlation: Integers
-    """Correlation number of the runtime call that launched it; NONE if not recorded."""
+    """Correlation number of the call that launched the work; NONE if not recorded."""
     launch_shape: Integers
     """Index into `RecordingMetadata.launch_shapes`; NONE for copies and sets, and if not recorded."""
     bytes: Integers
@@ -70,7 +70,7 @@ class Operators:
     sequence: Integers
     """Autograd's sequence number, which a forward operator and its backward operator share; NONE if there is none."""
     forward_thread: Integers
-    """For backward operators, index of the thread that ran the forward operator; for others, NONE or the own thread."""
+    """For a backward operator, index of the thread that ran the forward operator; otherwise NONE or its own thread."""
     shapes: Integers
     """Index into `RecordingMetadata.names` of the input shapes as written (`[[4, 128], [128, 64]]`); NONE if not
     recorded."""
@@ -319,14 +319,14 @@ class Table:
         return found
 
     def bounds(self, at: int) -> tuple[int, int] | None:
-        """Return the smallest and the largest number of a column; None if the table is empty."""
+        """Return the smallest and the largest value in a column; None if the table is empty."""
         chunks = self.packed()
         if not chunks:
             return None
         return min(chunk[at].least for chunk in chunks), max(chunk[at].largest for chunk in chunks)
 
     def shift(self, at: int, by: int) -> None:
-        """Add `by` to every number of a column."""
+        """Add `by` to every value in a column."""
         for chunk in self.packed():
             chunk[at] = chunk[at].shifted(by)
 
@@ -354,7 +354,10 @@ START, DURATION, NAME = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Recording(RecordingMetadata):
-    """A recording whose events are in packed tables, with the columns of the parts of a `Trace` in the same order."""
+    """A recording with its events in packed tables.
+
+    Each table has the columns of the corresponding part of a `Trace`, in the same order.
+    """
 
     work: Table
     launches: Table

@@ -67,7 +67,7 @@ def frame_location(stack: Sequence[StackFrame]) -> str | None:
 
 
 def shorten_path(filename: str) -> str:
-    """Shorten a path: keep the part from `torch` on or after `sysbench`; for other files, the last two components."""
+    """Shorten a path to the part that begins with `torch` or follows `sysbench`, or else to its last two components."""
     parts = PurePosixPath(filename.replace("\\", "/")).parts
     for package in _PACKAGES:
         if package in parts[:-1]:

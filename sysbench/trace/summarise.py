@@ -42,7 +42,7 @@ def summarise(
     """Summarise a recording. The recording cannot be used afterwards.
 
     `cell` is the profiled cell, if sysbench made the profile: the trace is then checked against the model of the cell.
-    `device` is the hardware, by default the hardware that the trace names. `ranges` names modules that get a kernel
+    `device` is the hardware; the default is the hardware that the trace names. `ranges` names modules that get a kernel
     table in addition to the default ones (`layers.3.attention`, `forward/layers.3`).
     """
     source: ProfileSource = "device" if len(recording.work) else "cpu"
@@ -131,7 +131,7 @@ class _Sums:
         self._extent_ns = (begin, end)
 
     def windows(self) -> Intervals:
-        """Return a window per step, from its start until host and device have finished it.
+        """Return a window per step, from the start of the step until host and device have finished it.
 
         If no steps are marked, return one window for the whole trace.
         """
@@ -171,7 +171,7 @@ class _Copies:
 
 
 def _precisions(time: KernelTime, names: Sequence[KernelName]) -> dict[str, int]:
-    """Return the time of matrix products and fused attention by number format, in nanoseconds."""
+    """Return the time in matrix products and fused attention by number format, in nanoseconds."""
     found: dict[str, int] = {}
     for name, total_ns in zip(names, time.by_kernel_ns.tolist(), strict=True):
         if name.kernel_class in ("matmul", "attention"):

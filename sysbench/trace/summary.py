@@ -173,7 +173,7 @@ class CopyStatistics(Frozen):
 
 
 LAUNCH_BOUND_SHARE = 0.2
-"""A step is launch-bound if waiting for the host takes at least this share of it."""
+"""A step is launch-bound if waiting for the host takes more than this share of the step."""
 
 
 class DeviceUse(Frozen):
@@ -191,7 +191,7 @@ class DeviceUse(Frozen):
     launch_ns: Nanoseconds
     """Host time in launch calls."""
     queue_median_ns: Finite | None
-    """Time from launch to start of a kernel: small if the device keeps up with the host."""
+    """Median time from launch to start of a kernel: small if the device keeps up with the host."""
     streams: Count
 
     @property
@@ -244,12 +244,12 @@ class ProfileSummary(Frozen):
     window_ns: Nanoseconds
     """Duration of the steps, each from its start until host and device have finished it."""
     busy_ns: Nanoseconds
-    """Time within the steps in which the device, or any operator on the CPU, is active."""
+    """Time in which at least one kernel or copy runs; on a CPU, at least one operator."""
     left_out: Count
-    """Number of kernels launched outside all steps; no table includes them."""
+    """Number of kernels and copies launched outside all steps; no table includes them."""
     left_out_ns: Nanoseconds
     unlinked_ns: Nanoseconds
-    """Time of kernels without a recorded launch."""
+    """Time of kernels and copies without a recorded launch."""
     phases: list[str]
     modules: list[str]
     names: list[KernelName]
@@ -259,7 +259,7 @@ class ProfileSummary(Frozen):
     copies: list[CopyStatistics]
     device: DeviceUse | None
     precisions: dict[str, Count]
-    """Time of matrix products and fused attention by the input format in kernel names; `unknown` if a name has none."""
+    """Time in matrix products and fused attention, by input format in kernel names; `unknown` if a name has none."""
     rates: list[Rate]
     checks: list[Check]
     remarks: list[str]

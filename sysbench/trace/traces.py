@@ -22,7 +22,7 @@ _BEGINNING_BYTES = 64
 
 
 def read(path: Path, progress: Progress = no_progress) -> Recording:
-    """Read a trace; raises LogError if the file contains none.
+    """Read a trace; raises LogError if the file cannot be read as a trace.
 
     The format is detected from the content, except that reports of Nsight Systems are recognised by their suffix.
     """
@@ -56,8 +56,7 @@ def summary_of(
 ) -> ProfileSummary:
     """Summarise a recording; raises SysbenchError if it is empty. The recording cannot be used afterwards.
 
-    `cell` is the profiled cell, if the trace comes from a sysbench run. `ranges` get kernel tables of their own, in
-    addition to the default ones. `device` is the hardware, by default the hardware that the trace names.
+    The parameters are those of `sysbench.trace.summarise.summarise`.
     """
     from sysbench.trace.summarise import summarise
 

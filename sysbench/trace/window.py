@@ -78,7 +78,7 @@ class Window:
     start_ns: int
     end_ns: int
     range: str | None
-    """Name of the range that defines it; None for the whole trace."""
+    """Name of the range that defines the window; None for the whole trace."""
 
     def holds(self, start_ns: Integers) -> Booleans:
         """Return whether each event starts in the window; earlier events would lack their beginning."""
@@ -105,10 +105,10 @@ class TraceSlice:
 
 
 def find_window(recording: Recording, wanted: str | None) -> Window:
-    """Return the window of the first range named `wanted`, or else with a path that ends in `.wanted`.
+    """Return the window of the first range named `wanted`, or otherwise of the first whose name ends in `.wanted`.
 
-    A phase before a slash is ignored. The default is the first range `step`, or the whole trace. Raises UsageError,
-    with the nearest name, if no range is found.
+    A phase before a slash is ignored. If `wanted` is None, the window is the first range `step`, or the whole trace if
+    there is no such range. Raises UsageError, which suggests the nearest name, if no range matches `wanted`.
     """
     start_ns, duration_ns, name = (recording.ranges.column(at) for at in (START, DURATION, NAME))
     name_texts = {each: recording.names[each] for each in distinct(name).tolist()}
@@ -134,8 +134,8 @@ def find_window(recording: Recording, wanted: str | None) -> Window:
 def extract_slice(recording: Recording, window: Window, max_rows: int) -> TraceSlice:
     """Extract the rows that start in the window, and the work that was launched in it, whenever the work runs.
 
-    If there are more than `max_rows`, the earliest rows are kept, including ties with the last of them. In addition to
-    the rows, this needs memory for one number per launch of the recording.
+    If there are more than `max_rows` rows, only the earliest are kept, including ties with the last of them. In
+    addition to the rows, this needs memory for one number per launch of the recording.
     """
     chosen = replace(
         recording,
@@ -155,7 +155,7 @@ def extract_slice(recording: Recording, window: Window, max_rows: int) -> TraceS
 
 
 def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integers], Booleans]:
-    """Return a predicate for work launched in the window; for work with an unknown launch, its start counts."""
+    """Return a predicate: whether work was launched in the window or, if its launch is unknown, starts there."""
     all_launches = distinct(launches.column(_LAUNCH_CORRELATION))
     chunks = [
         correlation[window.holds(start_ns)] for start_ns, correlation in launches.chunks(START, _LAUNCH_CORRELATION)
@@ -182,7 +182,7 @@ def _is_in_sorted(ordered: Integers, numbers: Integers) -> Booleans:
 
 
 def _earliest_rows(rows: int, recording: Recording) -> Recording:
-    """Keep the `rows` earliest rows over all tables, including ties with the last row."""
+    """Keep only the `rows` earliest rows over all tables, including ties with the last row."""
     if sum(map(len, recording.tables)) <= rows:
         return recording
     # The earliest starts are selected while they are collected, so that they are never all in memory.
@@ -210,7 +210,7 @@ class WriteResult:
 
 
 def write(path: Path, slice_: TraceSlice, max_bytes: int) -> WriteResult:
-    """Write a slice to .json or .json.gz, at most `max_bytes` long before compression; raises OSError."""
+    """Write a slice to .json or .json.gz, uncompressed at most `max_bytes` long; raises OSError if that fails."""
     # Kineto's header.
     recorded = slice_.recording
     header: dict[str, object] = {"displayTimeUnit": "ns"}

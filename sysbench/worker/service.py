@@ -78,7 +78,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
 
 
 def _threads(request: protocol.Measure) -> int | None:
-    """Return the number of CPU threads for the cell; by default, ranks share torch's number evenly."""
+    """Return the number of CPU threads for the cell; by default, torch's threads are divided evenly among the ranks."""
     if request.rank is None or request.cell.threads is not None:
         return request.cell.threads
     return max(1, torch.get_num_threads() // request.cell.workers)
@@ -140,7 +140,7 @@ def _format_traceback(error: Exception) -> str:
 def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForeseen:
     """Simulate the cell's steps on a GPU like `device` with `free_bytes` free before the CUDA context is created.
 
-    Each mode of `sysbench time` is simulated as the protocol of the same name of `sysbench memory`. The protocol
+    Each mode of `sysbench time` is simulated as the `sysbench memory` protocol with the same name. The protocol
     `forward` also computes a loss, and therefore needs slightly more memory than the mode. Raises UnavailableError if
     the cell cannot be simulated.
     """
@@ -175,7 +175,7 @@ class Channel:
     def connect(cls, environment: MutableMapping[str, str] = os.environ) -> Channel:
         """Connect to the engine at the address in `environment`.
 
-        The address is removed from `environment`, so that no child process inherits it. Raises KeyError without an
+        The address is removed from `environment`, so that no child process inherits it. Raises KeyError if there is no
         address, and OSError or multiprocessing.AuthenticationError if the engine cannot be reached.
         """
         address = environment.pop(meeting.ADDRESS_VARIABLE)
@@ -183,7 +183,7 @@ class Channel:
         return cls(Client(address, authkey=key))
 
     def send(self, event: Event) -> None:
-        """Send one event; raises EngineGoneError. Call it between timed phases, never inside one."""
+        """Send one event; raises EngineGoneError. Call this between timed phases, never inside one."""
         try:
             self._connection.send_bytes(encode(event))
         except OSError as error:

@@ -125,7 +125,7 @@ def _attention_kernels(torch: Any) -> dict[str, list[str]]:
 
 
 def _backends(torch: Any) -> list[str]:
-    """Return the backends with which ranks can communicate; gloo is tried, because it needs a network interface."""
+    """Return the backends with which ranks can communicate; gloo is tested, because it needs a network interface."""
     found = []
     if torch.distributed.is_available() and torch.distributed.is_gloo_available():
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

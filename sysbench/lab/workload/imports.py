@@ -83,7 +83,7 @@ def load_code(target: str, directory: str, option: str = "--model") -> LoadedCod
 
 
 def import_s(files: Iterable[CodeFile]) -> float:
-    """Return the time in seconds that the first import of these files in this process took."""
+    """Return the total time in seconds that the first imports of these files took in this process."""
     return sum(_IMPORTED_S.get(where, 0.0) for where in {file.target.rpartition(":")[0] for file in files})
 
 
@@ -130,8 +130,8 @@ def _import_module(name: str, root: Path, option: str) -> ModuleType:
 class user_code:  # noqa: N801  A context manager, faster than a generator: a step enters two of them while it is timed.
     """Context in which exceptions of the user's code become UserCodeErrors that name the line of the code.
 
-    Out-of-memory errors propagate unchanged. An UnavailableError remains one, with the line added. Output of the user's
-    code goes to `stdout`.
+    Out-of-memory errors propagate unchanged. An UnavailableError remains one, with the line added to its message.
+    Output of the user's code goes to `stdout`.
     """
 
     def __init__(self, action: str, stdout: Any = None) -> None:

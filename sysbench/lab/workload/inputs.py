@@ -53,10 +53,11 @@ class Inputs:
 def create_inputs(
     cell: ModelCell, own: OwnModel, model: nn.Module, code: LoadedCode | None, device: torch.device
 ) -> tuple[Inputs, ...]:
-    """Create the inputs of `model` on `device`, one for each micro-batch of a step.
+    """Create the inputs for `model` on `device`: one `Inputs` per micro-batch of a step.
 
     The inputs come from --inputs, from --input, from `get_inputs` in the module of the model (`code`), or are inferred
-    from the model. Raises UnavailableError if they cannot be inferred, and UserCodeError if the user's function fails.
+    from the model. Raises UnavailableError if the inputs are unsuitable or cannot be inferred, and UserCodeError if the
+    user's function fails.
     """
     vocabulary_size = _vocabulary_size(model)
     if own.inputs is not None:
@@ -156,7 +157,7 @@ def _inputs_from_options(
 
 
 def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) -> Iterator[Inputs]:
-    """Yield random token ids, for a model that has an embedding and requires one argument in forward.
+    """Yield random token ids for each micro-batch, if the model has an embedding and requires at most one argument.
 
     A model with an optional argument for targets also gets the next token ids. Raises UnavailableError for other
     models.

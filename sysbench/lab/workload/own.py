@@ -51,7 +51,7 @@ _ORIGINAL_HOOKS: WeakKeyDictionary[ModuleType, Any] = WeakKeyDictionary()
 def own_workload(cell: ModelCell, own: OwnModel, device: torch.device) -> Workload:
     """Import and build the user's model on `device`, with inputs, a loss and an optimizer.
 
-    Raises UnavailableError for missing or incompatible parts, and UserCodeError if the user's code fails.
+    Raises UnavailableError if a part is missing or incompatible, and UserCodeError if the user's code fails.
     """
     torch.manual_seed(cell.seed)
     printed = Printed()
@@ -131,9 +131,9 @@ class _Config(NamedTuple):
 def _find_config(code: LoadedCode, known: Collection[str]) -> _Config | None:
     """Return the config that the user's class or function takes, or None if it takes none.
 
-    As in `GPT(config)` of nanoGPT and `Transformer(params: ModelArgs)` of Llama, a config is the only required
-    argument, under a name that is not `known`. Its class is the annotation or, without one, the only dataclass in the
-    module.
+    A config is the only required argument, and its name is not in `known`: `config` in nanoGPT's `GPT(config)`,
+    `params` in Llama's `Transformer(params: ModelArgs)`. The class of the config is the annotation or, without one, the
+    only dataclass in the module.
     """
     try:
         parameters = inspect.signature(code.value).parameters.values()
@@ -163,7 +163,7 @@ def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
 
 
 def _prepare_model(model: nn.Module, cell: ModelCell, device: torch.device) -> None:
-    """Move the model to the device, and set its training or inference mode."""
+    """Move the model to the device, and switch it to training or inference mode."""
     tensors = [*model.parameters(), *model.buffers()]
     if any(each.device.type == "meta" for each in tensors):
         raise UnavailableError(

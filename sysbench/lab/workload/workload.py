@@ -89,7 +89,7 @@ class Workload:
 
 
 def built_in_workload(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
-    """Build the workload of the built-in Transformer; raises UnavailableError for unsupported attention."""
+    """Build the workload of the built-in Transformer; raises UnavailableError if the attention is unsupported."""
     model = build(shape, cell.ctx, cell.attention, device, cell.seed)
     sequences = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
@@ -119,10 +119,10 @@ def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
 
 
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
-    """Return the FLOPs of one operator call by the formulas of torch's FlopCounterMode; 0 for other operators.
+    """Return the FLOPs of one operator call by the formulas of torch's FlopCounterMode; 0 if there is no formula.
 
-    `_grouped_mm` (the products of experts), which FlopCounterMode omits, counts as one product over all rows, whichever
-    expert a row is for.
+    `_grouped_mm` (the products of experts), which FlopCounterMode omits, counts as one product over all rows,
+    regardless of the expert to which each row belongs.
     """
     if operator is torch.ops.aten._grouped_mm.default:
         first, second = arguments[:2]

@@ -4,7 +4,7 @@ A C++ kernel's name contains every template argument: `void at::native::vectoriz
 at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int, …)`. Its short form keeps the informative parts, the
 function and its functor: `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`.
 
-Class and number format follow from the words of the name. The patterns cover cuBLAS and cuBLASLt (from Volta's
+Class and number format follow from phrases in the name. The phrases cover cuBLAS and cuBLASLt (from Volta's
 `volta_sgemm` to Blackwell's `nvjet`), CUTLASS, cuDNN, FlashAttention, FlashInfer, vLLM, PyTorch's own kernels, the
 Triton kernels that Inductor generates, FBGEMM, NCCL, RCCL, rocBLAS and hipBLASLt (Tensile), MIOpen, Composable Kernel,
 AITER, oneDNN and SYCL. They also cover ATen operators, which stand for kernels on the CPU. A name is first split into
@@ -156,7 +156,7 @@ def words(name: str) -> str:
 
 
 def _identifiers(mangled: str) -> Iterator[str]:
-    """Return the identifiers in a mangled C++ name, in which each identifier follows its length: `13FmhaFwdKernel`."""
+    """Yield the identifiers in a mangled C++ name, in which each identifier follows its length: `13FmhaFwdKernel`."""
     place = 0
     while part := _MANGLED.search(mangled, place):
         place = part.end()
@@ -493,5 +493,5 @@ def classify(name: str) -> KernelClass | None:
 
 @lru_cache(maxsize=65_536)
 def precision(name: str) -> str | None:
-    """Return the input format of a matrix product, judging by its name; None if the name does not contain a format."""
+    """Return the input format of a matrix product, judging by the kernel's name; None if it contains no format."""
     return next((format_ for format_, pattern in _PRECISIONS if pattern.search(name[:_MAX_READ])), None)

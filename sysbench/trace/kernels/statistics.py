@@ -97,7 +97,9 @@ _BATCH_CALLS: Final = 400_000
 def kernel_statistics(
     calls: Calls, time: KernelTime, ranges: Sequence[KernelRange], shapes: Integers, names: int
 ) -> list[KernelStatistics]:
-    """Return the statistics of the longest kernels in each range: range by range, longest total time first.
+    """Return the statistics of the kernels that take the most time in each range.
+
+    Rows are sorted by range, and within a range by total time, longest first.
 
     `shapes` are the recording's launch shapes, and `names` is the number of names in the recording.
     """

@@ -56,7 +56,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class StepWork:
-    """An attributed slice, restricted to the work launched within a step; one row per piece of work."""
+    """Work launched within steps, one row per piece of work, attributed to step, phase, module and operator."""
 
     slice: Slice
     attribution: Attribution
@@ -119,7 +119,7 @@ class KernelTime:
     """Time and number of calls; one row per phase, module and kernel."""
 
     modules: tuple[str, ...]
-    """Modules that launch work, in order of first appearance; the first is the whole model."""
+    """Modules that launch work, in order of first launch; the first is the whole model."""
     module_places: Integers
     """Position in `modules` for each module of the range tree."""
     kernels: Integers
@@ -206,7 +206,7 @@ class KernelTimeSums:
 
 
 def phases_present(time: KernelTime) -> list[int]:
-    """Return the positions in WORK_PHASES of the named phases that have work."""
+    """Return the positions in WORK_PHASES of the phases that have work, except NO_PHASE."""
     return [phase for phase in distinct(time.phase).tolist() if WORK_PHASES[phase]]
 
 

@@ -1,9 +1,10 @@
 """Minimum FLOPs and bytes of the parts of a step, achieved rates, and counts of the matrix products in a trace.
 
-The minimum follows from the model's dimensions or, for other models, from the input shapes of matrix products. FLOPs
-follow `sysbench.formulas`: one multiply-add counts as two, causality is not exploited, backward is twice forward. Bytes
-count every operand and result once, as if caches held all intermediates. They are a lower bound for a kernel, not its
-actual traffic. A matrix product moves the same three matrices in forward, and twice in backward.
+The minimum follows from the model's dimensions or, for custom models, from the input shapes of matrix products. FLOPs
+follow `sysbench.formulas`: one multiply-add counts as two FLOPs, causality is not exploited, and backward needs twice
+the FLOPs of forward. Bytes count every operand and result once, as if caches held all intermediates. They are a lower
+bound for a kernel, not its actual traffic. A matrix product moves three matrices in forward; in backward, each of its
+two gradients moves three matrices of the same sizes.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def class_amounts(cell: ModelCell, fused: bool) -> Amounts:
 
 
 def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
-    """Return the FLOPs and bytes of q·kᵀ in all layers; weights·v takes as many."""
+    """Return the FLOPs and bytes of q·kᵀ in all layers; weights·v needs the same."""
     item_bytes = ITEM_BYTES[cell.computed_in]
     split = _tensor_parallel_ranks(cell)
     flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2 // split
@@ -158,8 +159,8 @@ def _tensor_parallel_ranks(cell: ModelCell) -> int:
 def expected_products(cell: ModelCell) -> dict[str, int]:
     """Return the expected number of matrix products per step and phase: 9 per layer, plus the output head.
 
-    Empty if compiled or fused, and for tensor-parallel ranks: a DTensor operator calls the same operator on its local
-    shard, so a CPU trace contains each product twice.
+    Empty if the model is compiled, if attention is fused, and under tensor parallelism: a DTensor operator calls the
+    same operator on its local shard, so a CPU trace contains each product twice.
     """
     if cell.shape is None or cell.attention not in MATERIALISED or cell.execution != "eager" or cell.strategy == "tp":
         return {}

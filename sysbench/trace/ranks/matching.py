@@ -19,10 +19,10 @@ from sysbench.trace.ranks.summary import ENDS_TOGETHER, Kind
 from sysbench.trace.recording import NONE, Integers
 
 MIN_RANKS: Final = 2
-"""Minimum number of traced ranks for which a collective can be compared."""
+"""Minimum number of a group's ranks that must be traced to compare its collectives."""
 
 MAX_PAUSES: Final = 2000
-"""Maximum number of pauses that a timeline shows in a step."""
+"""Maximum number of gaps that a timeline shows in a step."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def match_collectives(readings: Mapping[int, RankReading], steps: Sequence[str])
 
 @dataclass(frozen=True)
 class Alignment:
-    """Offset of each rank's clock, and the residual error: how far the aligned ends of a collective are apart."""
+    """Offset of each rank's clock, and the residual error: how far apart a collective's ends are after alignment."""
 
     offset_ns: Mapping[int, int]
     collectives: int
@@ -127,8 +127,8 @@ def align(readings: Mapping[int, RankReading], matched: Sequence[MatchedCollecti
 
     The offset between two ranks is the median difference of these ends. Each rank is compared with the lowest rank of
     the collective. Ranks that share no collective need no alignment. CPU traces from one host share a clock, so their
-    offset is 0. There a thread records an end only when it is next scheduled, so the ends only show how accurate the
-    alignment is.
+    offset is 0. In such traces a thread records an end only when it is next scheduled, so the ends only show how
+    accurate the alignment is.
     """
     aligning = [each for each in matched if each.kind in ENDS_TOGETHER]
     differences_by_pair: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -223,8 +223,8 @@ class Timeline:
 def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
     """Return the timeline of the last step that all ranks have; None if they have no step in common.
 
-    Readings must have been made with `compute`. Pauses of at most 1/MAX_PAUSES of the step are closed, which bounds the
-    size of the result for any trace.
+    Every reading must contain `compute`. Gaps of at most 1/RESOLUTION of the step are closed, which bounds the size of
+    the result for any trace.
     """
     first, *others = (reading.steps for reading in readings.values())
     common = [step for step in first if all(step in steps for steps in others)]
@@ -267,7 +267,7 @@ def _clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
 
 
 def _spans(intervals: Intervals, shortest_ns: int, offset_ns: int) -> tuple[Span, ...]:
-    """Return the intervals as spans; pauses of at most `shortest_ns` are closed."""
+    """Return the intervals as spans; gaps of at most `shortest_ns` are closed."""
     if not len(intervals.start_ns):
         return ()
     apart = intervals.start_ns[1:] - intervals.end_ns[:-1] > shortest_ns

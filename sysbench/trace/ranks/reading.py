@@ -139,7 +139,7 @@ class RankReading:
     collectives: tuple[Collective, ...]
     """Collectives in order of time."""
     compute: Intervals | None = None
-    """When the rank computes, on its host's clock; only if requested."""
+    """When the rank computes, on its host's clock; None unless requested."""
 
 
 def read(recording: Recording, *, compute: bool = False) -> RankReading:
@@ -227,8 +227,8 @@ class _Steps:
         """Return the start and end of each step.
 
         On a device, a step lasts from its first work until the first work of the next step; the last step lasts until
-        the end of its own work. On a host, a step lasts until the next one starts. Without marked steps, the window
-        spans all activity.
+        the end of its own work. On a host, a step lasts until the next one starts. If no steps are marked, a single
+        window spans all activity.
         """
         extent = np.array([busy.start_ns[:1].sum(), busy.end_ns[-1:].sum()], np.int64)
         if not len(self._start_ns):
@@ -340,7 +340,9 @@ def _collectives(
 
 
 def _match_calls(recording: Recording, rows: Collectives, ran: Integers) -> Integers:
-    """For each collective in `ran`, return the row of the call that started it; its own row if the calls do not match.
+    """For each collective in `ran`, return the row of the call that started it.
+
+    If the calls do not match the collectives, return the rows of the collectives themselves.
 
     gloo executes a reduce-scatter as an all-reduce, and only the call shows this. Old NCCL traces record arguments only
     for the call.

@@ -42,7 +42,7 @@ MIN_OFFSET_CAUTION_NS: Final = 1_000_000
 """A clock offset above this causes a caution."""
 
 MIN_WAITING_SHARE: Final = 0.05
-"""A straggler is not reported if the waiting for it takes a smaller share of a step."""
+"""A straggler is not reported if the waiting for it takes less than this share of a step."""
 
 MIN_STEPS: Final = 3
 """With fewer steps, a rank that is always late cannot be distinguished from chance."""
@@ -146,7 +146,7 @@ def _calls(
     waiting: Sequence[WaitTimes],
     alignment: Alignment,
 ) -> Iterator[CollectiveCall]:
-    """Yield the collectives of the last common step in launch order.
+    """Yield the collectives of the last common step, in order of start.
 
     With several ranks, only matched collectives are included; a single rank has all its collectives.
     """
@@ -221,8 +221,9 @@ def _straggler(
 ) -> Straggler | None:
     """Return the rank that causes nearly all waiting; None if no rank does, or if the cause is unclear.
 
-    The waiting for the straggler must take a notable share of the step. It must also exceed the waiting for all other
-    ranks significantly, by a one-sided t-test over steps that is corrected for choosing the largest of all ranks.
+    The waiting for the straggler must take a notable share of the step. It must also significantly exceed the waiting
+    for all other ranks together, by a one-sided t-test over steps that is corrected for selecting the worst of all
+    ranks.
     """
     if len(steps) < MIN_STEPS or not waited:
         return None

@@ -76,13 +76,13 @@ class CollectiveStatistics(Frozen):
     """Message size as nccl-tests counts it; None if the sizes were not recorded."""
     group_size: Count | None
     calls: Count
-    """Number of collectives; a collective of several ranks counts once."""
+    """Number of collectives, each counted once."""
     events: Count
-    """Number of collectives; a collective counts once per rank."""
+    """Number of collectives, each counted once per rank."""
     duration_ns: Nanoseconds
     """Sum of the durations of all events."""
     matched: Count
-    """Number of calls that were found on all ranks of their group and have known transfer and waiting times."""
+    """Number of calls that were found on all traced ranks of their group, with known transfer and waiting times."""
     transfer_ns: Nanoseconds
     """Sum over matched calls of the shortest duration over ranks."""
     waits: Count
@@ -100,7 +100,7 @@ class CollectiveCall(Frozen):
     bytes: Bytes | None
     group_size: Count | None
     start_ns: Signed
-    """Time from the start of the step until the first rank launches the collective."""
+    """Time from the start of the step until the collective starts on the first rank."""
     duration_ns: Amount
     """Mean duration."""
     exposed_ns: Amount
@@ -123,7 +123,7 @@ class Arrivals(Frozen):
     """Time that other ranks wait for this rank, summed over the waiting ranks; simultaneous waits of a rank count
     once."""
     waited_ns: Nanoseconds
-    """This rank's own waiting."""
+    """Time that this rank waits for others."""
 
 
 class Clock(Frozen):
@@ -146,9 +146,9 @@ class Straggler(Frozen):
 
     rank: Count
     share: Amount
-    """Share of all waiting that is for this rank."""
+    """Share of all waiting time that is spent waiting for this rank."""
     waiting_ns: Amount
-    """Mean waiting time of another rank for this one, per step."""
+    """Mean time per step that another rank waits for this rank."""
     step_ns: Amount
     """Mean duration of a step."""
     cause: Cause
@@ -167,7 +167,7 @@ class RanksSummary(Frozen):
     breakdown: list[RankStep]
     collectives: list[CollectiveStatistics]
     calls: list[CollectiveCall] = Field(default=[])
-    """Collectives of the last common step, in order of launch; the first `MOST_CALLS`."""
+    """Collectives of the last common step, in order of start; the first `MOST_CALLS`."""
     arrivals: list[Arrivals]
     """One row per rank; empty if no collective was found on several ranks."""
     clock: Clock | None

@@ -5,10 +5,11 @@ The format is Chrome's trace events ("Trace Event Format", the Chromium project)
 and keeps only columns. Real files may be truncated, contain invalid UTF-8, or have numbers that are invalid or too
 large. The reader keeps all valid data, and reports defects in remarks.
 
-Several processes read a large file, one part each. Event boundaries are certain only when reading from the beginning.
-Each part therefore begins at an apparent event, and all parts are accepted if each ends exactly where the next one
-begins. Otherwise, or if a process fails, the file is read sequentially. `python -m sysbench.trace.readers.kineto FILE
-BEGIN [END]` writes the content of a part to standard output: a `Part`, followed by its rows in chunks.
+Several processes read a large file, one part each. Event boundaries are certain only if a file is read from its
+beginning. Each part therefore begins at an apparent event, and all parts are accepted if each ends exactly where the
+next one begins. Otherwise, or if a process fails, the file is read sequentially. `python -m
+sysbench.trace.readers.kineto FILE BEGIN [END]` writes the content of a part to standard output: a `Part`, followed by
+its rows in chunks.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from sysbench.trace.readers.reading import (
 from sysbench.trace.recording import Chunk, Recording
 
 _HEADER_BYTES: Final = 16 * 1024**2
-"""Maximum size of the header; a file without events in its first bytes is not a trace."""
+"""Maximum size of the header; a file without an event within this size is not a trace."""
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _EVENT_LIST: Final = re.compile(rb"\s*\[(?=\s*(\{|\]|$))")
 """Start of Chrome's other form: a plain list of events."""
 GZIP: Final = b"\x1f\x8b"
 PIECE_BYTES: Final = 512 * 1024
-"""Size of a piece: small enough for its events to stay in a processor's cache until they are columns."""
+"""Size of a piece: small enough for its events to stay in a processor's cache until they are converted to columns."""
 
 _EVENT_BOUNDARY: Final = re.compile(rb"\}\s*,(?=\s*\{)")
 """Boundary between two events; Kineto has no lists of objects inside events, but other writers may."""
@@ -139,9 +140,9 @@ class Part(msgspec.Struct):
 def read_in_parts(
     path: Path, file: IO[bytes], begin: int, progress: Progress = no_progress
 ) -> tuple[Columns, list[str]] | None:
-    """Read the events from byte `begin` on in parallel processes.
+    """Read the events from byte `begin` to the end, in parallel processes.
 
-    None if the file is too small, if the parts do not match, or if a process fails.
+    Returns None if the file is too small, if the parts do not match, or if a process fails.
     """
     boundaries = _part_boundaries(file, begin, os.fstat(file.fileno()).st_size)
     if not boundaries:
@@ -288,7 +289,7 @@ class Pieces:
         self.remarks = blocks.remarks
 
     def process_all(self) -> None:
-        """Process all events up to the end of their list, up to damage, or up to the end of a truncated file."""
+        """Process all events up to the end of the list of events, to damage, or to the end of a truncated file."""
         if self._process_blocks() and self._process_buffer(decode_events) and self._process_buffer(decode_one_by_one):
             self.remarks.append(f"cut off: read to {self._describe_position(0)}")
 

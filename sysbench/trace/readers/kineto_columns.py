@@ -1,8 +1,8 @@
 """Conversion of Kineto's events to columns, including collectives with their arguments.
 
-Kineto copies the arguments of `record_param_comms` to the kernels that it launches (libkineto, output_json.cpp;
+Kineto copies the arguments of each `record_param_comms` to the kernels launched within it (libkineto, output_json.cpp;
 torch/csrc/profiler/util.h defines their names). Backends on the host, such as gloo, record a range with the shapes of
-its inputs.
+the inputs.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Kinds(dict[str, int]):
 
 
 class _Shapes(dict[bytes, int]):
-    """Map from the JSON text of input shapes in the file to its name index; NONE for an empty text."""
+    """Map from the JSON text of input shapes to the index of that text among the names; NONE for an empty text."""
 
     def __init__(self, names: _Numbers) -> None:
         super().__init__({b"": NONE})
@@ -285,7 +285,7 @@ class Columns:
                 yield which, chunk
 
     def append_part(self, metadata: PartMetadata, rows: Iterable[tuple[str, Chunk]]) -> bool:
-        """Add the next part of the file, read by another process; return False if its times have another unit."""
+        """Add the next part of the file, read by another process; return False if its times are in another unit."""
         if (
             None not in (self.in_nanoseconds, metadata.in_nanoseconds)
             and self.in_nanoseconds != metadata.in_nanoseconds
@@ -404,7 +404,7 @@ class CollectiveRows:
         """Whether each name denotes a collective, or _UNSEEN; cached because names repeat millions of times."""
 
     def find(self, which: str, events: Sequence[Any], name: NDArray[Any]) -> tuple[list[int], Sequence[Integers]]:
-        """Return the positions of the collectives, and their columns from `source` on, as in `Collectives`.
+        """Return the positions of the collectives, and their columns of `Collectives`, starting with `source`.
 
         `name` is the name index of each event.
         """
@@ -463,7 +463,7 @@ def _text(raw: msgspec.Raw) -> str:
 
 
 def _inputs(shapes: Any, types: Any) -> tuple[int, str]:
-    """Return the number of elements of all input tensors, NONE if not recorded, and the type of the first tensor."""
+    """Return the number of elements in all input tensors together (NONE if not recorded), and the type of the first."""
     if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
         return NONE, ""
     tensors = [

@@ -19,9 +19,9 @@ from sysbench.trace.recording import NONE
 _ALL_BUT_THE_LAST: Final = re.compile(rb"[\s,]*((?s:.*)\})\s*,(?=\s*\{)")
 _TOKEN: Final = re.compile(r"[^ \t\r\n,]")
 _LONGEST_TOKEN: Final = len(r"\ud83e\uddee")
-"""Maximum length of a token. A decoding error closer to the end of a text may mean that the text was cut there."""
+"""Maximum length of a token. A decoding error closer than this to the end of a text may mean that the text was cut."""
 LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-"""Half a character: invalid as an escape, and the replacement for a byte that is not UTF-8."""
+"""Half a surrogate pair: invalid as an escape, and the replacement for a byte that is not UTF-8."""
 
 _NONE_RECORDED: Final = msgspec.Raw(b"")
 
@@ -148,7 +148,7 @@ _UNDECODED: Final = frozenset(
 
 
 def _without_invalid_values(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the event without invalid characters and arguments."""
+    """Return the event without invalid characters and invalid arguments."""
     texts = {key: LONE_SURROGATE.sub("\ufffd", value) for key, value in event.items() if isinstance(value, str)}
     given, arguments = event.get("args"), dict[str, Any]()
     for key, value in given.items() if isinstance(given, dict) else ():

@@ -233,7 +233,7 @@ class _Reader:
         return operators, ranges
 
     def _parse_range_names(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
-        """Return (3, n) for n ranges: name index, and the sequence number and shapes that torch added to the name."""
+        """Return (3, n) for n ranges: name index, sequence number, and name index of the input shapes."""
         different, which = unique_with_inverse(numbers)
         registered = [self._parse_range_name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         marks = np.array(registered, np.int64).reshape(-1, 3)[which]
@@ -259,7 +259,7 @@ class _Reader:
         )
 
     def _name_indices(self, numbers: Integers) -> Integers:
-        """Convert the file's name indices to the recording's."""
+        """Convert indices into the file's table of names to indices into the recording's table."""
         different, which = unique_with_inverse(numbers)
         indices = [self._name_index(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         return np.array(indices, np.int64)[which] if indices else np.zeros(0, np.int64)
@@ -299,11 +299,11 @@ class NonNumericError(Exception):
 
 @dataclass(frozen=True)
 class Query:
-    """A query for columns of a table. Missing columns and values give NONE."""
+    """A query for columns of a table. Missing columns and values are replaced by NONE."""
 
     table: str
     columns: tuple[tuple[str, ...], ...]
-    """Names of each column and of its replacements if it is empty; no names if the table lacks the column."""
+    """For each column, its name, then columns that replace its null values; no names if the table lacks the column."""
     condition: str = ""
     """SQL condition that selects the rows."""
 
@@ -313,7 +313,7 @@ class Query:
         return f"SELECT count(*), {chosen} FROM {self._source(part)}"
 
     def as_one_text(self, part: str) -> str:
-        """Return SQL that selects the numbers of rows and of non-null values, and the only column as one text."""
+        """Return SQL that counts the rows and the non-null values, and selects the only column as one text."""
         column = _coalesce(*self.columns)
         return (
             f"SELECT count(*), count({column}), group_concat({column}, '{_TEXT_SEPARATOR}') FROM {self._source(part)}"
@@ -370,7 +370,7 @@ class QueryRunner:
             yield cls(connections, threads)
 
     def columns(self, query: Query) -> Iterator[list[Integers]]:
-        """Yield all columns in the order of the table's rows, in batches; raises NoNumberError and sqlite3.Error."""
+        """Yield all columns in the order of the table's rows, in batches; raises NonNumericError and sqlite3.Error."""
         return self._results(query, _columns)
 
     def texts(self, query: Query) -> Iterator[list[str | None]]:

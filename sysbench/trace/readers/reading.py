@@ -32,7 +32,7 @@ def no_progress(_: str) -> None:
 
 @contextmanager
 def start_module(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a module with the same Python and the same sysbench, connected by pipes.
+    """Run a module in a child process with the same Python and the same sysbench, connected by pipes.
 
     The process is killed when the `with` block ends.
     """
