@@ -24,7 +24,7 @@ from sysbench.errors import OutputError, SysbenchError, UsageError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunResumed, RunStarted, WorkerReady
 from sysbench.log.journal import Log
 from sysbench.log.outcomes import RunStatus
-from sysbench.log.resume import EarlierRun, recall
+from sysbench.log.resume import EarlierRun, read_earlier_run
 from sysbench.log.storage import refuse_unwritable
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.run import RunOptions
@@ -155,7 +155,7 @@ class Session:
                 status = "interrupted"
             except UsageError:
                 _stop(executor)
-                self._log.withdraw()
+                self._log.roll_back()
                 raise
             except OutputError as error:
                 _stop(executor)
@@ -259,10 +259,10 @@ def _reopen_log(path: Path, spec: RunSpec) -> tuple[Log, EarlierRun]:
     """
     log = Log.reopen(path)
     try:
-        earlier = recall(path)
+        earlier = read_earlier_run(path)
         earlier.refuse_other_spec(spec)
         earlier.refuse_other_code(source_digest())
-        log.cut_torn_line()
+        log.truncate_partial_line()
     except BaseException:
         log.close()
         raise

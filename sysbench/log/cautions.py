@@ -29,7 +29,7 @@ THROTTLED_SHARE = 0.1
 BUSY_SHARE = 0.15
 """Share of all cores used by other processes beyond which a CPU measurement is doubtful."""
 
-WAITING_SHARE = 0.05
+LAUNCH_BOUND_SHARE = 0.05
 """A phase is launch-bound if, after the last launch, the device works for less than this share of the phase. A full
 launch queue (1,024 entries in CUDA) takes far longer to drain.
 """
@@ -46,11 +46,11 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
         *_lower_bound(cell, wall, rates),
         *stability(warmup, wall),
         *precision_of_the_median(wall, cell.until, cell.max_steps),
-        *launching(seen),
+        *launch_bound(seen),
         *emulation(cell.computed_in, seen),
-        *surroundings(seen, lost),
+        *environment_cautions(seen, lost),
         *compilation(seen),
-        *unmeasured(cell.sync, seen),
+        *phases_not_measured(cell.sync, seen),
     ]
 
 
@@ -119,7 +119,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
-            message=f"the first {_leading(unfinished.slow_steps)} still took "
+            message=f"the first {_count_of_steps(unfinished.slow_steps)} still took "
             f"{units.share(unfinished.excess_share)} longer than the later ones",
             remedy=f"use --warmup {max(2 * len(warmup), 5)}",
         )
@@ -176,30 +176,30 @@ def precision_of_the_median(wall: statistics.Stream, until: float | None, max_st
         )
 
 
-def launching(seen: CellEvents) -> Iterator[Caution]:
+def launch_bound(seen: CellEvents) -> Iterator[Caution]:
     """Warn if forward or backward is launch-bound: the device finishes as soon as the host has launched its kernels."""
     if seen.started is None or seen.started.device.type != "cuda":
         return
-    bound = [phase for phase in ("forward", "backward") if _waits_for_the_host(seen, phase)]
-    if bound:
+    phases = [phase for phase in ("forward", "backward") if _is_launch_bound(seen, phase)]
+    if phases:
         yield Caution(
             code="launch-bound",
-            message=f"{' and '.join(bound)} {'is' if len(bound) == 1 else 'are'} launch-bound: the device "
+            message=f"{' and '.join(phases)} {'is' if len(phases) == 1 else 'are'} launch-bound: the device "
             "finishes as soon as the host has launched its kernels",
             remedy="use --compile, a larger --batch, or a longer --ctx",
         )
 
 
-def _waits_for_the_host(seen: CellEvents, phase: str) -> bool:
-    waited = [
+def _is_launch_bound(seen: CellEvents, phase: str) -> bool:
+    waiting_shares = [
         (sample.wall_s - sample.enqueue_s) / sample.wall_s
         for step in seen.steps
         if (sample := step.phases.get(phase)) is not None and sample.wall_s and sample.enqueue_s is not None
     ]
-    return bool(waited) and standard.median(waited) < WAITING_SHARE
+    return bool(waiting_shares) and standard.median(waiting_shares) < LAUNCH_BOUND_SHARE
 
 
-def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
+def environment_cautions(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Caution]:
     """Warn about the environment: throttled clocks, other processes, lost sensor readings."""
     readings = seen.measured_readings or seen.readings
     throttled = [reading.throttle_reasons for reading in readings if reading.throttle_reasons]
@@ -220,10 +220,10 @@ def surroundings(seen: CellEvents, lost: Sequence[ReadingsLost]) -> Iterator[Cau
         )
     busy = [reading.host_cpu_share for reading in readings if reading.host_cpu_share is not None]
     on_cpu = seen.started is not None and seen.started.device.type == "cpu"
-    if on_cpu and busy and (usual := standard.median(busy)) > BUSY_SHARE:
+    if on_cpu and busy and (typical := standard.median(busy)) > BUSY_SHARE:
         yield Caution(
             code="host-busy",
-            message=f"other processes used {units.share(usual)} of the CPU during the run",
+            message=f"other processes used {units.share(typical)} of the CPU during the run",
             remedy="close them and measure again",
         )
     for loss in lost:
@@ -256,7 +256,7 @@ def compilation(seen: CellEvents) -> Iterator[Caution]:
         )
 
 
-def unmeasured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
+def phases_not_measured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
     """Warn if the phases have no separate times."""
     if sync == "step" and not any(sample.device_s for step in seen.steps for sample in step.phases.values()):
         yield Caution(
@@ -266,7 +266,7 @@ def unmeasured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
         )
 
 
-def _leading(steps: int) -> str:
+def _count_of_steps(steps: int) -> str:
     return "measured step" if steps == 1 else f"{steps} measured steps"
 
 

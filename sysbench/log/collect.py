@@ -36,7 +36,7 @@ from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.model import GridCell, ModelCell
 
-Said = TypeVar("Said", bound=Frozen)
+AnyEvent = TypeVar("AnyEvent", bound=Frozen)
 
 
 @dataclass
@@ -59,14 +59,14 @@ class CellEvents:
     said: dict[type, list[Any]] = field(default_factory=dict)
     """All other events, by kind."""
 
-    def all(self, kind: type[Said]) -> list[Said]:
+    def all(self, kind: type[AnyEvent]) -> list[AnyEvent]:
         """Return all events of a class that has no field of its own here, in order."""
         return self.said.get(kind, [])
 
-    def last(self, kind: type[Said]) -> Said | None:
+    def last(self, kind: type[AnyEvent]) -> AnyEvent | None:
         """Return the last event of a class that has no field of its own here, or None."""
-        every = self.all(kind)
-        return every[-1] if every else None
+        events = self.all(kind)
+        return events[-1] if events else None
 
     @property
     def warmup_s(self) -> list[float]:
@@ -120,30 +120,30 @@ class Run:
     lost: list[ReadingsLost] = field(default_factory=list)
     current: CellEvents | None = None
     """The cell being measured, to which readings belong."""
-    between: Reading | None = None
+    reading_between_cells: Reading | None = None
     """The last reading between cells; it also describes the environment of the next cell."""
 
     def add(self, event: Event) -> None:
         """Add the next event; CellStarted discards the events of earlier attempts at its cell."""
         if type(event) is Reading:
             if self.current is None:
-                self.between = event
+                self.reading_between_cells = event
             else:
                 self.current.add(event)
         elif (key := getattr(event, "cell", None)) is None:
-            self._add_of_the_run(event)
+            self._add_run_event(event)
         else:
             if type(event) is CellStarted:
                 self.current = self.cells[key] = CellEvents()
-                if self.between is not None:
-                    self.current.add(self.between)
+                if self.reading_between_cells is not None:
+                    self.current.add(self.reading_between_cells)
             elif key not in self.cells:
                 self.cells[key] = CellEvents()
             self.cells[key].add(event)
             if type(event) is CellFinished:
                 self.current = None
 
-    def _add_of_the_run(self, event: Event) -> None:
+    def _add_run_event(self, event: Event) -> None:
         match event:
             case WorkerReady():
                 self.worker = event
@@ -162,13 +162,13 @@ class Run:
 def collect(events: Iterable[Event]) -> Run:
     """Group the events of a log; raises LogError if the first event is not RunStarted."""
     remaining = iter(events)
-    run = _begun(remaining)
+    run = _start_run(remaining)
     for event in remaining:
         run.add(event)
     return run
 
 
-def _begun(events: Iterator[Event]) -> Run:
+def _start_run(events: Iterator[Event]) -> Run:
     first = next(events, None)
     if not isinstance(first, RunStarted):
         raise LogError("the log does not start with the start event of a run")
@@ -184,7 +184,7 @@ def fold_cells(
     `fold_cell` gets the run's events up to the end of the cell. Raises LogError if the first event is not RunStarted.
     """
     remaining = iter(events)
-    run = _begun(remaining)
+    run = _start_run(remaining)
     cells: dict[str, RunCell] = {cell.key: cell for cell in spec_of(run.started.spec).cells()}
     folded: dict[str, AnyCell] = {}
     for event in remaining:
@@ -204,7 +204,7 @@ def fold_cells(
     return run, [folded[key] for key in cells]
 
 
-def of_run(run: Run) -> dict[str, Any]:
+def run_fields(run: Run) -> dict[str, Any]:
     """Return all fields of a RunRecord except its cells."""
     finished_at = run.finished.at_s if run.finished else None
     return {
@@ -224,7 +224,7 @@ def of_run(run: Run) -> dict[str, Any]:
     }
 
 
-def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
+def cell_fields(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
     """Return all fields of a CellRecord except its cautions."""
     return {
         "key": seen.started.cell if seen.started else cell.key,
@@ -233,7 +233,9 @@ def of_cell(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "host": seen.started.host if seen.started else None,
         "outcome": seen.finished.outcome if seen.finished else "interrupted",
         "detail": seen.finished.detail if seen.finished else "the cell did not finish",
-        "own_model": OwnModelFacts(**own.model_dump(exclude=_OF_EVENTS)) if (own := seen.last(OwnModelBuilt)) else None,
+        "own_model": OwnModelFacts(**own.model_dump(exclude=_EVENT_FIELDS))
+        if (own := seen.last(OwnModelBuilt))
+        else None,
     }
 
 
@@ -246,24 +248,26 @@ def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, 
         return {}
     samples = {name: [step.phases[name] for step in steps if name in step.phases] for name in names}
     samples["step"] = [step.step for step in steps]
-    found = {}
+    records = {}
     # A step of one phase takes as long as that phase; such samples are summarised and stored once.
     summarised: dict[tuple[float, ...], Samples | None] = {}
 
-    def once(samples_s: tuple[float, ...]) -> Samples | None:
+    def summarise_once(samples_s: tuple[float, ...]) -> Samples | None:
         if samples_s not in summarised:
             summarised[samples_s] = samples_of(samples_s)
         return summarised[samples_s]
 
-    for name, of_phase in samples.items():
-        if of_phase:
-            enqueue = [sample.enqueue_s for sample in of_phase if sample.enqueue_s is not None]
-            found[name] = PhaseRecord(
-                wall=once(tuple(sample.wall_s for sample in of_phase if sample.wall_s is not None)),
-                device=once(tuple(sample.device_s for sample in of_phase if sample.device_s is not None)),
+    for name, phase_samples in samples.items():
+        if phase_samples:
+            enqueue = [sample.enqueue_s for sample in phase_samples if sample.enqueue_s is not None]
+            records[name] = PhaseRecord(
+                wall=summarise_once(tuple(sample.wall_s for sample in phase_samples if sample.wall_s is not None)),
+                device=summarise_once(
+                    tuple(sample.device_s for sample in phase_samples if sample.device_s is not None)
+                ),
                 enqueue_median_s=standard.median(enqueue) if enqueue else None,
             )
-    return found
+    return records
 
 
 def samples_of(samples_s: Sequence[float]) -> Samples | None:
@@ -290,7 +294,7 @@ def samples_of(samples_s: Sequence[float]) -> Samples | None:
     )
 
 
-def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
+def model_cell_fields(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
     """Return all fields of a ModelCellRecord except its cautions."""
     own = seen.last(OwnModelBuilt)
     if (shape := cell.shape) is not None:
@@ -305,7 +309,7 @@ def of_model_cell(cell: GridCell, seen: CellEvents) -> dict[str, Any]:
             parameters_without_lm_head=None,
             forward_flops=own.flops.get("forward") if own and own.flops else None,
         )
-    return {**of_cell(cell, seen), "model": model}
+    return {**cell_fields(cell, seen), "model": model}
 
 
 def step_flops(cell: ModelCell, seen: CellEvents) -> int | None:
@@ -328,28 +332,28 @@ def step_tokens(cell: ModelCell, seen: CellEvents) -> int | None:
     return cell.batches * own.tokens if own and own.tokens is not None else None
 
 
-def slowest(seen: CellEvents) -> CellEvents:
+def merge_ranks(seen: CellEvents) -> CellEvents:
     """Merge the events of a cell's ranks: each step's sample from the slowest rank, and the highest memory peak.
 
     Only steps that all ranks completed are included.
     """
-    every = [seen, *seen.ranks.values()]
-    if len(every) == 1:
+    ranks = [seen, *seen.ranks.values()]
+    if len(ranks) == 1:
         return seen
 
-    def of_slowest(steps: Iterable[list[StepMeasured]]) -> list[StepMeasured]:
-        return [max(of_step, key=lambda each: each.step.wall_s or 0.0) for of_step in zip(*steps, strict=False)]
+    def slowest_samples(steps: Iterable[list[StepMeasured]]) -> list[StepMeasured]:
+        return [max(same_step, key=lambda each: each.step.wall_s or 0.0) for same_step in zip(*steps, strict=False)]
 
-    peaks = [each.memory for each in every if each.memory is not None]
+    peaks = [each.memory for each in ranks if each.memory is not None]
     return replace(
         seen,
-        steps=of_slowest(each.steps for each in every),
-        warmup=of_slowest(each.warmup for each in every),
+        steps=slowest_samples(each.steps for each in ranks),
+        warmup=slowest_samples(each.warmup for each in ranks),
         memory=max(peaks, key=lambda each: each.allocated_peak_bytes or 0, default=None),
     )
 
 
-_OF_EVENTS = {"event", "at_s", "cell"}
+_EVENT_FIELDS = {"event", "at_s", "cell"}
 
 
 def _iso(at_s: float) -> str:

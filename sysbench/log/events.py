@@ -45,7 +45,7 @@ from sysbench.spec.validation import first_fault
 SCHEMA_VERSION = 1
 
 
-def _of_a_command(fields: dict[str, Any]) -> dict[str, Any]:
+def _check_command(fields: dict[str, Any]) -> dict[str, Any]:
     try:
         spec_of(fields)
     except ValidationError as error:
@@ -53,7 +53,7 @@ def _of_a_command(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-WrittenSpec = Annotated[dict[str, Any], AfterValidator(_of_a_command)]
+WrittenSpec = Annotated[dict[str, Any], AfterValidator(_check_command)]
 """The spec of a run as its command stored it, in a form that can be read back."""
 
 
@@ -123,7 +123,7 @@ class TorchInfo(Frozen):
     """None in the user's own process."""
 
 
-def refuse_spec_of_another(kind: Kind, spec: WrittenSpec) -> None:
+def refuse_foreign_spec(kind: Kind, spec: WrittenSpec) -> None:
     """Raise ValueError if the spec belongs to another command."""
     if spec["kind"] != kind:
         raise ValueError(f"its spec belongs to `sysbench {spec['kind']}`, not to `sysbench {kind}`")
@@ -145,8 +145,8 @@ class RunStarted(Event):
     cells: Count
 
     @model_validator(mode="after")
-    def _of_one_kind(self) -> Self:
-        refuse_spec_of_another(self.kind, self.spec)
+    def _check_spec_kind(self) -> Self:
+        refuse_foreign_spec(self.kind, self.spec)
         return self
 
 
@@ -411,13 +411,13 @@ class CellFinished(Event):
     traceback: str | None = None
 
 
-def _decoded(said: Any) -> Any:
-    if not isinstance(said, dict):
-        return said
-    kind = EVENTS.get(str(said.get("event")))
+def _decode_nested(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kind = EVENTS.get(str(value.get("event")))
     if kind is None:
-        raise ValueError(f"{said.get('event')} is not an event")
-    return kind.model_validate(said)
+        raise ValueError(f"{value.get('event')} is not an event")
+    return kind.model_validate(value)
 
 
 class OfRank(Event):
@@ -426,7 +426,7 @@ class OfRank(Event):
     event: Literal["of_rank"] = "of_rank"
     cell: str
     rank: Size
-    said: Annotated[SerializeAsAny[Event], BeforeValidator(_decoded)]
+    said: Annotated[SerializeAsAny[Event], BeforeValidator(_decode_nested)]
 
 
 class WorkerExited(Event):
@@ -476,7 +476,7 @@ def name_of(line: bytes) -> str | None:
     return beginning[1].decode() if beginning else None
 
 
-def lines_of_others(names: Collection[str]) -> re.Pattern[bytes]:
+def other_events_pattern(names: Collection[str]) -> re.Pattern[bytes]:
     """Return a pattern for lines that begin with the name of an event not in `names`."""
     return re.compile(rb'\s*{\s*"event":\s*"(?!(?:%s)")\w+"' % "|".join(names).encode())
 
@@ -499,7 +499,7 @@ def decode(line: bytes) -> Event:
 def decode_all(lines: Sequence[bytes]) -> list[Event]:
     """Decode several lines, in a third less time than one by one; raises ValueError if a line is not an event."""
     # Nulls between the lines reveal a line that is only a part of an event, or several events.
-    found = _any_event(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
+    found = _list_decoder(len(EVENTS)).validate_json(b"[" + b",null,".join(lines) + b"]")
     events: list[Event] = found[::2]
     if len(events) != len(lines) or not all(events) or any(found[1::2]):
         raise ValueError("a line is not a single event")
@@ -507,7 +507,7 @@ def decode_all(lines: Sequence[bytes]) -> list[Event]:
 
 
 @lru_cache(maxsize=1)
-def _any_event(known: int) -> TypeAdapter[list[Any]]:
+def _list_decoder(known: int) -> TypeAdapter[list[Any]]:
     """Return a decoder for lists of events and nulls.
 
     The decoder is rebuilt when `known`, the number of event classes, grows: importing a command adds classes.

@@ -15,7 +15,9 @@ def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
     """
     differing = [axis for axis in axes if len({str(getattr(cell, axis, None)) for cell in cells}) > 1]
     return {
-        cell.key: "-".join(_word(axis, value) for axis in differing if (value := getattr(cell, axis, None)) is not None)
+        cell.key: "-".join(
+            _axis_label(axis, value) for axis in differing if (value := getattr(cell, axis, None)) is not None
+        )
         for cell in cells
     }
 
@@ -24,13 +26,13 @@ def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
     """Return a path for each cell, by key: `path`, with the label of the cell, if not empty, added to the file name."""
     if path is None:
         return {}
-    whole = path.absolute()
-    return {key: _labelled(whole, label) if label else whole for key, label in labels.items()}
+    absolute = path.absolute()
+    return {key: _with_label(absolute, label) if label else absolute for key, label in labels.items()}
 
 
 def path_of_rank(path: Path, rank: int) -> Path:
     """Return the path for one rank: `path` itself for rank 0, otherwise `path` with the rank added to the name."""
-    return _labelled(path, f"rank{rank}") if rank else path
+    return _with_label(path, f"rank{rank}") if rank else path
 
 
 def paths_of_ranks(path: Path, ranks: int) -> list[Path]:
@@ -38,16 +40,16 @@ def paths_of_ranks(path: Path, ranks: int) -> list[Path]:
     return [path_of_rank(path, rank) for rank in range(ranks)]
 
 
-def _labelled(path: Path, label: str) -> Path:
+def _with_label(path: Path, label: str) -> Path:
     endings = path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
     ending = "".join(endings)
     return path.with_name(f"{path.name.removesuffix(ending)}-{label}{ending}")
 
 
-_NAMED = ("ctx", "batch", "grad_accum", "threads", "ranks", "active", "warmup", "steps")
+_AXES_WITH_NAME = ("ctx", "batch", "grad_accum", "threads", "ranks", "active", "warmup", "steps")
 """Axes whose values alone would be ambiguous."""
 
 
-def _word(axis: str, value: object) -> str:
-    text = f"{axis}{value}" if axis in _NAMED else str(value)
+def _axis_label(axis: str, value: object) -> str:
+    text = f"{axis}{value}" if axis in _AXES_WITH_NAME else str(value)
     return "".join(character if character.isalnum() or character in ".-=" else "_" for character in text)

@@ -34,7 +34,7 @@ from sysbench.log.events import (
     decode,
     decode_all,
     encode,
-    lines_of_others,
+    other_events_pattern,
 )
 from sysbench.log.storage import cannot_write, make_directory, reason, sync_directory, write_all
 from sysbench.spec.validation import first_fault
@@ -53,7 +53,7 @@ class Log:
         self.path = path
         self._descriptor: int | None = descriptor
         self._created = created
-        self._found_bytes = self._size_bytes = os.fstat(descriptor).st_size
+        self._initial_bytes = self._size_bytes = os.fstat(descriptor).st_size
 
     @classmethod
     def create(cls, directory: Path, kind: str, name: str | None = None) -> Log:
@@ -92,11 +92,11 @@ class Log:
         _lock(descriptor, path)
         return cls(path, descriptor, created=False)
 
-    def cut_torn_line(self) -> None:
+    def truncate_partial_line(self) -> None:
         """Remove a partial last line, so that events can be appended."""
         if self._descriptor is not None:
-            self._found_bytes = self._size_bytes = _end_of_last_line(self._descriptor)
-            self._cut(self._size_bytes)
+            self._initial_bytes = self._size_bytes = _end_of_last_line(self._descriptor)
+            self._truncate(self._size_bytes)
 
     def append(self, event: Event) -> None:
         """Append an event; on failure, remove whatever was written of the event and raise OutputError."""
@@ -108,18 +108,18 @@ class Log:
             if isinstance(event, _DURABLE):
                 os.fsync(self._descriptor)
         except OSError as error:
-            self._cut(self._size_bytes)
+            self._truncate(self._size_bytes)
             raise cannot_write(self.path, error) from error
         except BaseException:
             # A third Ctrl-C during the write: half a line would corrupt what is appended after it.
-            self._cut(self._size_bytes)
+            self._truncate(self._size_bytes)
             raise
         self._size_bytes += len(line)
 
-    def withdraw(self) -> None:
+    def roll_back(self) -> None:
         """Remove all events that this object appended, or the file if this object created it; then close the log."""
-        self._cut(self._found_bytes)
-        self._size_bytes = self._found_bytes
+        self._truncate(self._initial_bytes)
+        self._size_bytes = self._initial_bytes
         self.close()
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Log:
     ) -> None:
         self.close()
 
-    def _cut(self, size_bytes: int) -> None:
+    def _truncate(self, size_bytes: int) -> None:
         # Called when writing has failed already: a torn last line that cannot be cut either is ignored by readers.
         if self._descriptor is not None:
             with suppress(OSError):
@@ -159,7 +159,7 @@ def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
         raise _cannot_read(path, error) from error
 
 
-_TOGETHER = 256
+_BATCH_LINES = 256
 """Number of lines decoded together."""
 
 
@@ -167,24 +167,26 @@ def _events(path: Path, file: BinaryIO, only: Collection[str]) -> Iterator[Event
     lines = iter(partial(file.readline, LINE_LIMIT_BYTES), b"")
     first = next(lines, b"")
     schema = _schema(path, first)
-    of_others = lines_of_others(only) if only and schema == SCHEMA_VERSION else None
+    skipped = other_events_pattern(only) if only and schema == SCHEMA_VERSION else None
     # The first event is decoded alone, because it names the command, whose own events must be registered for the rest.
     batch, number = [first], 1
     while batch:
-        torn = not batch[-1].endswith(b"\n") and len(batch[-1]) < LINE_LIMIT_BYTES
-        batch = batch[:-1] if torn else batch
-        asked = [line for line in batch if not of_others.match(line)] if of_others else batch
+        is_partial = not batch[-1].endswith(b"\n") and len(batch[-1]) < LINE_LIMIT_BYTES
+        batch = batch[:-1] if is_partial else batch
+        wanted = [line for line in batch if not skipped.match(line)] if skipped else batch
         try:
-            if of_others:
-                _refuse_broken(batch)
+            if skipped:
+                _check_objects(batch)
             if schema != SCHEMA_VERSION:
-                asked = [_upgraded(line, schema) for line in asked]
-            events: Iterable[Event] = decode_all(asked) if number > 1 else _one_by_one(path, batch, number, schema)
+                wanted = [_upgrade(line, schema) for line in wanted]
+            events: Iterable[Event] = (
+                decode_all(wanted) if number > 1 else _decode_one_by_one(path, batch, number, schema)
+            )
         except (ValueError, RecursionError):
-            events = _one_by_one(path, batch, number, schema)
+            events = _decode_one_by_one(path, batch, number, schema)
         yield from (event for event in events if event.event in only) if only else events
         number += len(batch)
-        batch = [] if torn else list(islice(lines, _TOGETHER))
+        batch = [] if is_partial else list(islice(lines, _BATCH_LINES))
 
 
 class _Object(msgspec.Struct):
@@ -194,7 +196,7 @@ class _Object(msgspec.Struct):
 _OBJECTS = msgspec.json.Decoder(list[_Object | None])
 
 
-def _refuse_broken(lines: Sequence[bytes]) -> None:
+def _check_objects(lines: Sequence[bytes]) -> None:
     """Raise ValueError unless every line is one JSON object.
 
     This check takes a tenth of the time of decoding the lines.
@@ -204,11 +206,11 @@ def _refuse_broken(lines: Sequence[bytes]) -> None:
         raise ValueError("a line is not a single JSON object")
 
 
-def _one_by_one(path: Path, batch: Sequence[bytes], first: int, schema: int) -> Iterator[Event]:
+def _decode_one_by_one(path: Path, batch: Sequence[bytes], first: int, schema: int) -> Iterator[Event]:
     """Decode lines one by one, so that an error can name the damaged line; `first` is the first line's number."""
     for number, line in enumerate(batch, first):
         try:
-            event = decode(_upgraded(line, schema))
+            event = decode(_upgrade(line, schema))
             if isinstance(event, RunStarted):
                 measuring(event.kind).part("record")  # registers the command's own events
         except ValidationError as error:
@@ -218,14 +220,14 @@ def _one_by_one(path: Path, batch: Sequence[bytes], first: int, schema: int) -> 
         yield event
 
 
-def _upgraded(line: bytes, schema: int) -> bytes:
+def _upgrade(line: bytes, schema: int) -> bytes:
     """Convert a line from an earlier schema to the current one; raises ValueError if the line is not an event."""
     if schema == SCHEMA_VERSION:
         return line
     fields = from_json(line)
     if not isinstance(fields, dict):
         raise ValueError("an event must be an object")
-    return to_json(upgrades.upgraded(fields, schema, upgrades.EVENT))
+    return to_json(upgrades.upgrade(fields, schema, upgrades.EVENT))
 
 
 def _schema(path: Path, line: bytes) -> int:
@@ -239,7 +241,7 @@ def _schema(path: Path, line: bytes) -> int:
     if not isinstance(first, dict) or first.get("event") != "run_started":
         raise LogError(f"{path} is not a sysbench log")
     schema: Any = first.get("schema_version")
-    upgrades.refuse(path, schema, first.get("sysbench_version"), upgrades.EVENT)
+    upgrades.refuse_unsupported(path, schema, first.get("sysbench_version"), upgrades.EVENT)
     return int(schema)
 
 

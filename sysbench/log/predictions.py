@@ -62,7 +62,7 @@ class PredictedConstant(Frozen):
     source: str
 
 
-class Grounds(Frozen):
+class GpuPrediction(Frozen):
     """A prediction for a GPU: times by phase, the constants used, and reasons to doubt the prediction."""
 
     source: Literal["predicted"] = "predicted"
@@ -97,7 +97,7 @@ class Grounds(Frozen):
             )
 
 
-class PredictedStep(Grounds):
+class PredictedStep(GpuPrediction):
     """The predicted time of a step on a GPU, and the simulated memory of the step."""
 
     host: str

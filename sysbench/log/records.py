@@ -15,7 +15,7 @@ from sysbench.log.events import (
     OwnModelFacts,
     TorchInfo,
     WrittenSpec,
-    refuse_spec_of_another,
+    refuse_foreign_spec,
 )
 from sysbench.log.outcomes import Caution, Outcome, RunStatus
 from sysbench.spec.cell import RunCell
@@ -166,8 +166,8 @@ class RunRecord(Frozen, Generic[AnyCell]):
     cells: list[AnyCell]
 
     @model_validator(mode="after")
-    def _of_one_kind(self) -> Self:
-        refuse_spec_of_another(self.kind, self.spec)
+    def _check_spec_kind(self) -> Self:
+        refuse_foreign_spec(self.kind, self.spec)
         return self
 
 

@@ -56,7 +56,8 @@ class EarlierRun:
         differing = [name for name in {**there, **here} if here.get(name) != there.get(name)]
         if differing:
             listed = "; ".join(
-                f"{flag_of(name)} {_text(there.get(name))} there, {_text(here.get(name))} here" for name in differing
+                f"{flag_of(name)} {_format_value(there.get(name))} there, {_format_value(here.get(name))} here"
+                for name in differing
             )
             raise UsageError(f"--resume {self.path}: the log was made with different options: {listed}")
 
@@ -79,12 +80,12 @@ class EarlierRun:
             device = self.devices.get(_key(each.cell)) if self.keeps(each.cell) else None
             if device is not None and _identity(device) != _identity(each.device):
                 raise UsageError(
-                    f"--resume {self.path}: the log was made on a different device: {_described(device)} there, "
-                    f"{_described(each.device)} here"
+                    f"--resume {self.path}: the log was made on a different device: {_device_title(device)} there, "
+                    f"{_device_title(each.device)} here"
                 )
 
 
-def recall(path: Path) -> EarlierRun:
+def read_earlier_run(path: Path) -> EarlierRun:
     """Read the parts of a log that are needed to continue its run; raises LogError.
 
     For each cell, the last attempt counts.
@@ -111,11 +112,11 @@ def _identity(device: DeviceInfo) -> tuple[str, str, str | None]:
     return device.type, device.name, device.uuid
 
 
-def _described(device: DeviceInfo) -> str:
+def _device_title(device: DeviceInfo) -> str:
     return f"{device.name} ({device.uuid})" if device.uuid else device.name
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Format a value of a spec as on the command line."""
     if isinstance(value, list):
         return ",".join(map(str, value)) or "none"

@@ -30,7 +30,7 @@ RUNS = Path("runs")
 
 _LATEST = re.compile(r"latest(?:~(\d+))?")
 _DATED = re.compile(r"(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)-(?P<what>.+?)(?:-(?P<number>\d+))?")
-_LISTED = 8
+_MAX_LISTED = 8
 """Largest number of names in one line."""
 
 
@@ -58,7 +58,6 @@ class _Entry:
 
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')
 """First characters of a record; no trace starts with them."""
-_BEGINNING_BYTES = 256
 
 
 def is_log_or_record(path: Path) -> bool:
@@ -81,11 +80,11 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
     record, the record is used unless the log is newer. Raises LogError if no run matches, or if a name is ambiguous.
     """
     if Path(name).exists():
-        return _at(Path(name), None)
+        return _runs_at(Path(name), None)
     kind, separator, rest = name.partition(":")
     if separator and kind in kinds():
-        return _at(Path(rest), kind) if rest and Path(rest).exists() else _named(name, rest, kind, directory)
-    return _named(name, name, None, directory)
+        return _runs_at(Path(rest), kind) if rest and Path(rest).exists() else _find_named(name, rest, kind, directory)
+    return _find_named(name, name, None, directory)
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
@@ -99,8 +98,8 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
     entries = _experiments(directory)
     if not entries:
         raise LogError(f"{name} is not an experiment directory, and {directory} has no experiment")
-    made_of = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
-    return (made_of[-1] if made_of else _meant(name, name, entries, directory)).paths[0]
+    dated_runs = [entry for entry in entries if (dated := _DATED.fullmatch(entry.name)) and dated["what"] == name]
+    return (dated_runs[-1] if dated_runs else _match_entry(name, name, entries, directory)).paths[0]
 
 
 def names(directory: Path = RUNS, kind: Kind | None = None) -> list[str]:
@@ -133,16 +132,16 @@ def load(path: Path) -> RunRecord[Any]:
     a newer schema (naming the version that wrote it), or is not in sysbench's format.
     """
     if path.suffix != ".json":
-        return _folded(path)
+        return _fold_log(path)
     try:
         content = path.read_bytes()
     except OSError as error:
         why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
         raise LogError(f"cannot read {path}: {why}") from error
-    return _validated(path, _upgraded(path, content))
+    return _parse_record(path, _upgrade(path, content))
 
 
-def _at(path: Path, kind: str | None) -> list[Path]:
+def _runs_at(path: Path, kind: str | None) -> list[Path]:
     """Return the runs at an existing path; raises LogError if there are none of this `kind`."""
     if not path.is_dir():
         if kind is not None and load(path).kind != kind:
@@ -154,35 +153,35 @@ def _at(path: Path, kind: str | None) -> list[Path]:
     return found
 
 
-def _named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path]:
+def _find_named(name: str, rest: str, kind: str | None, directory: Path) -> list[Path]:
     entries = [
         _Entry(entry.name, paths) for entry in _entries(directory) if (paths := tuple(_of_kind(entry.paths, kind)))
     ]
     if not entries:
         runs = f"runs of `sysbench {kind}`" if kind else "runs"
         raise LogError(f"{rest or name} is neither a file nor a directory, and there are no {runs} in {directory}")
-    return list(_meant(name, rest, entries, directory).paths)
+    return list(_match_entry(name, rest, entries, directory).paths)
 
 
-def _meant(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> _Entry:
+def _match_entry(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> _Entry:
     """Return the entry for a full name, a unique beginning of a name, or `latest~N`; raises LogError."""
     latest = _LATEST.fullmatch(rest)
     if latest or not rest:
-        return _latest(name, entries, int(latest[1] or 0) if latest else 0, directory)
-    meant = [entry for entry in entries if entry.name == rest] or [
+        return _nth_latest(name, entries, int(latest[1] or 0) if latest else 0, directory)
+    matches = [entry for entry in entries if entry.name == rest] or [
         entry for entry in entries if entry.name.startswith(rest)
     ]
-    if len(meant) == 1:
-        return meant[0]
-    if meant:
-        raise LogError(f"{name} is ambiguous in {directory}: {_listed(meant)}")
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise LogError(f"{name} is ambiguous in {directory}: {_list_names(matches)}")
     hint = nearest(rest, ["latest", *(entry.name for entry in entries)])
     question = f" Did you mean {hint}?" if hint else ""
-    nothing = f"{name} is neither a file nor a directory, nor a run in {directory}"
-    raise LogError(f"{nothing}.{question} ({_listed(entries)})")
+    problem = f"{name} is neither a file nor a directory, nor a run in {directory}"
+    raise LogError(f"{problem}.{question} ({_list_names(entries)})")
 
 
-def _latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) -> _Entry:
+def _nth_latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) -> _Entry:
     dated = [entry for entry in entries if entry.dated]
     if back < len(dated):
         return dated[-1 - back]
@@ -191,8 +190,8 @@ def _latest(name: str, entries: Sequence[_Entry], back: int, directory: Path) ->
     raise LogError(f"there is no {name}: the oldest matching run in {directory} is latest~{len(dated) - 1}")
 
 
-def _listed(entries: Sequence[_Entry]) -> str:
-    names = [entry.name for entry in entries[::-1][:_LISTED]]
+def _list_names(entries: Sequence[_Entry]) -> str:
+    names = [entry.name for entry in entries[::-1][:_MAX_LISTED]]
     more = len(entries) - len(names)
     return ", ".join(names) + (f", and {more} more" if more else "") + ", latest, latest~1"
 
@@ -212,22 +211,22 @@ def _children(directory: Path) -> list[Path]:
         raise LogError(f"cannot read {directory}: {reason(error)}") from error
 
 
-MOST_SEARCHED = 100_000
+MAX_SEARCHED = 100_000
 """Maximum number of names searched below one directory; searching that many takes about a second."""
 
 
 def _runs_below(directory: Path) -> list[Path]:
     """Return the runs in and below a directory, ignoring other files.
 
-    Raises LogError if the directory contains more than MOST_SEARCHED files and directories.
+    Raises LogError if the directory contains more than MAX_SEARCHED files and directories.
     """
     files: list[Path] = []
     seen = 0
     for folder, folders, names in os.walk(directory):
         seen += len(folders) + len(names)
-        if seen > MOST_SEARCHED:
+        if seen > MAX_SEARCHED:
             raise LogError(
-                f"{directory} contains more than {MOST_SEARCHED:,} files and directories: name the directory that "
+                f"{directory} contains more than {MAX_SEARCHED:,} files and directories: name the directory that "
                 "holds the runs"
             )
         files += (Path(folder, name) for name in names if ".json" in name)
@@ -261,8 +260,8 @@ def kind_at(path: Path) -> Kind | None:
             beginning = file.read(_BEGINNING_BYTES)
     except OSError:
         return None
-    looks_right = b'"schema_version"' in beginning and b'"sysbench_version"' in beginning
-    found = _KIND.search(beginning) if looks_right else None
+    is_sysbench_file = b'"schema_version"' in beginning and b'"sysbench_version"' in beginning
+    found = _KIND.search(beginning) if is_sysbench_file else None
     return next((kind for kind in kinds() if found and found[1] == kind.encode()), None)
 
 
@@ -270,7 +269,7 @@ def _of_kind(paths: Iterable[Path], kind: str | None) -> list[Path]:
     return [path for path in paths if kind is None or kind_at(path) == kind]
 
 
-def _folded(path: Path) -> RunRecord[Any]:
+def _fold_log(path: Path) -> RunRecord[Any]:
     beginning = next(log.read(path), None)
     if not isinstance(beginning, RunStarted):
         raise LogError(f"{path} does not start with the start event of a run")
@@ -281,7 +280,7 @@ def _folded(path: Path) -> RunRecord[Any]:
         raise LogError(f"{path} is not a log in sysbench's format: {first_fault(error)}") from None
 
 
-def _upgraded(path: Path, content: bytes) -> bytes:
+def _upgrade(path: Path, content: bytes) -> bytes:
     """Convert a record from an earlier schema to the current one; return any other content unchanged."""
     found = _TOP_SCHEMA.search(content, 0, _BEGINNING_BYTES)
     if found and int(found[1]) >= SCHEMA_VERSION:
@@ -293,11 +292,11 @@ def _upgraded(path: Path, content: bytes) -> bytes:
     schema: Any = top.get("schema_version") if isinstance(top, dict) else None
     if not isinstance(schema, int) or schema >= SCHEMA_VERSION:
         return content
-    upgrades.refuse(path, schema, top.get("sysbench_version"), upgrades.RECORD)
-    return json.dumps(upgrades.upgraded(top, schema, upgrades.RECORD)).encode()
+    upgrades.refuse_unsupported(path, schema, top.get("sysbench_version"), upgrades.RECORD)
+    return json.dumps(upgrades.upgrade(top, schema, upgrades.RECORD)).encode()
 
 
-def _validated(path: Path, content: bytes) -> RunRecord[Any]:
+def _parse_record(path: Path, content: bytes) -> RunRecord[Any]:
     """Parse a record; raises LogError with the reason if the content is not a record."""
     found = _TOP_KIND.search(content, 0, _BEGINNING_BYTES)
     model = _record_class(found[1].decode()) if found else _model_of(content)
@@ -336,7 +335,7 @@ def _not_a_record(path: Path, content: bytes, why: str) -> LogError:
     if not isinstance(top, dict) or not isinstance(schema, int):
         return LogError(f"{path} is not a sysbench record: it has no schema_version")
     if schema > SCHEMA_VERSION:
-        return upgrades.newer(path, schema, top.get("sysbench_version"))
+        return upgrades.newer_schema_error(path, schema, top.get("sysbench_version"))
     if top.get("kind") not in kinds():
         return LogError(
             f"{path} has kind {str(top.get('kind'))[:40]}, which is not the kind of a run: {', '.join(kinds())}"
@@ -356,7 +355,7 @@ def log_name(number: int) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class ArmRuns:
     """The runs of one arm of an earlier comparison; `files` maps round numbers to files."""
 
     directory: Path
@@ -364,18 +363,18 @@ class Part:
     files: Mapping[int, Path]
 
 
-def part_of(files: Iterable[Path]) -> Part | None:
+def find_arm(files: Iterable[Path]) -> ArmRuns | None:
     """Return the single arm of a comparison to which all these files belong; None if there is no such arm."""
-    parts = parts_of(files)
-    return next(iter(parts.values())) if len(parts) == 1 else None
+    arms = find_arms(files)
+    return next(iter(arms.values())) if len(arms) == 1 else None
 
 
-def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
+def find_arms(files: Iterable[Path]) -> dict[Arm, ArmRuns]:
     """Return the arms of the single comparison to which all these files belong.
 
     The result is empty if there is no such comparison.
     """
-    found: dict[Arm, dict[int, Path]] = {}
+    files_of: dict[Arm, dict[int, Path]] = {}
     directories = set()
     for path in files:
         matched = _ROUND.fullmatch(path.stem)
@@ -383,8 +382,8 @@ def parts_of(files: Iterable[Path]) -> dict[Arm, Part]:
         if matched is None or arm is None:
             return {}
         directories.add(path.absolute().parent.parent)
-        found.setdefault(arm, {})[int(matched[1])] = path
+        files_of.setdefault(arm, {})[int(matched[1])] = path
     if len(directories) != 1:
         return {}
     (directory,) = directories
-    return {arm: Part(directory, arm, found[arm]) for arm in ARMS if arm in found}
+    return {arm: ArmRuns(directory, arm, files_of[arm]) for arm in ARMS if arm in files_of}

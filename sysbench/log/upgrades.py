@@ -22,17 +22,17 @@ EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
 """Functions that convert an event, by schema; called in log order, since a conversion may depend on earlier events."""
 
 
-def refuse(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:
+def refuse_unsupported(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:
     """Raise LogError if a schema is newer than this version supports, or if no version has written it."""
     if isinstance(schema, int) and not isinstance(schema, bool):
         if schema > SCHEMA_VERSION:
-            raise newer(path, schema, writer)
+            raise newer_schema_error(path, schema, writer)
         if all(step in steps for step in range(schema, SCHEMA_VERSION)):
             return
     raise LogError(f"{path} has schema {str(schema)[:40]}, which no version of sysbench has written")
 
 
-def newer(path: Path, schema: int, writer: object) -> LogError:
+def newer_schema_error(path: Path, schema: int, writer: object) -> LogError:
     """Return the error for a file with a newer schema."""
     return LogError(
         f"{path} was written by sysbench {writer or 'unknown'} with schema {schema}; this version reads up to "
@@ -40,7 +40,7 @@ def newer(path: Path, schema: int, writer: object) -> LogError:
     )
 
 
-def upgraded(fields: Fields, schema: int, steps: Mapping[int, Callable[[Fields], Fields]]) -> Fields:
+def upgrade(fields: Fields, schema: int, steps: Mapping[int, Callable[[Fields], Fields]]) -> Fields:
     """Return the fields of a record or an event, converted to the current schema."""
     for step in range(schema, SCHEMA_VERSION):
         fields = steps[step](fields)

@@ -66,9 +66,9 @@ _MEASURED: Mapping[str, Mapping[str, tuple[tuple[float, float, float], ...]]] = 
 Fitted to nccl-tests from 512 bytes to 512 MiB, with NCCL 2.27.3 (A100, L40S) and 2.29.2: aiconfigurator-core 0.12.0,
 systems/data/*/nccl/*/nccl_perf.parquet, Apache-2.0, © NVIDIA. Median error of the fit 4 %, 90 % within 15 %."""
 
-_GROUPS = (2, 4, 8)
+_GROUP_SIZES = (2, 4, 8)
 
-_LIKE: Mapping[str, str] = {
+_MEASURED_AS: Mapping[str, str] = {
     "a100-40gb": "a100", "a100-80gb": "a100", "h100": "h100", "h200": "h200", "b200": "b200", "l40s": "l40s",
 }  # fmt: skip
 """By slug of a GPU: the measured GPU with the same links. Both A100 SXM variants have the same NVLink."""
@@ -91,9 +91,9 @@ _GBIT_PER_S: Mapping[Interconnect, float] = {"eth-100": 100.0, "ib-200": 200.0, 
 
 def refuse_unknown_links(hardware: Hardware) -> None:
     """Raise UnavailableError for a GPU whose links were not measured."""
-    if hardware.slug not in _LIKE:
+    if hardware.slug not in _MEASURED_AS:
         raise UnavailableError(
-            f"collectives between GPUs like {hardware.title} were not measured; known GPUs:  {', '.join(_LIKE)}"
+            f"collectives between GPUs like {hardware.title} were not measured; known GPUs:  {', '.join(_MEASURED_AS)}"
         )
 
 
@@ -105,15 +105,15 @@ def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | Non
     """
     refuse_unknown_links(hardware)
     ranks, nodes = kernel.dims
-    here = ranks // nodes
-    links = _links(_LIKE[hardware.slug], kernel.name, min(max(here, 2), NODE_RANKS))
+    node_ranks = ranks // nodes
+    links = _links(_MEASURED_AS[hardware.slug], kernel.name, min(max(node_ranks, 2), NODE_RANKS))
     moved_bytes = kernel.bytes * (ranks - 1) / ranks * (2 if kernel.name == "all_reduce" else 1)
     taken_s = 1e-6 * links.latency_us + 1e-9 * links.root_ns * math.sqrt(kernel.bytes)
     bandwidth, spread = 1e9 * links.gb_per_s, SPREAD
     if nodes > 1:
         # Each GPU of a node has its own adapter, and NCCL has a ring through each.
-        network = NETWORK_SHARE * _GBIT_PER_S[interconnect or "ib-400"] / 8 * 1e9 * here
-        bandwidth, spread = (min(bandwidth, network) if here > 1 else network), NETWORK_SPREAD
+        network = NETWORK_SHARE * _GBIT_PER_S[interconnect or "ib-400"] / 8 * 1e9 * node_ranks
+        bandwidth, spread = (min(bandwidth, network) if node_ranks > 1 else network), NETWORK_SPREAD
         taken_s += NETWORK_LATENCY_S * (nodes - 1 if kernel.name != "all_reduce" else 2 * math.ceil(math.log2(nodes)))
     factors: Draws = np.exp(spread * normal(count, seed, "collectives"))
     return (taken_s + moved_bytes / bandwidth) * factors
@@ -122,4 +122,4 @@ def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | Non
 def _links(gpu: str, collective: str, ranks: int) -> Links:
     """Return the parameters for `ranks` GPUs on a node, from the smallest measured group that is large enough."""
     measured = _MEASURED[gpu]["all_gather" if collective == "broadcast" else collective]
-    return Links(*measured[next(i for i, group in enumerate(_GROUPS) if ranks <= group)])
+    return Links(*measured[next(i for i, group in enumerate(_GROUP_SIZES) if ranks <= group)])

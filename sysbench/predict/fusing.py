@@ -48,13 +48,13 @@ Place = tuple[Stage, int | None]
 """A stage and a group within it; None stands for operators that are not fused."""
 
 
-def fused(stages: Mapping[Stage, Sequence[Flow]]) -> Iterator[tuple[Stage, str, tuple[Kernel, ...]]]:
+def fuse(stages: Mapping[Stage, Sequence[Flow]]) -> Iterator[tuple[Stage, str, tuple[Kernel, ...]]]:
     """Yield (stage, module, kernels) for each unfused operator and each fused group of the compiled phases, in order.
 
     `stages` are all stages of one step.
     """
     places: dict[Stage, list[Place]] = {
-        stage: [(stage, group) for group in (_groups(flows) if _is_compiled(stage) else [None] * len(flows))]
+        stage: [(stage, group) for group in (_fusion_groups(flows) if _is_compiled(stage) else [None] * len(flows))]
         for stage, flows in stages.items()
     }
     members: dict[Place, list[Flow]] = {}
@@ -64,7 +64,7 @@ def fused(stages: Mapping[Stage, Sequence[Flow]]) -> Iterator[tuple[Stage, str, 
             members.setdefault(place, []).append(flow)
             for storage in flow.reads:
                 readers.setdefault(storage, set()).add(place)
-    again = {
+    recomputed = {
         storage
         for place, flows in members.items()
         if place[0].phase == "forward" and place[1] is not None
@@ -73,19 +73,19 @@ def fused(stages: Mapping[Stage, Sequence[Flow]]) -> Iterator[tuple[Stage, str, 
         if (others := readers.get(storage, set()) - {place}) and all(map(_is_fused_backward, others))
     }
     for stage in filter(_is_compiled, stages):
-        left = {place: len(members[place]) for place in places[stage]}
+        remaining = {place: len(members[place]) for place in places[stage]}
         for place, flow in zip(places[stage], stages[stage], strict=True):
-            left[place] -= 1
+            remaining[place] -= 1
             if place[1] is None:
                 yield stage, flow.module, flow.kernels
-            elif not left[place]:
-                moved = _moved(members[place])
-                there = (
+            elif not remaining[place]:
+                moved = _moved_bytes(members[place])
+                traffic_bytes = (
                     size_bytes
                     for (storage, is_read), size_bytes in moved.items()
-                    if storage not in again and (is_read or readers.get(storage) != {place})
+                    if storage not in recomputed and (is_read or readers.get(storage) != {place})
                 )
-                yield stage, flow.module, (_kernel(members[place], sum(there)),)
+                yield stage, flow.module, (_kernel(members[place], sum(traffic_bytes)),)
 
 
 def _is_compiled(stage: Stage) -> bool:
@@ -96,19 +96,19 @@ def _is_fused_backward(place: Place) -> bool:
     return place[0].phase == "backward" and place[1] is not None
 
 
-def _moved(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
+def _moved_bytes(flows: Sequence[Flow]) -> dict[tuple[int, bool], int]:
     """Return the bytes that a group of operators reads and writes, by (storage, whether it is read).
 
     Reads of storages that the group itself has written do not count.
     """
     moved: dict[tuple[int, bool], int] = {}
-    made: set[int] = set()
+    written: set[int] = set()
     for flow in flows:
-        for storage in flow.reads.keys() - made:
+        for storage in flow.reads.keys() - written:
             moved[storage, True] = max(flow.reads[storage], moved.get((storage, True), 0))
         for storage, size_bytes in flow.writes.items():
             moved[storage, False] = max(size_bytes, moved.get((storage, False), 0))
-        made |= flow.writes.keys()
+        written |= flow.writes.keys()
     return moved
 
 
@@ -127,7 +127,7 @@ def _kernel(flows: Sequence[Flow], moved_bytes: int) -> Kernel:
     return Kernel("softmax", "fused", largest.dtype, moved_bytes, elements, dims=rows.dims)
 
 
-def _groups(flows: Sequence[Flow]) -> list[int | None]:
+def _fusion_groups(flows: Sequence[Flow]) -> list[int | None]:
     """Return the number of each operator's fusion group in a phase; None for operators that are not fused.
 
     Operators that share a storage belong to the same group if the longest chains of library calls that their inputs
@@ -135,8 +135,8 @@ def _groups(flows: Sequence[Flow]) -> list[int | None]:
     """
     parents: list[int] = []
     level_of: dict[int, int] = {}
-    sharing: dict[tuple[int, int], int] = {}
-    found: list[int | None] = []
+    group_of_storage: dict[tuple[int, int], int] = {}
+    groups: list[int | None] = []
 
     def root(group: int) -> int:
         while parents[group] != group:
@@ -146,19 +146,19 @@ def _groups(flows: Sequence[Flow]) -> list[int | None]:
     for flow in flows:
         level = max((level_of.get(storage, 0) for storage in flow.reads), default=0)
         if not flow.fusible:
-            found.append(None)
-            _set(level_of, flow.writes, level + 1)
+            groups.append(None)
+            _raise_levels(level_of, flow.writes, level + 1)
             continue
         group = len(parents)
         parents.append(group)
         for storage in (*flow.reads, *flow.writes):
-            other = sharing.setdefault((storage, level), group)
+            other = group_of_storage.setdefault((storage, level), group)
             parents[root(other)] = root(group)
-        _set(level_of, flow.writes, level)
-        found.append(group)
-    return [None if group is None else root(group) for group in found]
+        _raise_levels(level_of, flow.writes, level)
+        groups.append(group)
+    return [None if group is None else root(group) for group in groups]
 
 
-def _set(levels: dict[int, int], storages: Iterable[int], level: int) -> None:
+def _raise_levels(levels: dict[int, int], storages: Iterable[int], level: int) -> None:
     for storage in storages:
         levels[storage] = max(level, levels.get(storage, 0))

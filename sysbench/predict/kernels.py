@@ -110,10 +110,10 @@ _BLACKWELL_TENSOR = TileModel(
 NeuSight's kernels (V100; T4; A100; L4; H100), bf16 to those of aiconfigurator-core (A100; L40S; H100 and H200; B200).
 Efficiencies above 1 compensate for the clock, which was fitted with them."""
 
-_ORDINARY: Mapping[str, TileModel] = {
+_CUDA_CORE_MODELS: Mapping[str, TileModel] = {
     "7": _VOLTA, "7.5": _TURING, "8": _AMPERE, "8.9": _ADA, "9": _HOPPER, "10": _HOPPER, "12": _AMPERE,
 }  # fmt: skip
-_TENSOR: Mapping[str, TileModel] = {
+_TENSOR_CORE_MODELS: Mapping[str, TileModel] = {
     "7": _AMPERE_TENSOR, "8": _ADA_TENSOR, "8.0": _AMPERE_TENSOR, "9": _HOPPER_TENSOR, "10": _BLACKWELL_TENSOR,
     "12": _ADA_TENSOR,
 }  # fmt: skip
@@ -126,12 +126,12 @@ _TILES = np.array(
 )  # fmt: skip
 _TILE_AREAS = np.array([_AREAS.index(int(a * b)) for a, b in _TILES])
 _SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16])
-_LEAST_SPLIT_K = 128
+_MIN_SPLIT_K = 128
 
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
 """Time in NT layout relative to TN on tensor cores. SimuMax's median ratio of the rates: 0.951 (A100), 0.975 (B200)."""
 
-_RATE_OF_PRODUCT: Mapping[str, GpuRate] = {
+_MATMUL_RATES: Mapping[str, GpuRate] = {
     "fp32": "matmul_fp32", "tf32": "matmul_tf32", "bf16": "matmul_half", "fp16": "matmul_half",
 }  # fmt: skip
 
@@ -168,7 +168,7 @@ assumed."""
 
 _ATTENTION_BLOCK = 128
 """Number of queries in a tile."""
-_NARROW_HEAD = 64
+_MAX_NARROW_HEAD = 64
 
 IMPLEMENTATION_SHARES: Mapping[str, float] = {"cudnn": 1.0, "flash": 1.0, "flex": 0.85, "efficient": 0.5}
 """Rate of an implementation relative to the GPU's best one. FlexAttention: "85 to 90 % of FlashAttention-2" (PyTorch's
@@ -186,15 +186,15 @@ def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Float
     """Return the seconds that each kernel takes when it runs alone on the device, (kernels, draws)."""
     result = np.empty((len(kernels), len(drawn["stream"])))
     for model in dict.fromkeys(tile_model(kernel, gpu.hardware) for kernel in kernels if kernel.kind == "gemm"):
-        alike = [i for i, k in enumerate(kernels) if k.kind == "gemm" and tile_model(k, gpu.hardware) is model]
-        result[alike] = _products([kernels[i] for i in alike], model, gpu, drawn)
+        positions = [i for i, k in enumerate(kernels) if k.kind == "gemm" and tile_model(k, gpu.hardware) is model]
+        result[positions] = _products([kernels[i] for i in positions], model, gpu, drawn)
     for i, kernel in enumerate(kernels):
         if kernel.kind == "attention":
             result[i] = _attention(kernel, gpu, drawn)
         elif kernel.kind == "collective":
             result[i] = collectives.seconds(kernel, gpu.hardware, gpu.interconnect, result.shape[1])
         elif kernel.kind != "gemm":
-            result[i] = np.maximum(_moving(kernel, drawn), _indexing(kernel, drawn)) + drawn["kernel_s"]
+            result[i] = np.maximum(_memory_seconds(kernel, drawn), _indexing_seconds(kernel, drawn)) + drawn["kernel_s"]
     return result
 
 
@@ -202,16 +202,16 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
     """Return the largest component of the kernel's time, according to the first draw of the rates."""
     if kernel.kind == "collective":
         return "communication"
-    moving, indexing = _moving(kernel, drawn)[0], _indexing(kernel, drawn)[0]
+    moving, indexing = _memory_seconds(kernel, drawn)[0], _indexing_seconds(kernel, drawn)[0]
     terms: dict[Limit, float] = {"bandwidth": moving, "indexing": indexing, "latency": drawn["kernel_s"][0]}
     if kernel.kind == "gemm":
-        terms["matmul"] = kernel.flops / drawn[rate_of_product(kernel, drawn)][0]
+        terms["matmul"] = kernel.flops / drawn[matmul_rate(kernel, drawn)][0]
     elif kernel.kind == "attention":
-        terms["matmul"] = _halved(kernel) / drawn[_attention_rate(kernel)][0]
+        terms["matmul"] = _computed_flops(kernel) / drawn[_attention_rate(kernel)][0]
     return max(terms, key=lambda name: terms[name])
 
 
-def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
+def lower_bound_seconds(kernel: Kernel, gpu: GpuRates) -> float:
     """Return a lower bound on the kernel's time: the longer of FLOPs at peak rate and bytes at full bandwidth.
 
     Peak and bandwidth come from the data sheet or, without one, from the measured rates. The bound for a collective is
@@ -220,13 +220,13 @@ def perfect_seconds(kernel: Kernel, gpu: GpuRates) -> float:
     if kernel.kind == "collective":
         return 0.0
     bandwidth = gpu.hardware.memory_bandwidth_bytes_per_s or gpu.rates["stream"].value
-    peak = _peak(kernel, gpu.hardware) or gpu.rates[rate_of_product(kernel, gpu.rates)].value
-    return float(max(_halved(kernel) / peak, kernel.bytes / bandwidth))
+    peak = _peak(kernel, gpu.hardware) or gpu.rates[matmul_rate(kernel, gpu.rates)].value
+    return float(max(_computed_flops(kernel) / peak, kernel.bytes / bandwidth))
 
 
-def rate_of_product(kernel: Kernel, known: Collection[GpuRate]) -> GpuRate:
+def matmul_rate(kernel: Kernel, known: Collection[GpuRate]) -> GpuRate:
     """Return the name of the rate for matrix products of this dtype; the fp32 rate if the GPU does not support tf32."""
-    name = _RATE_OF_PRODUCT.get(kernel.dtype, "matmul_fp32")
+    name = _MATMUL_RATES.get(kernel.dtype, "matmul_fp32")
     return name if name in known else "matmul_fp32"
 
 
@@ -235,15 +235,15 @@ def tile_model(kernel: Kernel, hardware: Hardware) -> TileModel:
     capability = hardware.compute_capability or "8.0"
     major = capability.partition(".")[0]
     if kernel.dtype in ("fp32", "other"):
-        return _ORDINARY.get(capability) or _ORDINARY.get(major, _AMPERE)
-    return _TENSOR.get(capability) or _TENSOR.get(major, _AMPERE_TENSOR)
+        return _CUDA_CORE_MODELS.get(capability) or _CUDA_CORE_MODELS.get(major, _AMPERE)
+    return _TENSOR_CORE_MODELS.get(capability) or _TENSOR_CORE_MODELS.get(major, _AMPERE_TENSOR)
 
 
-def _moving(kernel: Kernel, drawn: RateDraws) -> Draws:
+def _memory_seconds(kernel: Kernel, drawn: RateDraws) -> Draws:
     return kernel.bytes / drawn["reduce" if kernel.kind in ("reduce", "softmax") else "stream"]
 
 
-def _indexing(kernel: Kernel, drawn: RateDraws) -> Draws:
+def _indexing_seconds(kernel: Kernel, drawn: RateDraws) -> Draws:
     rates: Mapping[Kind, GpuRate] = {"indexed": "indexed", "transpose": "transpose"}
     name = rates.get(kernel.kind)
     return kernel.elements / drawn[name] if name else np.zeros_like(drawn["stream"])
@@ -254,7 +254,7 @@ def _peak(kernel: Kernel, hardware: Hardware) -> float | None:
     return hardware.peak_flops_per_s.get(precision) or hardware.peak_flops_per_s.get("fp32")
 
 
-def _halved(kernel: Kernel) -> float:
+def _computed_flops(kernel: Kernel) -> float:
     """Return the kernel's FLOPs, halved if there is a causal mask, because masked scores are not computed."""
     return kernel.flops / 2 if kernel.layout.endswith("causal") else kernel.flops
 
@@ -271,7 +271,7 @@ def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
     batch, heads, queries, keys, width = kernel.dims
     implementation, capability = kernel.layout.split(" ")[0], gpu.hardware.compute_capability or "8.0"
     model = _ATTENTION.get(capability) or _ATTENTION.get(capability.split(".")[0]) or _ATTENTION["8"]
-    share = IMPLEMENTATION_SHARES.get(implementation, 1.0) * (model.narrow_share if width <= _NARROW_HEAD else 1.0)
+    share = IMPLEMENTATION_SHARES.get(implementation, 1.0) * (model.narrow_share if width <= _MAX_NARROW_HEAD else 1.0)
     if implementation == "flash" and capability.startswith(("9", "10")):
         share *= FLASH_SHARE_ON_HOPPER
     if kernel.dtype == "fp32":
@@ -285,10 +285,10 @@ def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
     # Tiles of a causal mask differ in length. The longest start first and fill the multiprocessors. Equal tiles run in
     # waves.
     waves = tiles / gpu.sms if causal else np.ceil(tiles / gpu.sms)
-    flops = gpu.sms * _overlapping(np.array(waves * average), np.array(longest), model.balance)
+    flops = gpu.sms * _overlapped(np.array(waves * average), np.array(longest), model.balance)
     computing = flops / (drawn[_attention_rate(kernel)] * share)
     moving = kernel.bytes / (drawn["stream"] * model.traffic_share)
-    return _overlapping(computing, moving, model.norm) + model.start_s
+    return _overlapped(computing, moving, model.norm) + model.start_s
 
 
 def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn: RateDraws) -> Floats:
@@ -298,15 +298,17 @@ def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn:
     the multiprocessors limits all FLOPs, including those on padding. Power limits the useful FLOPs of the whole
     product.
     """
-    sustained = np.array([drawn[rate_of_product(kernel, drawn)] for kernel in kernels])
+    sustained = np.array([drawn[matmul_rate(kernel, drawn)] for kernel in kernels])
     peak = np.array([_peak(kernel, gpu.hardware) or 0.0 for kernel in kernels])
-    at_clock = np.maximum(model.clock * peak / sustained[:, 0], 1.0)
-    work, moved = _candidates(kernels, model, gpu.sms, at_clock)
+    clock_ratio = np.maximum(model.clock * peak / sustained[:, 0], 1.0)
+    work, partial_sum_bytes = _split_k_candidates(kernels, model, gpu.sms, clock_ratio)
     stream = drawn["stream"] * model.traffic_share
-    tiled = np.full(sustained.shape, np.inf)
+    tiled_s = np.full(sustained.shape, np.inf)
     for candidate in range(work.shape[1]):
-        adding = moved[:, candidate, None] / stream + model.split_s * (moved[:, candidate, None] > 0)
-        np.minimum(tiled, work[:, candidate, None] / sustained + adding, out=tiled)
+        reduction_s = partial_sum_bytes[:, candidate, None] / stream + model.split_s * (
+            partial_sum_bytes[:, candidate, None] > 0
+        )
+        np.minimum(tiled_s, work[:, candidate, None] / sustained + reduction_s, out=tiled_s)
     moved_bytes = np.array([float(kernel.bytes) for kernel in kernels])
     _, m, n, k = np.array([kernel.dims for kernel in kernels], dtype=float).T
     written_bytes = moved_bytes * m * n / (m * k + k * n + m * n)
@@ -317,15 +319,17 @@ def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn:
     traffic = (moved_bytes - cached_bytes * (1 - 1 / model.l2_speed))[:, None] / stream
     useful = np.array([kernel.flops for kernel in kernels])[:, None] / sustained
     slowdown = [WEIGHT_GRADIENT_SLOWDOWN if k.layout == "NT" and k.dtype != "fp32" else 1.0 for k in kernels]
-    result: Floats = np.maximum(_overlapping(tiled, traffic, model.norm), useful) * np.array(slowdown)[:, None]
+    result: Floats = np.maximum(_overlapped(tiled_s, traffic, model.norm), useful) * np.array(slowdown)[:, None]
     return result + model.start_s
 
 
-def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int, at_clock: Floats) -> tuple[Floats, Floats]:
+def _split_k_candidates(
+    kernels: Sequence[Kernel], model: TileModel, sms: int, clock_ratio: Floats
+) -> tuple[Floats, Floats]:
     """Return the work of the best tile and the bytes of partial sums for each split-K, both (kernels, splits).
 
-    Work is the number of FLOPs that take the same time at the sustained rate. `at_clock` (kernels,) is the ratio of the
-    clock-limited rate to the sustained rate.
+    Work is the number of FLOPs that take the same time at the sustained rate. `clock_ratio` (kernels,) is the ratio of
+    the clock-limited rate to the sustained rate.
     """
     dims = np.array([kernel.dims for kernel in kernels], dtype=float)
     batch, m, n, k = (column[:, None, None] for column in dims.T)
@@ -334,20 +338,23 @@ def _candidates(kernels: Sequence[Kernel], model: TileModel, sms: int, at_clock:
     is_other = np.array([kernel.layout not in ("TN", "") for kernel in kernels])
     efficiency = np.array(model.efficiency)[is_other.astype(int)][:, _TILE_AREAS][:, :, None]
     tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
-    whole = np.ceil(tiles * split / sms)
-    busy = np.where(whole <= 1, model.alone, np.where(whole <= 2, model.pair, 1.0))
+    whole_waves = np.ceil(tiles * split / sms)
+    busy = np.where(whole_waves <= 1, model.alone, np.where(whole_waves <= 2, model.pair, 1.0))
     inner = np.ceil(k / split) + model.extra_k
     # Multiprocessors with more tiles never finish before those with fewer.
-    least = np.where(whole <= 1, 0.0, np.where(whole <= 2, 1 / model.alone, max(1 / model.alone, 2 / model.pair)))
-    waves = np.maximum(_waves(tiles * split, sms, model.smoothing) / busy, least)
+    min_waves = np.where(
+        whole_waves <= 1, 0.0, np.where(whole_waves <= 2, 1 / model.alone, max(1 / model.alone, 2 / model.pair))
+    )
+    waves = np.maximum(_waves(tiles * split, sms, model.smoothing) / busy, min_waves)
     work = waves * sms * 2 * rows * columns * inner / efficiency
     useful = 2 * batch * m * n * k
-    powered = useful + model.padding_power * (2 * tiles * rows * columns * k - useful)
-    powered = powered * np.where(is_other, model.other_power, 1.0)[:, None, None]
-    work = np.maximum(work / at_clock[:, None, None], powered)
-    allowed = (split == 1) | ((k / split >= _LEAST_SPLIT_K) & (tiles < 4 * sms))
-    moved = np.where(split > 1, 2.0 * batch * m * n * (split + 1), 0.0)
-    return np.where(allowed, work, np.inf).min(axis=1), moved[:, 0, :]  # partial sums depend only on the split
+    power_limited = useful + model.padding_power * (2 * tiles * rows * columns * k - useful)
+    power_limited = power_limited * np.where(is_other, model.other_power, 1.0)[:, None, None]
+    work = np.maximum(work / clock_ratio[:, None, None], power_limited)
+    allowed = (split == 1) | ((k / split >= _MIN_SPLIT_K) & (tiles < 4 * sms))
+    partial_sum_bytes = np.where(split > 1, 2.0 * batch * m * n * (split + 1), 0.0)
+    # Partial sums depend only on the split.
+    return np.where(allowed, work, np.inf).min(axis=1), partial_sum_bytes[:, 0, :]
 
 
 def _waves(tiles: Floats | float, sms: int, smoothing: float) -> Floats:
@@ -356,7 +363,7 @@ def _waves(tiles: Floats | float, sms: int, smoothing: float) -> Floats:
     return waves
 
 
-def _overlapping(one: Floats, other: Floats, norm: float) -> Floats:
+def _overlapped(one: Floats, other: Floats, norm: float) -> Floats:
     """Return the total time of two overlapping activities: the shorter one is mostly hidden behind the longer one."""
     longer = np.maximum(one, other)
     result: Floats = longer * ((one / longer) ** norm + (other / longer) ** norm) ** (1 / norm)

@@ -197,14 +197,14 @@ def _reduction(call: Call) -> Kernels:
     """Return a row-wise reduction if the summed elements are adjacent in memory, otherwise a column-wise one."""
     source, out = call.tensors[0], call.results[0]
     rows = max(1, out.numel())
-    fastest = _fastest(source)
+    fastest = _innermost_dimension(source)
     within = out.dim() < source.dim() or (fastest >= 0 and out.shape[fastest] != source.shape[fastest])
     summed = fastest == source.dim() - 1 if out.dim() < source.dim() and rows > 1 else within
     return (
         call.kernel(
             "reduce",
             source,
-            touched(source) + sum(map(_bytes, call.results)),
+            bytes_touched(source) + sum(map(_bytes, call.results)),
             dims=(rows, source.numel() // rows),
             layout="rows" if summed else "columns",
         ),
@@ -214,7 +214,7 @@ def _reduction(call: Call) -> Kernels:
 def _row_wise(call: Call) -> Kernels:
     source = call.tensors[0]
     width = source.shape[-1]
-    moved_bytes = sum(map(touched, call.tensors)) + sum(map(_bytes, call.results))
+    moved_bytes = sum(map(bytes_touched, call.tensors)) + sum(map(_bytes, call.results))
     return (call.kernel("softmax", source, moved_bytes, dims=(source.numel() // max(1, width), width)),)
 
 
@@ -240,7 +240,7 @@ def _scatter(call: Call) -> Kernels:
     gradient = call.tensors[0]
     return (
         call.kernel("map", call.result, _bytes(call.result)),
-        call.kernel("embedding", gradient, 3 * touched(gradient)),
+        call.kernel("embedding", gradient, 3 * bytes_touched(gradient)),
     )
 
 
@@ -289,12 +289,17 @@ def _elementwise(call: Call) -> Kernels:
     out = call.results[0]
     in_place = call.name.endswith("_") and call.name != "copy_"
     sources = [each for each in call.tensors if each.dim() and (in_place or each is not out)]
-    moved_bytes = sum(map(touched, sources)) + sum(map(touched, call.results))
+    moved_bytes = sum(map(bytes_touched, sources)) + sum(map(bytes_touched, call.results))
     return (call.kernel(_elementwise_kind(call.name, sources, out), out, moved_bytes),)
 
 
 def _elementwise_kind(name: str, sources: list[Tensor], out: Tensor) -> Kind:
-    if name in _COPIES and sources and sources[-1].shape == out.shape and _fastest(sources[-1]) != _fastest(out):
+    if (
+        name in _COPIES
+        and sources
+        and sources[-1].shape == out.shape
+        and _innermost_dimension(sources[-1]) != _innermost_dimension(out)
+    ):
         return "transpose"
     alike = all(each.shape == out.shape and each.stride() == out.stride() for each in sources)
     return "map" if alike else "indexed"
@@ -405,7 +410,7 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.dtype.itemsize
 
 
-def touched(tensor: Tensor) -> int:
+def bytes_touched(tensor: Tensor) -> int:
     """Return the bytes that reading a whole tensor moves.
 
     Broadcast dimensions count once. If the tensor is strided, whole DRAM sectors count.
@@ -416,7 +421,7 @@ def touched(tensor: Tensor) -> int:
     return size_bytes * min(spacing, _SECTOR_BYTES // tensor.dtype.itemsize)
 
 
-def _fastest(tensor: Tensor) -> int:
+def _innermost_dimension(tensor: Tensor) -> int:
     """Return the dimension with the smallest stride; -1 if there is none."""
     return min(_steps(tensor), default=(0, -1))[1]
 

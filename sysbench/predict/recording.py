@@ -28,7 +28,7 @@ _FUNCTORS: Mapping[str, str] = {
 }  # fmt: skip
 """Functors of PyTorch whose names differ from their operators."""
 
-_ZEROED = ("embedding_dense_backward", "nll_loss_backward")
+_ZERO_FILLED = ("embedding_dense_backward", "nll_loss_backward")
 """Operators that first fill their result with zeros."""
 
 _TEMPLATES: Mapping[Kind, str] = {
@@ -60,32 +60,32 @@ def kernel_name(kernel: Kernel) -> str:
     if kernel.kind == "unknown":
         return f"unknown_{kernel.name.strip('_')}_kernel"
     functor = _FUNCTORS.get(kernel.name, kernel.name.removeprefix("_").removesuffix("_"))
-    if kernel.kind == "map" and kernel.name in _ZEROED:
+    if kernel.kind == "map" and kernel.name in _ZERO_FILLED:
         functor = _FUNCTORS["zero_"]
     template = _TEMPLATES.get(kernel.kind)
     return f"{template}<{functor}>" if template else f"{functor}_kernel"
 
 
-def recording(found: StepPrediction, title: str) -> Recording:
+def recording(prediction: StepPrediction, title: str) -> Recording:
     """Convert a predicted step to a recording. Times are ns since the start of the step; kernels do not overlap."""
-    return _Writer(found).recording(title)
+    return _Writer(prediction).recording(title)
 
 
 class _Writer:
-    def __init__(self, found: StepPrediction) -> None:
-        self._found = found
-        self._trace: Trace = found.trace
+    def __init__(self, prediction: StepPrediction) -> None:
+        self._prediction = prediction
+        self._trace: Trace = prediction.trace
         self._names: dict[str, int] = {}
-        lanes = found.lanes()
-        self._issued_ns = _whole(lanes.issued_s)
-        self._ended_ns = _whole(lanes.ended_s)
-        self._kernel_ns = _whole(np.array(found.kernel_s))
-        self._launch_ns = int(found.host.rates["launch"].value * 1e9)
+        timeline = prediction.timeline()
+        self._issued_ns = _to_ns(timeline.issued_s)
+        self._ended_ns = _to_ns(timeline.ended_s)
+        self._kernel_ns = _to_ns(np.array(prediction.kernel_s))
+        self._launch_ns = int(prediction.host.rates["launch"].value * 1e9)
         last_ns = max(int(each[-1]) if len(each) else 0 for each in (self._issued_ns, self._ended_ns))
-        self._end_ns = last_ns + int(found.host.rates["synchronize"].value * 1e9)
+        self._end_ns = last_ns + int(prediction.host.rates["synchronize"].value * 1e9)
 
     def recording(self, title: str) -> Recording:
-        known = self._found.gpu.hardware
+        known = self._prediction.gpu.hardware
         operators, launches, work, ranges = self._operators(), self._launches(), self._work(), self._ranges()
         return Recording(
             title=title,
@@ -101,7 +101,7 @@ class _Writer:
             predicted=True,
         )
 
-    def _numbered(self, names: Sequence[str]) -> Integers:
+    def _name_numbers(self, names: Sequence[str]) -> Integers:
         return np.array([self._names.setdefault(name, len(self._names)) for name in names], np.int64)
 
     @property
@@ -110,21 +110,21 @@ class _Writer:
         return np.concatenate([np.zeros(1, np.int64), self._issued_ns])[:-1]
 
     def _operators(self) -> Table:
-        names = self._numbered(self._trace.operators)[self._joined("operators")]
+        names = self._name_numbers(self._trace.operators)[self._concatenated("operators")]
         nothing = np.full(len(names), NONE, np.int64)
         thread = np.zeros(len(names), np.int64)
         return Table.of([self._began_ns, self._issued_ns - self._began_ns, names, thread, nothing, nothing, nothing])
 
     def _launches(self) -> Table:
         """Return the launch calls, back to back at the end of each operator, and the final wait for the device."""
-        launches = self._joined("launches")
+        launches = self._concatenated("launches")
         issuer = np.repeat(np.arange(len(launches)), launches)
-        left = np.repeat(np.cumsum(launches), launches) - np.arange(len(issuer))
+        remaining = np.repeat(np.cumsum(launches), launches) - np.arange(len(issuer))
         room_ns = (self._issued_ns - self._began_ns)[issuer] // np.maximum(launches[issuer], 1)
         duration_ns = np.minimum(self._launch_ns, room_ns)
-        start_ns = self._issued_ns[issuer] - left * duration_ns
+        start_ns = self._issued_ns[issuer] - remaining * duration_ns
         waiting_ns = int(self._issued_ns[-1]) if len(self._issued_ns) else 0
-        launch, wait = self._numbered(["cudaLaunchKernel", "cudaDeviceSynchronize"]).tolist()
+        launch, wait = self._name_numbers(["cudaLaunchKernel", "cudaDeviceSynchronize"]).tolist()
         return Table.of(
             [
                 np.append(start_ns, waiting_ns),
@@ -136,7 +136,7 @@ class _Writer:
         )
 
     def _work(self) -> Table:
-        kernels = self._joined("kernels")
+        kernels = self._concatenated("kernels")
         count = len(kernels)
         duration_ns = self._kernel_ns[kernels]
         nothing = np.full(count, NONE, np.int64)
@@ -144,7 +144,7 @@ class _Writer:
             [
                 self._ended_ns - duration_ns,
                 duration_ns,
-                self._numbered([kernel_name(each) for each in self._trace.kernels])[kernels],
+                self._name_numbers([kernel_name(each) for each in self._trace.kernels])[kernels],
                 np.full(count, KERNEL),
                 np.zeros(count, np.int64),
                 np.full(count, STREAM),
@@ -157,34 +157,34 @@ class _Writer:
     def _ranges(self) -> Table:
         rows = [(0, self._end_ns, STEP), *self._phases()]
         start_ns, end_ns = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
-        names = self._numbered([name for *_, name in rows])
+        names = self._name_numbers([name for *_, name in rows])
         return Table.of([start_ns, end_ns - start_ns, names, np.zeros(len(rows), np.int64)])
 
     def _phases(self) -> Iterator[tuple[int, int, str]]:
         """Yield (start, end, name) of each phase, followed by those of its modules, outer modules before inner ones."""
         first = 0
         for phase in self._trace.phases:
-            beyond = first + len(phase.host)
-            if beyond > first:
-                yield int(self._began_ns[first]), int(self._issued_ns[beyond - 1]), phase.name
-                yield from self._modules(phase, self._began_ns[first:beyond], self._issued_ns[first:beyond])
-            first = beyond
+            end = first + len(phase.host)
+            if end > first:
+                yield int(self._began_ns[first]), int(self._issued_ns[end - 1]), phase.name
+                yield from self._modules(phase, self._began_ns[first:end], self._issued_ns[first:end])
+            first = end
 
     def _modules(self, phase: PhaseTrace, began_ns: Integers, issued_ns: Integers) -> Iterator[tuple[int, int, str]]:
         paths = [_callers(path) for path in self._trace.modules]
-        found: list[tuple[int, int, str]] = []
+        ranges: list[tuple[int, int, str]] = []
         open_: list[int] = []
         for position, module in enumerate(phase.modules.tolist()):
-            here = paths[module]
-            shared = sum(1 for row, path in zip(open_, here, strict=False) if found[row][2] == path)
-            new = [(int(began_ns[position]), 0, path) for path in here[shared:]]
-            open_ = [*open_[:shared], *range(len(found), len(found) + len(new))]
-            found += new  # an outer one before the inner ones that begin with it
+            callers = paths[module]
+            shared = sum(1 for row, path in zip(open_, callers, strict=False) if ranges[row][2] == path)
+            new = [(int(began_ns[position]), 0, path) for path in callers[shared:]]
+            open_ = [*open_[:shared], *range(len(ranges), len(ranges) + len(new))]
+            ranges += new  # an outer one before the inner ones that begin with it
             for row in open_:
-                found[row] = (found[row][0], int(issued_ns[position]), found[row][2])
-        yield from found
+                ranges[row] = (ranges[row][0], int(issued_ns[position]), ranges[row][2])
+        yield from ranges
 
-    def _joined(self, column: str) -> Integers:
+    def _concatenated(self, column: str) -> Integers:
         """Concatenate one column of all phases."""
         columns = [getattr(phase, column) for phase in self._trace.phases]
         return np.concatenate([np.zeros(0, np.int64), *columns]).astype(np.int64)
@@ -196,5 +196,5 @@ def _callers(path: str) -> list[str]:
     return [each for each, inner in zip(paths, [*paths[1:], ""], strict=False) if not inner[len(each) + 1 :].isdigit()]
 
 
-def _whole(times_s: Floats) -> Integers:
+def _to_ns(times_s: Floats) -> Integers:
     return np.rint(times_s * 1e9).astype(np.int64)

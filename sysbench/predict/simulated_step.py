@@ -22,11 +22,11 @@ from sysbench.log.predictions import PredictedConstant, PredictedPhase, Predicte
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.predict.step import Constant, PhasePrediction, StepPrediction, predict
 from sysbench.predict.trace import Trace
-from sysbench.predict.tracing import refuse_other_generations, trace
+from sysbench.predict.tracing import refuse_unsupported, trace
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import StepRecording
-from sysbench.simulate.serving import Replay, Server, Verdict
+from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
@@ -35,7 +35,7 @@ from sysbench.spec.ranks import Interconnect
 UNLIMITED_BYTES = 1 << 50
 """Memory of the GPU on which a step is traced: allocations never fail, and no real memory is used."""
 
-KEPT = 4
+CACHED_TRACES = 4
 """Number of cached traces. The GPUs of one cell are predicted in sequence, and GPUs of one generation share a trace."""
 
 
@@ -43,17 +43,17 @@ KEPT = 4
 class SimulatedStep:
     """The predicted step of a cell on a GPU.
 
-    slug    name of the GPU
-    host    file with the rates of the host; None for the default of `host_for`
-    placed  whether the trace records the module of every operator, which takes longer
-    whole   whether the host waits for the device only at the end of the step; otherwise after each phase
+    slug           name of the GPU
+    host           file with the rates of the host; None for the default of `host_for`
+    with_modules   whether the trace records the module of every operator, which takes longer
+    sync_per_step  whether the host waits for the device only at the end of the step; otherwise after each phase
     """
 
     cell: ModelCell
     slug: str
     host: Path | None = None
-    placed: bool = False
-    whole: bool = False
+    with_modules: bool = False
+    sync_per_step: bool = False
     interconnect: Interconnect | None = None
     """Network between nodes of several GPUs."""
 
@@ -63,10 +63,10 @@ class SimulatedStep:
         Raises UnavailableError for cells that cannot be predicted, and DoesNotFitError if memory runs out.
         """
         yield StageEntered(at_s=time.time(), cell=self.cell.key, stage="simulating")
-        yield self._said()
+        yield self._step_predicted()
         if (facts := self._traced[1].own_model) is not None:
             yield OwnModelBuilt(at_s=time.time(), cell=self.cell.key, **facts.model_dump())
-        _, verdict = self._served
+        _, verdict = self._replayed
         if not verdict.fits and self.cell.execution == "compiled":
             raise UnavailableError(
                 f"the eager step does not fit on {self._gpu.title}, by {units.size(-verdict.margin_bytes)}; "
@@ -80,70 +80,70 @@ class SimulatedStep:
             )
 
     @cached_property
-    def found(self) -> StepPrediction:
+    def prediction(self) -> StepPrediction:
         """Return the prediction of the step's time."""
-        rates = replace(GpuRates.of(self._known), interconnect=self.interconnect)
-        return predict(self._traced[0], rates, host_for(self._known, self.host), whole=self.whole)
+        rates = replace(GpuRates.of(self._hardware), interconnect=self.interconnect)
+        return predict(self._traced[0], rates, host_for(self._hardware, self.host), sync_per_step=self.sync_per_step)
 
     @cached_property
-    def _known(self) -> Hardware:
+    def _hardware(self) -> Hardware:
         return hardware.named(self.slug)
 
     @property
     def _gpu(self) -> Gpu:
-        return Gpu.of(self._known).among(self.cell.strategy, self.cell.ranks)
+        return Gpu.of(self._hardware).with_nccl_memory(self.cell.strategy, self.cell.ranks)
 
     @property
     def _step(self) -> tuple[ModelCell, Gpu, bool]:
-        """Return the arguments of `_traced`: the cell, a GPU on which it launches the same kernels, and `placed`."""
+        """Return the arguments of `_traced`: the cell, a GPU that launches the same kernels, and `with_modules`."""
         step = ModelCell(**{name: getattr(self.cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
-        refuse_other_generations(step, self._gpu)
-        return step, _launching(step, self._gpu), self.placed
+        refuse_unsupported(step, self._gpu)
+        return step, _unlimited_gpu(step, self._gpu), self.with_modules
 
     @property
     def _traced(self) -> tuple[Trace, StepRecording]:
         return _traced(*self._step)
 
     @cached_property
-    def _served(self) -> tuple[Replay, Verdict]:
-        return _server(*self._step, self._gpu.workspace_bytes).on(self._gpu)
+    def _replayed(self) -> tuple[Replay, Verdict]:
+        return _replay_cache(*self._step, self._gpu.workspace_bytes).replay_on(self._gpu)
 
-    def _said(self) -> StepPredicted:
-        found, known, (replay, _) = self.found, self._known, self._served
+    def _step_predicted(self) -> StepPredicted:
+        prediction, gpu, (replay, _) = self.prediction, self._hardware, self._replayed
         peaks = replay.peaks_of_last_step()
-        withheld, peak = found.withheld, hardware.peak(known, self.cell.computed_in)
+        withheld, peak = prediction.withheld, hardware.peak(gpu, self.cell.computed_in)
         return StepPredicted(
             at_s=time.time(),
             cell=self.cell.key,
-            gpu=known.title,
-            host=found.host.title,
-            step=None if withheld else PredictedTime(**asdict(found.time)),
+            gpu=gpu.title,
+            host=prediction.host.title,
+            step=None if withheld else PredictedTime(**asdict(prediction.time)),
             withheld=withheld,
-            phases=[said_of(phase) for phase in found.phases],
-            limited_by=found.limiting.name,
-            limited_share=found.limiting.share,
-            lower_bound_s=found.lower_bound_s,
+            phases=[predicted_phase(phase) for phase in prediction.phases],
+            limited_by=prediction.bottleneck.name,
+            limited_share=prediction.bottleneck.share,
+            lower_bound_s=prediction.lower_bound_s,
             peak_flops_per_s=peak.flops_per_s if peak else None,
             allocated_peak_bytes=max(each.allocated_bytes for each in peaks),
             reserved_peak_bytes=max(each.reserved_bytes for each in peaks),
-            unknown_operators=dict(found.unknown),
-            unknown_share=found.unknown_share,
-            less_certain=found.less_certain,
-            constants=[constant(each) for each in found.constants],
-            doubts=list(doubts(known)),
+            unknown_operators=dict(prediction.unknown),
+            unknown_share=prediction.unknown_share,
+            less_certain=prediction.has_estimated_fusion,
+            constants=[constant(each) for each in prediction.constants],
+            doubts=list(doubts(gpu)),
         )
 
 
-def said_of(phase: PhasePrediction, *, of_device: bool = False) -> PredictedPhase:
+def predicted_phase(phase: PhasePrediction, *, of_device: bool = False) -> PredictedPhase:
     """Convert a phase to the format of logs, with the time that the host sees, or with the device time alone."""
-    limiting = phase.device_limiting if of_device else phase.limiting
+    bottleneck = phase.device_bottleneck if of_device else phase.bottleneck
     return PredictedPhase(
         name=phase.name,
         **asdict(phase.device if of_device else phase.time),
         host_s=phase.host_s,
         device_s=phase.device_s,
-        limited_by=limiting.name,
-        limited_share=limiting.share,
+        limited_by=bottleneck.name,
+        limited_share=bottleneck.share,
         lower_bound_s=phase.lower_bound_s,
         launches=phase.launches,
         communication_s=phase.communication_s,
@@ -157,21 +157,21 @@ def constant(each: Constant) -> PredictedConstant:
     return PredictedConstant(name=each.name, value=rate.value, spread=rate.spread, basis=rate.basis, source=rate.source)
 
 
-def host_for(known: Hardware, file: Path | None = None) -> HostRates:
+def host_for(gpu: Hardware, file: Path | None = None) -> HostRates:
     """Return the rates of the host in `file`; by default, of the host calibrated with the GPU or a typical one."""
-    return HostRates.read(file) if file is not None else host_of(known)
+    return HostRates.read(file) if file is not None else host_of(gpu)
 
 
-def doubts(known: Hardware) -> Iterator[str]:
+def doubts(gpu: Hardware) -> Iterator[str]:
     """Yield a caution if the GPU was calibrated with another version of torch. The calibration is used nevertheless."""
-    calibration = known.calibration
+    calibration = gpu.calibration
     if calibration is None:
         return
     if calibration.torch.partition("+")[0] != torch.__version__.partition("+")[0]:
-        yield f"{known.slug} was calibrated with torch {calibration.torch}, but this is torch {torch.__version__}"
+        yield f"{gpu.slug} was calibrated with torch {calibration.torch}, but this is torch {torch.__version__}"
 
 
-def _launching(step: ModelCell, gpu: Gpu) -> Gpu:
+def _unlimited_gpu(step: ModelCell, gpu: Gpu) -> Gpu:
     """Return a GPU without a memory limit that launches the same kernels.
 
     Only fused attention depends on the GPU's generation.
@@ -179,14 +179,14 @@ def _launching(step: ModelCell, gpu: Gpu) -> Gpu:
     return Gpu("", UNLIMITED_BYTES, gpu.compute_capability if step.attention != "naive" else (8, 0))
 
 
-@lru_cache(maxsize=KEPT)
-def _traced(step: ModelCell, gpu: Gpu, placed: bool) -> tuple[Trace, StepRecording]:
-    return trace(step, gpu, placed=placed)
+@lru_cache(maxsize=CACHED_TRACES)
+def _traced(step: ModelCell, gpu: Gpu, with_modules: bool) -> tuple[Trace, StepRecording]:
+    return trace(step, gpu, with_modules=with_modules)
 
 
-@lru_cache(maxsize=KEPT)
-def _server(step: ModelCell, gpu: Gpu, placed: bool, workspace_bytes: int) -> Server:
-    """Return a server that replays the step's memory on GPUs with cuBLAS workspaces of this size."""
-    _, recording = _traced(step, gpu, placed)
+@lru_cache(maxsize=CACHED_TRACES)
+def _replay_cache(step: ModelCell, gpu: Gpu, with_modules: bool, workspace_bytes: int) -> ReplayCache:
+    """Return the replays of the step on GPUs with cuBLAS workspaces of this size."""
+    _, recording = _traced(step, gpu, with_modules)
     settings = AllocatorSettings.from_environment(os.environ)
-    return Server(recording.with_workspaces_of(workspace_bytes), settings)
+    return ReplayCache(recording.with_workspace_bytes(workspace_bytes), settings)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from sysbench.predict import walk as walking
-from sysbench.predict.kernels import Limit, limit, perfect_seconds, seconds
+from sysbench.predict.kernels import Limit, limit, lower_bound_seconds, seconds
 from sysbench.predict.rates import Draws, GpuRates, HostRates, unexplained
 from sysbench.predict.trace import Kernel, Positions, Trace
 from sysbench.spec.hardware import Rate
@@ -23,7 +23,7 @@ DRAWS = 64
 INTERVAL = (0.05, 0.95)
 """Quantiles at the ends of the 90 % interval."""
 
-MOST_UNKNOWN = 0.05
+MAX_UNKNOWN_SHARE = 0.05
 """Maximum share of the device time in operators unknown to the model; above it, the step time is withheld."""
 
 StepLimit = Literal["host"] | Limit
@@ -38,18 +38,18 @@ class Estimate:
     high_s: float
 
     @classmethod
-    def of(cls, drawn: Draws, least_s: float) -> Estimate:
+    def of(cls, drawn: Draws, minimum_s: float) -> Estimate:
         """Build an estimate from draws: the first draw is the point estimate, quantiles give the interval.
 
-        All values are at least `least_s`.
+        All values are at least `minimum_s`.
         """
-        low_s, high_s = np.maximum(np.quantile(drawn, INTERVAL), least_s)
-        point_s = max(least_s, float(drawn[0]))
+        low_s, high_s = np.maximum(np.quantile(drawn, INTERVAL), minimum_s)
+        point_s = max(minimum_s, float(drawn[0]))
         return cls(point_s, min(point_s, float(low_s)), max(point_s, float(high_s)))
 
 
 @dataclass(frozen=True)
-class Limiting:
+class Bottleneck:
     """Bottleneck of a phase or a step: the host, or the largest component of the device time."""
 
     name: StepLimit
@@ -78,19 +78,19 @@ class KernelRow:
 class PhasePrediction:
     """Prediction of one phase, with synchronization before and after.
 
-    host_s           seconds that the host takes to issue everything
-    device           seconds of all kernels in sequence, with gaps, as if all had been issued in advance
-    limiting         the host, or the largest component of the device time
-    device_limiting  the largest component of the device time
-    lower_bound_s    seconds at the data sheet's rates, if the host took no time
+    host_s             seconds that the host takes to issue everything
+    device             seconds of all kernels in sequence, with gaps, as if all had been issued in advance
+    bottleneck         the host, or the largest component of the device time
+    device_bottleneck  the largest component of the device time
+    lower_bound_s      seconds at the data sheet's rates, if the host took no time
     """
 
     name: str
     time: Estimate
     host_s: float
     device: Estimate
-    limiting: Limiting
-    device_limiting: Limiting
+    bottleneck: Bottleneck
+    device_bottleneck: Bottleneck
     lower_bound_s: float
     launches: int
     communication_s: float = 0.0
@@ -121,7 +121,7 @@ class StepPrediction:
     host: HostRates
     time: Estimate
     phases: tuple[PhasePrediction, ...]
-    limiting: Limiting
+    bottleneck: Bottleneck
     lower_bound_s: float
     unknown: Mapping[str, int]
     """Number of launches of each operator that is unknown to the model."""
@@ -133,13 +133,13 @@ class StepPrediction:
     @property
     def withheld(self) -> str | None:
         """Return the reason why the step time is withheld; None if it is not withheld."""
-        if self.unknown_share <= MOST_UNKNOWN:
+        if self.unknown_share <= MAX_UNKNOWN_SHARE:
             return None
         names = ", ".join(sorted(self.unknown))
         return f"operators unknown to the model take {self.unknown_share:.0%} of the step: {names}"
 
     @property
-    def less_certain(self) -> bool:
+    def has_estimated_fusion(self) -> bool:
         """Return whether the step is compiled: the fusion of its kernels is then only an estimate."""
         return self.trace.compiled
 
@@ -164,39 +164,41 @@ class StepPrediction:
             for (phase, module, i), count in launched.items()
         )
 
-    def lanes(self) -> walking.Lanes:
+    def timeline(self) -> walking.Timeline:
         """Return when the host issues each operator and when each kernel runs, without synchronization between phases.
 
         Kernel times are integer nanoseconds, as in a profiler's recording.
         """
         unique_s = np.rint(np.array(self.kernel_s) * 1e9)[:, None] / 1e9
-        return walking.lanes(walking.Issued(self.trace.phases, self.host.drawn()), unique_s, self.gpu.drawn()["gap_s"])
+        return walking.timeline(
+            walking.Issued(self.trace.phases, self.host.drawn()), unique_s, self.gpu.drawn()["gap_s"]
+        )
 
 
 def predict(
-    trace: Trace, gpu: GpuRates, host: HostRates, *, whole: bool = False, draws: int = DRAWS, seed: int = 0
+    trace: Trace, gpu: GpuRates, host: HostRates, *, sync_per_step: bool = False, draws: int = DRAWS, seed: int = 0
 ) -> StepPrediction:
     """Predict the step of `trace` on a GPU and host, with an interval from `draws` random draws of their rates.
 
-    The host waits for the device after every phase or, with `whole`, only at the end of the step. In both cases, phase
-    times assume a wait after each phase. The time of a phase is the sum over its occurrences.
+    The host waits for the device after every phase or, with `sync_per_step`, only at the end of the step. In both
+    cases, phase times assume a wait after each phase. The time of a phase is the sum over its occurrences.
     """
     drawn, issued = gpu.drawn(draws, seed), _issued(trace, host, draws, seed)
     factor = unexplained(draws, seed, compiled=trace.compiled)
     unique_s = seconds(trace.kernels, gpu, drawn)
     walk = partial(walking.walk, gap_s=drawn["gap_s"], synchronous=gpu.hardware.synchronous)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
-    bounds = np.array([perfect_seconds(kernel, gpu) for kernel in trace.kernels])
+    bounds = np.array([lower_bound_seconds(kernel, gpu) for kernel in trace.kernels])
     bounded = bool(gpu.hardware.peak_flops_per_s)  # rates that were measured in place of a data sheet give no bound
     device: dict[Limit, float] = dict.fromkeys(limits, 0.0)
     phases, total_s = list[PhasePrediction](), np.zeros(draws)
     for name, counts in trace.counts.items():
-        walked = _apart(issued[name], partial(walk, unique_s=unique_s))
-        spent = _by_limit(unique_s[:, 0], counts, limits)
-        if communication_s := spent.get("communication", 0.0):
-            silent_s = np.where([[each == "communication"] for each in limits], 0.0, unique_s)
-            silent = _apart(issued[name], partial(walk, unique_s=silent_s))
-            spent["communication"] = max(0.0, float(walked.device_s[0] - silent.device_s[0]))
+        walked = _walk_separately(issued[name], partial(walk, unique_s=unique_s))
+        seconds_by_limit = _seconds_by_limit(unique_s[:, 0], counts, limits)
+        if communication_s := seconds_by_limit.get("communication", 0.0):
+            compute_s = np.where([[each == "communication"] for each in limits], 0.0, unique_s)
+            without_communication = _walk_separately(issued[name], partial(walk, unique_s=compute_s))
+            seconds_by_limit["communication"] = max(0.0, float(walked.device_s[0] - without_communication.device_s[0]))
         bound_s = float(bounds @ counts)
         phases.append(
             PhasePrediction(
@@ -204,17 +206,17 @@ def predict(
                 time=Estimate.of(walked.total_s * factor, bounded * bound_s),
                 host_s=float(walked.host_s[0]),
                 device=Estimate.of(walked.device_s * factor, bounded * bound_s),
-                limiting=_limiting(walked.host_s[0], walked.device_s[0], walked.total_s[0], spent),
-                device_limiting=_limiting(0.0, walked.device_s[0], walked.device_s[0], spent),
+                bottleneck=_bottleneck(walked.host_s[0], walked.device_s[0], walked.total_s[0], seconds_by_limit),
+                device_bottleneck=_bottleneck(0.0, walked.device_s[0], walked.device_s[0], seconds_by_limit),
                 lower_bound_s=bound_s,
                 launches=int(counts.sum()),
                 communication_s=communication_s,
-                exposed_s=spent.get("communication", 0.0),
+                exposed_s=seconds_by_limit.get("communication", 0.0),
             )
         )
-        device = {each: device[each] + spent[each] for each in device}
+        device = {each: device[each] + seconds_by_limit[each] for each in device}
         total_s += walked.total_s
-    if whole:
+    if sync_per_step:
         total_s = walk(walking.Issued(trace.phases, host.drawn(draws, seed)), unique_s).total_s
     host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
     bound_s = math.fsum(each.lower_bound_s for each in phases)
@@ -226,7 +228,7 @@ def predict(
         host=host,
         time=Estimate.of(total_s * factor, bounded * bound_s),
         phases=tuple(phases),
-        limiting=_limiting(host_s, device_s, total_s[0], device),
+        bottleneck=_bottleneck(host_s, device_s, total_s[0], device),
         lower_bound_s=bound_s,
         unknown={trace.kernels[i].name: count for i, count in unknown.items()},
         unknown_share=float(unknown_s / max(sum(device.values()), 1e-12)),
@@ -238,33 +240,35 @@ def predict(
 def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str, Sequence[walking.Issued]]:
     """Return the occurrences of each phase as the host issues them; cached, because most GPUs share a host."""
     issued: dict[str, list[walking.Issued]] = {}
-    of_host = host.drawn(draws, seed)
-    each = {id(phase): walking.Issued((phase,), of_host) for phase in trace.phases}  # micro-batches repeat
+    host_rates = host.drawn(draws, seed)
+    each = {id(phase): walking.Issued((phase,), host_rates) for phase in trace.phases}  # micro-batches repeat
     for phase in trace.phases:
         issued.setdefault(phase.name, []).append(each[id(phase)])
     return issued
 
 
-def _apart(issued: Sequence[walking.Issued], walk: Callable[[walking.Issued], walking.Walked]) -> walking.Walked:
+def _walk_separately(
+    issued: Sequence[walking.Issued], walk: Callable[[walking.Issued], walking.WalkTotals]
+) -> walking.WalkTotals:
     """Return the summed times of phases that are walked separately; repetitions of the same object are walked once."""
     walked = {key: walk(each) for key, each in {id(each): each for each in issued}.items()}
     columns = zip(*(astuple(walked[id(each)]) for each in issued), strict=True)
-    return walking.Walked(*(sum(column[1:], column[0]) for column in columns))
+    return walking.WalkTotals(*(sum(column[1:], column[0]) for column in columns))
 
 
-def _by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -> dict[Limit, float]:
+def _seconds_by_limit(unique_s: Draws, counts: Positions, limits: list[Limit]) -> dict[Limit, float]:
     """Return the total seconds of kernels, by the component that limits each kernel."""
     return {
         name: float(unique_s @ (counts * np.array([each == name for each in limits]))) for name in dict.fromkeys(limits)
     }
 
 
-def _limiting(host_s: float, device_s: float, total_s: float, spent: Mapping[Limit, float]) -> Limiting:
+def _bottleneck(host_s: float, device_s: float, total_s: float, seconds_by_limit: Mapping[Limit, float]) -> Bottleneck:
     """Return the bottleneck: the host if it takes longer than the device, otherwise the device's largest component."""
-    if host_s >= device_s or not spent:
-        return Limiting("host", float(min(1.0, host_s / max(total_s, 1e-12))))
-    most_s, name = max((each_s, name) for name, each_s in spent.items())
-    return Limiting(name, float(min(1.0, most_s / max(total_s, 1e-12))))
+    if host_s >= device_s or not seconds_by_limit:
+        return Bottleneck("host", float(min(1.0, host_s / max(total_s, 1e-12))))
+    most_s, name = max((each_s, name) for name, each_s in seconds_by_limit.items())
+    return Bottleneck(name, float(min(1.0, most_s / max(total_s, 1e-12))))
 
 
 def _unknown(trace: Trace) -> dict[int, int]:

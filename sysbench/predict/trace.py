@@ -51,7 +51,7 @@ class Stage(NamedTuple):
     """One occurrence of a phase in a step."""
 
     phase: str
-    turn: int = 0
+    occurrence: int = 0
     """Number of earlier occurrences of the phase in the step: the number of the micro-batch."""
 
 
@@ -148,7 +148,7 @@ class Trace:
         """Return the FLOPs of matrix products in the whole step."""
         return sum(self.kernels[i].flops * int(n) for counts in self.counts.values() for i, n in enumerate(counts))
 
-    def only(self, phases: Iterable[str]) -> Trace:
+    def with_phases(self, phases: Iterable[str]) -> Trace:
         """Return a trace with only these phases."""
         wanted = set(phases)
         return replace(self, phases=tuple(each for each in self.phases if each.name in wanted))
@@ -174,18 +174,18 @@ class TraceWriter:
     streams: dict[Stage, list[int]] = field(default_factory=dict)
     waits: dict[Stage, list[tuple[int, int]]] = field(default_factory=dict)
 
-    def begin(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    def columns_of(self, stage: Stage) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
         """Return the columns of a stage; a new stage is added after all earlier ones."""
         columns = self.stages.get(stage)
         if columns is None:
             columns = self.stages[stage] = [], [], [], [], []
         return columns
 
-    def operator(
+    def add_operator(
         self, stage: Stage, work: HostWork, kernels: Iterable[Kernel] = (), module: str = "", name: str = ""
     ) -> None:
         """Add an operator that launches these kernels; the name defaults to the kind of host work."""
-        host, launches, launched, operators, modules = self.begin(stage)
+        host, launches, launched, operators, modules = self.columns_of(stage)
         positions = [self.kernels.setdefault(kernel, len(self.kernels)) for kernel in kernels]
         host.append(HOST_WORK.index(work))
         launches.append(len(positions))
@@ -193,24 +193,24 @@ class TraceWriter:
         operators.append(self.operators.setdefault(name or work, len(self.operators)))
         modules.append(self.modules.setdefault(module, len(self.modules)))
 
-    def on_stream(self, stage: Stage, stream: int, after: Iterable[int]) -> int:
+    def assign_stream(self, stage: Stage, stream: int, after: Iterable[int]) -> int:
         """Assign the latest launches of a stage to a stream; return the position of the last one.
 
         The first of these launches waits for the earlier launches `after`.
         """
-        launched, streams = self.begin(stage)[2], self.streams.setdefault(stage, [])
+        launched, streams = self.columns_of(stage)[2], self.streams.setdefault(stage, [])
         waits = self.waits.setdefault(stage, [])
         waits += ((len(streams), earlier) for earlier in after)
         streams += [stream] * (len(launched) - len(streams))
         return len(launched) - 1
 
-    def alike(self, one: Stage, other: Stage) -> bool:
+    def equal_stages(self, one: Stage, other: Stage) -> bool:
         """Return whether both stages have the same operators, launches, streams and waits."""
         return all(each.get(one) == each.get(other) for each in (self.stages, self.streams, self.waits))
 
     def repeat(self, stage: Stage, like: Stage) -> None:
         """Make a new stage share all columns of stage `like`, which may still grow."""
-        self.stages[stage] = self.begin(like)
+        self.stages[stage] = self.columns_of(like)
         self.streams[stage] = self.streams.get(like, [])
         self.waits[stage] = self.waits.get(like, [])
 
@@ -222,8 +222,8 @@ class TraceWriter:
                 continue
             name = stage.phase
             host, launches, kernels, operators, modules = (np.array(column, dtype=np.intp) for column in columns)
-            on_several = len(set(self.streams.get(stage, ()))) > 1
-            streams = np.array(self.streams[stage], dtype=np.intp) if on_several else None
+            has_several_streams = len(set(self.streams.get(stage, ()))) > 1
+            streams = np.array(self.streams[stage], dtype=np.intp) if has_several_streams else None
             waits = tuple(self.waits.get(stage, ())) if streams is not None else ()
             phases[id(columns)] = PhaseTrace(
                 name, host, launches, kernels, operators, modules, streams=streams, waits=waits

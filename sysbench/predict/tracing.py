@@ -11,14 +11,14 @@ from torch import Tensor
 
 from sysbench.commands.memory.spec import PROCEDURES
 from sysbench.errors import UnavailableError
-from sysbench.predict.fusing import COMPILED_PHASES, Flow, fused
-from sysbench.predict.operators import Call, attention, touched
+from sysbench.predict.fusing import COMPILED_PHASES, Flow, fuse
+from sysbench.predict.operators import Call, attention, bytes_touched
 from sysbench.predict.trace import HostWork, Kernel, Stage, Trace, TraceWriter
-from sysbench.simulate.attention import telling
+from sysbench.simulate.attention import reporting_launches
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ordered import OrderedStream
 from sysbench.simulate.recording import MICRO_BATCH_PHASES, Device, Platform, Recorder, StepRecording, record
-from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, describe
+from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice, extend_call_key
 from sysbench.spec.model import ModelCell
 
 _AMPERE = (8, 0)
@@ -31,7 +31,7 @@ class Tracer:
     """Writer of the trace of code that runs on a simulated device.
 
     One run gives both memory and trace, if a `Recorder(platform, tracer.device, …)` records it inside
-    `telling(tracer.told)`. The recorder's spans become the phases of the trace.
+    `reporting_launches(tracer.add_kernel)`. The recorder's spans become the phases of the trace.
     """
 
     def __init__(self, step: int, *, compiled: bool = False) -> None:
@@ -42,28 +42,30 @@ class Tracer:
         self._writer = TraceWriter()
         self._step = step
         self._flows: dict[Stage, list[Flow]] | None = {} if compiled else None
-        self._place: Recorder | None = None
+        self._recorder: Recorder | None = None
         self._operators: dict[object, tuple[str, bool, str]] = {}
-        self._asked: list[object] = []
-        self._known: dict[object, tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
+        self._live_keys: list[object] = []
+        self._cache: dict[object, tuple[tuple[HostWork, ...], tuple[Kernel, ...]]] = {}
 
     def device(self, observer: DeviceObserver) -> SimulatedDevice:
         """Return a simulated device whose operators are traced."""
         assert isinstance(observer, Recorder)
-        self._place = observer
+        self._recorder = observer
         return _TracedDevice(observer, self)
 
-    def told(self, layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
+    def add_kernel(self, layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
         """Add a kernel that has no ATen operator, such as `flex forward`."""
-        place = self._place
-        if place is not None and place.step == self._step:
+        recorder = self._recorder
+        if recorder is not None and recorder.step == self._step:
             kernel = attention(layout.partition(" ")[0], layout, q, k, v, causal=causal)
-            if not self._flowed(place, (kernel,), (q, k, v), ()):
-                self._writer.operator(_stage(place), "operator", (kernel,), place.module, f"{kernel.name}_attention")
+            if not self._add_flow(recorder, (kernel,), (q, k, v), ()):
+                self._writer.add_operator(
+                    _stage(recorder), "operator", (kernel,), recorder.module, f"{kernel.name}_attention"
+                )
 
-    def launched(self, place: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
+    def add_operator(self, recorder: Recorder, func: Any, args: Any, options: Mapping[str, Any], result: Any) -> None:
         """Add an operator that has just run."""
-        if place.step != self._step:
+        if recorder.step != self._step:
             return
         kind = self._operators.get(func)
         if kind is None:
@@ -72,41 +74,41 @@ class Tracer:
         if namespace == "profiler":
             return
         if is_view:  # half of all operators: nothing has to be computed for them
-            if self._flows is None or place.phase not in COMPILED_PHASES:
-                self._writer.operator(_stage(place), "view", (), place.module, name)
+            if self._flows is None or recorder.phase not in COMPILED_PHASES:
+                self._writer.add_operator(_stage(recorder), "view", (), recorder.module, name)
             return
-        (first, *rest), kernels = self._worked_out(place.device, func, args, options, result)
+        (first, *rest), kernels = self._work_and_kernels(recorder.device, func, args, options, result)
         if self._flows is not None:
             call = Call(func, args, options, result)
-            if self._flowed(place, kernels, call.tensors, call.results):
+            if self._add_flow(recorder, kernels, call.tensors, call.results):
                 return
-        stage = _stage(place)
-        self._writer.operator(stage, first, kernels, place.module, name)
+        stage = _stage(recorder)
+        self._writer.add_operator(stage, first, kernels, recorder.module, name)
         if kernels and isinstance(stream := torch.cpu.current_stream(), OrderedStream):
             after = stream.take_waits(stage)
-            stream.last = stage, self._writer.on_stream(stage, stream.number, after)
+            stream.last = stage, self._writer.assign_stream(stage, stream.number, after)
         for work in rest:
-            self._writer.operator(stage, work)
+            self._writer.add_operator(stage, work)
 
-    def _worked_out(
+    def _work_and_kernels(
         self, device: Device, func: Any, args: Any, options: Mapping[str, Any], result: Any
     ) -> tuple[tuple[HostWork, ...], tuple[Kernel, ...]]:
         """Return the host work and the kernels of an operator; cached, because layers repeat the same calls."""
-        asked = device.asked if isinstance(device, SimulatedDevice) else None
-        question: object = id(asked)
-        if asked is None:
-            described: list[object] = [func, *options]
-            describe([*args, *options.values()], described)
-            question = tuple(described)
-        found = self._known.get(question)
-        if found is None:
+        call_key = device.call_key if isinstance(device, SimulatedDevice) else None
+        key: object = id(call_key)
+        if call_key is None:
+            key_parts: list[object] = [func, *options]
+            extend_call_key([*args, *options.values()], key_parts)
+            key = tuple(key_parts)
+        cached = self._cache.get(key)
+        if cached is None:
             call = Call(func, args, options, result)
-            found = self._known[question] = call.host, call.kernels
-            self._asked.append(asked)  # `id(asked)` is a valid key only while `asked` is alive
-        return found
+            cached = self._cache[key] = call.host, call.kernels
+            self._live_keys.append(call_key)  # `id(call_key)` is a valid key only while `call_key` is alive
+        return cached
 
-    def _flowed(
-        self, place: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]
+    def _add_flow(
+        self, recorder: Recorder, kernels: tuple[Kernel, ...], read: Iterable[Tensor], written: Iterable[Tensor]
     ) -> bool:
         """Note which storages an operator's kernels use, for the fusion of a compiled step.
 
@@ -115,68 +117,75 @@ class Tracer:
         if self._flows is None:
             return False
         if kernels:
-            stage = _stage(place)
-            self._writer.begin(stage)  # keeps the phases in order
+            stage = _stage(recorder)
+            self._writer.columns_of(stage)  # keeps the phases in order
             reads, writes = (
-                {number: touched(each) for each in tensors if (number := place.device.number_of(each)) is not None}
+                {
+                    number: bytes_touched(each)
+                    for each in tensors
+                    if (number := recorder.device.number_of(each)) is not None
+                }
                 for tensors in (read, written)
             )
-            self._flows.setdefault(stage, []).append(Flow(kernels, reads, writes, place.module))
-        return place.phase in COMPILED_PHASES
+            self._flows.setdefault(stage, []).append(Flow(kernels, reads, writes, recorder.module))
+        return recorder.phase in COMPILED_PHASES
 
-    def repeats(self, place: Recorder) -> bool:
+    def repeats(self, recorder: Recorder) -> bool:
         """Return whether the latest micro-batch launched the same kernels as the previous one."""
         return all(
-            self._writer.alike(now, before) and self._flowing(now) == self._flowing(before)
-            for now, before in zip(_micro_batch(place.turn), _micro_batch(place.turn - 1), strict=True)
+            self._writer.equal_stages(latest, previous)
+            and self._flow_signatures(latest) == self._flow_signatures(previous)
+            for latest, previous in zip(
+                _micro_batch(recorder.occurrence), _micro_batch(recorder.occurrence - 1), strict=True
+            )
         )
 
-    def _flowing(self, stage: Stage) -> list[tuple[object, ...]]:
+    def _flow_signatures(self, stage: Stage) -> list[tuple[object, ...]]:
         flows = (self._flows or {}).get(stage, ())
         return [(flow.kernels, flow.module, *flow.reads.values(), *flow.writes.values()) for flow in flows]
 
-    def repeat(self, place: Recorder, times: int) -> None:
+    def repeat(self, recorder: Recorder, times: int) -> None:
         """Write the latest micro-batch `times` more times."""
-        if place.step == self._step:
-            for turn in range(place.turn + 1, place.turn + 1 + times):
-                for stage, like in zip(_micro_batch(turn), _micro_batch(place.turn), strict=True):
+        if recorder.step == self._step:
+            for occurrence in range(recorder.occurrence + 1, recorder.occurrence + 1 + times):
+                for stage, like in zip(_micro_batch(occurrence), _micro_batch(recorder.occurrence), strict=True):
                     self._writer.repeat(stage, like)
 
     def trace(self) -> Trace:
         """Return the trace of the step."""
         if self._flows is None:
             return self._writer.trace()
-        for stage, module, kernels in fused(self._flows):
-            self._writer.operator(stage, COMPILED_HOST_WORK, kernels, module, kernels[0].name)
+        for stage, module, kernels in fuse(self._flows):
+            self._writer.add_operator(stage, COMPILED_HOST_WORK, kernels, module, kernels[0].name)
         return replace(self._writer.trace(), compiled=True)
 
 
-def _micro_batch(turn: int) -> list[Stage]:
-    return [Stage(phase, turn) for phase in MICRO_BATCH_PHASES]
+def _micro_batch(occurrence: int) -> list[Stage]:
+    return [Stage(phase, occurrence) for phase in MICRO_BATCH_PHASES]
 
 
-def _stage(place: Recorder) -> Stage:
-    return Stage(place.phase, place.turn)
+def _stage(recorder: Recorder) -> Stage:
+    return Stage(recorder.phase, recorder.occurrence)
 
 
 class _TracedDevice(SimulatedDevice):
     def __init__(self, observer: Recorder, tracer: Tracer) -> None:
         super().__init__(observer)
-        self._place, self._tracer = observer, tracer
+        self._recorder, self._tracer = observer, tracer
 
     def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         result = super().run(func, args, kwargs)
-        self._tracer.launched(self._place, func, args, kwargs, result)
+        self._tracer.add_operator(self._recorder, func, args, kwargs, result)
         return result
 
     def repeats(self) -> bool:
-        return self._tracer.repeats(self._place)
+        return self._tracer.repeats(self._recorder)
 
     def repeat(self, times: int) -> None:
-        self._tracer.repeat(self._place, times)
+        self._tracer.repeat(self._recorder, times)
 
 
-def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:
+def refuse_unsupported(cell: ModelCell, gpu: Gpu) -> None:
     """Raise UnavailableError if CUDA does not support the cell, or `gpu` does not support the cell's precision."""
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
@@ -184,18 +193,20 @@ def refuse_other_generations(cell: ModelCell, gpu: Gpu) -> None:
         raise UnavailableError(f"{cell.computed_in} needs sm80 or newer; {gpu.title} is older. Use fp16 or fp32")
 
 
-def trace(cell: ModelCell, gpu: Gpu, *, placed: bool = False) -> tuple[Trace, StepRecording]:
+def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Trace, StepRecording]:
     """Trace a step of `cell` with the kernels of the GPU's generation, and record its allocator requests.
 
-    With `placed`, the trace has the module of every operator, and the parts of materialised attention. The recording is
-    that of the eager step; a compiled step requests less memory, and how much less is only known after a run. Both
-    results are valid for every GPU of the same generation. Raises UnavailableError for features that the generation
-    lacks.
+    With `with_modules`, the trace has the module of every operator, and the parts of materialised attention. The
+    recording is that of the eager step; a compiled step requests less memory, and how much less is only known after a
+    run. Both results are valid for every GPU of the same generation. Raises UnavailableError for features that the
+    generation lacks.
     """
-    refuse_other_generations(cell, gpu)
+    refuse_unsupported(cell, gpu)
     tracer = Tracer(PROCEDURES[cell.mode].earlier_steps, compiled=cell.execution == "compiled")
     eager = cell.model_copy(update={"execution": "eager"})
-    with telling(tracer.told):
-        recording = record(eager, cell.mode, Platform.of(gpu), origins=placed, parts=placed, device=tracer.device)
-    written = tracer.trace().only(cell.phases)
+    with reporting_launches(tracer.add_kernel):
+        recording = record(
+            eager, cell.mode, Platform.of(gpu), origins=with_modules, parts=with_modules, device=tracer.device
+        )
+    written = tracer.trace().with_phases(cell.phases)
     return written.with_tf32() if cell.precision == "tf32" else written, recording

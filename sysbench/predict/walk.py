@@ -22,7 +22,7 @@ LAUNCH_LATENCY_S = 3e-6
 """Time from the launch call until the kernel starts on an idle device, in addition to the call itself."""
 
 
-_NOTHING = np.empty(0, dtype=np.intp)
+_NO_POSITIONS = np.empty(0, dtype=np.intp)
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Issued:
     host: Mapping[HostRate, Draws]
 
     @cached_property
-    def until_s(self) -> Floats:
+    def operator_ends_s(self) -> Floats:
         """Return the seconds until the host has finished each operator, (draws, operators)."""
         host = self.host
-        until_s = np.zeros((len(host["launch"]), 1))
-        issued_s = [until_s[:, :0]]
+        operator_ends_s = np.zeros((len(host["launch"]), 1))
+        issued_s = [operator_ends_s[:, :0]]
         for phase in self.phases:
             suffix = "_backward" if phase.name == "backward" else ""
             launch_s = np.zeros_like(host["launch"]) if phase.replayed else host["launch"]
             rates_s = [host[f"operator{suffix}"], host[f"view{suffix}"], host["scalar"], launch_s]  # type: ignore[index]
-            issued_s.append(until_s + np.stack(rates_s, axis=1) @ phase.issued)
+            issued_s.append(operator_ends_s + np.stack(rates_s, axis=1) @ phase.issued)
             if len(phase.host):
-                until_s = issued_s[-1][:, -1:]
+                operator_ends_s = issued_s[-1][:, -1:]
         return np.concatenate(issued_s, axis=1)
 
     @cached_property
@@ -52,12 +52,12 @@ class Issued:
         """Return the seconds until the host has finished the operator of each launch, (draws, launches)."""
         before = np.cumsum([0, *(len(phase.host) for phase in self.phases)])
         issuers = [phase.issuers + first for phase, first in zip(self.phases, before[:-1], strict=True)]
-        return self.until_s[:, np.concatenate([_NOTHING, *issuers])]
+        return self.operator_ends_s[:, np.concatenate([_NO_POSITIONS, *issuers])]
 
     @cached_property
     def kernels(self) -> Positions:
         """Return the position of each launch's kernel in the trace, (launches,)."""
-        return np.concatenate([_NOTHING, *(phase.kernels for phase in self.phases)])
+        return np.concatenate([_NO_POSITIONS, *(phase.kernels for phase in self.phases)])
 
     @cached_property
     def ready_s(self) -> Floats:
@@ -65,19 +65,19 @@ class Issued:
         return np.ascontiguousarray(self.launched_s.T) + LAUNCH_LATENCY_S
 
     @cached_property
-    def apart(self) -> tuple[Issued, ...]:
+    def per_phase(self) -> tuple[Issued, ...]:
         """Return one `Issued` per phase."""
         return (self,) if len(self.phases) == 1 else tuple(Issued((phase,), self.host) for phase in self.phases)
 
     @property
     def end_s(self) -> Draws:
         """Return the seconds until the host has finished everything, (draws,)."""
-        last_s: Draws = self.until_s[:, -1] if self.until_s.size else np.zeros(len(self.host["launch"]))
+        last_s: Draws = self.operator_ends_s[:, -1] if self.operator_ends_s.size else np.zeros(len(self.host["launch"]))
         return last_s
 
 
 @dataclass(frozen=True)
-class Walked:
+class WalkTotals:
     """Total times of phases in seconds, each (draws,).
 
     total_s   until the host has synchronized with the device
@@ -91,7 +91,7 @@ class Walked:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Timeline:
     """Times of all operators and kernels in seconds since the start of the first phase."""
 
     issued_s: Floats
@@ -102,7 +102,7 @@ class Lanes:
     """(launches,) End of each kernel."""
 
 
-def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = False) -> Walked:
+def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = False) -> WalkTotals:
     """Return the total times of phases with synchronization before the first and after the last.
 
     `unique_s` (kernels, draws) has the seconds of each distinct kernel. If the device is `synchronous`, the host waits
@@ -116,27 +116,27 @@ def walk(issued: Issued, unique_s: Floats, gap_s: Draws, *, synchronous: bool = 
         each_s = np.ascontiguousarray(unique_s.T)[:, issued.kernels] + gap_s[:, None]
         busy_s = np.cumsum(each_s, axis=1)
         device_s = busy_s[:, -1]
-        # Only the last kernel's end is needed, so a maximum suffices where `lanes` needs a running one.
+        # Only the last kernel's end is needed, so a maximum suffices where `timeline` needs a running one.
         waiting_s = (issued.launched_s + (each_s - busy_s)).max(axis=1) + LAUNCH_LATENCY_S - gap_s
         ended_s = host_s + device_s if synchronous else np.maximum(host_s, device_s + waiting_s)
-    return Walked(ended_s + issued.host["synchronize"], host_s, device_s)
+    return WalkTotals(ended_s + issued.host["synchronize"], host_s, device_s)
 
 
-def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> Walked:
+def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> WalkTotals:
     """Return the total times of phases on several streams.
 
     A kernel begins when its stream is free and all launches that it waits for have ended. The device time assumes a
     host that issues everything at once.
     """
     host_s, total_s, device_s = (np.zeros(len(gap_s)) for _ in range(3))
-    for phase, alone in zip(issued.phases, issued.apart, strict=True):
-        total_s += np.maximum(alone.end_s, _ended(phase, alone.ready_s, unique_s, gap_s))
-        device_s += _ended(phase, np.zeros_like(alone.ready_s), unique_s, gap_s)
-        host_s += alone.end_s
-    return Walked(total_s + issued.host["synchronize"], host_s, device_s)
+    for phase, one_phase in zip(issued.phases, issued.per_phase, strict=True):
+        total_s += np.maximum(one_phase.end_s, _last_end_s(phase, one_phase.ready_s, unique_s, gap_s))
+        device_s += _last_end_s(phase, np.zeros_like(one_phase.ready_s), unique_s, gap_s)
+        host_s += one_phase.end_s
+    return WalkTotals(total_s + issued.host["synchronize"], host_s, device_s)
 
 
-def _ended(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -> Draws:
+def _last_end_s(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -> Draws:
     """Return the end of the last kernel, (draws,), if each kernel may begin at `ready_s` (launches, draws)."""
     streams = phase.streams if phase.streams is not None else np.zeros(len(phase.kernels), dtype=np.intp)
     waits: dict[int, list[int]] = {}
@@ -155,10 +155,10 @@ def _ended(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -
     return last_s
 
 
-def lanes(issued: Issued, unique_s: Floats, gap_s: Draws) -> Lanes:
+def timeline(issued: Issued, unique_s: Floats, gap_s: Draws) -> Timeline:
     """Return the times of all operators and kernels for the first draw."""
     ready_s = issued.launched_s[0] + LAUNCH_LATENCY_S
     each_s, gap = unique_s[issued.kernels, 0], gap_s[0]
     busy_s = np.cumsum(each_s + gap)
     ended_s = busy_s + np.maximum.accumulate(ready_s - gap - (busy_s - each_s - gap)) if len(each_s) else busy_s
-    return Lanes(issued.until_s[0], ended_s - each_s, ended_s)
+    return Timeline(issued.operator_ends_s[0], ended_s - each_s, ended_s)

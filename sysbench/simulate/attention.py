@@ -20,15 +20,15 @@ from sysbench.errors import UnavailableError
 from sysbench.lab.attention import FlexAttention
 from sysbench.simulate.gpu import Gpu
 
-_HALVES = (torch.float16, torch.bfloat16)
-_FLASH_HEAD = 256
-_CUDNN_HEAD = 128
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
+_MAX_FLASH_HEAD = 256
+_MAX_CUDNN_HEAD = 128
 _MASK_ALIGNMENT = 16
-_FLEX_HEAD = 16
+_MIN_FLEX_HEAD = 16
 """Smallest head width that tl.dot accepts (torch/_inductor/kernel/flex/flex_attention.py)."""
 
 
-_NOT_BY_HEAD = "Fused attention takes tensors (batch, heads, ctx, d_head)"
+_NOT_4D = "Fused attention takes tensors (batch, heads, ctx, d_head)"
 
 Attend = Callable[..., Tensor]
 """`scaled_dot_product_attention` of queries, keys and values (batch, heads, ctx, d_head)."""
@@ -51,7 +51,7 @@ def attention_on(gpu: Gpu) -> Attend:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        run = _choose(gpu, query, key, value, masked=attn_mask is not None)
+        run = _select_kernel(gpu, query, key, value, masked=attn_mask is not None)
         if attn_mask is not None and attn_mask.dtype is torch.bool:
             hidden, shown = (
                 torch.scalar_tensor(number, dtype=query.dtype, device=query.device) for number in (-math.inf, 0.0)
@@ -110,7 +110,7 @@ def _needs_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _choose(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool) -> Callable[..., Tensor]:
+def _select_kernel(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool) -> Callable[..., Tensor]:
     """Select the kernel (select_sdp_backend). Raises RuntimeError if no enabled kernel supports the inputs."""
     cuda = torch.backends.cuda
     candidates: list[tuple[Callable[..., Tensor], bool, str | None]] = [
@@ -137,31 +137,31 @@ def _flash_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, *, masked: bool = 
     if masked:
         return "Flash attention does not support a mask, only is_causal"
     if q.dim() != 4:
-        return _NOT_BY_HEAD
-    if not d_head == k.shape[-1] == v.shape[-1] or d_head > _FLASH_HEAD:
-        return f"Flash attention requires heads of equal width up to {_FLASH_HEAD}, not {d_head}"
+        return _NOT_4D
+    if not d_head == k.shape[-1] == v.shape[-1] or d_head > _MAX_FLASH_HEAD:
+        return f"Flash attention requires heads of equal width up to {_MAX_FLASH_HEAD}, not {d_head}"
     if gpu.compute_capability < (8, 0):
         return f"Flash attention needs sm80 or newer; {gpu.title} is older"
     is_small = (8, 6) <= gpu.compute_capability <= (8, 9) or gpu.compute_capability[0] == 12
     if is_small and _needs_gradient(q, k, v) and 192 < d_head <= 224:
         return f"Flash attention has no backward for heads of width {d_head} on {gpu.title}"
-    return _type_problem("Flash attention", q, _HALVES)
+    return _type_problem("Flash attention", q, _HALF_DTYPES)
 
 
 def _efficient_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Return why efficient attention does not support the inputs, or None (can_use_mem_efficient_attention)."""
     if q.dim() != 4:
-        return _NOT_BY_HEAD
+        return _NOT_4D
     if k.shape[1] != q.shape[1]:
         return "Memory efficient attention requires equal numbers of key and query heads"
     is_recent = gpu.compute_capability >= (8, 0)
     # The alignment is minimum_gemm_alignment, in elements.
     major = gpu.compute_capability[0]
-    has_tensor_cores = major >= 8 or (major == 7 and q.dtype in _HALVES)
+    has_tensor_cores = major >= 8 or (major == 7 and q.dtype in _HALF_DTYPES)
     alignment = max(4 if major >= 8 else 1, 16 // q.dtype.itemsize if has_tensor_cores else 1)
     if q.shape[-1] % alignment or v.shape[-1] % alignment:
         return f"Memory efficient attention requires a head width divisible by {alignment}, not {q.shape[-1]}"
-    dtypes = (*_HALVES, torch.float32) if is_recent else (torch.float16, torch.float32)
+    dtypes = (*_HALF_DTYPES, torch.float32) if is_recent else (torch.float16, torch.float32)
     return _type_problem("Memory efficient attention", q, dtypes)
 
 
@@ -170,13 +170,13 @@ def _cudnn_problem(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor) -> str | None:
     if gpu.compute_capability < (8, 0):
         return f"cuDNN attention needs sm80 or newer; {gpu.title} is older"
     if q.dim() != 4:
-        return _NOT_BY_HEAD
+        return _NOT_4D
     widths = q.shape[-1], v.shape[-1]
-    if max(widths) > _CUDNN_HEAD or any(width % 8 for width in widths):
-        return f"cuDNN attention requires a head width divisible by 8, up to {_CUDNN_HEAD}, not {widths[0]}"
+    if max(widths) > _MAX_CUDNN_HEAD or any(width % 8 for width in widths):
+        return f"cuDNN attention requires a head width divisible by 8, up to {_MAX_CUDNN_HEAD}, not {widths[0]}"
     if k.shape[-2] == 1:
         return "cuDNN attention does not support a context of 1"
-    return _type_problem("cuDNN attention", q, _HALVES)
+    return _type_problem("cuDNN attention", q, _HALF_DTYPES)
 
 
 def _type_problem(kernel: str, q: Tensor, dtypes: tuple[torch.dtype, ...]) -> str | None:
@@ -186,25 +186,25 @@ def _type_problem(kernel: str, q: Tensor, dtypes: tuple[torch.dtype, ...]) -> st
     return f"{kernel} takes {names}; this is {str(q.dtype).removeprefix('torch.')}"
 
 
-Launched = Callable[[str, Tensor, Tensor, Tensor, bool], None]
+LaunchCallback = Callable[[str, Tensor, Tensor, Tensor, bool], None]
 
 
-def _nobody(layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None: ...
+def _ignore_launch(layout: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None: ...
 
 
-_launched: Launched = _nobody
+_on_launch: LaunchCallback = _ignore_launch
 """Callback for kernels without an ATen operator, such as `flex forward`; q, k and v are (batch, heads, ctx, d_head)."""
 
 
 @contextmanager
-def telling(launched: Launched) -> Iterator[None]:
-    """Context manager that calls `launched` for each attention kernel without an ATen operator."""
-    global _launched
-    before, _launched = _launched, launched
+def reporting_launches(on_launch: LaunchCallback) -> Iterator[None]:
+    """Context manager that calls `on_launch` for each attention kernel without an ATen operator."""
+    global _on_launch
+    before, _on_launch = _on_launch, on_launch
     try:
         yield
     finally:
-        _launched = before
+        _on_launch = before
 
 
 class CompiledFlexAttention(FlexAttention):
@@ -217,8 +217,8 @@ class CompiledFlexAttention(FlexAttention):
 
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, block_mask: Any = None) -> Any:
     """Simulate torch's compiled `flex_attention`. Raises UnavailableError if the heads are too narrow."""
-    if q.shape[-1] < _FLEX_HEAD:
-        raise UnavailableError(f"flex needs a head width of at least {_FLEX_HEAD}, not {q.shape[-1]}")
+    if q.shape[-1] < _MIN_FLEX_HEAD:
+        raise UnavailableError(f"flex needs a head width of at least {_MIN_FLEX_HEAD}, not {q.shape[-1]}")
     attend: Callable[..., Any] = _FlexAttention.apply  # typed only in some versions of torch
     return attend(q, k, v, block_mask is not None)
 
@@ -234,7 +234,7 @@ class _FlexAttention(torch.autograd.Function):
         logsumexp = q.new_empty(q.shape[:-1], dtype=torch.float32)
         _maxima = torch.empty_like(logsumexp)  # always passed to the kernel, written only on demand
         output = torch.empty_like(q)
-        _launched("flex forward", q, k, v, causal)
+        _on_launch("flex forward", q, k, v, causal)
         ctx.causal = causal
         ctx.save_for_backward(q, k, v, output, logsumexp)
         return output
@@ -243,7 +243,7 @@ class _FlexAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, _, logsumexp = ctx.saved_tensors
         _delta = torch.empty_like(logsumexp)  # of output · gradient, live while the kernel runs
-        _launched("flex backward", q, k, v, ctx.causal)
+        _on_launch("flex backward", q, k, v, ctx.causal)
         _of_logsumexp = torch.empty_like(logsumexp)  # its gradient, which is 0
         return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
 
@@ -283,7 +283,7 @@ class _FlashAttention(torch.autograd.Function):
         batch, rows, heads, _ = q.shape
         logsumexp = q.new_empty((batch, heads, rows), dtype=torch.float32)
         generator = torch.empty(2, dtype=torch.int64, device=q.device)
-        _launched("flash forward", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal)
+        _on_launch("flash forward", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal)
         ctx.causal = causal
         ctx.save_for_backward(q, k, v, output, logsumexp, generator)
         ctx.d_head = d_head
@@ -296,7 +296,7 @@ class _FlashAttention(torch.autograd.Function):
         gradients = tuple(torch.empty_like(each) for each in (q, k, v))
         if ctx.d_head < d_head:
             gradient = torch.nn.functional.pad(gradient, (0, d_head - ctx.d_head))
-        _launched("flash backward", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), ctx.causal)
+        _on_launch("flash backward", q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), ctx.causal)
         rounded = -(-rows // 128) * 128
         # mha_bwd: softmax_d, and dq_accum, which accumulates the queries' gradient in fp32
         _sums = q.new_empty((batch, heads, rounded), dtype=torch.float32)

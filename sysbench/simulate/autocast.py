@@ -20,7 +20,7 @@ from torch import Tensor
 from sysbench.simulate.tensors import SimulatedTensor
 
 _KEY = torch._C.DispatchKey.AutocastCPU
-_ALL_OF_KEY = torch._C.DispatchKeySet(_KEY)
+_KEY_SET = torch._C.DispatchKeySet(_KEY)
 
 
 @dataclass(frozen=True)
@@ -97,21 +97,21 @@ class Autocast:
             return [self.cast(each, dtype) for each in value]
         if not _is_eligible(value) or value.dtype == dtype:
             return value
-        if not _is_worth_keeping(value, dtype):
+        if not _is_cacheable(value, dtype):
             return value.to(dtype)
-        kept = self._casts.get(id(value))
-        if kept is None or kept[0]() is not value:
-            kept = self._casts[id(value)] = (weakref.ref(value), value.to(dtype))
-        return kept[1]
+        cached = self._casts.get(id(value))
+        if cached is None or cached[0]() is not value:
+            cached = self._casts[id(value)] = (weakref.ref(value), value.to(dtype))
+        return cached[1]
 
     def kernels(self, rules: AutocastRules) -> dict[str, Kernel]:
         """Return a dispatcher kernel for each operator in `rules`, by operator name."""
         policies: dict[Callable[[str], Kernel], frozenset[str]] = {
-            self._converting(lambda values: torch.get_autocast_dtype("cpu")): rules.lower_precision,
-            self._converting(lambda values: torch.float32): rules.fp32,
+            self._casting_policy(lambda values: torch.get_autocast_dtype("cpu")): rules.lower_precision,
+            self._casting_policy(lambda values: torch.float32): rules.fp32,
             self._fp32_result: rules.fp32_result,
             self._fp32_appended: rules.fp32_appended,
-            self._converting(_widest): rules.promote,
+            self._casting_policy(_promoted_dtype): rules.promote,
             _banned: rules.banned,
         }
         return {
@@ -121,14 +121,14 @@ class Autocast:
             if torch._C._dispatch_has_kernel(f"aten::{name}")
         }
 
-    def _converting(self, dtype_for: Callable[[list[Any]], torch.dtype]) -> Callable[[str], Kernel]:
+    def _casting_policy(self, dtype_for: Callable[[list[Any]], torch.dtype]) -> Callable[[str], Kernel]:
         """Return a factory of kernels that cast all arguments to the dtype chosen by `dtype_for`."""
 
         def policy(name: str) -> Kernel:
             operator = _operator(name)
 
             def kernel(*args: Any, **kwargs: Any) -> Any:
-                with torch._C._ExcludeDispatchKeyGuard(_ALL_OF_KEY):
+                with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                     dtype = dtype_for([*args, *kwargs.values()])
                     converted = {key: self.cast(value, dtype) for key, value in kwargs.items()}
                     return operator(*(self.cast(value, dtype) for value in args), **converted)
@@ -145,7 +145,7 @@ class Autocast:
             is_open = kwargs.get("dtype") is None and (len(args) <= position or args[position] is None)
             if is_open and _is_eligible(args[0]):
                 args, kwargs = args[:position], {**kwargs, "dtype": torch.float32}
-            with torch._C._ExcludeDispatchKeyGuard(_ALL_OF_KEY):
+            with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                 return operator(*args, **kwargs)
 
         return kernel
@@ -155,7 +155,7 @@ class Autocast:
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             dtype = torch.float32 if _is_eligible(args[0]) else args[0].dtype
-            with torch._C._ExcludeDispatchKeyGuard(_ALL_OF_KEY):
+            with torch._C._ExcludeDispatchKeyGuard(_KEY_SET):
                 return operator(*args, **kwargs, dtype=dtype)
 
         return kernel
@@ -203,11 +203,11 @@ def _is_eligible(value: Any) -> bool:
 
     For a tensor that is sharded over ranks, the local shard decides.
     """
-    here = getattr(value, "_local_tensor", value)
-    return isinstance(here, SimulatedTensor) and here.is_floating_point() and here.dtype != torch.float64
+    local = getattr(value, "_local_tensor", value)
+    return isinstance(local, SimulatedTensor) and local.is_floating_point() and local.dtype != torch.float64
 
 
-def _is_worth_keeping(tensor: Tensor, dtype: torch.dtype) -> bool:
+def _is_cacheable(tensor: Tensor, dtype: torch.dtype) -> bool:
     """Return whether to cache the cast: as in torch, only casts of fp32 parameters to autocast's dtype are cached."""
     return (
         dtype == torch.get_autocast_dtype("cpu")
@@ -219,7 +219,7 @@ def _is_worth_keeping(tensor: Tensor, dtype: torch.dtype) -> bool:
     )
 
 
-def _widest(values: list[Any]) -> torch.dtype:
+def _promoted_dtype(values: list[Any]) -> torch.dtype:
     """Return fp32 if any floating-point argument is fp32, otherwise autocast's dtype (promote_type)."""
     flat = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
     found = any(_is_eligible(each) and each.dtype == torch.float32 for each in flat)

@@ -27,14 +27,14 @@ def composites_on(gpu: Gpu) -> Composites:
     """Return the decompositions that CUDA uses on `gpu`, by operator name."""
     return {
         "scaled_dot_product_attention": attention_on(gpu),
-        "softmax.int": _converting(torch.ops.aten._softmax.default),
-        "log_softmax.int": _converting(torch.ops.aten._log_softmax.default),
+        "softmax.int": _softmax_with_cast(torch.ops.aten._softmax.default),
+        "log_softmax.int": _softmax_with_cast(torch.ops.aten._log_softmax.default),
         "dropout": _dropout,
     }
 
 
 @contextmanager
-def composed_of(composites: Composites) -> Iterator[None]:
+def using_composites(composites: Composites) -> Iterator[None]:
     """Context manager that applies `composites` to operators on simulated tensors, and simulates FlexAttention.
 
     On exit, all changes to torch's dispatcher and to the workload's attention implementations are undone.
@@ -51,7 +51,7 @@ def composed_of(composites: Composites) -> Iterator[None]:
         library._destroy()
 
 
-def _converting(operator: Any) -> Callable[..., Tensor]:
+def _softmax_with_cast(operator: Any) -> Callable[..., Tensor]:
     """Return the softmax or log-softmax of CUDA, whose kernel itself converts fp16 to fp32, but no other dtype.
 
     Source: native/SoftMax.cpp.

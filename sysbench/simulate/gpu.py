@@ -23,12 +23,12 @@ UNKNOWN_CAPABILITY = (8, 0)
 """Capability assumed if only a GPU's memory size is known: Ampere, the oldest generation that supports all kernels."""
 
 NCCL_BYTES = {1: 0, 2: 342 * MIB}
-"""Device memory of an NCCL communicator by its number of ranks, observed on NVLink; `MOST_NCCL_BYTES` for more ranks.
+"""Device memory of an NCCL communicator by its number of ranks, observed on NVLink; `MAX_NCCL_BYTES` for more ranks.
 
 The size depends on the number of channels, and so on version and network: NVIDIA/nccl#964 reports 544 MiB for two
 A100s and 688 MiB for more. Beyond two nodes it no longer grows (NVIDIA/nccl#986)."""
 
-MOST_NCCL_BYTES = 392 * MIB
+MAX_NCCL_BYTES = 392 * MIB
 
 _DEFAULT_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 _LARGE_WORKSPACE_BYTES = 8 * 4096 * 1024
@@ -59,10 +59,10 @@ class Gpu:
         """Return the memory in use outside the allocator."""
         return self.context_bytes + self.other_bytes + self.nccl_bytes
 
-    def among(self, strategy: Strategy | None, ranks: int) -> Gpu:
+    def with_nccl_memory(self, strategy: Strategy | None, ranks: int) -> Gpu:
         """Return this GPU with the memory that NCCL uses on one of `ranks` ranks: a communicator per group of ranks."""
         groups = layout(strategy, ranks)
-        return replace(self, nccl_bytes=sum(NCCL_BYTES.get(each, MOST_NCCL_BYTES) for each in groups))
+        return replace(self, nccl_bytes=sum(NCCL_BYTES.get(each, MAX_NCCL_BYTES) for each in groups))
 
     @classmethod
     def of(cls, hardware: Hardware, *, context_bytes: int = CONTEXT_BYTES, other_bytes: int = 0) -> Gpu:
@@ -75,7 +75,7 @@ class Gpu:
         """Create a GPU with `memory_bytes` of memory, and with the name and compute capability of `device`."""
         return cls(device.name, memory_bytes, _capability(device.compute_capability))
 
-    def simulated(self, cell: str, settings: AllocatorSettings) -> GpuSimulated:
+    def simulation_event(self, cell: str, settings: AllocatorSettings) -> GpuSimulated:
         """Return the event which records that `cell` is simulated on this GPU with these allocator settings."""
         return GpuSimulated(
             at_s=time.time(),

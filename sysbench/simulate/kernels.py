@@ -50,10 +50,10 @@ def _bmm(first: Tensor, second: Tensor) -> Scratch:
         operands = [(first, 1, 2, rows, inner), (second, 1, 2, inner, columns)]
     else:
         operands = [(second, 2, 1, columns, inner), (first, 2, 1, inner, rows)]
-    return [[_bytes(operand) for operand, *layout in operands if _is_copied(operand, *layout)]]
+    return [[_bytes(operand) for operand, *layout in operands if _bmm_needs_copy(operand, *layout)]]
 
 
-def _is_copied(matrix: Tensor, fast: int, leading: int, m: int, n: int) -> bool:
+def _bmm_needs_copy(matrix: Tensor, fast: int, leading: int, m: int, n: int) -> bool:
     """Return whether cuBLAS needs a copy of a batched matrix (cuda/Blas.cpp, prepare_batch_matrix_for_cublas).
 
     No copy is needed if one of the dimensions `fast` (length m) and `leading` (length n) is contiguous, and the stride
@@ -67,14 +67,14 @@ def _is_copied(matrix: Tensor, fast: int, leading: int, m: int, n: int) -> bool:
 
 def _mm(first: Tensor, second: Tensor, *_: Any) -> Scratch:
     """Return the sizes of the copies that mm makes of operands (cuda/Blas.cpp, prepare_matrix_for_cublas)."""
-    return [[_bytes(matrix) for matrix in (first, second) if _is_scattered(matrix)]]
+    return [[_bytes(matrix) for matrix in (first, second) if _mm_needs_copy(matrix)]]
 
 
 def _addmm(_: Tensor, first: Tensor, second: Tensor, *__: Any) -> Scratch:
     return _mm(first, second)
 
 
-def _is_scattered(matrix: Tensor) -> bool:
+def _mm_needs_copy(matrix: Tensor) -> bool:
     rows, columns = matrix.shape
     down, across = matrix.stride()
     return not ((down == 1 and across >= max(1, rows)) or (across == 1 and down >= max(1, columns)))
@@ -88,7 +88,7 @@ def _safe_softmax(scores: Tensor, *_: Any) -> Scratch:
     return [[_bytes(scores), scores.numel(), scores.numel() // max(1, scores.shape[-1])]]
 
 
-_FEW_INDICES = 3072
+_MAX_UNSORTED_INDICES = 3072
 _ROWS_PER_THREAD = 10
 
 
@@ -101,7 +101,7 @@ def _embedding_backward(gradient: Tensor, indices: Tensor, weights: int, *_: Any
     """
     groups = [[] if gradient.is_contiguous() else [_bytes(gradient)]]
     count, width = indices.numel(), gradient.shape[-1]
-    if count <= _FEW_INDICES:
+    if count <= _MAX_UNSORTED_INDICES:
         return groups
     segments = min(count, weights)
     parts = count // _ROWS_PER_THREAD + segments
@@ -118,10 +118,10 @@ def _flash_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, output: T
     transformers/cuda/attention_backward.cu, flash_attn/flash_api.cpp, mha_bwd.
     """
     batch, heads, ctx, d_head = q.shape
-    rows = _up(ctx, 128)
+    rows = _round_up(ctx, 128)
     sums = batch * heads * rows * _FLOAT_BYTES
-    query_gradient = batch * rows * heads * _up(d_head, 32 if d_head <= 128 else 64) * _FLOAT_BYTES
-    return [[*_copies_by_position(gradient, output), sums, query_gradient]]
+    query_gradient = batch * rows * heads * _round_up(d_head, 32 if d_head <= 128 else 64) * _FLOAT_BYTES
+    return [[*_bshd_copies(gradient, output), sums, query_gradient]]
 
 
 def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
@@ -130,7 +130,7 @@ def _cudnn_backward(gradient: Tensor, q: Tensor, *_: Any) -> Scratch:
     Presumably, the workspace holds the queries' gradient in fp32 and one fp32 number per row.
     """
     batch, heads, ctx, d_head = q.shape
-    return [[batch * heads * _up(ctx, 128) * (_up(d_head, 32) + 1) * _FLOAT_BYTES]]
+    return [[batch * heads * _round_up(ctx, 128) * (_round_up(d_head, 32) + 1) * _FLOAT_BYTES]]
 
 
 def _efficient_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Scratch:
@@ -151,12 +151,12 @@ def _efficient_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, mask:
     batch, heads, ctx, d_head = q.shape
     tile = 64 if d_head <= 64 else 128
     delta = batch * heads * ctx * _FLOAT_BYTES
-    elements = _up(ctx, tile) // tile * (_up(d_head, tile) // tile) * (tile * tile + 4)
+    elements = _round_up(ctx, tile) // tile * (_round_up(d_head, tile) // tile) * (tile * tile + 4)
     if d_head > 128 and q.dtype != torch.float32:
-        splits = max(1, min(_up(ctx, tile) // tile, 200 // (batch * heads)))
-        elements += 2 * splits * tile * _up(d_head, tile)
-    workspace = batch * heads * _up(elements, 4) * _FLOAT_BYTES
-    copies = _copies_by_position(gradient)
+        splits = max(1, min(_round_up(ctx, tile) // tile, 200 // (batch * heads)))
+        elements += 2 * splits * tile * _round_up(d_head, tile)
+    workspace = batch * heads * _round_up(elements, 4) * _FLOAT_BYTES
+    copies = _bshd_copies(gradient)
     if q.dtype != torch.float32:
         return [[*copies, delta, workspace]]
     return [[*copies, _bytes(gradient), delta], [*copies, delta, workspace]]  # gradient · output, before the sum
@@ -176,15 +176,15 @@ SCRATCH: Mapping[Any, Callable[..., Scratch]] = {
 """Scratch memory by operator, as a function of the operator's arguments."""
 
 
-def _copies_by_position(*tensors: Tensor) -> list[int]:
+def _bshd_copies(*tensors: Tensor) -> list[int]:
     """Return the sizes of the copies of tensors that are not stored contiguously as (batch, ctx, heads, d_head).
 
     The shape of the tensors is (batch, heads, ctx, d_head).
     """
-    return [_bytes(tensor) for tensor in tensors if not _is_by_position(tensor)]
+    return [_bytes(tensor) for tensor in tensors if not _is_contiguous_bshd(tensor)]
 
 
-def _is_by_position(tensor: Tensor) -> bool:
+def _is_contiguous_bshd(tensor: Tensor) -> bool:
     _, heads, ctx, d_head = tensor.shape
     contiguous = (ctx * heads * d_head, d_head, heads * d_head, 1)
     layout = zip(tensor.shape, tensor.stride(), contiguous, strict=True)
@@ -195,5 +195,5 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.dtype.itemsize
 
 
-def _up(length: int, multiple: int) -> int:
+def _round_up(length: int, multiple: int) -> int:
     return math.ceil(length / multiple) * multiple

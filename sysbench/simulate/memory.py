@@ -19,12 +19,12 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.origins import Stack
 from sysbench.simulate.recording import Allocation, Platform, Recording, StepRecording, record
-from sysbench.simulate.serving import Replay, SpanPeak, Verdict, verdict_of
+from sysbench.simulate.replay import Replay, SpanPeak, Verdict, verdict_of
 from sysbench.snapshot import CATEGORIES, Category
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec.model import ModelCell
 
-LARGEST = 20
+MAX_GROUPS = 20
 """Number of groups of allocations in a result, largest first."""
 
 
@@ -79,7 +79,7 @@ class SimulatedMemory:
     """Reserved bytes after every event of the recording, until memory ran out."""
 
     @property
-    def fullest(self) -> PhasePeak:
+    def peak_phase(self) -> PhasePeak:
         """Return the phase with the highest allocated peak; the first one in case of a tie."""
         return max(self.phases, key=lambda phase: phase.allocated_peak_bytes)
 
@@ -89,7 +89,7 @@ class SimulatedMemory:
 
         This is `torch.cuda.max_memory_allocated`.
         """
-        return self.fullest.allocated_peak_bytes
+        return self.peak_phase.allocated_peak_bytes
 
     @property
     def reserved_peak_bytes(self) -> int:
@@ -104,12 +104,12 @@ class SimulatedMemory:
     @property
     def by_category(self) -> Mapping[Category, int]:
         """Return the allocated bytes in each category at the peak."""
-        return self.fullest.by_category
+        return self.peak_phase.by_category
 
     @cached_property
     def _live(self) -> list[int]:
         """Return the numbers of the allocations that are live at the peak."""
-        return self.recording.live_at(self.fullest.position)
+        return self.recording.live_at(self.peak_phase.position)
 
     @property
     def groups(self) -> list[SimilarAllocations]:
@@ -121,17 +121,17 @@ class SimulatedMemory:
             for event in recording.events[span.first : span.end]
             if event >= 0
         }
-        alike: dict[tuple[int, Category, str, Stack], list[str]] = {}
+        modules_of: dict[tuple[int, Category, str, Stack], list[str]] = {}
         for number in sorted(self._live, key=lambda number: -self.block_bytes[number]):
             allocation = recording.allocations[number]
             stack = recording.stacks[allocation.stack]
             key = (self.block_bytes[number], allocation.category, phases[number], stack)
-            alike.setdefault(key, []).append(allocation.module)
+            modules_of.setdefault(key, []).append(allocation.module)
         groups = [
             SimilarAllocations(len(modules), *key, tuple(dict.fromkeys(filter(None, (modules[0], modules[-1])))))
-            for key, modules in alike.items()
+            for key, modules in modules_of.items()
         ]
-        return sorted(groups, key=lambda group: -group.count * group.size_bytes)[:LARGEST]
+        return sorted(groups, key=lambda group: -group.count * group.size_bytes)[:MAX_GROUPS]
 
     @property
     def tree(self) -> ModuleNode:
@@ -154,10 +154,10 @@ class SimulatedMemory:
         replay = Replay(self.recording, self.gpu, self.settings, frames)
         snapshot = replay.allocator.snapshot()
         allocations = self.recording.allocations
-        made = (allocations[event] for event in self.recording.events if event >= 0)
+        allocated = (allocations[event] for event in self.recording.events if event >= 0)
         for entry in snapshot["device_traces"][0]:
             if entry["action"] == "alloc":
-                _describe(entry, next(made))
+                _describe(entry, next(allocated))
         live = {address: allocations[number] for number, address in replay.addresses.items()}
         for segment in snapshot["segments"]:
             for block in segment["blocks"]:
@@ -190,10 +190,12 @@ def simulate(
     if unavailable is not None:
         raise UnavailableError(unavailable)
     recording = record(cell, protocol, Platform.of(gpu), origins=origins)
-    return serve(recording, gpu.among(cell.strategy, cell.ranks), settings)
+    return simulate_recording(recording, gpu.with_nccl_memory(cell.strategy, cell.ranks), settings)
 
 
-def serve(recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None) -> SimulatedMemory:
+def simulate_recording(
+    recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None
+) -> SimulatedMemory:
     """Replay a recording with the memory of `gpu`.
 
     The recording must have been made with the kernels of the same GPU generation.
@@ -218,13 +220,13 @@ def _peaks(recording: Recording, replay: Replay) -> Iterator[PhasePeak]:
     for peak in replay.peaks_of_last_step():
         occurrences.setdefault(peak.span.name, []).append(peak)
     for phase, peaks in occurrences.items():
-        fullest = max(peaks, key=lambda peak: peak.allocated_bytes)
+        largest = max(peaks, key=lambda peak: peak.allocated_bytes)
         yield PhasePeak(
             phase=phase,
-            allocated_peak_bytes=fullest.allocated_bytes,
+            allocated_peak_bytes=largest.allocated_bytes,
             reserved_peak_bytes=max(peak.reserved_bytes for peak in peaks),
-            by_category=_by_category(recording, replay.sizes, fullest.position),
-            position=fullest.position,
+            by_category=_by_category(recording, replay.sizes, largest.position),
+            position=largest.position,
         )
 
 

@@ -24,7 +24,7 @@ OUTSIDE = ROOT_PATH
 
 _TORCH = str(Path(torch.__file__).parent)
 _OPTIMIZERS = str(Path(_TORCH) / "optim")
-_HIDDEN = (
+_HIDDEN_FILES = (
     _TORCH,
     str(Path(einops.__file__).parent),
     str(Path(__file__).parent),
@@ -75,7 +75,7 @@ class Origins:
         self._forward: dict[int, Origin] = {}
 
     @contextmanager
-    def inside(self, model: nn.Module) -> Iterator[None]:
+    def tracking(self, model: nn.Module) -> Iterator[None]:
         """Context manager that tracks which module of the model is being called."""
         named = range_callbacks(self._enter_part, self._paths.pop) if self._parts else nullcontext()
         with module_callbacks(model, self._paths.append, self._paths.pop), named:
@@ -90,7 +90,7 @@ class Origins:
         """Discard the origins of forward operators, which no backward operator needs any more."""
         self._forward.clear()
 
-    def here(self) -> Origin:
+    def current(self) -> Origin:
         """Return the origin of the operator that is being called."""
         node = torch._C._current_autograd_node()
         if node is not None:
@@ -124,6 +124,6 @@ class Origins:
     def _frames(self, frame: FrameType | None) -> Iterator[Frame]:
         while frame is not None and frame.f_code is not self._until:
             filename = frame.f_code.co_filename
-            if filename.startswith(_OPTIMIZERS) or not filename.startswith(_HIDDEN):
+            if filename.startswith(_OPTIMIZERS) or not filename.startswith(_HIDDEN_FILES):
                 yield Frame(filename, frame.f_lineno, frame.f_code.co_qualname)
             frame = frame.f_back

@@ -39,10 +39,10 @@ BUCKET_BYTES = 25 * MIB
 BROADCAST_BYTES = 250 * MIB
 """Size of the chunks in which parameters are sent to the other ranks (`broadcast_bucket_size`)."""
 
-_WHOLE = frozenset({"detach", "alias", "clone", "copy_", "zero_", "fill_", "zeros_like", "ones_like", "empty_like"})
+_SHARDABLE = frozenset({"detach", "alias", "clone", "copy_", "zero_", "fill_", "zeros_like", "ones_like", "empty_like"})
 """Operators that can run on each shard separately, in addition to those that torch tags as pointwise."""
 
-_OVER_ALL = ("norm", "max", "powsum")
+_REDUCTIONS = ("norm", "max", "powsum")
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
 
     The other ranks do not exist. Raises ValueError if there is already a process group.
     """
-    replaced = [
+    replacements = [
         (_fully_shard, "_get_device_from_mesh", lambda mesh: DEVICE),
         # A simulated shard reports `DEVICE`, but its wrapper would report torch's `meta`.
         (DTensor, "device", property(lambda tensor: tensor._local_tensor.device)),
@@ -61,10 +61,10 @@ def simulated_ranks(strategy: Strategy, ranks: int) -> Iterator[DeviceMesh]:
         (torch.cpu, "Event", OrderedEvent),
     ]
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
-    with ExitStack() as undone:
-        undone.callback(dist.destroy_process_group)
-        for place, name, replacement in replaced:
-            undone.callback(setattr, place, name, getattr(place, name))
+    with ExitStack() as restored:
+        restored.callback(dist.destroy_process_group)
+        for place, name, replacement in replacements:
+            restored.callback(setattr, place, name, getattr(place, name))
             setattr(place, name, replacement)
         yield mesh_of(strategy, ranks, "cpu")
 
@@ -88,10 +88,10 @@ class RealShards(Wrappers):
         if _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
-            return self.on_wrappers(device, func, args, kwargs)
+            return self.run_on_wrappers(device, func, args, kwargs)
         return device.run(func, args, kwargs)
 
-    def on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Return NotImplemented, so that the wrapper tensors run the operator."""
         return NotImplemented
 
@@ -108,10 +108,10 @@ class Shards(RealShards):
     arguments.
     """
 
-    def on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
+    def run_on_wrappers(self, device: ObservedDevice, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Run an elementwise operator on the local shards if all arguments are sharded alike; else let torch run it."""
         sharded = [each for each in tensors_in([*args, *kwargs.values()]) if isinstance(each, DTensor)]
-        if not sharded or not _by_element(func) or not _alike(sharded):
+        if not sharded or not _is_elementwise(func) or not _have_same_sharding(sharded):
             return NotImplemented
         local = {name: _local(value) for name, value in kwargs.items()}
         result = device.run(func, tuple(map(_local, args)), local)
@@ -124,14 +124,14 @@ class Shards(RealShards):
         return work if len(func._schema.returns) == 1 else (args[0], work)
 
 
-def _by_element(func: Operator) -> bool:
+def _is_elementwise(func: Operator) -> bool:
     name = func._schema.name.removeprefix("aten::")
     if name.startswith("_foreach_"):
-        return not any(each in name for each in _OVER_ALL)
-    return name.startswith("_fused_adam") or name in _WHOLE or torch.Tag.pointwise in func.tags
+        return not any(each in name for each in _REDUCTIONS)
+    return name.startswith("_fused_adam") or name in _SHARDABLE or torch.Tag.pointwise in func.tags
 
 
-def _alike(sharded: Sequence[DTensor]) -> bool:
+def _have_same_sharding(sharded: Sequence[DTensor]) -> bool:
     placements = sharded[0].placements
     return not any(each.is_partial() for each in placements) and all(
         each.placements == placements and each.device_mesh is sharded[0].device_mesh for each in sharded
@@ -183,14 +183,14 @@ class BucketedReplica(nn.Module):
         given = bucket_cap_mb and bucket_cap_mb * MIB
         # An explicit capacity also applies to the first bucket (_BucketCapacityConfig).
         self._capacities = (given, given) if given else (FIRST_BUCKET_BYTES, BUCKET_BYTES)
-        self._trained: list[Tensor] = [each for each in module.parameters() if each.requires_grad]
+        self._trainable: list[Tensor] = [each for each in module.parameters() if each.requires_grad]
         self._order: list[Tensor] = []
         self._stream = torch.cpu.Stream()
         self._broadcast([*module.parameters(), *module.buffers()])
-        self._set_buckets([self._trained])
+        self._set_buckets([self._trainable])
         self._rebuilt = False
-        self._exchanges = self._sends_buffers = True
-        for each in self._trained:
+        self._synchronizes = self._sends_buffers = True
+        for each in self._trainable:
             each.register_post_accumulate_grad_hook(self._complete)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -200,27 +200,27 @@ class BucketedReplica(nn.Module):
         """
         if torch.is_grad_enabled() and self._order and not self._rebuilt:
             self._buckets.clear()
-            self._set_buckets(_filled(self._order, *self._capacities))
+            self._set_buckets(_fill_buckets(self._order, *self._capacities))
             self._rebuilt = True
         if self._sends_buffers:
             self._broadcast(list(self.module.buffers()))
-        self._sends_buffers = self._exchanges and torch.is_grad_enabled()
-        self._left = {number: len(bucket) for number, (_, bucket) in enumerate(self._buckets)}
+        self._sends_buffers = self._synchronizes and torch.is_grad_enabled()
+        self._incomplete = {number: len(bucket) for number, (_, bucket) in enumerate(self._buckets)}
         self._reduced = 0
         return self.module(*args, **kwargs)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Context manager in which gradients accumulate locally and are not reduced."""
-        self._exchanges = False
+        self._synchronizes = False
         yield
-        self._exchanges = True
+        self._synchronizes = True
 
-    def _set_buckets(self, filled: Iterable[list[Tensor]]) -> None:
+    def _set_buckets(self, buckets: Iterable[list[Tensor]]) -> None:
         self._buckets: list[tuple[Tensor, list[Tensor]]] = []
         self._bucket_of: dict[Tensor, int] = {}
         self._views: dict[Tensor, Tensor] = {}
-        for number, parameters in enumerate(filled):
+        for number, parameters in enumerate(buckets):
             lengths = [each.numel() for each in parameters]
             flat = parameters[0].new_empty(sum(lengths))
             self._buckets.append((flat, parameters))
@@ -236,7 +236,7 @@ class BucketedReplica(nn.Module):
         Buckets are reduced in order (Reducer::mark_bucket_ready). Once all buckets are reduced, gradients that are not
         views of buckets are copied back. Inside `no_sync`, nothing happens.
         """
-        if not self._exchanges:
+        if not self._synchronizes:
             return
         if not self._rebuilt:
             self._order.append(parameter)
@@ -244,8 +244,8 @@ class BucketedReplica(nn.Module):
         torch.mul(parameter.grad, 1 / self._group.size(), out=self._views[parameter])
         if self._are_views:
             parameter.grad = self._views[parameter]
-        self._left[self._bucket_of[parameter]] -= 1
-        while self._reduced < len(self._buckets) and not self._left[self._reduced]:
+        self._incomplete[self._bucket_of[parameter]] -= 1
+        while self._reduced < len(self._buckets) and not self._incomplete[self._reduced]:
             self._stream.wait_stream(torch.cpu.current_stream())
             with torch.cpu.stream(self._stream):
                 dist.all_reduce(self._buckets[self._reduced][0], group=self._group, async_op=True)
@@ -261,15 +261,15 @@ class BucketedReplica(nn.Module):
         kinds: dict[torch.dtype, list[Tensor]] = {}
         for each in tensors:
             kinds.setdefault(each.dtype, []).append(each.detach())
-        for alike in kinds.values():
-            for piece in _filled(alike, BROADCAST_BYTES, BROADCAST_BYTES):
-                flat = torch.cat([part.flatten() for part in piece])
+        for same_dtype in kinds.values():
+            for chunk in _fill_buckets(same_dtype, BROADCAST_BYTES, BROADCAST_BYTES):
+                flat = torch.cat([part.flatten() for part in chunk])
                 dist.broadcast(flat, src=0, group=self._group, async_op=True)
-                for part in piece:
+                for part in chunk:
                     part.copy_(flat[: part.numel()].view_as(part))
 
 
-def _filled(tensors: Sequence[Tensor], first_bytes: int, other_bytes: int) -> Iterator[list[Tensor]]:
+def _fill_buckets(tensors: Sequence[Tensor], first_bytes: int, other_bytes: int) -> Iterator[list[Tensor]]:
     """Yield buckets, each closed as soon as it reaches its capacity (compute_bucket_assignment_by_size).
 
     `first_bytes` is the capacity of the first bucket, `other_bytes` that of all others.

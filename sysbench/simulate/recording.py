@@ -26,7 +26,7 @@ from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import Workload, facts_of, flops
 from sysbench.log.events import OwnModelFacts
 from sysbench.simulate.autocast import CUDA_RULES, AutocastRules, cuda_autocast
-from sysbench.simulate.composites import Composites, composed_of, composites_on
+from sysbench.simulate.composites import Composites, composites_on, using_composites
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.kernels import MATRIX_PRODUCTS, SCRATCH, Scratch
 from sysbench.simulate.origins import OUTSIDE, Origin, Origins, Stack
@@ -77,10 +77,10 @@ class RealDevice(ObservedDevice):
 MICRO_BATCH_PHASES: tuple[Phase, ...] = ("forward", "loss", "backward")
 """Phases that run once for each micro-batch."""
 
-_COMMUNICATING = ("c10d", "fsdp")
+_COMMUNICATION_NAMESPACES = ("c10d", "fsdp")
 """Namespaces of communication operators."""
 
-_SETTLING_S = 0.005
+_SETTLE_S = 0.005
 """Pause after each phase if there are several ranks: gloo's threads release tensors shortly after a collective ends."""
 
 Device = SimulatedDevice | RealDevice
@@ -107,7 +107,7 @@ class Platform:
         return cls(composites_on(gpu), CUDA_RULES, SCRATCH, gpu.workspace_bytes)
 
 
-_AS_IT_IS = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, 0)
+_REAL_PLATFORM = Platform({}, AutocastRules(frozenset(), frozenset(), frozenset()), {}, 0)
 """The platform of a real device, for which nothing is replaced."""
 
 
@@ -153,14 +153,14 @@ class Recording:
     spans: tuple[Span, ...]
     stacks: tuple[Stack, ...]
 
-    def with_workspaces_of(self, size_bytes: int) -> Self:
+    def with_workspace_bytes(self, size_bytes: int) -> Self:
         """Return a copy of this recording with cuBLAS workspaces of this size."""
         allocations = (
             each._replace(size_bytes=size_bytes) if each.category == "workspace" else each for each in self.allocations
         )
         return replace(self, allocations=tuple(allocations))
 
-    def with_lean_build(self) -> Self:
+    def without_build_temporaries(self) -> Self:
         """Return a copy of this recording without the temporary allocations of the build.
 
         A sharded model can be built on `meta`, without memory, so that it never exists as a whole on any rank.
@@ -174,15 +174,15 @@ class Recording:
             for event in self.events
             if (event if event >= 0 else ~event) not in released
         ]
-        fewer = len(self.events) - len(events)
+        removed = len(self.events) - len(events)
         first, *others = self.spans
         return replace(
             self,
             events=tuple(events),
             allocations=tuple(self.allocations[number] for number in kept),
             spans=(
-                first._replace(end=end - fewer),
-                *(span._replace(first=span.first - fewer, end=span.end - fewer) for span in others),
+                first._replace(end=end - removed),
+                *(span._replace(first=span.first - removed, end=span.end - removed) for span in others),
             ),
         )
 
@@ -232,23 +232,23 @@ def record(
     # FlexAttention is part of the compiler, user code may use any part of it, and tensor parallelism uses it too.
     compiling = cell.attention == "flex" or cell.own is not None or cell.strategy == "tp"
     with (
-        _ranks_of(cell) as mesh,
+        _simulated_ranks_of(cell) as mesh,
         nullcontext() if compiling else without_compiler(),
-        composed_of(platform.composites),
+        using_composites(platform.composites),
         cuda_autocast(platform.autocast) as autocast,
     ):
-        found = Origins(_carry_out.__code__, parts=parts) if origins else None
-        recorder = _StepRecorder(platform, device, found, is_own=cell.own is not None)
+        tracker = Origins(_run_steps.__code__, parts=parts) if origins else None
+        recorder = _StepRecorder(platform, device, tracker, is_own=cell.own is not None)
         if cell.own is not None and isinstance(recorder.device, SimulatedDevice):
             recorder.device.values = KnownValues()
-        with _among(mesh, recorder.device), recorder.device:
-            for _ in _carry_out(recorder, cell, protocol, DEVICE, autocast.clear, mesh=mesh):
+        with _sharding_handled(mesh, recorder.device), recorder.device:
+            for _ in _run_steps(recorder, cell, protocol, DEVICE, autocast.clear, mesh=mesh):
                 pass
     recording = recorder.step_recording(cell, protocol)
-    return recording if layout(cell.strategy, cell.ranks)[1] == 1 else recording.with_lean_build()
+    return recording if layout(cell.strategy, cell.ranks)[1] == 1 else recording.without_build_temporaries()
 
 
-def _ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
+def _simulated_ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
     """Return a context manager that simulates one of the cell's ranks; yields the mesh, or None for a single rank."""
     if cell.strategy is None:
         return nullcontext()
@@ -257,7 +257,7 @@ def _ranks_of(cell: ModelCell) -> AbstractContextManager[DeviceMesh | None]:
     return simulated_ranks(cell.strategy, cell.ranks)
 
 
-def _among(mesh: DeviceMesh | None, device: Device) -> AbstractContextManager[None]:
+def _sharding_handled(mesh: DeviceMesh | None, device: Device) -> AbstractContextManager[None]:
     """Return a context manager in which `device` handles sharded tensors, if there are several ranks."""
     if mesh is None:
         return nullcontext()
@@ -275,20 +275,20 @@ def record_real(
     complete. Memory that operators allocate and free before they return is not observed.
     """
     recorder = _StepRecorder(
-        _AS_IT_IS,
+        _REAL_PLATFORM,
         lambda observer: RealDevice(observer, device),
-        Origins(_carry_out.__code__),
+        Origins(_run_steps.__code__),
         is_own=cell.own is not None,
     )
     last = PROCEDURES[protocol].earlier_steps
-    with _among(mesh, recorder.device), recorder.device:
-        settle = (lambda: None) if mesh is None else (lambda: time.sleep(_SETTLING_S))
-        for step in _carry_out(recorder, cell, protocol, device, settle, gc.collect, mesh):
-            if step == last and recorder.turn == cell.occurrences(recorder.phase) - 1:
+    with _sharding_handled(mesh, recorder.device), recorder.device:
+        settle = (lambda: None) if mesh is None else (lambda: time.sleep(_SETTLE_S))
+        for step in _run_steps(recorder, cell, protocol, device, settle, gc.collect, mesh):
+            if step == last and recorder.occurrence == cell.occurrences(recorder.phase) - 1:
                 yield recorder.step_recording(cell, protocol)
 
 
-def _carry_out(
+def _run_steps(
     recorder: _StepRecorder,
     cell: ModelCell,
     protocol: Protocol,
@@ -305,7 +305,7 @@ def _carry_out(
             # alive.
             after_build()
         recorder.built(step)
-        with recorder.following(step):
+        with recorder.tracking_modules(step):
             phases = phases_of(step, protocol)
             for number, phase, run in phases:
                 with recorder.span(number, phase):
@@ -313,7 +313,9 @@ def _carry_out(
                     after_phase()
                 recorder.ended(phase, step)
                 yield number
-                if phase == "backward" and recorder.repeat_micro_batch(times := cell.grad_accum - 2 - recorder.turn):
+                if phase == "backward" and recorder.repeat_micro_batch(
+                    times := cell.grad_accum - 2 - recorder.occurrence
+                ):
                     deque(islice(phases, times * len(MICRO_BATCH_PHASES)), maxlen=0)
         recorder.device.stop()
 
@@ -335,9 +337,9 @@ def phases_of(step: TrainingStep, protocol: Protocol) -> Iterator[tuple[int, Pha
 class Recorder:
     """An observer that builds a recording while operators run on a device.
 
-    phase  phase of the current span
-    step   number of the current step; -1 before the first
-    turn   number of earlier occurrences of the phase in the step
+    phase       phase of the current span
+    step        number of the current step; -1 before the first
+    occurrence  number of earlier occurrences of the phase in the step
     """
 
     def __init__(self, platform: Platform, device: Callable[[DeviceObserver], Device], origins: Origins | None) -> None:
@@ -349,12 +351,12 @@ class Recorder:
         self._sizes: list[int] = []
         self._streams: list[int] = []
         self._stream_numbers: dict[Any, int] = {torch.cpu.current_stream(): 0}
-        self._found: list[Origin] = []
+        self._allocation_origins: list[Origin] = []
         self._categories: dict[int, Category] = {}
         self._spans: list[Span] = []
         self.phase = BUILD
         self.step = -1
-        self.turn = 0
+        self.occurrence = 0
         self._threads_with_workspace: set[bool] = set()
 
     @property
@@ -381,7 +383,7 @@ class Recorder:
     def begins(self, func: Operator) -> None:
         """Determine the operator's origin, which applies to all allocations of the operator."""
         if self._origins is not None:
-            self._origin = self._origins.here()
+            self._origin = self._origins.current()
 
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         """Record an allocation, and return its number."""
@@ -392,11 +394,11 @@ class Recorder:
             if isinstance(first, list | tuple) and first:
                 first = first[0]
             number = self.device.number_of(first) if isinstance(first, Tensor) else None
-            source = self._found[number] if number is not None else Origin(OUTSIDE, 0)
+            source = self._allocation_origins[number] if number is not None else Origin(OUTSIDE, 0)
             origin = Origin(source.module, origin.stack or source.stack)
         return self._allocate(size_bytes, origin)
 
-    def heeds(self, func: Operator) -> bool:
+    def observes(self, func: Operator) -> bool:
         """Return whether the operator may need scratch memory or a cuBLAS workspace."""
         return func in MATRIX_PRODUCTS or func in self._platform.scratch
 
@@ -422,7 +424,7 @@ class Recorder:
     def span(self, step: int, name: str) -> Iterator[None]:
         """Context manager that records all events inside it as one span."""
         first, self.phase = len(self._events), name
-        self.turn = sum((each.step, each.name) == (step, name) for each in self._spans)
+        self.occurrence = sum((each.step, each.name) == (step, name) for each in self._spans)
         if self._origins is not None and step != self.step:
             self._origins.forget_forward()
         self.step = step
@@ -437,7 +439,7 @@ class Recorder:
             allocations=tuple(
                 Allocation(size_bytes, category, *origin, stream)
                 for size_bytes, category, origin, stream in zip(
-                    self._sizes, categories, self._found, self._streams, strict=True
+                    self._sizes, categories, self._allocation_origins, self._streams, strict=True
                 )
             ),
             spans=tuple(self._spans),
@@ -449,7 +451,7 @@ class Recorder:
         self._sizes.append(size_bytes)
         # torch's CPU streams do nothing, but its code enters them like CUDA's.
         self._streams.append(self._stream_numbers.setdefault(torch.cpu.current_stream(), len(self._stream_numbers)))
-        self._found.append(origin)
+        self._allocation_origins.append(origin)
         self._events.append(number)
         return number
 
@@ -491,14 +493,14 @@ class _StepRecorder(Recorder):
         self._repeated_losses: dict[int, list[int]] = {}
         """By the loss of a micro-batch: losses of its repetitions, which were recorded but not run, latest first."""
 
-    def heeds(self, func: Operator) -> bool:
+    def observes(self, func: Operator) -> bool:
         """Return whether the operator may need scratch memory, communicates, or has FLOPs to count."""
-        return super().heeds(func) or func.namespace in _COMMUNICATING or self._is_own
+        return super().observes(func) or func.namespace in _COMMUNICATION_NAMESPACES or self._is_own
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
         """Record the operator's scratch memory, mark its communication buffers, and count its FLOPs."""
         super().ends(func, arguments, options, result)
-        if func.namespace in _COMMUNICATING:
+        if func.namespace in _COMMUNICATION_NAMESPACES:
             # An operator of FSDP2 writes parameters from a collective's buffer.
             for tensor in tensors_in([*arguments, *options.values()]):
                 number = self.device.number_of(tensor)
@@ -528,20 +530,20 @@ class _StepRecorder(Recorder):
         ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]
         if times < 1 or len(ends) < 3 or self._is_own or not isinstance(self.device, SimulatedDevice):
             return False
-        before, latest = (self._micro_batch(first, end) for first, end in pairwise(ends[-3:]))
-        if before != latest or not self.device.repeats():
+        previous, latest = (self._micro_batch(first, end) for first, end in pairwise(ends[-3:]))
+        if previous != latest or not self.device.repeats():
             return False
         events = self._events[ends[-2] : ends[-1]]
-        made, freed = {event for event in events if event >= 0}, {~event for event in events if event < 0}
+        allocated, freed = {event for event in events if event >= 0}, {~event for event in events if event < 0}
         spans = self._spans[-len(MICRO_BATCH_PHASES) :]
-        of_loss = self._events[spans[1].first : spans[1].end]
-        if not freed < made or len(made - freed) != 1 or not made - freed < set(of_loss):
+        loss_events = self._events[spans[1].first : spans[1].end]
+        if not freed < allocated or len(allocated - freed) != 1 or not allocated - freed < set(loss_events):
             return False
-        (loss,) = made - freed
-        self._repeated_losses[loss] = [loss + turn * len(made) for turn in range(times, 0, -1)]
-        for turn in range(1, times + 1):
-            later = turn * len(events)
-            self._spans += [span._replace(first=span.first + later, end=span.end + later) for span in spans]
+        (loss,) = allocated - freed
+        self._repeated_losses[loss] = [loss + occurrence * len(allocated) for occurrence in range(times, 0, -1)]
+        for occurrence in range(1, times + 1):
+            offset = occurrence * len(events)
+            self._spans += [span._replace(first=span.first + offset, end=span.end + offset) for span in spans]
             self._append(latest)
         self.device.repeat(times)
         return True
@@ -551,26 +553,26 @@ class _StepRecorder(Recorder):
         numbers = [event for event in events if event >= 0]
         return _MicroBatch(
             [event - numbers[0] if event >= 0 else event + numbers[0] for event in events],
-            [(self._sizes[n], self._streams[n], self._found[n], self._categories.get(n)) for n in numbers],
+            [(self._sizes[n], self._streams[n], self._allocation_origins[n], self._categories.get(n)) for n in numbers],
         )
 
-    def _append(self, asked: _MicroBatch) -> None:
+    def _append(self, repeated: _MicroBatch) -> None:
         start = len(self._sizes)
-        self._events += [event + start if event >= 0 else event - start for event in asked.events]
-        for number, (size_bytes, stream, origin, category) in enumerate(asked.requests, start):
+        self._events += [event + start if event >= 0 else event - start for event in repeated.events]
+        for number, (size_bytes, stream, origin, category) in enumerate(repeated.requests, start):
             self._sizes.append(size_bytes)
             self._streams.append(stream)
-            self._found.append(origin)
+            self._allocation_origins.append(origin)
             if category is not None:
                 self._categories[number] = category
 
     @contextmanager
-    def following(self, step: TrainingStep) -> Iterator[None]:
+    def tracking_modules(self, step: TrainingStep) -> Iterator[None]:
         """Context manager that tracks which module is being called."""
         if self._origins is None:
             yield
             return
-        with self._origins.inside(step.work.model):
+        with self._origins.tracking(step.work.model):
             yield
 
     def built(self, step: TrainingStep) -> None:
@@ -598,14 +600,16 @@ class _StepRecorder(Recorder):
 
     def step_recording(self, cell: ModelCell, protocol: Protocol) -> StepRecording:
         """Return the recording so far, with the cell, the protocol and facts about a custom model."""
-        of_any = self.recording()
+        recording = self.recording()
         own = None
         if self._work is not None and self._work.own is not None:
             flops: dict[str, int] = {
                 phase: self._flops[self.step, phase] // cell.occurrences(phase) for phase in PROCEDURES[protocol].phases
             }
             own = facts_of(self._work, flops)
-        return StepRecording(of_any.events, of_any.allocations, of_any.spans, of_any.stacks, cell, protocol, own)
+        return StepRecording(
+            recording.events, recording.allocations, recording.spans, recording.stacks, cell, protocol, own
+        )
 
     def _assign(self, category: Category, tensors: Iterable[Tensor], module: str | None = None) -> None:
         for tensor in tensors:
@@ -614,16 +618,16 @@ class _StepRecorder(Recorder):
                 continue
             self._categories[number] = category
             if module is not None:
-                self._found[number] = self._found[number]._replace(module=module)
+                self._allocation_origins[number] = self._allocation_origins[number]._replace(module=module)
 
     def _assign_rest(self, category: Category, spans: Iterable[Span]) -> None:
         """Assign a category to all live allocations of the spans that have no category yet."""
-        left: dict[int, None] = {}
+        live: dict[int, None] = {}
         for span in spans:
             for event in self._events[span.first : span.end]:
                 if event >= 0:
-                    left[event] = None
+                    live[event] = None
                 else:
-                    left.pop(~event, None)
-        for number in left:
+                    live.pop(~event, None)
+        for number in live:
             self._categories.setdefault(number, category)

@@ -12,11 +12,11 @@ from sysbench.simulate.memory import SimulatedMemory, simulate
 from sysbench.spec.model import ModelCell
 from sysbench.spec.ranks import layout_problem
 
-AT_MOST = 2**20
+MAX_VALUE = 2**20
 """Upper limit of the search for a batch size or context length."""
 
 
-MOST_RANKS = 4096
+MAX_RANKS = 4096
 """Upper limit of the search for ranks. More ranks save less memory than the uncertainty of assumptions about a GPU."""
 
 
@@ -38,7 +38,7 @@ def find_largest(
     gpu: Gpu,
     protocol: Protocol = "train",
     settings: AllocatorSettings | None = None,
-    at_most: int = AT_MOST,
+    at_most: int = MAX_VALUE,
 ) -> Generator[tuple[int, SimulatedMemory], None, Largest]:
     """Find the largest value of `axis` with which `cell` fits on `gpu`; yields each tried value and its simulation.
 
@@ -79,15 +79,15 @@ def find_fewest_ranks(
     that do not divide the number of heads. A single rank is not sharded. If the cell has a `param_dtype`, a single rank
     still uses FSDP2, which computes in that dtype. Raises the same errors as `simulate`.
     """
-    alone = {"strategy": "fsdp2" if cell.param_dtype is not None else None, "reshard": None, "no_sync": None}
+    single_rank = {"strategy": "fsdp2" if cell.param_dtype is not None else None, "reshard": None, "no_sync": None}
     beyond: SimulatedMemory | None = None
-    for ranks in (1 << power for power in range(MOST_RANKS.bit_length())):
-        among = cell.model_copy(update={"ranks": ranks, **(alone if ranks == 1 else {})})
-        if layout_problem(among) is not None:
+    for ranks in (1 << power for power in range(MAX_RANKS.bit_length())):
+        sharded = cell.model_copy(update={"ranks": ranks, **(single_rank if ranks == 1 else {})})
+        if layout_problem(sharded) is not None:
             continue
-        tried = simulate(among, protocol, gpu, settings, origins=False)
+        tried = simulate(sharded, protocol, gpu, settings, origins=False)
         yield ranks, tried
         if tried.verdict.fits:
-            return Largest(ranks, simulate(among, protocol, gpu, settings), beyond)
+            return Largest(ranks, simulate(sharded, protocol, gpu, settings), beyond)
         beyond = tried
     return Largest(0, None, beyond)

@@ -37,7 +37,7 @@ it as a CPU: unlike `meta`, it has generators, gradient scalers and autocast."""
 _META = torch.device("meta")
 
 _TORCH = str(Path(torch.__file__).parent)
-_MAY_READ = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(sysbench.__file__).parent))
+_MAY_READ_VALUES = (str(Path(_TORCH, "optim")), str(Path(_TORCH, "amp")), str(Path(sysbench.__file__).parent))
 
 Operator = Any
 """A torch._ops.OpOverload, such as `torch.ops.aten.bmm.default`."""
@@ -51,13 +51,13 @@ class SimulatedTensor(Tensor):
     # The dispatcher calls SimulatedDevice anyway; an earlier call would only take time.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-    working_out_shapes: ClassVar[bool] = False
+    inferring_shapes: ClassVar[bool] = False
     """Whether torch's shape functions are running; tensors must then report the `meta` device."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         """Return `DEVICE`; torch's shape functions see `meta`."""
-        return _META if SimulatedTensor.working_out_shapes else DEVICE
+        return _META if SimulatedTensor.inferring_shapes else DEVICE
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"SimulatedTensor({list(self.shape)}, dtype={self.dtype})"
@@ -74,7 +74,7 @@ class SimulatedTensor(Tensor):
         raise RuntimeError(f"{func} was called outside the SimulatedDevice of its arguments")
 
 
-class _Fresh(NamedTuple):
+class _NewTensor(NamedTuple):
     """Cached result: a new tensor with its own storage."""
 
     size: torch.Size
@@ -82,7 +82,7 @@ class _Fresh(NamedTuple):
     dtype: torch.dtype
 
 
-class _Several(NamedTuple):
+class _NewTensors(NamedTuple):
     """Cached result: a list or tuple of new tensors and other values."""
 
     parts: tuple[Any, ...]
@@ -95,11 +95,11 @@ class _Argument(NamedTuple):
     position: int
 
 
-class _AskAgain:
+class _Uncached:
     """No cached result: the result shares storage with an argument or another result, and is computed at every call."""
 
 
-_Answer = _Fresh | _Several | _Argument | _AskAgain
+_CachedResult = _NewTensor | _NewTensors | _Argument | _Uncached
 
 
 class DeviceObserver(Protocol):
@@ -113,12 +113,12 @@ class DeviceObserver(Protocol):
         """Called for each new storage of an operator's results; return a number that identifies the storage."""
         ...
 
-    def heeds(self, func: Operator) -> bool:
+    def observes(self, func: Operator) -> bool:
         """Return whether a simulated device must call `ends` for this operator; called once per operator."""
         ...
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
-        """Called after an operator has run, unless `heeds` returned False for it."""
+        """Called after an operator has run, unless `observes` returned False for it."""
         ...
 
     def freed(self, number: int) -> None:
@@ -181,9 +181,9 @@ class SimulatedDevice(ObservedDevice):
 
     def __init__(self, observer: DeviceObserver) -> None:
         super().__init__(observer)
-        self._answers: dict[tuple[object, ...], _Answer] = {}
+        self._cache: dict[tuple[object, ...], _CachedResult] = {}
         self._handlers: dict[Operator, tuple[Callable[[Operator, Arguments, Options], Any], bool]] = {}
-        self.asked: object = None
+        self.call_key: object = None
         """Key of the last operator call: the same object for all equivalent calls; None if unknown."""
         self.values: KnownValues | None = None
         """Known values of tensors; only needed for user code."""
@@ -198,18 +198,18 @@ class SimulatedDevice(ObservedDevice):
         """
         found = self._handlers.get(func)
         if found is None:
-            found = self._handlers[func] = self._handler_for(func), self._observer.heeds(func)
-        handle, heeded = found
+            found = self._handlers[func] = self._handler_for(func), self._observer.observes(func)
+        handle, is_observed = found
         self._observer.begins(func)
-        self.asked = None
+        self.call_key = None
         try:
             result = handle(func, args, kwargs)
         finally:
             self._arguments = ()  # a longer reference would keep them alive
-        if heeded:
+        if is_observed:
             self._observer.ends(func, args, kwargs, result)
         if self.values is not None:
-            self.values.follow(func, args, kwargs, result)
+            self.values.propagate(func, args, kwargs, result)
         return result
 
     def repeats(self) -> bool:
@@ -244,29 +244,29 @@ class SimulatedDevice(ObservedDevice):
         if type(args[0]) is not SimulatedTensor:
             return func(*args, **kwargs)
         with _below_python():  # no shape function in Python: these are C++
-            return _adopted(func(*args, **kwargs))
+            return _as_simulated(func(*args, **kwargs))
 
     def _compute(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator whose results are new tensors, or arguments modified in place."""
-        question: list[object] = [func]
-        is_ours = describe(args, question)
+        key_parts: list[object] = [func]
+        is_on_device = extend_call_key(args, key_parts)
         if kwargs:
             device = kwargs.get("device")
             if device == DEVICE:
                 kwargs = {**kwargs, "device": _META}
-            question.extend(kwargs)
-            is_ours |= describe(kwargs.values(), question) or device in (DEVICE, _META)
-        if not is_ours:
+            key_parts.extend(kwargs)
+            is_on_device |= extend_call_key(kwargs.values(), key_parts) or device in (DEVICE, _META)
+        if not is_on_device:
             return func(*args, **kwargs)
         self._arguments = args
-        key = tuple(question)
-        self.asked = answer = self._answers.get(key)
-        if answer is not None and type(answer) is not _AskAgain:
-            return self._made(answer, args)
-        result = _shapes(func, args, kwargs)
-        if answer is None:
-            self.asked = self._answers[key] = _learnt(result, args, kwargs)
-        return self._seen(_adopted(result))
+        key = tuple(key_parts)
+        self.call_key = cached = self._cache.get(key)
+        if cached is not None and type(cached) is not _Uncached:
+            return self._from_cache(cached, args)
+        result = _infer_shapes(func, args, kwargs)
+        if cached is None:
+            self.call_key = self._cache[key] = _cacheable(result, args, kwargs)
+        return self._watched(_as_simulated(result))
 
     def _compute_each(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator on lists of tensors as one operator for each element."""
@@ -283,16 +283,16 @@ class SimulatedDevice(ObservedDevice):
             )[0]
             for index in range(length)
         ]
-        self.asked = None  # the key of the last element does not identify this call
+        self.call_key = None  # the key of the last element does not identify this call
         return results
 
     def _change(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle an operator without results: it would only change values, which simulated tensors do not have."""
-        return None if describe([*args, *kwargs.values()], []) else func(*args, **kwargs)
+        return None if extend_call_key([*args, *kwargs.values()], []) else func(*args, **kwargs)
 
     def _read(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Return the value of a one-element tensor as a Python number."""
-        if not _is_ours(args[0]):
+        if not _is_on_device(args[0]):
             return func(*args, **kwargs)
         return self._value(args[0], args[0].dtype).item()
 
@@ -304,57 +304,57 @@ class SimulatedDevice(ObservedDevice):
         known = self.values.of(tensor) if self.values is not None else None
         if known is not None:
             return known.to(dtype, copy=True)
-        _refuse_to_read_for_users()
+        _refuse_user_reads()
         return torch.zeros(tensor.shape, dtype=dtype)
 
     def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle `_to_copy`: a conversion of the dtype, or a copy between device and host."""
         source, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
-        if not _is_ours(source) or device is None or device == _META:
+        if not _is_on_device(source) or device is None or device == _META:
             return self._compute(func, args, kwargs)
         if device != DEVICE:
             return self._value(source, dtype or source.dtype)
         if dtype is None or dtype == source.dtype:
             # torch sees a simulated tensor on `meta`, and therefore does not recognise `DEVICE` as its device.
-            return _adopted(_shapes(torch.ops.aten.alias.default, (source,), {}))
+            return _as_simulated(_infer_shapes(torch.ops.aten.alias.default, (source,), {}))
         return self._compute(func, args, {**kwargs, "device": _META})
 
     def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle `copy_`: a simulated target stays as it is; a simulated source is copied to the host as zeros."""
-        if _is_ours(args[0]):
+        if _is_on_device(args[0]):
             return args[0]
-        return args[0].zero_() if _is_ours(args[1]) else func(*args, **kwargs)
+        return args[0].zero_() if _is_on_device(args[1]) else func(*args, **kwargs)
 
     def _multiply_groups(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
         """Handle grouped matrix products: torch's shape function supports only bf16, unlike its kernels."""
         a, b, *rest = args
         ends = rest[0] if rest else kwargs.get("offs")
-        if not _is_ours(a) or a.dtype is torch.bfloat16:
+        if not _is_on_device(a) or a.dtype is torch.bfloat16:
             return self._compute(func, args, kwargs)
         groups = [ends.shape[0]] if ends is not None and a.dim() == b.dim() == 2 else []
         groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
         self._arguments = args
-        return self._seen(_adopted(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
+        return self._watched(_as_simulated(torch.empty(*groups, a.shape[-2], b.shape[-1], dtype=a.dtype, device=_META)))
 
-    def _made(self, answer: _Answer, args: Arguments) -> Any:
-        if type(answer) is _Fresh:
-            tensor = torch.empty_strided(answer.size, answer.stride, dtype=answer.dtype, device=_META)
+    def _from_cache(self, cached: _CachedResult, args: Arguments) -> Any:
+        if type(cached) is _NewTensor:
+            tensor = torch.empty_strided(cached.size, cached.stride, dtype=cached.dtype, device=_META)
             tensor = Tensor._make_subclass(SimulatedTensor, tensor)
             self._watch.track(tensor)
             return tensor
-        if isinstance(answer, _Argument):
-            return args[answer.position]
-        assert isinstance(answer, _Several)
-        return answer.kind(self._made(part, args) if type(part) is _Fresh else part for part in answer.parts)
+        if isinstance(cached, _Argument):
+            return args[cached.position]
+        assert isinstance(cached, _NewTensors)
+        return cached.kind(self._from_cache(part, args) if type(part) is _NewTensor else part for part in cached.parts)
 
-    def _seen(self, result: Any) -> Any:
+    def _watched(self, result: Any) -> Any:
         for tensor in tensors_in([result]):
-            if _is_ours(tensor):
+            if _is_on_device(tensor):
                 self._watch.track(tensor)
         return result
 
 
-def _refuse_to_read_for_users() -> None:
+def _refuse_user_reads() -> None:
     """Raise UnavailableError if user code reads a value, because the code may behave differently for the real value.
 
     torch's optimizers and gradient scalers may read values: with 0 they take their usual path.
@@ -362,7 +362,7 @@ def _refuse_to_read_for_users() -> None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_MAY_READ) and file != __file__:
+        if file.startswith(_MAY_READ_VALUES) and file != __file__:
             return
         if not file.startswith(_TORCH) and file != __file__:
             break
@@ -370,83 +370,83 @@ def _refuse_to_read_for_users() -> None:
     raise UnavailableError("the code reads a tensor value, which a simulation does not have: measure it on a device")
 
 
-def _is_ours(value: object) -> bool:
+def _is_on_device(value: object) -> bool:
     return type(value) is SimulatedTensor or (isinstance(value, Tensor) and value.is_meta)
 
 
-def describe(values: Iterable[Any], question: list[object]) -> bool:
-    """Append to `question` everything that determines result shapes; return whether any value is a simulated tensor."""
-    is_ours = False
+def extend_call_key(values: Iterable[Any], key_parts: list[object]) -> bool:
+    """Append to `key_parts` everything that determines result shapes; return whether any value is simulated."""
+    is_on_device = False
     for value in values:
         kind = type(value)
         if kind is SimulatedTensor:
-            question += (kind, value.dtype, value.shape, value.stride())
-            is_ours = True
+            key_parts += (kind, value.dtype, value.shape, value.stride())
+            is_on_device = True
         elif kind is list or kind is tuple:
-            question.append(len(value))
-            is_ours |= describe(value, question)
+            key_parts.append(len(value))
+            is_on_device |= extend_call_key(value, key_parts)
         elif isinstance(value, Tensor):
-            question += (kind, value.dtype, value.shape, value.stride())
-            is_ours |= value.is_meta
+            key_parts += (kind, value.dtype, value.shape, value.stride())
+            is_on_device |= value.is_meta
         else:
-            question += (kind, value)  # with the type, because 1, 1.0 and True are equal as dictionary keys
-    return is_ours
+            key_parts += (kind, value)  # with the type, because 1, 1.0 and True are equal as dictionary keys
+    return is_on_device
 
 
-def _shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
+def _infer_shapes(func: Operator, args: Arguments, kwargs: Options) -> Any:
     """Return the operator's results as `meta` tensors, from torch's shape functions."""
-    SimulatedTensor.working_out_shapes = True
+    SimulatedTensor.inferring_shapes = True
     try:
         with _below_python():
             return func(*args, **kwargs)
     except NotImplementedError as missing:
         raise UnavailableError(f"{func} cannot be simulated: its shapes depend on values") from missing
     finally:
-        SimulatedTensor.working_out_shapes = False
+        SimulatedTensor.inferring_shapes = False
 
 
-def _adopted(result: Any) -> Any:
+def _as_simulated(result: Any) -> Any:
     """Convert every `meta` tensor in a result to a SimulatedTensor."""
     if isinstance(result, Tensor):
         return Tensor._make_subclass(SimulatedTensor, result) if type(result) is Tensor and result.is_meta else result
-    return type(result)(map(_adopted, result)) if isinstance(result, list | tuple) else result
+    return type(result)(map(_as_simulated, result)) if isinstance(result, list | tuple) else result
 
 
-def _learnt(result: Any, args: Arguments, kwargs: Options) -> _Answer:
+def _cacheable(result: Any, args: Arguments, kwargs: Options) -> _CachedResult:
     """Return the cache entry from which later calls create the result without torch's shape function."""
     given = {tensor.untyped_storage()._cdata for tensor in tensors_in([*args, *kwargs.values()])}
     if isinstance(result, Tensor):
         position = next((position for position, value in enumerate(args) if value is result), None)
-        return _Argument(position) if position is not None else _learnt_one(result, given)
+        return _Argument(position) if position is not None else _cacheable_tensor(result, given)
     if not isinstance(result, list | tuple):
-        return _AskAgain()
-    parts = tuple(_learnt_one(part, given) if isinstance(part, Tensor) else part for part in result)
+        return _Uncached()
+    parts = tuple(_cacheable_tensor(part, given) if isinstance(part, Tensor) else part for part in result)
     own = {tensor.untyped_storage()._cdata for tensor in tensors_in(result)}
-    if any(isinstance(part, _AskAgain) for part in parts) or len(own) < len(list(tensors_in(result))):
-        return _AskAgain()
-    return _Several(parts, type(result))
+    if any(isinstance(part, _Uncached) for part in parts) or len(own) < len(list(tensors_in(result))):
+        return _Uncached()
+    return _NewTensors(parts, type(result))
 
 
-def _learnt_one(tensor: Tensor, given: set[int]) -> _Fresh | _AskAgain:
+def _cacheable_tensor(tensor: Tensor, given: set[int]) -> _NewTensor | _Uncached:
     storage = tensor.untyped_storage()
-    fresh = _Fresh(tensor.shape, tensor.stride(), tensor.dtype)
-    if not tensor.is_meta or storage._cdata in given or storage.nbytes() != _size_bytes(fresh):
-        return _AskAgain()
-    return fresh
+    new = _NewTensor(tensor.shape, tensor.stride(), tensor.dtype)
+    if not tensor.is_meta or storage._cdata in given or storage.nbytes() != _size_bytes(new):
+        return _Uncached()
+    return new
 
 
-def _size_bytes(fresh: _Fresh) -> int:
-    if 0 in fresh.size:
+def _size_bytes(new: _NewTensor) -> int:
+    if 0 in new.size:
         return 0
-    last = sum((length - 1) * step for length, step in zip(fresh.size, fresh.stride, strict=True))
-    return (last + 1) * fresh.dtype.itemsize
+    last = sum((length - 1) * step for length, step in zip(new.size, new.stride, strict=True))
+    return (last + 1) * new.dtype.itemsize
 
 
-MOST_ELEMENTS = 1 << 16
+MAX_ELEMENTS = 1 << 16
 """Maximum number of elements of a tensor whose values are kept."""
 
 _HOST = torch.device("cpu")
-_VALUES = "_values_beside"
+_VALUES_ATTRIBUTE = "_values_beside"
 
 
 class KnownValues:
@@ -458,22 +458,22 @@ class KnownValues:
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a simulated tensor; None if they are unknown."""
-        values: Tensor | None = vars(tensor).get(_VALUES)
+        values: Tensor | None = vars(tensor).get(_VALUES_ATTRIBUTE)
         return None if values is None or values.untyped_storage()._cdata in self._lost else values
 
-    def follow(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def propagate(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Compute the values of an operator's `result` if the values of all simulated arguments are known."""
-        given = list(_simulated([*args, *kwargs.values()]))
-        if not given and next(_simulated([result]), None) is None:
+        arguments = list(_simulated([*args, *kwargs.values()]))
+        if not arguments and next(_simulated([result]), None) is None:
             return
-        known = all(self.of(each) is not None for each in given)
+        known = all(self.of(each) is not None for each in arguments)
         random = torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name
-        if not known or random or any(each.numel() > MOST_ELEMENTS for each in _simulated([result])):
+        if not known or random or any(each.numel() > MAX_ELEMENTS for each in _simulated([result])):
             self._forget(func, args, kwargs)
             return
-        values = func(*self._real(args), **{name: self._real_of(each) for name, each in kwargs.items()})
-        for ours, real in zip(tensors_in([result]), tensors_in([values]), strict=True):
-            setattr(ours, _VALUES, real)
+        values = func(*self._with_values(args), **{name: self._with_value(each) for name, each in kwargs.items()})
+        for simulated, real in zip(tensors_in([result]), tensors_in([values]), strict=True):
+            setattr(simulated, _VALUES_ATTRIBUTE, real)
 
     def _forget(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Forget the values of every tensor that the operator has written to."""
@@ -486,14 +486,14 @@ class KnownValues:
                     if (values := self.of(each)) is not None:
                         self._lost.add(values.untyped_storage()._cdata)
 
-    def _real(self, values: Iterable[Any]) -> list[Any]:
-        return [self._real_of(each) for each in values]
+    def _with_values(self, values: Iterable[Any]) -> list[Any]:
+        return [self._with_value(each) for each in values]
 
-    def _real_of(self, value: Any) -> Any:
+    def _with_value(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self.of(value) if _is_simulated(value) else value
         if isinstance(value, list | tuple):
-            return type(value)(self._real(value))
+            return type(value)(self._with_values(value))
         return _HOST if isinstance(value, torch.device) else value
 
 

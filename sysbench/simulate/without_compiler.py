@@ -15,13 +15,13 @@ import torch
 
 _COMPILER = "torch._dynamo"
 _MARK = "__dynamo_disable"
-_SAME = ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "guarding_hint_or_throw",
+_IDENTITY = ("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious", "guarding_hint_or_throw",
          "statically_known_true")  # fmt: skip
 
-_OF_NUMBERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+_ON_INTEGERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "sympy": {},
     "torch.fx.experimental.symbolic_shapes": {
-        **dict.fromkeys(_SAME, lambda known, *_: known),
+        **dict.fromkeys(_IDENTITY, lambda known, *_: known),
         "has_guarding_hint": lambda number: True,
         "is_nested_int": lambda number: False,
         "sym_and": lambda *known: reduce(and_, known),
@@ -42,7 +42,7 @@ def without_compiler() -> Iterator[None]:
     functions call helpers that also support symbols. Sizes are integers here, so another stand-in compares integers,
     and imports the original for everything else. On exit, everything is restored.
     """
-    with _without_algebra():
+    with _without_sympy():
         if _COMPILER in sys.modules:
             yield
             return
@@ -65,41 +65,45 @@ def without_compiler() -> Iterator[None]:
                     delattr(function, _MARK)
 
 
-def _are_numbers(asked: Iterable[Any]) -> bool:
-    return all(_are_numbers(each) if isinstance(each, tuple | list) else type(each) in (bool, int) for each in asked)
+def _are_integers(arguments: Iterable[Any]) -> bool:
+    return all(
+        _are_integers(each) if isinstance(each, tuple | list) else type(each) in (bool, int) for each in arguments
+    )
 
 
 @contextmanager
-def _without_algebra() -> Iterator[None]:
-    if any(name in sys.modules for name in _OF_NUMBERS):
+def _without_sympy() -> Iterator[None]:
+    if any(name in sys.modules for name in _ON_INTEGERS):
         yield
         return
-    stand_ins = {name: ModuleType(name) for name in _OF_NUMBERS}
+    stand_ins = {name: ModuleType(name) for name in _ON_INTEGERS}
 
-    def withdraw() -> None:
+    def remove_stand_ins() -> None:
         for name, each in stand_ins.items():
             if sys.modules.get(name) is each:
                 del sys.modules[name]
 
-    def real(module: str, name: str) -> Any:
+    def original(module: str, name: str) -> Any:
         if name.startswith("__"):  # `import` asks whether it is a package
             raise AttributeError(name)
-        withdraw()
+        remove_stand_ins()
         return getattr(import_module(module), name)
 
-    def on_numbers(answer: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
-        def function(*asked: Any) -> Any:
-            return answer(*asked) if _are_numbers(asked) else real(module, name)(*asked)
+    def on_integers(simplified: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+        def function(*arguments: Any) -> Any:
+            return simplified(*arguments) if _are_integers(arguments) else original(module, name)(*arguments)
 
         return function
 
     for module, each in stand_ins.items():
-        vars(each).update({name: on_numbers(answer, module, name) for name, answer in _OF_NUMBERS[module].items()})
-        vars(each)["__getattr__"] = partial(real, module)
+        vars(each).update(
+            {name: on_integers(simplified, module, name) for name, simplified in _ON_INTEGERS[module].items()}
+        )
+        vars(each)["__getattr__"] = partial(original, module)
     vars(stand_ins["sympy"])["Basic"] = type("Basic", (), {})  # anything that is not a number
     sys.modules.update(stand_ins)
     try:
         yield
     finally:
-        withdraw()
+        remove_stand_ins()
         del vars(stand_ins["sympy"])["Basic"]  # whoever keeps the stand-in gets the real module from now on

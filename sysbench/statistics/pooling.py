@@ -43,8 +43,8 @@ def pooled(ratios: Sequence[Ratio]) -> Pooled | None:
     For this check, the intervals are widened on the logarithmic scale from 95 % each to 95 % jointly (Bonferroni, for
     normal deviates).
 
-    Returns None if there are no ratios, if the cells disagree, if a ratio has no interval, or if `max_deviation` is more
-    than 5 % of the value: the range of the ratios then says more than the common value.
+    Returns None if there are no ratios, if the cells disagree, if a ratio has no interval, or if `max_deviation` is
+    more than 5 % of the value: the range of the ratios then says more than the common value.
     """
     if not ratios or any(each.low is None or each.high is None or each.low <= 0 for each in ratios):
         return None

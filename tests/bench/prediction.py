@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sysbench.predict.fitting import TimedStep, fitted
-from sysbench.predict.observed import Observation
+from sysbench.predict.derived_rates import Observation
+from sysbench.predict.fitting import TimedStep, fit_rates
 from sysbench.predict.rates import HOST_RATES, GpuRate, GpuRates, HostRates, typical_host
 from sysbench.predict.rates import gpu as rates_of
 from sysbench.predict.step import Estimate, StepPrediction, predict
@@ -98,7 +98,7 @@ def _trace_of(row: Mapping[str, str], *, compiled: bool = False) -> Trace:
     family = "bert" if "bert" in row["model"] else "opt" if "opt" in row["model"] else "gpt2"
     columns = ("layers", "hidden", "heads", "d_ff", "vocab", "seq", "batch")
     shape = Shape(family, *(int(row[name]) for name in columns))  # type: ignore[arg-type]
-    return _traced(shape, row["mode"] == "training", compiled).only(("forward", "backward"))
+    return _traced(shape, row["mode"] == "training", compiled).with_phases(("forward", "backward"))
 
 
 def _phases_s(row: Mapping[str, str]) -> dict[str, float]:
@@ -178,7 +178,7 @@ def _micro_batch(row: dict[str, str], gpu: GpuRates) -> tuple[Trace, Mapping[str
 
 def _calibrated(gpu: GpuRates, steps: Sequence[TimedStep]) -> tuple[GpuRates, HostRates]:
     """What `calibrate --from` would make of these steps."""
-    shown = {each.rate: each for each in fitted(steps, gpu, typical_host()).found}
+    shown = {each.rate: each for each in fit_rates(steps, gpu, typical_host()).observations}
 
     def seen(rates: Mapping[Any, Rate]) -> dict[Any, Rate]:
         return {name: _observed(rate, shown[name]) if name in shown else rate for name, rate in rates.items()}
@@ -227,7 +227,7 @@ def reports() -> Iterator[Row]:
         slug: _calibrated(
             gpu,
             [
-                TimedStep(_reported(row).only(("forward",)), {"forward": float(row["forward_ms"]) / 1e3})
+                TimedStep(_reported(row).with_phases(("forward",)), {"forward": float(row["forward_ms"]) / 1e3})
                 for row in measured
                 if row["gpu"] == slug
             ],
@@ -241,7 +241,7 @@ def reports() -> Iterator[Row]:
             name = f"{row['size']} {row['ctx']} × {row['batch']} {row['precision']} {' + '.join(phases)}"
             published_s = float(row[column]) / 1e3
             for source, on in (("report", (gpu, typical_host())), ("report, calibrated", calibrated[row["gpu"]])):
-                said = predict(whole.only(phases), *on)
+                said = predict(whole.with_phases(phases), *on)
                 is_fitted = source == "report" or row in measured
                 yield Row(source, name, row["gpu"], published_s, said.time, said.lower_bound_s, is_fitted)
 

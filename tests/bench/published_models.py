@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, dropout
 from sysbench.lab.transformer import build
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import Tracer
-from sysbench.simulate.attention import telling
-from sysbench.simulate.composites import composed_of
+from sysbench.simulate.attention import reporting_launches
+from sysbench.simulate.composites import using_composites
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.ranks import sharding_on, simulated_ranks
 from sysbench.simulate.recording import Platform, Recorder
@@ -182,7 +182,7 @@ def recorded(
     """The second of two steps; a step names each phase before it does it."""
     tracer = Tracer(1, compiled=compiled)
     platform = Platform.of(Gpu("", 1 << 50, (8, 0)))
-    with telling(tracer.told), composed_of(platform.composites):
+    with reporting_launches(tracer.add_kernel), using_composites(platform.composites):
         recorder = Recorder(platform, tracer.device, None)
         sharding = sharding_on(recorder.device) if sharded else nullcontext()
         with sharding, recorder.device, torch.set_grad_enabled(training):

@@ -102,7 +102,7 @@ def run(cell, device, artifact=None):
     yield Counted(at_s=time.time(), cell=cell.key, total=sum(range(cell.upto + 1)))
 """,
     "fold.py": """
-from sysbench.log.collect import CellEvents, collect, of_cell, of_run
+from sysbench.log.collect import CellEvents, collect, cell_fields, run_fields
 
 from .record import CountCellRecord, Counted, CountRecord
 from .spec import CountSpec
@@ -114,8 +114,8 @@ def fold(events):
     for cell in CountSpec.model_validate(run.started.spec).cells():
         seen = run.cells.get(cell.key, CellEvents())
         counted = seen.last(Counted)
-        cells.append(CountCellRecord(**of_cell(cell, seen), cautions=[], total=counted.total if counted else None))
-    return CountRecord(**of_run(run), cells=cells)
+        cells.append(CountCellRecord(**cell_fields(cell, seen), cautions=[], total=counted.total if counted else None))
+    return CountRecord(**run_fields(run), cells=cells)
 """,
     "tables.py": """
 from sysbench.render import remarks

@@ -141,7 +141,7 @@ def test_a_torn_line_is_cut_before_a_log_is_continued(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"\0" * 200_000 + encode(finished())[:20])
     with Log.reopen(path) as log:
-        log.cut_torn_line()
+        log.truncate_partial_line()
         log.append(finished())
     assert list(read(path)) == [beginning(), reading(), finished()]
 
@@ -328,7 +328,7 @@ def test_what_a_refused_continuation_wrote_is_taken_back(tmp_path: Path) -> None
     path = written(tmp_path, beginning(), finished())
     before = path.read_bytes()
     with Log.reopen(path) as log:
-        log.cut_torn_line()
+        log.truncate_partial_line()
         log.append(reading())
-        log.withdraw()
+        log.roll_back()
     assert path.read_bytes() == before

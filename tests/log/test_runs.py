@@ -153,9 +153,9 @@ def test_a_whole_name_that_another_begins_with_means_itself(runs: Path) -> None:
 def test_a_directory_with_too_many_files_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_log(tmp_path / "below" / "a.jsonl")
     (tmp_path / "notes.txt").touch()
-    monkeypatch.setattr(saved_runs, "MOST_SEARCHED", 3)
+    monkeypatch.setattr(saved_runs, "MAX_SEARCHED", 3)
     assert names(str(tmp_path), tmp_path) == ["a.jsonl"]
-    monkeypatch.setattr(saved_runs, "MOST_SEARCHED", 2)
+    monkeypatch.setattr(saved_runs, "MAX_SEARCHED", 2)
     assert "more than 2 files and directories" in complaint(str(tmp_path), tmp_path)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UnavailableError
-from sysbench.predict.fitting import TimedStep, fitted
+from sysbench.predict.fitting import TimedStep, fit_rates
 from sysbench.predict.rates import gpu, typical_host
 from sysbench.predict.step import predict
 from sysbench.predict.tracing import trace
@@ -56,8 +56,8 @@ H100 = gpu("h100")
 
 
 def test_host_products_and_bandwidth_are_read_from_steps_that_depend_on_them() -> None:
-    shown = fitted([step(64, 64), step(2048, 512)], H100, typical_host())
-    value = {each.rate: each.work / median(each.samples_s) for each in shown.found}
+    shown = fit_rates([step(64, 64), step(2048, 512)], H100, typical_host())
+    value = {each.rate: each.work / median(each.samples_s) for each in shown.observations}
     assert 1 / value["operator"] == pytest.approx(HOST * typical_host().rates["operator"].value, rel=0.1)
     assert value["matmul_fp32"] == pytest.approx(0.85 * H100.rates["matmul_fp32"].value, rel=0.05)
     assert value["stream"] == pytest.approx(1.2 * H100.rates["stream"].value, rel=0.1)
@@ -65,22 +65,22 @@ def test_host_products_and_bandwidth_are_read_from_steps_that_depend_on_them() -
 
 
 def test_attention_is_read_from_steps_of_long_contexts() -> None:
-    shown = fitted([step(1024, ctx, "flash", "bf16") for ctx in (512, 4096, 16384)], H100, typical_host())
-    value = {each.rate: each.work / median(each.samples_s) for each in shown.found}
+    shown = fit_rates([step(1024, ctx, "flash", "bf16") for ctx in (512, 4096, 16384)], H100, typical_host())
+    value = {each.rate: each.work / median(each.samples_s) for each in shown.observations}
     for rate in ("attention_forward", "attention_backward"):
         assert value[rate] == pytest.approx(0.8 * H100.rates[rate].value, rel=0.1)
 
 
 def test_steps_that_wait_for_the_host_show_nothing_of_products() -> None:
-    shown = fitted([step(64, 64)], H100, typical_host())
-    seen = {each.rate for each in shown.found}
+    shown = fit_rates([step(64, 64)], H100, typical_host())
+    seen = {each.rate for each in shown.observations}
     assert "operator" in seen
     assert "matmul_fp32" in shown.unseen
 
 
 def test_without_steps_there_is_nothing_to_see() -> None:
     with pytest.raises(UnavailableError, match="no step"):
-        fitted([], H100, typical_host())
+        fit_rates([], H100, typical_host())
 
 
 def test_a_finished_run_calibrates_its_device_and_not_this_one(tmp_path: Path) -> None:

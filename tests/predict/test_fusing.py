@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.predict.fusing import Flow, fused
+from sysbench.predict.fusing import Flow, fuse
 from sysbench.predict.trace import Kernel, Kind, Stage
 
 X, W, H, A, B, G = range(6)
@@ -15,7 +15,7 @@ def flow(kind: Kind, reads: dict[int, int], writes: dict[int, int]) -> Flow:
 
 def bytes_of(**phases: list[Flow]) -> list[tuple[str, str, int]]:
     stages = {Stage(phase): flows for phase, flows in phases.items()}
-    return [(stage.phase, kernel.kind, kernel.bytes) for stage, _, kernels in fused(stages) for kernel in kernels]
+    return [(stage.phase, kernel.kind, kernel.bytes) for stage, _, kernels in fuse(stages) for kernel in kernels]
 
 
 PRODUCT = flow("gemm", {X: 1, W: 2}, {H: 4})

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.errors import UnavailableError
-from sysbench.predict.kernels import limit, perfect_seconds, seconds
+from sysbench.predict.kernels import limit, lower_bound_seconds, seconds
 from sysbench.predict.rates import GPU_RATES, GpuRates, gpu, typical_host
 from sysbench.predict.trace import Kernel
 from sysbench.spec import hardware
@@ -115,7 +115,7 @@ def test_every_gpu_has_rates_that_say_where_they_are_from(slug: str) -> None:
 def test_a_kernel_is_never_faster_than_its_bytes_at_the_data_sheets_bandwidth(slug: str) -> None:
     rates = gpu(slug)
     for kernel in (Kernel("map", "add", "fp32", 3 << 28, 1 << 26), Kernel("reduce", "sum", "fp32", 1 << 28, 1 << 26)):
-        assert timed(kernel, rates) >= perfect_seconds(kernel, rates)
+        assert timed(kernel, rates) >= lower_bound_seconds(kernel, rates)
 
 
 def test_results_that_fit_into_a_large_l2_do_not_wait_for_memory() -> None:

@@ -60,8 +60,8 @@ def test_a_stream_waits_for_another_only_where_it_is_told_to() -> None:
     writer = TraceWriter()
     add = Kernel("map", "add", "fp32", 4)
     for stream, after in ((0, ()), (1, ()), (0, ()), (0, (1,))):
-        writer.operator(Stage("forward"), "operator", [add])
-        writer.on_stream(Stage("forward"), stream, after)
+        writer.add_operator(Stage("forward"), "operator", [add])
+        writer.assign_stream(Stage("forward"), stream, after)
     (phase,) = writer.trace().phases
     walked = walk(Issued((phase,), HOST), np.array([[1e-3]]), GAP)
     issued = 14e-6
@@ -80,8 +80,8 @@ def test_what_the_host_does_is_worked_out_once_for_all_gpus_on_several_streams_t
 
     writer = TraceWriter()
     for stream in (0, 1):
-        writer.operator(Stage("forward"), "operator", [Kernel("map", "add", "fp32", 4)])
-        writer.on_stream(Stage("forward"), stream, ())
+        writer.add_operator(Stage("forward"), "operator", [Kernel("map", "add", "fp32", 4)])
+        writer.assign_stream(Stage("forward"), stream, ())
     issued = Issued(writer.trace().phases, Asked(HOST))
     first = walk(issued, np.array([[1e-3]]), GAP)
     before = asked.copy()
@@ -95,8 +95,8 @@ def test_launches_on_one_stream_are_in_order_whatever_number_it_has() -> None:
     written = []
     for stream in (0, 7):
         writer = TraceWriter()
-        writer.operator(Stage("forward"), "operator", [Kernel("map", "add", "fp32", 4)])
-        writer.on_stream(Stage("forward"), stream, ())
+        writer.add_operator(Stage("forward"), "operator", [Kernel("map", "add", "fp32", 4)])
+        writer.assign_stream(Stage("forward"), stream, ())
         written += writer.trace().phases
     assert [phase.streams for phase in written] == [None, None]
 

@@ -81,7 +81,7 @@ def test_phases_add_up_to_the_step_and_nothing_is_under_its_lower_bound() -> Non
     assert said.time.low_s <= said.time.point_s <= said.time.high_s
     assert said.lower_bound_s < said.time.point_s
     assert all(phase.lower_bound_s <= phase.time.low_s for phase in said.phases)
-    assert said.limiting.name == "host"  # a model this small waits for Python
+    assert said.bottleneck.name == "host"  # a model this small waits for Python
     assert sum(row.count for row in said.rows) == of.launches
     assert said.withheld is None
     assert {each.rate.basis for each in said.constants} >= {"measured elsewhere", "borrowed"}
@@ -103,8 +103,8 @@ def test_an_operator_that_the_model_does_not_know_is_named_and_withholds_the_ste
 
 def test_a_small_share_of_unknown_operators_is_said_but_does_not_withhold_the_step() -> None:
     writer = TraceWriter()
-    writer.operator(Stage("forward"), "operator", [Kernel("map", "add", "fp32", 1 << 32, 1 << 30)])
-    writer.operator(Stage("forward"), "operator", [Kernel("unknown", "sort", "fp32", 1 << 10, 1 << 8)])
+    writer.add_operator(Stage("forward"), "operator", [Kernel("map", "add", "fp32", 1 << 32, 1 << 30)])
+    writer.add_operator(Stage("forward"), "operator", [Kernel("unknown", "sort", "fp32", 1 << 10, 1 << 8)])
     said = predict(writer.trace(), gpu("h100"), typical_host())
     assert 0 < said.unknown_share < 0.05
     assert said.unknown == {"sort": 1}
@@ -132,7 +132,7 @@ def test_a_compiled_step_has_the_same_products_fewer_kernels_fewer_bytes_and_les
         assert 0.2 < moved[0] / moved[1] < 0.9
     assert of_phase(compiled, "optimizer") == of_phase(eager, "optimizer")
     said, before = (predict(each, gpu("h100"), typical_host()) for each in (compiled, eager))
-    assert said.less_certain
+    assert said.has_estimated_fusion
     assert said.time.point_s < before.time.point_s
 
 

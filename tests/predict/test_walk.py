@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.predict.trace import HOST_WORK, Kernel, PhaseTrace, Stage, TraceWriter
-from sysbench.predict.walk import LAUNCH_LATENCY_S, Issued, lanes, walk
+from sysbench.predict.walk import LAUNCH_LATENCY_S, Issued, timeline, walk
 
 HOST = {
     name: np.array([value])
@@ -24,7 +24,7 @@ def phase(*launches: int, name: str = "forward") -> PhaseTrace:
     """Operators that launch so many kernels each, all of them kernel 0."""
     writer = TraceWriter()
     for count in launches:
-        writer.operator(Stage(name), "operator", [Kernel("map", "add", "fp32", 4)] * count)
+        writer.add_operator(Stage(name), "operator", [Kernel("map", "add", "fp32", 4)] * count)
     return writer.trace().phases[0]
 
 
@@ -46,7 +46,7 @@ def test_backward_is_issued_at_its_own_rate() -> None:
 
 def test_a_phase_without_kernels_takes_what_the_host_takes() -> None:
     writer = TraceWriter()
-    writer.operator(Stage("zero_grad"), "view")
+    writer.add_operator(Stage("zero_grad"), "view")
     walked = walk(Issued((writer.trace().phases[0],), HOST), np.empty((0, 1)), GAP)
     assert walked.total_s[0] == pytest.approx(2e-6 + 20e-6)
     assert walked.device_s[0] == 0
@@ -63,8 +63,8 @@ def test_the_closed_form_equals_a_loop_over_kernels(operators: list[tuple[str, l
     for kernel in kernels:  # so that all are there, in order
         writer.kernels[kernel] = len(writer.kernels)
     for work, launched in operators:
-        writer.operator(Stage("forward"), work, [kernels[i] for i in launched])  # type: ignore[arg-type]
-    found = lanes(Issued((writer.trace().phases[0],), HOST), unique_s, GAP)
+        writer.add_operator(Stage("forward"), work, [kernels[i] for i in launched])  # type: ignore[arg-type]
+    found = timeline(Issued((writer.trace().phases[0],), HOST), unique_s, GAP)
     clock, free, ends = 0.0, -1.0, []
     for work, launched in operators:
         clock += HOST[work][0] + HOST["launch"][0] * len(launched)

@@ -143,7 +143,7 @@ class _RecordedDevice(AdoptingDevice):
     def adopt(self, size_bytes: int) -> None:
         """What was there before the trace began fitted, as the recording shows."""
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """Nothing to do: what is left is in the recording."""
 
 

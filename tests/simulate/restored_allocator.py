@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sysbench.simulate.allocator import CachingAllocator, _whole_segments
 from sysbench.simulate.allocator.blocks import Block, BlockPool, VirtualSegment
-from sysbench.simulate.allocator.device_memory import _SEGMENT_ADDRESSES, DeviceMemory, _whole_pages
+from sysbench.simulate.allocator.device_memory import _SEGMENT_ADDRESSES, DeviceMemory, _round_up_to_pages
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.allocator.snapshot import _DEFAULT_POOL
 
@@ -23,12 +23,12 @@ class AdoptingDevice(DeviceMemory):
 
     def adopt(self, size_bytes: int) -> None:
         """Count memory allocated before the simulation began; raises ValueError if the device is too small for it."""
-        if not self._take(size_bytes):
+        if not self._allocate_pages(size_bytes):
             raise ValueError(f"a device of {self.capacity_bytes} bytes is too small for the segments it starts with")
 
     def adopt_addresses(self, address: int, size_bytes: int) -> None:
         """Exclude a range of addresses in use before the simulation began, and all addresses below it."""
-        end = _whole_pages(address + size_bytes)
+        end = _round_up_to_pages(address + size_bytes)
         if address >= _SEGMENT_ADDRESSES:
             self._next_segment = max(self._next_segment, end)
         else:

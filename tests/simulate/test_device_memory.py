@@ -17,7 +17,7 @@ def test_memory_is_taken_and_given_back_in_whole_pages() -> None:
     assert memory.free_bytes == PAGE
     assert memory.allocate(PAGE) == second + 2 * PAGE
     assert memory.free_bytes == 0
-    memory.give_back(PAGE + 1)
+    memory.release(PAGE + 1)
     assert memory.free_bytes == 2 * PAGE
 
 

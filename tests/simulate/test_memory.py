@@ -23,7 +23,7 @@ from sysbench.lab.step import TrainingStep
 from sysbench.render.table import Measure
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
-from sysbench.simulate.memory import SimulatedMemory, serve, simulate
+from sysbench.simulate.memory import SimulatedMemory, simulate, simulate_recording
 from sysbench.simulate.recording import Platform, Recording, phases_of, record
 from sysbench.simulate.search import Largest, find_largest
 from sysbench.snapshot import snapshot as snapshots
@@ -288,8 +288,8 @@ def result() -> SimulatedMemory:
 
 def test_categories_add_up_to_what_the_allocator_has_allocated(result: SimulatedMemory, recording: Recording) -> None:
     _check_sums(result)
-    _check_sums(serve(recording, A100))
-    _check_sums(serve(recording, A100, AllocatorSettings(expandable_segments=True)))
+    _check_sums(simulate_recording(recording, A100))
+    _check_sums(simulate_recording(recording, A100, AllocatorSettings(expandable_segments=True)))
 
 
 def _check_sums(result: SimulatedMemory) -> None:
@@ -322,7 +322,7 @@ def test_the_timeline_of_the_snapshot_adds_up_to_the_same(result: SimulatedMemor
 
 
 def test_the_timeline_of_the_history_is_exact(recording: Recording) -> None:
-    result = serve(recording, A100)
+    result = simulate_recording(recording, A100)
     timeline = from_events(_history(result), "simulated", device_name=result.gpu.title)
     peaks = timeline.peaks_by_phase()
     assert peaks.keys() == {phase.phase for phase in result.phases}
@@ -441,22 +441,24 @@ def recording() -> Recording:
 
 
 def test_it_fits_on_a_gpu_of_exactly_what_it_reserves_and_the_margin_says_so(recording: Recording) -> None:
-    enough = serve(recording, A100)
+    enough = simulate_recording(recording, A100)
     assert enough.verdict.fits
     assert enough.alloc_retries == 0
     needed_bytes = A100.memory_bytes - CONTEXT_BYTES - enough.verdict.margin_bytes
     assert needed_bytes == enough.reserved_peak_bytes
-    exact = serve(recording, _with_memory(needed_bytes))
+    exact = simulate_recording(recording, _with_memory(needed_bytes))
     assert exact.verdict.fits
     assert exact.verdict.margin_bytes == 0
     assert exact.allocated_peak_bytes == enough.allocated_peak_bytes
 
 
 def test_where_it_does_not_fit_the_phase_is_named_with_what_is_missing(recording: Recording) -> None:
-    needed_bytes = serve(recording, A100).reserved_peak_bytes
+    needed_bytes = simulate_recording(recording, A100).reserved_peak_bytes
     failed: dict[str | None, int | None] = {}
     for share in range(5, 100, 5):
-        verdict = serve(recording, _with_memory(needed_bytes * share // 100 // (2 * MIB) * 2 * MIB)).verdict
+        verdict = simulate_recording(
+            recording, _with_memory(needed_bytes * share // 100 // (2 * MIB) * 2 * MIB)
+        ).verdict
         if not verdict.fits:
             assert verdict.margin_bytes < 0
             assert verdict.detail is not None
@@ -469,21 +471,21 @@ def test_where_it_does_not_fit_the_phase_is_named_with_what_is_missing(recording
 
 
 def test_nothing_ever_fits_in_less_than_what_is_allocated(recording: Recording) -> None:
-    allocated_bytes = serve(recording, A100).allocated_peak_bytes
-    assert not serve(recording, _with_memory(allocated_bytes - 2 * MIB)).verdict.fits
+    allocated_bytes = simulate_recording(recording, A100).allocated_peak_bytes
+    assert not simulate_recording(recording, _with_memory(allocated_bytes - 2 * MIB)).verdict.fits
 
 
 def test_memory_of_other_processes_is_not_there(recording: Recording) -> None:
-    alone = serve(recording, A100)
-    shared = serve(recording, replace(A100, other_bytes=5 * GIB))
+    alone = simulate_recording(recording, A100)
+    shared = simulate_recording(recording, replace(A100, other_bytes=5 * GIB))
     assert alone.verdict.margin_bytes - shared.verdict.margin_bytes == 5 * GIB
     crowded = replace(A100, other_bytes=alone.verdict.margin_bytes + 64 * MIB)
-    assert not serve(recording, crowded).verdict.fits
+    assert not simulate_recording(recording, crowded).verdict.fits
 
 
 def test_the_snapshot_of_what_does_not_fit_ends_where_memory_ran_out(recording: Recording) -> None:
-    needed_bytes = serve(recording, A100).reserved_peak_bytes
-    failed = serve(recording, _with_memory(needed_bytes // 2 // (2 * MIB) * 2 * MIB))
+    needed_bytes = simulate_recording(recording, A100).reserved_peak_bytes
+    failed = simulate_recording(recording, _with_memory(needed_bytes // 2 // (2 * MIB) * 2 * MIB))
     trace = failed.snapshot()["device_traces"][0]
     assert trace[-1]["action"] == "oom"
     assert failed.phases[-1].phase == failed.verdict.failed_phase

@@ -93,9 +93,9 @@ def test_bytes_and_times_are_those_of_running_every_micro_batch(
 ) -> None:
     execution = {"execution": axes.get("execution", "eager")}
     step = step_of(**{**axes, "execution": "eager"}).model_copy(update=execution)
-    written, recording = trace(step, H100, placed=True)
+    written, recording = trace(step, H100, with_modules=True)
     monkeypatch.setattr(_StepRecorder, "repeat_micro_batch", lambda *_: False)
-    expected, recorded = trace(step, H100, placed=True)
+    expected, recorded = trace(step, H100, with_modules=True)
     assert asked(recording) == asked(recorded)
     assert launched(written) == launched(expected)
     found, known = (predict(each, gpu("h100"), typical_host()) for each in (written, expected))

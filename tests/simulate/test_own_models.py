@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sysbench.commands.memory.spec import MemorySpec
 from sysbench.lab.step import TrainingStep
-from sysbench.simulate.recording import _AS_IT_IS, StepRecording, record, record_real
+from sysbench.simulate.recording import _REAL_PLATFORM, StepRecording, record, record_real
 
 CPU = torch.device("cpu")
 
@@ -105,7 +105,7 @@ def same_bytes(**fields: Any) -> tuple[StepRecording, StepRecording]:
     (cell,) = MemorySpec(**{"ctx": 16, "batch": 2, "mode": "train", **fields}).cells()
     with sdpa_kernel(SDPBackend.MATH):  # written in operators that a simulation has, too
         *_, measured = record_real(cell.step, cell.mode, CPU)
-        simulated = record(cell.step, cell.mode, _AS_IT_IS)
+        simulated = record(cell.step, cell.mode, _REAL_PLATFORM)
     trained = sum(
         measured.allocations[number].category == "gradients" for number in measured.live_at(len(measured.events))
     )

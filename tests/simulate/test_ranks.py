@@ -18,8 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.simulate.gpu import MIB, Gpu
 from sysbench.simulate.memory import simulate
-from sysbench.simulate.ranks import BUCKET_BYTES, FIRST_BUCKET_BYTES, _filled
-from sysbench.simulate.recording import _AS_IT_IS, Platform, StepRecording, record
+from sysbench.simulate.ranks import BUCKET_BYTES, FIRST_BUCKET_BYTES, _fill_buckets
+from sysbench.simulate.recording import _REAL_PLATFORM, Platform, StepRecording, record
 from sysbench.simulate.search import find_fewest_ranks
 from sysbench.spec import hardware
 from sysbench.spec.ranks import Strategy
@@ -216,7 +216,7 @@ def test_everything_is_as_it_was_after_a_simulation(strategy: Strategy) -> None:
     from torch.distributed.fsdp._fully_shard import _fully_shard
 
     before = (nn.parallel.DistributedDataParallel, _fully_shard._get_device_from_mesh, torch.UntypedStorage.resize_)
-    record(cell_of(ranks=4, strategy=strategy, heads=4, mode="forward").step, "forward", _AS_IT_IS)
+    record(cell_of(ranks=4, strategy=strategy, heads=4, mode="forward").step, "forward", _REAL_PLATFORM)
     assert not dist.is_initialized()
     assert before == (
         nn.parallel.DistributedDataParallel,
@@ -231,5 +231,5 @@ def test_ddp_fills_its_buckets_as_torch_does() -> None:
     parameters = [torch.empty(length, device="meta") for length in lengths]
     expected, _ = dist._compute_bucket_assignment_by_size(parameters, [FIRST_BUCKET_BYTES, BUCKET_BYTES])
     number = {id(each): position for position, each in enumerate(parameters)}
-    filled = _filled(parameters, FIRST_BUCKET_BYTES, BUCKET_BYTES)
+    filled = _fill_buckets(parameters, FIRST_BUCKET_BYTES, BUCKET_BYTES)
     assert [[number[id(each)] for each in bucket] for bucket in filled] == expected

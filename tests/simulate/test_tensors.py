@@ -44,7 +44,7 @@ class Books:
         self.sizes.append(size_bytes)
         return len(self.sizes) - 1
 
-    def heeds(self, func: Operator) -> bool:
+    def observes(self, func: Operator) -> bool:
         return False
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
@@ -328,7 +328,7 @@ def test_a_simulation_leaves_the_process_as_it_was() -> None:
             torch.get_rng_state().tolist(),
             dict(KINDS),
             gc.isenabled(),
-            SimulatedTensor.working_out_shapes,
+            SimulatedTensor.inferring_shapes,
         )
 
     before = state()

@@ -20,7 +20,7 @@ from sysbench.simulate.autocast import cuda_autocast
 from sysbench.simulate.tensors import DEVICE, Arguments, Operator, Options, SimulatedDevice
 
 
-class _Unobserved:
+class _NullObserver:
     """Listener for the simulated device that ignores all allocations."""
 
     def begins(self, func: Operator) -> None:
@@ -29,7 +29,7 @@ class _Unobserved:
     def allocated(self, size_bytes: int, arguments: Arguments) -> int:
         return 0
 
-    def heeds(self, func: Operator) -> bool:
+    def observes(self, func: Operator) -> bool:
         return False
 
     def ends(self, func: Operator, arguments: Arguments, options: Options, result: Any) -> None:
@@ -44,7 +44,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     for precision in cell.dtypes:
         found: dict[Source, list[DtypeSeen]] = {
             "measured": measured(cell, precision, torch_device(device)),
-            "simulated": as_on_cuda(cell, precision),
+            "simulated": simulated(cell, precision),
         }
         for source, seen in found.items():
             yield DtypesMeasured(at_s=time.time(), cell=cell.key, precision=precision, source=source, seen=seen)
@@ -56,9 +56,9 @@ def measured(cell: AccumCell, precision: FormatName, device: torch.device) -> li
     return types_of(work, device.type, precision)
 
 
-def as_on_cuda(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
+def simulated(cell: AccumCell, precision: FormatName) -> list[DtypeSeen]:
     """Return the dtypes of one step under CUDA's rules, on tensors without data."""
-    with SimulatedDevice(_Unobserved()), cuda_autocast() as autocast:
+    with SimulatedDevice(_NullObserver()), cuda_autocast() as autocast:
         work = supervised(cell.step, cell.batch or 1, DEVICE, cell.seed)
         return types_of(work, "cpu", precision, autocast.clear)
 

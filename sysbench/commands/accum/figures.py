@@ -37,7 +37,7 @@ _DASHES: Final = ("-", "--", ":", "-.")
 _GRID: Final = "#d5d5d5"
 _SMALLEST_DRAWN: Final = 1e-12
 """Smallest error that is drawn, because a logarithmic axis cannot show 0."""
-_WORDS_A_LINE: Final = 106
+_LINE_CHARACTERS: Final = 106
 _FLOOR: Final = 0.21
 """Lower edge of the axes, which leaves room for the finding below."""
 
@@ -71,7 +71,7 @@ def draw(cell: AccumCellRecord) -> Figure:
     drawings[cell.experiment](figure, cell)
     device = cell.device.name if cell.device else ""
     figure.text(0.985, 0.945, printable(device), fontsize=9, color=QUIET, ha="right")
-    for number, line in enumerate(textwrap.wrap(finding(cell) or "", _WORDS_A_LINE)[:3]):
+    for number, line in enumerate(textwrap.wrap(finding(cell) or "", _LINE_CHARACTERS)[:3]):
         figure.text(0.075, 0.075 - 0.028 * number, printable(line), fontsize=7.5, color=QUIET)
     return figure
 
@@ -89,7 +89,7 @@ def _title(figure: Figure, text: str) -> None:
     figure.text(0.075, 0.945, printable(text), fontsize=11, fontweight="bold", color=INK)
 
 
-def _dressed(axes: Axes, x: str, y: str) -> None:
+def _style_axes(axes: Axes, x: str, y: str) -> None:
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
     axes.tick_params(colors=QUIET)
@@ -106,30 +106,30 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw running sums and their errors: every format alone, and the narrow format with fp32 or Kahan summation."""
+    """Draw running sums and their errors: every format is_pure, and the narrow format with fp32 or Kahan summation."""
     value, count, narrow = float(cell.axes["value"]), int(cell.axes["count"]), mixed_format(cell)
     _title(figure, f"s += {value:g}, {count} times")
     left, right = figure.add_axes((0.075, _FLOOR, 0.38, 0.67)), figure.add_axes((0.55, _FLOOR, 0.27, 0.67))
     left.plot([0, count], [0, value * count], color=INK, linewidth=0.8, linestyle=(0, (1, 2)), label="exactly")
     for drift in cell.drift:
-        kahan, alone = drift.order == "kahan", drift.accumulator == drift.addend
-        if not (alone and drift.order == "sequential") and (drift.addend != narrow or drift.upcast):
+        kahan, is_pure = drift.order == "kahan", drift.accumulator == drift.addend
+        if not (is_pure and drift.order == "sequential") and (drift.addend != narrow or drift.upcast):
             continue
-        name = drift.addend if alone else f"{drift.accumulator} += {drift.addend}"
+        name = drift.addend if is_pure else f"{drift.accumulator} += {drift.addend}"
         style: dict[str, Any] = {
             "color": COLOURS[drift.addend],
-            "linestyle": ":" if kahan else "-" if alone else "--",
+            "linestyle": ":" if kahan else "-" if is_pure else "--",
             "linewidth": 1.5,
             "label": f"{name}, Kahan" if kahan else name,
         }
         points = [(step, total) for step, total in zip(drift.steps, drift.sums, strict=True) if math.isfinite(total)]
         left.plot([step for step, _ in points], [total for _, total in points], **style)
         errors = [(step, abs(total / (value * step) - 1)) for step, total in points]
-        seen = [(step, error) for step, error in errors if error > _SMALLEST_DRAWN]
-        right.plot([step for step, _ in seen], [error for _, error in seen], **style)
+        visible = [(step, error) for step, error in errors if error > _SMALLEST_DRAWN]
+        right.plot([step for step, _ in visible], [error for _, error in visible], **style)
     _logarithmic(right)
-    _dressed(left, "step", "s")
-    _dressed(right, "step", "relative error of s")
+    _style_axes(left, "step", "s")
+    _style_axes(right, "step", "relative error of s")
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.83, 0.9), frameon=False, fontsize=8)
 
@@ -145,23 +145,23 @@ def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
     here = cell.device.type if cell.device else "here"
     precisions = list(dict.fromkeys(each.precision for each in cell.dtypes))
     places = list(dict.fromkeys((each.part, each.name) for each in cell.dtypes))
-    by_place = {(each.precision, each.part, each.name): each for each in cell.dtypes}
+    dtype_of = {(each.precision, each.part, each.name): each for each in cell.dtypes}
     axes = figure.add_axes((0.3, 0.13, 0.66, 0.7))
     for row, (part, name) in enumerate(places):
         for group, precision in enumerate(precisions):
-            found = by_place.get((precision, part, name))
+            found = dtype_of.get((precision, part, name))
             for column, dtype in enumerate((found.here, found.on_cuda) if found else (), 2 * group):
                 colour = COLOURS.get(short(dtype), QUIET)
                 axes.add_patch(Rectangle((column + 0.03, row + 0.06), 0.94, 0.88, facecolor=colour, edgecolor="none"))
-                said = printable(short(dtype))
-                axes.text(column + 0.5, row + 0.5, said, color="white", fontsize=8, ha="center", va="center")
+                label = printable(short(dtype))
+                axes.text(column + 0.5, row + 0.5, label, color="white", fontsize=8, ha="center", va="center")
     axes.set_xlim(0, 2 * len(precisions))
     axes.set_ylim(len(places), 0)
     axes.set_yticks([row + 0.5 for row in range(len(places))])
     axes.set_yticklabels([printable(f"{part} {name}".strip()) for part, name in places], fontsize=8)
     axes.set_xticks([column + 0.5 for column in range(2 * len(precisions))])
-    heads = [f"{precision}: {where}" for precision in precisions for where in (here, "CUDA, simulated")]
-    axes.set_xticklabels(heads, fontsize=8)
+    headings = [f"{precision}: {where}" for precision in precisions for where in (here, "CUDA, simulated")]
+    axes.set_xticklabels(headings, fontsize=8)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
@@ -188,7 +188,9 @@ def _draw_norm(figure: Figure, cell: AccumCellRecord) -> None:
             label=f"{each.dtype}{inside}",
         )
     _logarithmic(axes)
-    _dressed(axes, "scale of the inputs, as a power of 2", "relative error of the outputs; at 1, no digit is correct")
+    _style_axes(
+        axes, "scale of the inputs, as a power of 2", "relative error of the outputs; at 1, no digit is correct"
+    )
     figure.legend(loc="upper left", bbox_to_anchor=(0.79, 0.9), frameon=False, fontsize=8)
 
 
@@ -203,16 +205,16 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
         counts = cell.gradients.by_exponent
         left.bar(list(counts), list(counts.values()), width=0.9, color=COLOURS["fp32"], zorder=2)
         _logarithmic(left)
-        half = FORMATS["fp16"]
-        zero = half.least_exponent - half.significant_bits
-        for name, exponent in (("← subnormal in fp16", half.least_exponent), ("← 0 in fp16", zero)):
+        fp16 = FORMATS["fp16"]
+        zero = fp16.least_exponent - fp16.significant_bits
+        for name, exponent in (("← subnormal in fp16", fp16.least_exponent), ("← 0 in fp16", zero)):
             # A bar covers the magnitudes from its power of two to the next power.
             left.axvline(exponent - 0.5, color=COLOURS["fp16"], linewidth=1, linestyle="--", zorder=3)
             left.annotate(
                 name, (exponent - 0.5, 1), (-2, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
                 fontsize=7, color=COLOURS["fp16"], va="top", ha="right",
             )  # fmt: skip
-    _dressed(left, "magnitude in fp32, as a power of 2", "gradients")
+    _style_axes(left, "magnitude in fp32, as a power of 2", "gradients")
     for precision in dict.fromkeys(each.precision for each in cell.scaled):
         rows = [each for each in cell.scaled if each.precision == precision]
         scales = [math.log2(each.scale) for each in rows]
@@ -224,7 +226,7 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
     right.set_yscale("symlog", linthresh=1e-5)
     right.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     right.set_ylim(bottom=0)
-    _dressed(right, "loss scale, as a power of 2", "% of the gradients")
+    _style_axes(right, "loss scale, as a power of 2", "% of the gradients")
     figure.legend(loc="upper left", bbox_to_anchor=(0.86, 0.9), frameon=False, fontsize=7)
 
 
@@ -236,24 +238,24 @@ def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
     _title(figure, "matrix products vs. fp64")
     axes = figure.add_axes((0.075, _FLOOR, 0.68, 0.67))
     names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}
-    for dtype, way in dict.fromkeys((each.dtype, each.accumulation) for each in cell.products):
-        rows = [each for each in cell.products if (each.dtype, each.accumulation) == (dtype, way)]
+    for dtype, accumulation in dict.fromkeys((each.dtype, each.accumulation) for each in cell.products):
+        rows = [each for each in cell.products if (each.dtype, each.accumulation) == (dtype, accumulation)]
         points = [(each.k, each.total_error) for each in rows if _SMALLEST_DRAWN < each.total_error < math.inf]
-        like = "-like" if rows[0].source == "rounded" else ""
+        suffix = "-like" if rows[0].source == "rounded" else ""
         axes.plot(
             [k for k, _ in points],
             [error for _, error in points],
             marker="o",
             markersize=3,
             color=COLOURS[dtype],
-            linestyle=_DASHES[list(names).index(way)],
+            linestyle=_DASHES[list(names).index(accumulation)],
             linewidth=1.5,
-            label=f"{dtype}{like}{names[way]}",
+            label=f"{dtype}{suffix}{names[accumulation]}",
         )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     _logarithmic(axes)
-    _dressed(axes, "length of the dot products, K", "relative error")
+    _style_axes(axes, "length of the dot products, K", "relative error")
     figure.legend(loc="upper left", bbox_to_anchor=(0.765, 0.9), frameon=False, fontsize=8)
 
 

@@ -36,7 +36,7 @@ from sysbench.rounding import FORMATS, exact, stall
 WRONG = 0.1
 """Outputs of layer norm with at least this relative error count as wrong; rounding alone never causes it."""
 
-_OF_EVENTS = {"event", "at_s", "cell"}
+_EVENT_FIELDS = {"event", "at_s", "cell"}
 """Fields of events that records do not have."""
 _NUMBERED = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
@@ -44,13 +44,13 @@ _NUMBERED = re.compile(r"(?<=\.)\d+(?=\.|$)")
 def fold(events: Iterable[Event]) -> AccumRecord:
     """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
-    return AccumRecord(**run_record.of_run(run), cells=cells)
+    return AccumRecord(**run_record.run_fields(run), cells=cells)
 
 
 def _cell(cell: AccumCell, seen: CellEvents, _: Run) -> AccumCellRecord:
     sums, gradients = seen.all(SumMeasured), seen.last(GradientsMeasured)
     return AccumCellRecord(
-        **run_record.of_cell(cell, seen),
+        **run_record.cell_fields(cell, seen),
         cautions=[],
         experiment=cell.experiment,
         sums=[_sum(cell, measured) for measured in sums],
@@ -68,16 +68,18 @@ def _cell(cell: AccumCell, seen: CellEvents, _: Run) -> AccumCellRecord:
         ],
         dtypes=list(_dtypes(seen.all(DtypesMeasured))),
         norms=[_norm(measured) for measured in seen.all(NormMeasured)],
-        gradients=GradientsRecord(**gradients.model_dump(exclude=_OF_EVENTS)) if gradients else None,
+        gradients=GradientsRecord(**gradients.model_dump(exclude=_EVENT_FIELDS)) if gradients else None,
         scaled=[
             ScaledRecord(
-                **measured.model_dump(exclude=_OF_EVENTS),
+                **measured.model_dump(exclude=_EVENT_FIELDS),
                 lost_share=measured.lost / measured.gradients if measured.gradients else 0.0,
                 overflowed_share=measured.overflowed / measured.gradients if measured.gradients else 0.0,
             )
             for measured in seen.all(ScaledBackward)
         ],
-        products=[ProductRecord(**measured.model_dump(exclude=_OF_EVENTS)) for measured in seen.all(ProductMeasured)],
+        products=[
+            ProductRecord(**measured.model_dump(exclude=_EVENT_FIELDS)) for measured in seen.all(ProductMeasured)
+        ],
     )
 
 
@@ -89,7 +91,7 @@ def _sum(cell: AccumCell, measured: SumMeasured) -> SumRecord:
     addend = Fraction(measured.rounded_addend) if math.isfinite(measured.rounded_addend) else None
     stalled = stall(addend, FORMATS[measured.accumulator]) if addend and measured.order == "sequential" else None
     return SumRecord(
-        **measured.model_dump(exclude={*_OF_EVENTS, "drift"}),
+        **measured.model_dump(exclude={*_EVENT_FIELDS, "drift"}),
         error=_difference(measured.result, value * count),
         representation_error=_difference(measured.rounded_addend, value) * count,
         accumulation_error=_difference(measured.result, addend * count) if addend is not None else 0.0,
@@ -115,7 +117,7 @@ def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
     Parts with equal dtypes are merged: all parameters, all gradients, or the same module of all layers.
     """
 
-    def together(place: Place) -> str:
+    def by_part(place: Place) -> str:
         return "" if place[0] in ("parameter", "gradient") else by_layer(place)
 
     def by_layer(place: Place) -> str:
@@ -131,13 +133,13 @@ def _dtypes(measured: Sequence[DtypesMeasured]) -> Iterator[DtypeRecord]:
             }
             for source in ("measured", "simulated")
         )
-        for name_of in (together, by_layer, itemgetter(1)):
-            grouped: dict[Place, list[Place]] = {}
+        for name_of in (by_part, by_layer, itemgetter(1)):
+            groups: dict[Place, list[Place]] = {}
             for place in dict.fromkeys([*here, *cuda]):
-                grouped.setdefault((place[0], name_of(place)), []).append(place)
-            if all(len({(here.get(place), cuda.get(place)) for place in group}) == 1 for group in grouped.values()):
+                groups.setdefault((place[0], name_of(place)), []).append(place)
+            if all(len({(here.get(place), cuda.get(place)) for place in group}) == 1 for group in groups.values()):
                 break
-        for (part, name), group in grouped.items():
+        for (part, name), group in groups.items():
             types = {"here": here.get(group[0]), "on_cuda": cuda.get(group[0])}
             yield DtypeRecord(precision=precision, part=part, name=name, count=len(group), **types)
 
@@ -151,12 +153,12 @@ def _norm(measured: NormMeasured) -> NormRecord:
     return NormRecord(
         dtype=measured.dtype,
         statistics=measured.statistics,
-        mean_overflows_from=_first(points, lambda point: not math.isfinite(point.mean)),
-        variance_overflows_from=_first(points, lambda point: not math.isfinite(point.variance)),
-        variance_vanishes_to=_last(points, lambda point: point.variance == 0),
-        reciprocal_overflows_to=_last(points, lambda point: math.isinf(point.bare_reciprocal_deviation)),
-        wrong_to=_last([point for point in points if point.scale < 1], _is_wrong),
-        wrong_from=_first([point for point in points if point.scale > 1], _is_wrong),
+        mean_overflows_from=_smallest_scale(points, lambda point: not math.isfinite(point.mean)),
+        variance_overflows_from=_smallest_scale(points, lambda point: not math.isfinite(point.variance)),
+        variance_vanishes_to=_largest_scale(points, lambda point: point.variance == 0),
+        reciprocal_overflows_to=_largest_scale(points, lambda point: math.isinf(point.bare_reciprocal_deviation)),
+        wrong_to=_largest_scale([point for point in points if point.scale < 1], _is_wrong),
+        wrong_from=_smallest_scale([point for point in points if point.scale > 1], _is_wrong),
         error_at_one=at_one.relative_error,
         scales=[point.scale for point in points],
         relative_errors=[point.relative_error for point in points],
@@ -167,9 +169,9 @@ def _is_wrong(point: NormPoint) -> bool:
     return not point.relative_error < WRONG  # NaN counts as wrong
 
 
-def _first(points: Sequence[NormPoint], found: Callable[[NormPoint], bool]) -> float | None:
-    return next((point.scale for point in points if found(point)), None)
+def _smallest_scale(points: Sequence[NormPoint], matches: Callable[[NormPoint], bool]) -> float | None:
+    return next((point.scale for point in points if matches(point)), None)
 
 
-def _last(points: Sequence[NormPoint], found: Callable[[NormPoint], bool]) -> float | None:
-    return next((point.scale for point in reversed(points) if found(point)), None)
+def _largest_scale(points: Sequence[NormPoint], matches: Callable[[NormPoint], bool]) -> float | None:
+    return next((point.scale for point in reversed(points) if matches(point)), None)

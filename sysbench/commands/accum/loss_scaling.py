@@ -22,10 +22,10 @@ class _Observer(torch.optim.Optimizer):
 
     def __init__(self, work: Supervised) -> None:
         super().__init__(work.model.parameters(), {})
-        self.asked = False
+        self.was_called = False
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
-        self.asked = True
+        self.was_called = True
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
@@ -62,7 +62,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
                     lost=int(((found == 0) & counts).sum()),
                     overflowed=int((~torch.isfinite(found) & counts).sum()),
                     relative_error=float(error),
-                    step_kept=optimizer.asked,
+                    step_kept=optimizer.was_called,
                 )
 
 

@@ -39,9 +39,9 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     expected = normalised_exactly(inputs, cell.eps)
     pairs: list[tuple[FormatName, FormatName]] = [(name, name) for name in cell.dtypes]
     pairs += [(name, "fp32") for name in cell.dtypes if name != "fp32"]
-    for name, inside in pairs:
+    for name, statistics_format in pairs:
         rounded = inputs.to(TORCH_DTYPES[name]).to(where)
-        outputs, found = normalised(rounded, TORCH_DTYPES[inside], cell.eps)
+        outputs, found = normalised(rounded, TORCH_DTYPES[statistics_format], cell.eps)
         difference = torch.linalg.vector_norm(outputs.cpu().double() - expected, dim=-1)
         errors = (difference / torch.linalg.vector_norm(expected, dim=-1)).tolist()
         columns = (found.mean, found.variance, found.reciprocal_deviation, found.bare_reciprocal_deviation)
@@ -50,7 +50,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
             at_s=time.time(),
             cell=cell.key,
             dtype=name,
-            statistics=inside,
+            statistics=statistics_format,
             source="device",
             points=[
                 NormPoint(
@@ -58,10 +58,10 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
                     mean=mean,
                     variance=variance,
                     reciprocal_deviation=reciprocal,
-                    bare_reciprocal_deviation=bare,
+                    bare_reciprocal_deviation=without_eps,
                     relative_error=error,
                 )
-                for exponent, mean, variance, reciprocal, bare, error in rows
+                for exponent, mean, variance, reciprocal, without_eps, error in rows
             ],
         )
 
@@ -82,15 +82,15 @@ def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, 
     """
     x = inputs.to(dtype)
     width = x.shape[-1]
-    mean = added_up(x) / width
+    mean = pairwise_sum(x) / width
     centred = x - mean[:, None]
-    variance = added_up(centred * centred) / width
+    variance = pairwise_sum(centred * centred) / width
     reciprocal = torch.rsqrt(variance + torch.tensor(eps, dtype=dtype, device=x.device))
     outputs = (centred * reciprocal[:, None]).to(inputs.dtype)
     return outputs, Statistics(mean, variance, reciprocal, torch.rsqrt(variance))
 
 
-def added_up(rows: Tensor) -> Tensor:
+def pairwise_sum(rows: Tensor) -> Tensor:
     """Sum each row pairwise, rounding every partial sum to the rows' dtype; `Tensor.sum` would accumulate in fp32."""
     while rows.shape[-1] > 1:
         if rows.shape[-1] % 2:

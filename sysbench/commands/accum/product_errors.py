@@ -26,13 +26,13 @@ _SWITCHES: dict[FormatName, str] = {
 }
 """Switches of torch.backends.cuda.matmul that allow partial sums to be added in the format of the inputs."""
 
-_TENSOR_CORES_SINCE = 8
+_TF32_CAPABILITY = 8
 """Compute capability of the first GPUs with TF32."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to compute a product in one format."""
+class MatmulMethod:
+    """A method to compute a product in one format."""
 
     dtype: FormatName
     accumulation: Accumulation
@@ -42,55 +42,59 @@ class Way:
 
 
 def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
-    """Yield the errors for each length, format and way; inputs are uniform in [0, 1), so that sums grow with K."""
+    """Yield the errors for each length, format and method; inputs are uniform in [0, 1), so that sums grow with K."""
     if cell.lengths is None:
         raise ValueError("a matmul cell needs the length of its dot products")
     where = torch_device(device)
-    chosen = [way for name in cell.dtypes for way in ways(name, device)]
+    methods = [method for name in cell.dtypes for method in matmul_methods(name, device)]
     for k in cell.lengths:
         generator = torch.Generator().manual_seed(cell.seed)
         left = torch.rand(M, k, generator=generator, dtype=torch.float64)
         right = torch.rand(k, M, generator=generator, dtype=torch.float64)
         exact = left @ right
-        for way in chosen:
+        for method in methods:
             rounded = [
-                round_to_tf32(each.float()) if way.dtype == "tf32" else each.to(TORCH_DTYPES[way.dtype])
+                round_to_tf32(each.float()) if method.dtype == "tf32" else each.to(TORCH_DTYPES[method.dtype])
                 for each in (left, right)
             ]
             expected = rounded[0].double() @ rounded[1].double()
-            found = way.multiply(*(each.to(where) for each in rounded)).cpu().double()
+            found = method.multiply(*(each.to(where) for each in rounded)).cpu().double()
             yield ProductMeasured(
                 at_s=time.time(),
                 cell=cell.key,
-                dtype=way.dtype,
-                accumulation=way.accumulation,
-                source=way.source,
+                dtype=method.dtype,
+                accumulation=method.accumulation,
+                source=method.source,
                 m=M,
                 k=k,
-                relative_error=_distance(found, expected),
-                total_error=_distance(found, exact),
+                relative_error=_relative_error(found, expected),
+                total_error=_relative_error(found, exact),
             )
 
 
-def ways(name: FormatName, device: DeviceInfo) -> Iterator[Way]:
-    """Yield the ways in which a device multiplies in a format; 16-bit formats also have a way with 16-bit sums."""
+def matmul_methods(name: FormatName, device: DeviceInfo) -> Iterator[MatmulMethod]:
+    """Yield the methods by which a device multiplies in a format; 16-bit formats also have one with 16-bit sums."""
     if name == "tf32":
-        real = (
-            device.type == "cuda" and int((device.compute_capability or "0").partition(".")[0]) >= _TENSOR_CORES_SINCE
+        has_tf32 = (
+            device.type == "cuda" and int((device.compute_capability or "0").partition(".")[0]) >= _TF32_CAPABILITY
         )
         # Without tensor cores, only the inputs are rounded to TF32; sums are in fp32.
-        yield Way(name, "as it is", "device" if real else "rounded", _within(lambda: matmul_precision("tf32")))
+        yield MatmulMethod(
+            name, "as it is", "device" if has_tf32 else "rounded", _matmul_within(lambda: matmul_precision("tf32"))
+        )
         return
     if device.type == "cuda" and name in _SWITCHES:
-        yield Way(name, "reduced", "device", _within(lambda: _reduction(_SWITCHES[name], True)))
-        yield Way(name, "not reduced", "device", _within(lambda: _reduction(_SWITCHES[name], False)))
+        yield MatmulMethod(name, "reduced", "device", _matmul_within(lambda: _reduced_precision(_SWITCHES[name], True)))
+        yield MatmulMethod(
+            name, "not reduced", "device", _matmul_within(lambda: _reduced_precision(_SWITCHES[name], False))
+        )
     else:
-        yield Way(name, "as it is", "device", _within(lambda: matmul_precision("fp32")))
+        yield MatmulMethod(name, "as it is", "device", _matmul_within(lambda: matmul_precision("fp32")))
     if name in _SWITCHES:
-        yield Way(name, "narrow", "device", one_by_one)
+        yield MatmulMethod(name, "narrow", "device", accumulate_narrow)
 
 
-def one_by_one(left: Tensor, right: Tensor) -> Tensor:
+def accumulate_narrow(left: Tensor, right: Tensor) -> Tensor:
     """Multiply matrices by adding one term at a time, rounding each partial sum to the dtype of the inputs."""
     total = left.new_zeros(left.shape[0], right.shape[1])
     for column, row in zip(left.unbind(1), right.unbind(0), strict=True):
@@ -98,7 +102,7 @@ def one_by_one(left: Tensor, right: Tensor) -> Tensor:
     return total
 
 
-def _within(context: Callable[[], AbstractContextManager[object]]) -> Callable[[Tensor, Tensor], Tensor]:
+def _matmul_within(context: Callable[[], AbstractContextManager[object]]) -> Callable[[Tensor, Tensor], Tensor]:
     def multiply(left: Tensor, right: Tensor) -> Tensor:
         with context():
             return left @ right
@@ -107,7 +111,7 @@ def _within(context: Callable[[], AbstractContextManager[object]]) -> Callable[[
 
 
 @contextmanager
-def _reduction(switch: str, allowed: bool) -> Iterator[None]:
+def _reduced_precision(switch: str, allowed: bool) -> Iterator[None]:
     settings = torch.backends.cuda.matmul
     before = getattr(settings, switch)
     setattr(settings, switch, allowed)
@@ -117,5 +121,5 @@ def _reduction(switch: str, allowed: bool) -> Iterator[None]:
         setattr(settings, switch, before)
 
 
-def _distance(found: Tensor, expected: Tensor) -> float:
+def _relative_error(found: Tensor, expected: Tensor) -> float:
     return float(torch.linalg.matrix_norm(found - expected) / torch.linalg.matrix_norm(expected))

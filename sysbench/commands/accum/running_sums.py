@@ -23,7 +23,7 @@ DRIFT_POINTS = 100
 """Number of samples of a running sum; there are few, because reading from a device takes longer than adding."""
 
 _TRIAL_STEPS = 200
-_UNDOUBTED_STEPS = 10_000
+_UNCHECKED_STEPS = 10_000
 """Sums with at most this many steps run without a check against the budget."""
 
 _OPERATIONS: dict[Order, float] = {"sequential": 1, "kahan": 4, "blocked": 0, "pairwise": 0}
@@ -46,9 +46,9 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
     if value is None or count is None or block is None:
         raise ValueError("a sums cell needs a value and a count")
     where = torch_device(device)
-    wanted = list(summations(cell))
-    _refuse_longer(cell, wanted, count, block, where)
-    for summation in wanted:
+    requested = list(summations(cell))
+    _refuse_over_budget(cell, requested, count, block, where)
+    for summation in requested:
         narrow, wide = Arithmetic.of(summation.addend, where), Arithmetic.of(summation.accumulator, where)
         addend = narrow.number(value)
         rounded_addend = narrow.value(addend)
@@ -105,13 +105,13 @@ def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[in
 def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
     """Sum by Kahan summation, which carries the rounding error of each step to the next (Kahan, CACM 8(1), 1965)."""
     add, subtract = arithmetic.add, arithmetic.subtract
-    total, lost, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
+    total, correction, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
     seen = []
     for step in checkpoints(count, DRIFT_POINTS):
         for _ in range(step - done):
-            corrected = subtract(addend, lost)
+            corrected = subtract(addend, correction)
             reached = add(total, corrected)
-            lost = subtract(subtract(reached, total), corrected)
+            correction = subtract(subtract(reached, total), corrected)
             total = reached
         done = step
         seen.append((step, arithmetic.value(total)))
@@ -123,38 +123,40 @@ def pairwise(arithmetic: Arithmetic, addend: Any, count: int) -> float:
 
     In each round, all sums are equal, except possibly the last one, so the common sum is computed once.
     """
-    alike, last = addend, None
+    common, last = addend, None
     while count + (last is not None) > 1:
         if count % 2:
-            last = alike if last is None else arithmetic.add(alike, last)
+            last = common if last is None else arithmetic.add(common, last)
         if count > 1:
-            alike = arithmetic.add(alike, alike)
+            common = arithmetic.add(common, common)
         count //= 2
-    return arithmetic.value(alike if count else last)
+    return arithmetic.value(common if count else last)
 
 
 def blocked(arithmetic: Arithmetic, addend: Any, count: int, block: int) -> float:
     """Sum each block of numbers one by one, then add the sums of the blocks."""
     blocks, rest = divmod(count, block)
-    of_block = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
-    total = sequential(arithmetic, arithmetic.number(of_block), blocks)[-1][1] if blocks else 0.0
+    block_sum = sequential(arithmetic, addend, block)[-1][1] if blocks else 0.0
+    total = sequential(arithmetic, arithmetic.number(block_sum), blocks)[-1][1] if blocks else 0.0
     if not rest:
         return total
-    of_rest = sequential(arithmetic, addend, rest)[-1][1]
-    return arithmetic.value(arithmetic.add(arithmetic.number(total), arithmetic.number(of_rest)))
+    rest_sum = sequential(arithmetic, addend, rest)[-1][1]
+    return arithmetic.value(arithmetic.add(arithmetic.number(total), arithmetic.number(rest_sum)))
 
 
-def _refuse_longer(cell: AccumCell, wanted: list[Summation], count: int, block: int, device: torch.device) -> None:
+def _refuse_over_budget(
+    cell: AccumCell, requested: list[Summation], count: int, block: int, device: torch.device
+) -> None:
     """Raise UnavailableError if the sums would exceed the budget, as predicted from a few steps of each accumulator."""
-    if count <= _UNDOUBTED_STEPS or cell.budget_s is None:
+    if count <= _UNCHECKED_STEPS or cell.budget_s is None:
         return
     predicted_s = 0.0
-    for accumulator, alike in itertools.groupby(wanted, lambda each: each.accumulator):
+    for accumulator, group in itertools.groupby(requested, lambda each: each.accumulator):
         wide = Arithmetic.of(accumulator, device)
         began_s = time.perf_counter()
         sequential(wide, wide.number(0.0), _TRIAL_STEPS)
         step_s = (time.perf_counter() - began_s) / _TRIAL_STEPS
-        predicted_s += count * step_s * sum(_OPERATIONS[each.order] for each in alike)
+        predicted_s += count * step_s * sum(_OPERATIONS[each.order] for each in group)
     if predicted_s > cell.budget_s:
         raise UnavailableError(
             f"--count {count} would take about {units.duration(predicted_s)} here, longer than --budget "

@@ -43,7 +43,7 @@ DTYPES: Mapping[Experiment, tuple[FormatName, ...]] = {
 }
 """Formats of each experiment."""
 
-MOST_STEPS = 100_000_000
+MAX_STEPS = 100_000_000
 """Largest number of steps of a sum; `--budget` further limits the predicted duration."""
 
 _SIZED: Mapping[Experiment, tuple[str, ...]] = {"autocast": (TOY,), "scaling": ("tiny",)}
@@ -87,7 +87,7 @@ def _share(value: object) -> float:
     return number
 
 
-def _whole(minimum: int, maximum: int) -> BeforeValidator:
+def _integer(minimum: int, maximum: int) -> BeforeValidator:
     """Return a validator that accepts integers in the range, also in notations such as 1e6."""
     within = integers(minimum, maximum)
 
@@ -178,7 +178,7 @@ class AccumSpec(RunSpec):
     value: Annotated[float, BeforeValidator(_summand), Option(metavar="X", panel=SUMS)] = Field(
         default=0.01, description="Number to add."
     )
-    count: Annotated[int, _whole(1, MOST_STEPS), Option(metavar="N", panel=SUMS)] = Field(
+    count: Annotated[int, _integer(1, MAX_STEPS), Option(metavar="N", panel=SUMS)] = Field(
         default=1000, description="How many times to add the number."
     )
     order: Annotated[
@@ -186,7 +186,7 @@ class AccumSpec(RunSpec):
         BeforeValidator(choices("an order of summation", ORDERS)),
         Option(metavar="NAME,…", panel=SUMS),
     ] = Field(default=ORDERS, description="Order of summation: " + ", ".join(ORDERS) + ".")
-    block: Annotated[int, _whole(2, MOST_STEPS), Option(metavar="N", panel=SUMS)] = Field(
+    block: Annotated[int, _integer(2, MAX_STEPS), Option(metavar="N", panel=SUMS)] = Field(
         default=32, description="Block size of blocked summation."
     )
     budget_s: Annotated[Seconds, Option(flags=("--budget",), metavar="S", panel=SUMS)] = Field(
@@ -200,11 +200,11 @@ class AccumSpec(RunSpec):
         default=(),
         description=f"Models: {', '.join((TOY, *SIZES))}. Default: toy for autocast, tiny for scaling.",
     )
-    ctx: Annotated[int, _whole(1, 1_000_000), Option(flags=("--ctx", "--seq-len"), metavar="N", panel=MODELS)] = Field(
-        default=16, description="Context length of the Transformer, in tokens."
+    ctx: Annotated[int, _integer(1, 1_000_000), Option(flags=("--ctx", "--seq-len"), metavar="N", panel=MODELS)] = (
+        Field(default=16, description="Context length of the Transformer, in tokens.")
     )
     batch: Annotated[
-        int, _whole(1, 1_000_000), Option(flags=("--batch", "--batch-size"), metavar="N", panel=MODELS)
+        int, _integer(1, 1_000_000), Option(flags=("--batch", "--batch-size"), metavar="N", panel=MODELS)
     ] = Field(default=4, description="Sequences in a batch.")
     scale: Annotated[tuple[int, ...], BeforeValidator(integers(1, 2**60)), Option(metavar="AXIS", panel=MODELS)] = (
         Field(
@@ -212,7 +212,7 @@ class AccumSpec(RunSpec):
             description="scaling: loss scale.",
         )
     )
-    width: Annotated[int, _whole(2, 1_000_000), Option(metavar="N", panel=NORM)] = Field(
+    width: Annotated[int, _integer(2, 1_000_000), Option(metavar="N", panel=NORM)] = Field(
         default=1024, description="norm: size of the normalised dimension."
     )
     eps: Annotated[float, BeforeValidator(_share), Option(metavar="X", panel=NORM)] = Field(

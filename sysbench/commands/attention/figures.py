@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_LOOKS: Final = {
+_STYLES: Final = {
     "naive": Look("#000000", "o"),
     "compiled": Look("#d55e00", "s"),
     "sdpa-math": Look("#56b4e9", "v"),
@@ -67,7 +67,7 @@ _LOOKS: Final = {
 }
 """Okabe and Ito's colours, which are distinct under all common kinds of colour blindness, and a violet."""
 
-_OTHERS: Final = (
+_USER_STYLES: Final = (
     Look("#882255", "h", (0, (4, 2))),
     Look("#117733", "*", (0, (4, 2))),
     Look("#999933", "<", (0, (4, 2))),
@@ -78,19 +78,19 @@ _OTHERS: Final = (
 
 def look(implementation: str, everything: Sequence[str]) -> Look:
     """Return the style of an implementation; `everything` lists all implementations of the run."""
-    if implementation in _LOOKS:
-        return _LOOKS[implementation]
-    own = [name for name in everything if name not in _LOOKS]
-    return _OTHERS[own.index(implementation) % len(_OTHERS)]
+    if implementation in _STYLES:
+        return _STYLES[implementation]
+    own = [name for name in everything if name not in _STYLES]
+    return _USER_STYLES[own.index(implementation) % len(_USER_STYLES)]
 
 
 _MISSING: Final = "#f2f2f2"
 _MAP: Final = "cividis"
 """A colour map that is perceptually uniform, even for colour-blind readers."""
-_MOST_COLUMNS: Final = 4
-_MOST_LEVEL: Final = 6
+_MAX_COLUMNS: Final = 4
+_MAX_LEVEL_TICKS: Final = 6
 """Largest number of sequence lengths with horizontal tick labels."""
-_NARROWEST_IN: Final = 6.4
+_MIN_WIDTH_IN: Final = 6.4
 _LINE_IN: Final = 0.19
 """Height of a line of the legend."""
 _GUIDES: Final = ((1, "N"), (2, "N²"))
@@ -147,21 +147,26 @@ def draw_curves(panels: Sequence[Panel], caption: Heading) -> Figure:
 
     names = list(dict.fromkeys(curve.implementation for panel in panels for curve in panel.curves))
     # The legend below the panels has a line per implementation.
-    crowded = any(len(_all_lengths(panel)) > _MOST_LEVEL for panel in panels)
+    crowded = any(len(_all_lengths(panel)) > _MAX_LEVEL_TICKS for panel in panels)
     ticks = 0.75 if crowded else 0.45
-    below = 0.2 + _LINE_IN * (len(names) + 1)
-    height = 3.65 + ticks + below
-    width = max(_NARROWEST_IN, 3.75 * len(panels))
+    legend_height = 0.2 + _LINE_IN * (len(names) + 1)
+    height = 3.65 + ticks + legend_height
+    width = max(_MIN_WIDTH_IN, 3.75 * len(panels))
     figure = Figure(figsize=(width, height), facecolor="white")
     left, gap, right = 0.72 / width, 0.72 / width, 0.15 / width
-    wide = (1 - left - right - gap * (len(panels) - 1)) / len(panels)
+    panel_width = (1 - left - right - gap * (len(panels) - 1)) / len(panels)
     for number, panel in enumerate(panels):
         axes = figure.add_axes(
-            (left + number * (wide + gap), (below + ticks) / height, wide, 1 - (below + ticks + 0.95) / height)
+            (
+                left + number * (panel_width + gap),
+                (legend_height + ticks) / height,
+                panel_width,
+                1 - (legend_height + ticks + 0.95) / height,
+            )
         )
         _draw_panel(axes, panel, names)
     _draw_caption(figure, caption, width, height)
-    _draw_legend(figure, panels, names, left, (below - 0.05) / height)
+    _draw_legend(figure, panels, names, left, (legend_height - 0.05) / height)
     return figure
 
 
@@ -189,15 +194,15 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
         )
         values.append(panel.limit * 1.2)
     low, high = (min(values), max(values)) if values else (0.5, 2.0)
-    room = max(math.log10(high / low), 0.5)
+    decades = max(math.log10(high / low), 0.5)
     # Leave room at the top for crosses.
-    axes.set_ylim(low / 10 ** (0.08 * room), high * 10 ** (0.2 * room))
+    axes.set_ylim(low / 10 ** (0.08 * decades), high * 10 ** (0.2 * decades))
     _draw_guides(axes, lengths, low, high)
     _draw_beyond(axes, panel.curves, names)
     dressed(axes, title=panel.title, x="sequence length N", lines="both")
     axes.set_xticks(lengths, [str(n) for n in lengths])
     axes.minorticks_off()
-    if len(lengths) > _MOST_LEVEL:
+    if len(lengths) > _MAX_LEVEL_TICKS:
         axes.tick_params(axis="x", labelrotation=45)
     axes.yaxis.set_major_formatter(lambda value, _: _tick(panel.unit, value))
     # Bytes have ticks at powers of 2 and their multiples, times at powers of 10.
@@ -218,17 +223,17 @@ def _all_lengths(panel: Panel) -> list[int]:
 def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
     style = look(curve.implementation, names)
     # Later curves are thinner, so that overlapping curves all stay visible.
-    over = 1 - names.index(curve.implementation) / max(len(names) - 1, 1) if len(names) > 1 else 0
+    emphasis = 1 - names.index(curve.implementation) / max(len(names) - 1, 1) if len(names) > 1 else 0
     x = [n for n, *_ in curve.points]
     y = [value for _, value, _, _ in curve.points]
     axes.plot(
         x,
         y,
         color=style.colour,
-        linewidth=1.3 + 1.2 * over,
+        linewidth=1.3 + 1.2 * emphasis,
         linestyle=style.dashes,
         marker=style.marker,
-        markersize=4.5 + 2.5 * over,
+        markersize=4.5 + 2.5 * emphasis,
         markerfacecolor="white" if curve.modelled else style.colour,
         markeredgecolor=style.colour,
         zorder=4,
@@ -238,11 +243,11 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
     """Draw a cross at the top for each curve that ends because memory runs out; crosses at one N stand side by side."""
-    at: dict[int, list[Curve]] = {}
+    curves_by_length: dict[int, list[Curve]] = {}
     for curve in curves:
         if curve.beyond is not None:
-            at.setdefault(curve.beyond, []).append(curve)
-    for n, stopped in at.items():
+            curves_by_length.setdefault(curve.beyond, []).append(curve)
+    for n, stopped in curves_by_length.items():
         colours = [look(curve.implementation, names).colour for curve in stopped]
         draw_crosses(axes, n, colours, size=14, apart=11, zorder=6)
         axes.axvline(n, color=LIMIT, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
@@ -340,15 +345,15 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
 
     quantities = list(dict.fromkeys(each.quantity for each in maps))
     names = list(dict.fromkeys(each.implementation for each in maps))
-    across = min(len(names), _MOST_COLUMNS)
-    bands = math.ceil(len(names) / across)
+    maps_per_row = min(len(names), _MAX_COLUMNS)
+    bands = math.ceil(len(names) / maps_per_row)
     lines = [(quantity, band) for quantity in quantities for band in range(bands)]
     columns = max(len(each.lengths) for each in maps)
-    one_wide, one_high = max(1.9, 0.62 * columns), 0.36 * max(len(each.dims) for each in maps)
+    map_width, map_height = max(1.9, 0.62 * columns), 0.36 * max(len(each.dims) for each in maps)
     left, top, gap_x, gap_y, right = 0.75, 0.75, 0.3, 0.78, 0.95
     # The title needs this width even if the maps are small.
-    width = max(_NARROWEST_IN, left + across * (one_wide + gap_x) + right)
-    height = top + len(lines) * (one_high + gap_y)
+    width = max(_MIN_WIDTH_IN, left + maps_per_row * (map_width + gap_x) + right)
+    height = top + len(lines) * (map_height + gap_y)
     figure = Figure(figsize=(width, height), facecolor="white")
     for row, (quantity, band) in enumerate(lines):
         same = [each for each in maps if each.quantity == quantity]
@@ -356,14 +361,14 @@ def draw_heat_maps(maps: Sequence[HeatMap], caption: Heading) -> Figure:
         low, high = (min(values), max(values)) if values else (1.0, 2.0)
         high = high if high > low else low * 2
         norm = LogNorm(low, high)
-        bottom = (height - top - (row + 1) * one_high - row * gap_y - 0.3) / height
-        shown = same[band * across : (band + 1) * across]
+        bottom = (height - top - (row + 1) * map_height - row * gap_y - 0.3) / height
+        shown = same[band * maps_per_row : (band + 1) * maps_per_row]
         for column, each in enumerate(shown):
-            place = (left + column * (one_wide + gap_x)) / width
-            axes = figure.add_axes((place, bottom, one_wide / width, one_high / height))
+            left_edge = (left + column * (map_width + gap_x)) / width
+            axes = figure.add_axes((left_edge, bottom, map_width / width, map_height / height))
             _draw_map(axes, each, norm, labelled=column == 0)
-        place = (left + len(shown) * (one_wide + gap_x) - gap_x + 0.12) / width
-        scale = figure.add_axes((place, bottom, 0.1 / width, one_high / height))
+        left_edge = (left + len(shown) * (map_width + gap_x) - gap_x + 0.12) / width
+        scale = figure.add_axes((left_edge, bottom, 0.1 / width, map_height / height))
         bar = figure.colorbar(ScalarMappable(norm, _MAP), cax=scale)
         scale.minorticks_off()
         bar.set_ticks([low, high], labels=[units.short(same[0].unit, end) for end in (low, high)])
@@ -377,17 +382,17 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
     from matplotlib.patches import Rectangle
 
     grid = np.full((len(each.dims), len(each.lengths)), np.nan)
-    for (dim, n), known in each.values.items():
-        grid[each.dims.index(dim), each.lengths.index(n)] = known
+    for (dim, n), cell_value in each.values.items():
+        grid[each.dims.index(dim), each.lengths.index(n)] = cell_value
     axes.set_facecolor(_MISSING)
     image = axes.imshow(np.ma.masked_invalid(grid), cmap=_MAP, norm=norm, aspect="auto", origin="lower")
     for row, dim in enumerate(each.dims):
         for column, n in enumerate(each.lengths):
             if (dim, n) in each.values:
-                known = each.values[dim, n]
-                red, green, blue, _ = image.cmap(norm(known))
+                cell_value = each.values[dim, n]
+                red, green, blue, _ = image.cmap(norm(cell_value))
                 dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-                colour, text = "white" if dark else INK, units.short(each.unit, known)
+                colour, text = "white" if dark else INK, units.short(each.unit, cell_value)
             else:
                 colour, text = QUIET, each.words.get((dim, n), "")
                 corner = (column - 0.5, row - 0.5)
@@ -408,20 +413,20 @@ def _draw_map(axes: Axes, each: HeatMap, norm: Any, *, labelled: bool) -> None:
 def _draw_frontier(axes: Axes, each: HeatMap) -> None:
     """Draw a line between the sizes that fit and those that do not."""
 
-    def over(row: int, column: int) -> bool | None:
+    def does_not_fit(row: int, column: int) -> bool | None:
         if not (0 <= row < len(each.dims) and 0 <= column < len(each.lengths)):
             return None
         return (each.dims[row], each.lengths[column]) in each.beyond
 
     for row in range(len(each.dims)):
         for column in range(len(each.lengths)):
-            if not over(row, column):
+            if not does_not_fit(row, column):
                 continue
             x, y = column - 0.5, row - 0.5
-            if over(row, column - 1) is False:
+            if does_not_fit(row, column - 1) is False:
                 axes.plot([x, x], [y, y + 1], color=LIMIT, linewidth=2, zorder=5, solid_capstyle="projecting")
             for other, edge in ((row - 1, y), (row + 1, y + 1)):
-                if over(other, column) is False:
+                if does_not_fit(other, column) is False:
                     axes.plot([x, x + 1], [edge, edge], color=LIMIT, linewidth=2, zorder=5)
     axes.set_xlim(-0.5, len(each.lengths) - 0.5)
     axes.set_ylim(-0.5, len(each.dims) - 0.5)
@@ -450,12 +455,12 @@ def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | 
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
         part = record.model_copy(update={"cells": cells})
-        for path, found in ((curves, _curves), (heat_map, _heat_maps)):
-            drawn = path.with_stem(f"{path.stem}-{number}") if path is not None and len(groups) > 1 else path
-            drawable = found(part) if drawn is not None else None
-            if drawn is not None and drawable is not None:
-                plots.write(drawn, drawable.draw)
-                yield drawn
+        for path, make in ((curves, _curves), (heat_map, _heat_maps)):
+            target = path.with_stem(f"{path.stem}-{number}") if path is not None and len(groups) > 1 else path
+            figure = make(part) if target is not None else None
+            if target is not None and figure is not None:
+                plots.write(target, figure.draw)
+                yield target
 
 
 def _curves(record: AttentionRecord) -> Drawn | None:
@@ -466,7 +471,7 @@ def _curves(record: AttentionRecord) -> Drawn | None:
         return None
     caption = _caption(record, f"d {dim}", "medians, bars: 95 % CI")
     shown = listed([each.title for each in panels])
-    text = f"Attention over the sequence length: {shown}. {_whole(caption)}."
+    text = f"Attention over the sequence length: {shown}. {_caption_text(caption)}."
     return Drawn("curves", text, lambda: draw_curves(panels, caption), tuple(cells))
 
 
@@ -482,11 +487,11 @@ def _heat_maps(record: AttentionRecord) -> Drawn | None:
         return None
     caption = _caption(record, "", "medians")
     shown = listed(list(dict.fromkeys(each.quantity for each in maps)))
-    text = f"Attention over head dimension and sequence length: {shown}. {_whole(caption)}."
+    text = f"Attention over head dimension and sequence length: {shown}. {_caption_text(caption)}."
     return Drawn("heat-maps", text, lambda: draw_heat_maps(maps, caption), tuple(record.cells))
 
 
-def _whole(caption: Heading) -> str:
+def _caption_text(caption: Heading) -> str:
     simulated = f"{caption.mark.lower()} for {caption.simulated}" if caption.simulated else ""
     return " · ".join(part for part in (caption.title, caption.subtitle, simulated) if part)
 
@@ -499,16 +504,16 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
         word for word in rest if word.split()[0] in ("batch", "causal", "not", "no", "fp32", "tf32", "bf16", "fp16")
     ]
     inputs += [word for word in rest if word.endswith(" heads") and word not in inputs]
-    effort = [word for word in rest if "repeats" in word or word.startswith("torch ") or word == "cold caches"]
+    method = [word for word in rest if "repeats" in word or word.startswith("torch ") or word == "cold caches"]
     modelled = any(cell.source == "predicted" for cell in record.cells)
     timed = [values] if any(cell.forward for cell in record.cells) else []
     timed += ["bars: 90 % interval"] if modelled and "bars" in values else []
-    said = [*([machine] if machine else []), *effort, *timed]
+    subtitle = [*([machine] if machine else []), *method, *timed]
     simulated = {cell.gpu.title for cell in record.cells if cell.gpu}
     all_simulated = all(cell.cell.simulated for cell in record.cells)
     return Heading(
         title=" · ".join([kind, *([where] if where else []), *inputs]),
-        subtitle=" · ".join(said),
+        subtitle=" · ".join(subtitle),
         simulated=", ".join(sorted(simulated)) if all_simulated else "",
         mark="PREDICTED" if modelled else "SIMULATED",
     )
@@ -528,25 +533,25 @@ def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | N
 
 
 def _curve(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> Curve | None:
-    here = sorted((cell for cell in cells if cell.cell.implementation == name), key=lambda cell: cell.cell.seq)
+    own_cells = sorted((cell for cell in cells if cell.cell.implementation == name), key=lambda cell: cell.cell.seq)
     points = []
-    for cell in here:
+    for cell in own_cells:
         if found := value(cell, quantity):
             timed, instead = samples(cell, quantity), predicted(cell, quantity)
             low, high = timed.ci95_s if timed is not None and timed.ci95_s is not None else (None, None)
             if instead is not None:
                 low, high = instead.low_s, instead.high_s
             points.append((cell.cell.seq, found, low, high))
-    beyond = [each.beyond for each in frontier(here) if each.beyond is not None]
+    beyond = [each.beyond for each in frontier(own_cells) if each.beyond is not None]
     if not points and not beyond:
         return None
-    laws = [each.law for each in growth(here, "seq") if each.quantity == quantity]
+    laws = [each.law for each in growth(own_cells, "seq") if each.quantity == quantity]
     return Curve(
         implementation=name,
         points=tuple(points),
         beyond=beyond[0].cell.seq if beyond else None,
         growth=next((exponent(law, "N") for law in laws if isinstance(law, PowerLaw)), ""),
-        modelled=_modelled(here, quantity),
+        modelled=_modelled(own_cells, quantity),
     )
 
 
@@ -557,10 +562,10 @@ def _modelled(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> str:
 
 def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity) -> HeatMap | None:
     """Return the heat map of one quantity of one implementation; None if there is nothing to show."""
-    here = [cell for cell in cells if cell.cell.implementation == name]
-    if not any(value(cell, quantity) is not None or over_memory(cell) for cell in here):
+    own_cells = [cell for cell in cells if cell.cell.implementation == name]
+    if not any(value(cell, quantity) is not None or over_memory(cell) for cell in own_cells):
         return None
-    places = {(cell.cell.dim, cell.cell.seq): cell for cell in here}
+    places = {(cell.cell.dim, cell.cell.seq): cell for cell in own_cells}
     known = {place: found for place, cell in places.items() if (found := value(cell, quantity)) is not None}
     return HeatMap(
         implementation=name,
@@ -571,5 +576,5 @@ def heat_map(cells: Sequence[AttentionCellRecord], name: str, quantity: Quantity
         values=known,
         words={place: status(cell).text for place, cell in places.items() if place not in known},
         beyond=frozenset(place for place, cell in places.items() if over_memory(cell)),
-        modelled=_modelled(here, quantity),
+        modelled=_modelled(own_cells, quantity),
     )

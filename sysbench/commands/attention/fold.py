@@ -25,24 +25,24 @@ from sysbench.log.cautions import emulation
 from sysbench.log.collect import CellEvents, Run, fold_cells, samples_of
 from sysbench.log.events import Event, GpuSimulated
 from sysbench.log.outcomes import Caution
-from sysbench.log.predictions import Grounds
+from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import Samples, SimulatedGpuRecord
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 
-HIGHEST_SHARE = 1.1
+MAX_SHARE = 1.1
 """A rate above this share of the hardware's limit is not credible; caches and noise explain smaller excesses."""
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
-_OF_EVENTS = {"event", "at_s", "cell"}
+_EVENT_FIELDS = {"event", "at_s", "cell"}
 """Fields of events that records do not have."""
 
 
 def fold(events: Iterable[Event]) -> AttentionRecord:
     """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
-    return AttentionRecord(**run_record.of_run(run), cells=cells)
+    return AttentionRecord(**run_record.run_fields(run), cells=cells)
 
 
 def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
@@ -53,8 +53,8 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
     device = seen.started.device if seen.started else None
     known = hardware.find(device.name, device.memory_bytes) if device and not cell.simulated else None
     rates = {phase: _rates(cell, phase, found.mean_s, known) for phase, found in times.items() if found}
-    said = seen.last(AttentionPredicted)
-    prediction = Grounds(**said.model_dump(exclude=_OF_EVENTS)) if said else None
+    predicted_event = seen.last(AttentionPredicted)
+    prediction = GpuPrediction(**predicted_event.model_dump(exclude=_EVENT_FIELDS)) if predicted_event else None
     if prediction is not None and cell.simulated:
         sheet = hardware.described(cell.simulated)
         rates = {
@@ -65,14 +65,14 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
         together_bytes = sum(each.size_bytes for each in accounted.tensors)
         needed_bytes = max(together_bytes, accounted.reserved_bytes or 0) or None
     return AttentionCellRecord(
-        **run_record.of_cell(cell, seen),
+        **run_record.cell_fields(cell, seen),
         cautions=[
             *_cautions(seen, times, rates),
             *(emulation(cell.precision, seen) if timed else ()),
             *(prediction.cautions() if prediction else ()),
         ],
         source="predicted" if prediction and rates else "simulated" if cell.simulated else "measured",
-        gpu=SimulatedGpuRecord(**gpu.model_dump(exclude=_OF_EVENTS)) if gpu else None,
+        gpu=SimulatedGpuRecord(**gpu.model_dump(exclude=_EVENT_FIELDS)) if gpu else None,
         kernel=kernels.forward if kernels else None,
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         fell_back=seen.compiled.fell_back if seen.compiled else None,
@@ -141,7 +141,7 @@ def _cautions(
 ) -> Iterator[Caution]:
     for phase, each in rates.items():
         # Faster than the hardware allows: something was not computed, or the clock did not wait for it.
-        if each.limit_share is not None and each.limit_share > HIGHEST_SHARE:
+        if each.limit_share is not None and each.limit_share > MAX_SHARE:
             yield Caution(
                 code="below-lower-bound",
                 message=f"{phase} is faster than the data sheet's rates allow for {units.flops(each.flops)} and "

@@ -89,17 +89,17 @@ def left_s(state: AttentionState, now_s: float) -> float | None:
     return total
 
 
-def _expected_s(cell: CellState, over: list[CellState]) -> float:
+def _expected_s(cell: CellState, finished: list[CellState]) -> float:
     """Return the expected duration of a cell in seconds: the time of its calls, plus a constant part.
 
     The calls are assumed to take as long per FLOP as those of the most similar finished cell; the constant part is the
     median over finished cells.
     """
-    alike = [each for each in over if each.cell.implementation == cell.cell.implementation] or over
+    similar = [each for each in finished if each.cell.implementation == cell.cell.implementation] or finished
     work = _work(cell)
-    nearest = min(alike, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
-    besides_s = statistics.median(max(0.0, (each.took_s or 0.0) - _calls_s(each)) for each in alike)
-    return besides_s + _calls_s(nearest) * work / max(_work(nearest), 1)
+    nearest = min(similar, key=lambda each: (abs(_work(each).bit_length() - work.bit_length()), -_work(each)))
+    constant_s = statistics.median(max(0.0, (each.took_s or 0.0) - _calls_s(each)) for each in similar)
+    return constant_s + _calls_s(nearest) * work / max(_work(nearest), 1)
 
 
 def _calls_s(cell: CellState) -> float:
@@ -145,16 +145,16 @@ advance = partial(run_state.advance, _HANDLERS)
 
 Shown = Literal["forward", "backward", "saved"]
 
-PLACE = 9
+COLUMN_WIDTH = 9
 """Width of a column of a grid, including the space before it."""
 
 GAP = 3
-LONGEST_BAR = 40
+MAX_BAR_WIDTH = 40
 CLOSE, FAR = 1.05, 2.0
 """Times up to `CLOSE` × the best time are coloured as good; times of at least `FAR` × the best time, as bad."""
 
 _TITLES: dict[Shown, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
-_WORDS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
+_OUTCOME_TEXTS = {"oom": "oom", "skipped": "skipped", "invalid": "n/a", "crashed": "crashed", "timeout": "timeout"}
 _SETTING = ("device", "threads", "precision", "batch", "heads", "simulate", "causal")
 _NAMED = ("implementation", "dim", "seq")
 
@@ -173,7 +173,7 @@ class AttentionScreen:
         plain = console.color_system is None or bool(console.no_color)
         lines = [self._title(width), self._device(width), Text(), self._running(width)]
         running = self.state.now.cell.implementation if self.state.now is not None else None
-        lines += _laid_out(self._sections(plain, width), running, width, height - len(lines))
+        lines += _layout(self._sections(plain, width), running, width, height - len(lines))
         for line in lines[:height]:
             line.truncate(width, overflow="ellipsis")
             yield Text(" ").append_text(fitted(line, options.encoding))
@@ -227,7 +227,7 @@ class AttentionScreen:
         count = f"{min(now.calls, now.expected_calls)}/{now.expected_calls}"
         estimate = _estimate(now, width - line.cell_len - len(count) - 3)
         if now.calls:
-            room = min(LONGEST_BAR, width - line.cell_len - len(count) - cell_len(estimate) - 5)
+            room = min(MAX_BAR_WIDTH, width - line.cell_len - len(count) - cell_len(estimate) - 5)
             if room >= 6:
                 filled = min(room, room * now.calls // max(now.expected_calls, 1))
                 line.append("█" * filled, "cyan").append("·" * (room - filled), theme.QUIET).append(" ")
@@ -250,7 +250,7 @@ class AttentionScreen:
         simulated = bool(cells) and all(cell.cell.simulated for cell in cells)
         kinds: tuple[Shown, ...] = ("saved",) if simulated else ("forward", "backward")
         label = max((len(name) for name in by_name), default=0)
-        lengths = _window(sorted({cell.cell.seq for cell in cells}), self.state.now, (width - label) // PLACE)
+        lengths = _window(sorted({cell.cell.seq for cell in cells}), self.state.now, (width - label) // COLUMN_WIDTH)
         sections = []
         for kind in kinds:
             best = _best(cells, kind)
@@ -274,12 +274,12 @@ class Section:
     grids: dict[str, list[Text]]
 
 
-def _window(lengths: list[int], now: CellState | None, most: int) -> list[int]:
+def _window(lengths: list[int], now: CellState | None, max_lengths: int) -> list[int]:
     """Return as many consecutive sequence lengths as fit, including that of the running cell."""
-    most = max(1, most)
-    around = lengths.index(now.cell.seq) if now is not None and now.cell.seq in lengths else 0
-    first = min(max(0, around - most + 1), max(0, len(lengths) - most))
-    return lengths[first : first + most]
+    max_lengths = max(1, max_lengths)
+    running = lengths.index(now.cell.seq) if now is not None and now.cell.seq in lengths else 0
+    first = min(max(0, running - max_lengths + 1), max(0, len(lengths) - max_lengths))
+    return lengths[first : first + max_lengths]
 
 
 def _estimate(cell: CellState, width: int) -> str:
@@ -324,17 +324,17 @@ def _grid(
     """Return a heading with the implementation and the sequence lengths, followed by a line per head dimension."""
     places = {(cell.cell.dim, cell.cell.seq): cell for cell in cells}
     heading = Text(cells[0].cell.implementation.ljust(label), "bold")
-    lines = [heading.append("".join(str(n).rjust(PLACE) for n in lengths), theme.QUIET)]
+    lines = [heading.append("".join(str(n).rjust(COLUMN_WIDTH) for n in lengths), theme.QUIET)]
     for dim in sorted({cell.cell.dim for cell in cells}):
         line = Text(str(dim).rjust(label), theme.QUIET)
         for n in lengths:
-            text, style = _shown(places.get((dim, n)), kind, best.get((dim, n)), now, plain)
-            line.append(" " * (PLACE - len(text))).append(text, style)
+            text, style = _format_value(places.get((dim, n)), kind, best.get((dim, n)), now, plain)
+            line.append(" " * (COLUMN_WIDTH - len(text))).append(text, style)
         lines.append(line)
     return lines
 
 
-def _shown(
+def _format_value(
     cell: CellState | None, kind: Shown, best: float | None, now: CellState | None, plain: bool
 ) -> tuple[str, str]:
     if cell is None:
@@ -344,10 +344,10 @@ def _shown(
     if cell.outcome is None:
         if cell is not now:
             return "·", theme.QUIET
-        return (f"▶{_short(unit, found)}" if found is not None else "▶"), "bold cyan"
+        return (f"▶{_short_quantity(unit, found)}" if found is not None else "▶"), "bold cyan"
     if found is None or cell.outcome != "ok":
-        return _WORDS.get(cell.outcome, cell.outcome), theme.QUIET if cell.outcome != "oom" else theme.BAD
-    text = _short(unit, found)
+        return _OUTCOME_TEXTS.get(cell.outcome, cell.outcome), theme.QUIET if cell.outcome != "oom" else theme.BAD
+    text = _short_quantity(unit, found)
     if best is None:
         return text, ""
     share = found / best if best else 1.0
@@ -356,32 +356,32 @@ def _shown(
     return text, "red" if share >= FAR else "yellow"
 
 
-def _short(unit: Unit, value: float) -> str:
+def _short_quantity(unit: Unit, value: float) -> str:
     """Return a quantity in at most seven characters: `12.3 ms`, `64.0 M`."""
     return units.short(unit, value).replace("iB", "")
 
 
-def _laid_out(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
+def _layout(sections: Sequence[Section], running: str | None, width: int, height: int) -> list[Text]:
     """Return the lines of the sections that fit, and at least the grid of the running implementation."""
     lines: list[Text] = []
-    left_out = 0
+    hidden = 0
     for number, section in enumerate(sections):
-        every = list(section.grids.items())
-        wide = max((line.cell_len for _, grid in every for line in grid), default=1)
-        across = max(1, (width + GAP) // (wide + GAP))
-        rows = [every[first : first + across] for first in range(0, len(every), across)]
+        grids = list(section.grids.items())
+        grid_width = max((line.cell_len for _, grid in grids for line in grid), default=1)
+        grids_per_row = max(1, (width + GAP) // (grid_width + GAP))
+        rows = [grids[first : first + grids_per_row] for first in range(0, len(grids), grids_per_row)]
         room = height - len(lines) - 2  # 2: an empty line and the heading
-        fitting = _fitting(rows, running, room if number == 0 or _high(rows) <= room else 0)
-        left_out += sum(len(row) for row in rows) - sum(len(row) for row in fitting)
+        fitting = _fitting(rows, running, room if number == 0 or _height(rows) <= room else 0)
+        hidden += sum(len(row) for row in rows) - sum(len(row) for row in fitting)
         if not fitting:
             continue
         lines += [Text(), section.heading]
-        airy = _high(fitting) + len(fitting) - 1 <= room
+        has_gaps = _height(fitting) + len(fitting) - 1 <= room
         for position, row in enumerate(fitting):
-            lines += [Text()] * bool(position and airy)
-            lines += _beside([grid for _, grid in row])
-    if left_out and len(lines) < height:
-        lines.append(Text(f"{left_out} more in a larger terminal", theme.QUIET))
+            lines += [Text()] * bool(position and has_gaps)
+            lines += _side_by_side([grid for _, grid in row])
+    if hidden and len(lines) < height:
+        lines.append(Text(f"{hidden} more in a larger terminal", theme.QUIET))
     return lines[:height]
 
 
@@ -389,7 +389,7 @@ Row = list[tuple[str, list[Text]]]
 """Grids side by side, with their names."""
 
 
-def _high(rows: Sequence[Row]) -> int:
+def _height(rows: Sequence[Row]) -> int:
     return sum(max(len(grid) for _, grid in row) for row in rows)
 
 
@@ -397,20 +397,20 @@ def _fitting(rows: list[Row], running: str | None, room: int) -> list[Row]:
     """Return as many consecutive rows as fit, including the row with the running implementation."""
     last = next((number for number, row in enumerate(rows) if any(name == running for name, _ in row)), 0)
     first = end = last
-    while end < len(rows) and _high(rows[first : end + 1]) <= room:
+    while end < len(rows) and _height(rows[first : end + 1]) <= room:
         end += 1
-    while first > 0 and _high(rows[first - 1 : end]) <= room:
+    while first > 0 and _height(rows[first - 1 : end]) <= room:
         first -= 1
     return rows[first:end]
 
 
-def _beside(grids: Sequence[list[Text]]) -> list[Text]:
-    wide = max(line.cell_len for grid in grids for line in grid)
+def _side_by_side(grids: Sequence[list[Text]]) -> list[Text]:
+    width = max(line.cell_len for grid in grids for line in grid)
     lines = []
     for number in range(max(map(len, grids))):
         line = Text()
         for position, grid in enumerate(grids):
-            line.append(" " * (position * (wide + GAP) - line.cell_len))
+            line.append(" " * (position * (width + GAP) - line.cell_len))
             line.append_text(grid[number] if number < len(grid) else Text())
         lines.append(line)
     return lines

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sysbench import formulas as attention_costs
 from sysbench import units
-from sysbench.commands.attention.measure_memory import counted
+from sysbench.commands.attention.measure_memory import count_memory
 from sysbench.commands.attention.record import (
     AttentionAccounted,
     AttentionChecked,
@@ -51,14 +51,14 @@ from sysbench.log.events import DeviceInfo, Event, PhaseSample
 from sysbench.simulate.gpu import Gpu
 from sysbench.spec import hardware
 
-LONGEST_CHECKED = 2048
+MAX_CHECKED_LENGTH = 2048
 """Longest sequence that is compared with fp64 completely, because the reference needs quadratic memory."""
 
-GENEROUS = 8
+UNCHECKED_FACTOR = 8
 """Upper bound on the memory of implementations whose tensors can be counted, as a multiple of two N × N tensors plus
 inputs and outputs."""
 
-ROTATED = 3
+INPUT_COPIES = 3
 """Number of copies of the input between which calls on a GPU alternate."""
 
 COLD_BYTES = 256 * 2**20
@@ -80,7 +80,7 @@ def run(
     target = torch_device(device)
     if target.type == "cpu":
         yield from _refuse_thrashing(cell)
-    _PACE.refuse_long(cell, target)
+    _SPEED.refuse_over_budget(cell, target)
     try:
         with ExitStack() as settings:
             settings.enter_context(matmul_precision(cell.precision))
@@ -91,13 +91,13 @@ def run(
         allocator.release(target)
 
 
-class _Pace:
+class _Speed:
     """Speed of each implementation on earlier inputs, in seconds per FLOP of forward and backward together."""
 
     def __init__(self) -> None:
         self._seconds_per_flop: dict[tuple[str, ...], float] = {}
 
-    def refuse_long(self, cell: AttentionCell, device: torch.device) -> None:
+    def refuse_over_budget(self, cell: AttentionCell, device: torch.device) -> None:
         """Raise OverBudgetError if the pace of earlier cells suggests that this cell would exceed --budget."""
         pace = self._seconds_per_flop.get(self._kind(cell, device))
         if pace is not None:
@@ -113,7 +113,7 @@ class _Pace:
         return (cell.implementation, cell.precision, str(cell.causal), str(cell.dim), str(device), str(cell.threads))
 
 
-_PACE = _Pace()
+_SPEED = _Speed()
 """Speeds seen in this worker process."""
 
 
@@ -135,7 +135,7 @@ def _refuse_over_budget(cell: AttentionCell, pair_s: float) -> None:
 
 def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]:
     gpu, settings = Gpu.of(known), allocator_settings()
-    yield gpu.simulated(cell.key, settings)
+    yield gpu.simulation_event(cell.key, settings)
     yield stage_entered(cell.key, "simulating")
     result = simulate(cell, gpu, settings)
     if cell.implementation == "compiled":
@@ -149,7 +149,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         yield predicted(cell, known, result.trace)
         return
     if not result.verdict.fits:
-        yield _accounted_by(result, cell)
+        yield _memory_account(result, cell)
         raise DoesNotFitError(
             f"needs {units.size(result.reserved_peak_bytes)}, and {units.size(result.available_bytes)} are available"
         )
@@ -166,7 +166,7 @@ def _simulated(cell: AttentionCell, known: hardware.Hardware) -> Iterator[Event]
         yield predicted(cell, known, result.trace)
 
 
-def _accounted_by(result: SimulatedAttention, cell: AttentionCell) -> AttentionAccounted:
+def _memory_account(result: SimulatedAttention, cell: AttentionCell) -> AttentionAccounted:
     return AttentionAccounted(
         at_s=time.time(),
         cell=cell.key,
@@ -180,9 +180,14 @@ def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
     """Raise BeyondMemoryError for a cell that would make the machine swap, after yielding its memory requirement."""
     available = host_available_bytes()
     # Counting is slow, and most cells are far below the limit.
-    if GENEROUS * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * GENEROUS < available:
+    if (
+        UNCHECKED_FACTOR * attention_costs.naive_saved_bytes(cell) + bytes_moved(cell, "backward") * UNCHECKED_FACTOR
+        < available
+    ):
         return
-    needs = counted(cell.model_copy(update={"implementation": "naive"}) if cell.implementation == "compiled" else cell)
+    needs = count_memory(
+        cell.model_copy(update={"implementation": "naive"}) if cell.implementation == "compiled" else cell
+    )
     if needs is not None and needs.peak_bytes > 0.9 * available:
         yield AttentionAccounted(at_s=time.time(), cell=cell.key, tensors=needs.at_peak, available_bytes=available)
         raise BeyondMemoryError(
@@ -193,9 +198,9 @@ def _refuse_thrashing(cell: AttentionCell) -> Iterator[Event]:
 # --- measured
 
 
-def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: Clock) -> Iterator[Event]:
+def _measured(cell: AttentionCell, device_info: DeviceInfo, device: torch.device, clock: Clock) -> Iterator[Event]:
     yield stage_entered(cell.key, "building")
-    base = _Base.of(device)
+    base = _Baseline.of(device)
     inputs = inputs_for(cell, device)
     function = function_for(cell, device)
     held_bytes = base.above(device)
@@ -210,33 +215,35 @@ def _measured(cell: AttentionCell, on: DeviceInfo, device: torch.device, clock: 
         synchronize(calls.gradient.device)
         pair_s = time.perf_counter() - started_s
         calls.forget()
-        _PACE.learn(cell, device, pair_s)
+        _SPEED.learn(cell, device, pair_s)
         yield from _memory_of(cell, calls, device, base, held_bytes)
-        yield from _timed(cell, calls)
+        yield from _time_calls(cell, calls)
     except (RuntimeError, MemoryError) as error:
         if not allocator.is_out_of_memory(error):
             raise
     else:
-        yield _checked(cell, calls)
+        yield _compare_with_fp64(cell, calls)
         return
     # This is outside the except block because the traceback would keep tensors alive.
     calls.forget()
-    if on.type == "cuda" and on.memory_bytes is not None:
+    if device_info.type == "cuda" and device_info.memory_bytes is not None:
         # Simulate how much memory the cell would have needed on this GPU; these details are optional.
         with suppress(UnavailableError):
-            yield _accounted_by(simulate(cell, Gpu.like(on, on.memory_bytes), allocator_settings()), cell)
+            yield _memory_account(
+                simulate(cell, Gpu.like(device_info, device_info.memory_bytes), allocator_settings()), cell
+            )
     raise DoesNotFitError("memory ran out")
 
 
 @dataclass(frozen=True)
-class _Base:
+class _Baseline:
     """Bytes in CUDA's allocator before a cell allocates anything; `allocated_bytes` is None on other devices."""
 
     allocated_bytes: int | None
     reserved_bytes: int
 
     @classmethod
-    def of(cls, device: torch.device) -> _Base:
+    def of(cls, device: torch.device) -> _Baseline:
         """Return the current state after freeing cuBLAS's workspaces, so that every cell allocates them anew."""
         if device.type != "cuda":
             return cls(None, 0)
@@ -296,7 +303,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     started_s = time.perf_counter()
     with unsupported_as_unavailable(f"{cell.implementation}: "):
         calls.attend()
-    _refuse_other_results(cell, calls)
+    _refuse_invalid_output(cell, calls)
     calls.differentiate()
     synchronize(calls.gradient.device)
     if any(tensor.grad is None for tensor in calls.inputs):
@@ -318,7 +325,7 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     calls.forget()
 
 
-def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
+def _refuse_invalid_output(cell: AttentionCell, calls: _Calls) -> None:
     """Raise UnavailableError if the output cannot be that of attention; a user's own function may return anything.
 
     This is a separate function so that no reference to the output remains.
@@ -336,11 +343,11 @@ def _refuse_other_results(cell: AttentionCell, calls: _Calls) -> None:
 
 
 def _memory_of(
-    cell: AttentionCell, calls: _Calls, device: torch.device, base: _Base, held_bytes: int
+    cell: AttentionCell, calls: _Calls, device: torch.device, base: _Baseline, held_bytes: int
 ) -> Iterator[Event]:
     """Yield the memory: from the allocator on CUDA, otherwise counted tensor by tensor if possible."""
     if base.allocated_bytes is None:
-        needs = counted(cell, real=calls.inputs)
+        needs = count_memory(cell, real=calls.inputs)
         if needs is not None:
             yield AttentionMemory(
                 at_s=time.time(),
@@ -358,9 +365,9 @@ def _memory_of(
     allocator.reset_peaks(device)
     calls.attend()
     synchronize(device)
-    made = _allocated(device) - before
+    new_bytes = _allocated(device) - before
     assert calls.output is not None
-    saved = made - calls.output.untyped_storage().nbytes()
+    saved = new_bytes - calls.output.untyped_storage().nbytes()
     calls.differentiate()
     synchronize(device)
     peaks = allocator.peaks(device)
@@ -368,7 +375,7 @@ def _memory_of(
         at_s=time.time(),
         cell=cell.key,
         source="measured",
-        before_backward_bytes=held_bytes + made,
+        before_backward_bytes=held_bytes + new_bytes,
         saved_bytes=max(saved, 0),
         peak_allocated_bytes=(peaks.allocated_bytes or 0) - base.allocated_bytes,
         peak_reserved_bytes=(peaks.reserved_bytes or 0) - base.reserved_bytes,
@@ -376,12 +383,12 @@ def _memory_of(
     calls.forget()
 
 
-def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
+def _time_calls(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     """Time the warm-up calls, then all forward calls, then all backward calls."""
     phases: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
     # Large inputs fit in no cache and need no copies.
     small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES
-    calls.prepare(ROTATED if small and calls.inputs[0].device.type == "cuda" else 1)
+    calls.prepare(INPUT_COPIES if small and calls.inputs[0].device.type == "cuda" else 1)
     with collection_paused():
         for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
             if count:
@@ -394,7 +401,7 @@ def _timed(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
                     )
 
 
-def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
+def _compare_with_fp64(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
     """Compare the first sequence with fp64; if it is long, only its last queries, without gradients of k and v."""
     calls.forget()
     calls.attend()
@@ -402,19 +409,19 @@ def _checked(cell: AttentionCell, calls: _Calls) -> AttentionChecked:
     assert calls.output is not None
     first = (0,) * (calls.output.dim() - 2)
     n = cell.seq
-    whole = n <= LONGEST_CHECKED
-    rows = slice(None) if whole else slice(n - LONGEST_CHECKED // 8, n)
+    is_complete = n <= MAX_CHECKED_LENGTH
+    rows = slice(None) if is_complete else slice(n - MAX_CHECKED_LENGTH // 8, n)
     q, k, v = (tensor.detach()[first].double().requires_grad_() for tensor in calls.inputs)
-    reference = naive(causal=cell.causal) if whole else _last_queries(cell, n)
-    output = reference(q if whole else q[rows], k, v)
+    reference = naive(causal=cell.causal) if is_complete else _last_queries(cell, n)
+    output = reference(q if is_complete else q[rows], k, v)
     output.backward(calls.gradient[first][rows].double())
-    of_q, of_k, of_v = (_grad_of(tensor)[first] for tensor in calls.inputs)
-    pairs = {"output": (calls.output[first][rows], output), "q": (of_q[rows], _grad_of(q)[rows])}
-    if whole:
-        pairs |= {"k": (of_k, _grad_of(k)), "v": (of_v, _grad_of(v))}
+    q_gradient, k_gradient, v_gradient = (_grad_of(tensor)[first] for tensor in calls.inputs)
+    pairs = {"output": (calls.output[first][rows], output), "q": (q_gradient[rows], _grad_of(q)[rows])}
+    if is_complete:
+        pairs |= {"k": (k_gradient, _grad_of(k)), "v": (v_gradient, _grad_of(v))}
     errors = {name: _error(found.detach().double(), exact.detach()) for name, (found, exact) in pairs.items()}
     calls.forget()
-    sample = "the first sequence" if whole else f"{LONGEST_CHECKED // 8} queries of the first sequence"
+    sample = "the first sequence" if is_complete else f"{MAX_CHECKED_LENGTH // 8} queries of the first sequence"
     return AttentionChecked(at_s=time.time(), cell=cell.key, errors=errors, sample=sample)
 
 
@@ -424,8 +431,8 @@ def _last_queries(cell: AttentionCell, n: int) -> Attention:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         if cell.causal:
-            later = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(diagonal=1)[-q.shape[-2] :]
-            scores = scores.masked_fill(later, float("-inf"))
+            is_masked = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(diagonal=1)[-q.shape[-2] :]
+            scores = scores.masked_fill(is_masked, float("-inf"))
         return torch.softmax(scores, dim=-1) @ v
 
     return attend

@@ -23,7 +23,7 @@ COUNTED = ("naive", "sdpa-math", "sdpa-flash")
 
 
 @dataclass(frozen=True)
-class Needs:
+class MemoryNeeds:
     """Memory that attention needs, including inputs, in whole blocks of an allocator."""
 
     before_backward_bytes: int
@@ -79,7 +79,7 @@ class _Ledger(DispatchMode):
         self.live_bytes -= self._live.pop(number).size_bytes
 
 
-def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
+def count_memory(cell: AttentionCell, *, real: Inputs | None = None) -> MemoryNeeds | None:
     """Return the memory of one forward and one backward call; None if the implementation's tensors cannot be counted.
 
     Operators run on the `real` inputs if given, otherwise on tensors without data, which take neither time nor memory.
@@ -87,15 +87,15 @@ def counted(cell: AttentionCell, *, real: Inputs | None = None) -> Needs | None:
     if cell.implementation not in COUNTED:
         return None
     if real is not None:
-        return _counted(cell, *real)
+        return _count_memory(cell, *real)
     shape = (cell.batch, *([cell.heads] if cell.heads else []), cell.seq, cell.dim)
     with FakeTensorMode():
-        return _counted(
+        return _count_memory(
             cell, *(torch.empty(shape, dtype=compute_dtype(cell.precision), requires_grad=True) for _ in range(3))
         )
 
 
-def _counted(cell: AttentionCell, q: Tensor, k: Tensor, v: Tensor) -> Needs:
+def _count_memory(cell: AttentionCell, q: Tensor, k: Tensor, v: Tensor) -> MemoryNeeds:
     function = function_for(cell, torch.device("cpu"))
     ledger = _Ledger()
     for name, tensor in (("q", q), ("k", k), ("v", v)):
@@ -112,7 +112,7 @@ def _counted(cell: AttentionCell, q: Tensor, k: Tensor, v: Tensor) -> Needs:
     with ledger:
         output.backward(gradient)
     q.grad = k.grad = v.grad = None
-    needs = Needs(
+    needs = MemoryNeeds(
         before_backward,
         before_backward - inputs_bytes - kept,
         ledger.peak_bytes,

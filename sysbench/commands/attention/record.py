@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.log.events import Event, PhaseSample, Source
-from sysbench.log.predictions import Grounds
+from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import CellRecord, RunRecord, Samples, SimulatedGpuRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Seconds
@@ -41,7 +41,7 @@ class AttentionMemory(Event):
     """Peak of the allocator's reserved memory; None if unknown, or without an allocator."""
 
 
-class AttentionPredicted(Grounds, Event):
+class AttentionPredicted(GpuPrediction, Event):
     """Predicted times of forward and backward on a GPU, with their intervals; the cell was not run.
 
     Times exclude launch overhead, like times measured on CUDA, where kernels are launched in advance.
@@ -153,7 +153,7 @@ class AttentionCellRecord(CellRecord):
     needed_bytes: Bytes | None = None
     """Reserved memory that the cell would need; only for a cell that does not fit."""
     available_bytes: Bytes | None
-    prediction: Grounds | None = Field(default=None, exclude_if=lambda value: value is None)
+    prediction: GpuPrediction | None = Field(default=None, exclude_if=lambda value: value is None)
     """Times on a simulated GPU; None if the cell was measured, or if the rates of the GPU are unknown."""
 
 

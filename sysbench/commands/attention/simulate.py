@@ -31,24 +31,24 @@ from sysbench.lab.attention_functions import (
     naive,
 )
 from sysbench.predict.rates import GpuRates, host_of
-from sysbench.predict.simulated_step import constant, doubts, said_of
+from sysbench.predict.simulated_step import constant, doubts, predicted_phase
 from sysbench.predict.step import predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import Tracer
 from sysbench.simulate.allocator.settings import AllocatorSettings
-from sysbench.simulate.attention import flash_attn_on, flex_attention, telling
-from sysbench.simulate.composites import composed_of
+from sysbench.simulate.attention import flash_attn_on, flex_attention, reporting_launches
+from sysbench.simulate.composites import using_composites
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import BUILD, Platform, Recorder, Recording
-from sysbench.simulate.serving import Replay, Verdict, available_bytes, boundless, verdict_of
+from sysbench.simulate.replay import Replay, Verdict, available_bytes, replay_unlimited, verdict_of
 from sysbench.simulate.tensors import DEVICE
 from sysbench.spec.hardware import Hardware
 
-Made = Literal["inputs", "forward", "backward"]
+CreationPhase = Literal["inputs", "forward", "backward"]
 
 _AMPERE = (8, 0)
 
-_WHAT = {
+_RESULT_NAMES = {
     "bmm": "product",
     "div": "scaled scores, weights",
     "exp": "exponentials",
@@ -96,41 +96,41 @@ def simulate(cell: AttentionCell, gpu: Gpu, settings: AllocatorSettings | None =
     replay = Replay(recording, gpu, settings)
     verdict = verdict_of(replay, recording, gpu, settings)
     if not verdict.fits:
-        replay = boundless(recording, gpu, settings)
+        replay = replay_unlimited(recording, gpu, settings)
     peaks = replay.peaks_of_last_step()
-    fullest = max(peaks, key=lambda peak: peak.allocated_bytes)
+    largest = max(peaks, key=lambda peak: peak.allocated_bytes)
     (forward,) = (span for span in recording.measured if span.name == "forward")
-    held, made = (
+    before_bytes, after_bytes = (
         sum(replay.sizes[number] for number in recording.live_at(position)) for position in (forward.first, forward.end)
     )
     return SimulatedAttention(
-        before_backward_bytes=run.held_bytes(replay, recording) + made - held,
-        saved_bytes=max(0, made - held - run.output_bytes),
-        allocated_peak_bytes=fullest.allocated_bytes,
+        before_backward_bytes=run.held_bytes(replay, recording) + after_bytes - before_bytes,
+        saved_bytes=max(0, after_bytes - before_bytes - run.output_bytes),
+        allocated_peak_bytes=largest.allocated_bytes,
         reserved_peak_bytes=max(peak.reserved_bytes for peak in replay.peaks),
         available_bytes=available_bytes(gpu, settings),
         at_peak=tuple(
-            run.labels.described(number, replay.sizes[number]) for number in recording.live_at(fullest.position)
+            run.labels.describe(number, replay.sizes[number]) for number in recording.live_at(largest.position)
         ),
         verdict=verdict,
         trace=run.trace,
     )
 
 
-def predicted(cell: AttentionCell, known: Hardware, trace: Trace) -> AttentionPredicted:
+def predicted(cell: AttentionCell, gpu: Hardware, trace: Trace) -> AttentionPredicted:
     """Predict the times of forward and backward on a GPU; raises UnavailableError if its rates are unknown."""
-    rates = GpuRates.of(known)
-    found = predict(trace, rates, host_of(known))
+    rates = GpuRates.of(gpu)
+    prediction = predict(trace, rates, host_of(gpu))
     return AttentionPredicted(
         at_s=time.time(),
         cell=cell.key,
-        gpu=known.title,
-        withheld=found.withheld,
-        phases=[said_of(phase, of_device=True) for phase in found.phases],
-        unknown_operators=dict(found.unknown),
-        unknown_share=found.unknown_share,
-        constants=[constant(each) for each in found.constants if each.name in rates.rates],
-        doubts=list(doubts(known)),
+        gpu=gpu.title,
+        withheld=prediction.withheld,
+        phases=[predicted_phase(phase, of_device=True) for phase in prediction.phases],
+        unknown_operators=dict(prediction.unknown),
+        unknown_share=prediction.unknown_share,
+        constants=[constant(each) for each in prediction.constants if each.name in rates.rates],
+        doubts=list(doubts(gpu)),
     )
 
 
@@ -144,7 +144,7 @@ class _Run:
         self._tracer = Tracer(step=1, compiled=cell.implementation == "compiled")
         self._recorder = Recorder(self._platform, self._tracer.device, None)
         self.labels = _Labels(self._recorder)
-        self._held_until = 0
+        self._held_events = 0
 
     def recorded(self) -> Recording:
         """Record all allocations of building the cell and calling it twice."""
@@ -155,18 +155,18 @@ class _Run:
         recorder = self._recorder
         with (
             collection_paused(),
-            composed_of(self._platform.composites),
-            telling(self._tracer.told),
+            using_composites(self._platform.composites),
+            reporting_launches(self._tracer.add_kernel),
             recorder.device,
             self.labels,
         ):
             with recorder.span(-1, BUILD):
-                call = self._built()
+                call = self._build()
             for step in range(2):
-                self.labels.made_in = "forward"
+                self.labels.phase = "forward"
                 with recorder.span(step, "forward"):
                     self._attend(call, first=step == 0)
-                self.labels.made_in = "backward"
+                self.labels.phase = "backward"
                 with recorder.span(step, "backward"):
                     call.differentiate()
                 call.forget()
@@ -181,9 +181,9 @@ class _Run:
 
     def held_bytes(self, replay: Replay, recording: Recording) -> int:
         """Return the bytes of the inputs and of tensors that the implementation holds between calls."""
-        return sum(replay.sizes[number] for number in recording.live_at(self._held_until))
+        return sum(replay.sizes[number] for number in recording.live_at(self._held_events))
 
-    def _built(self) -> AttentionCall:
+    def _build(self) -> AttentionCall:
         inputs = inputs_for(self._cell, DEVICE)
         for name, tensor in zip("qkv", inputs, strict=True):
             self.labels.note(tensor, name)
@@ -194,7 +194,7 @@ class _Run:
             "compiled": lambda: naive(causal=cell.causal),
         }
         function = makers.get(cell.implementation, lambda: function_for(cell, DEVICE))()
-        self._held_until = self._recorder.events_so_far
+        self._held_events = self._recorder.events_so_far
         gradient = gradient_for(inputs[0])
         self.labels.note(gradient, "gradient of the output")
         return AttentionCall(function, inputs, gradient)
@@ -215,9 +215,9 @@ class _Labels(DispatchMode):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
-        self.made_in: Made = "inputs"
+        self.phase: CreationPhase = "inputs"
         self._recorder = recorder
-        self._found: dict[int, tuple[str, list[int], str, Made]] = {}
+        self._found: dict[int, tuple[str, list[int], str, CreationPhase]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         first = self._recorder.count
@@ -225,12 +225,12 @@ class _Labels(DispatchMode):
         name = str(func._schema.name).removeprefix("aten::").removeprefix("_")
         for each in result if isinstance(result, list | tuple) else (result,):
             if isinstance(each, Tensor):
-                self.note(each, _WHAT.get(name, name), first)
+                self.note(each, _RESULT_NAMES.get(name, name), first)
         for number in range(first, self._recorder.count):
-            self._found.setdefault(number, (f"scratch of {name}", [], "", self.made_in))
+            self._found.setdefault(number, (f"scratch of {name}", [], "", self.phase))
         return result
 
-    def described(self, number: int, size_bytes: int) -> AttentionTensor:
+    def describe(self, number: int, size_bytes: int) -> AttentionTensor:
         name, shape, dtype, phase = self._found[number]
         if self._recorder.is_workspace(number):
             name = "workspace of cuBLAS"
@@ -240,4 +240,4 @@ class _Labels(DispatchMode):
         """Name a tensor, unless its memory was allocated before allocation `first`."""
         number = self._recorder.device.number_of(tensor)
         if number is not None and number >= first:
-            self._found[number] = (name, list(tensor.shape), str(tensor.dtype).removeprefix("torch."), self.made_in)
+            self._found[number] = (name, list(tensor.shape), str(tensor.dtype).removeprefix("torch."), self.phase)

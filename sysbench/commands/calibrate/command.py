@@ -57,7 +57,7 @@ def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...
     from sysbench.commands.calibrate import hardware_file
     from sysbench.log import storage
 
-    device = hardware_file.calibrated(record)
+    device = hardware_file.with_measured_rates(record)
     path = hardware_file.write(device, options.rates_file)
     saved = [running.Saved(path, f"--simulate {device.slug}" if options.rates_file is None else "")]
     if options.host is not None:

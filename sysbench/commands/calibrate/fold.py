@@ -19,15 +19,15 @@ from sysbench.commands.calibrate.record import (
 )
 from sysbench.commands.calibrate.spec import PARTS, CalibrateCell, CalibrateSpec, Part
 from sysbench.errors import LogError
-from sysbench.log.cautions import surroundings
-from sysbench.log.collect import CellEvents, Run, collect, of_cell, of_run
+from sysbench.log.cautions import environment_cautions
+from sysbench.log.collect import CellEvents, Run, cell_fields, collect, run_fields
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunFinished, RunStarted
 from sysbench.predict.rates import GPU_RATES, HOST_RATES
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware, Rate
 from sysbench.spec.model import Precision
 
-LEAST_SPREAD = 0.01
+MIN_SPREAD = 0.01
 """Minimum spread of a rate: the time of the same kernel varies by this much from process to process."""
 
 _SHEET_PRECISION: dict[str, tuple[Precision, ...]] = {
@@ -49,7 +49,7 @@ def fold(events: Iterable[Event]) -> CalibrateRecord:
     device = subject or next((cell.device for cell in cells if cell.device is not None), None)
     sheet = hardware.find(device.name, device.memory_bytes) if device is not None else None
     return CalibrateRecord(
-        **of_run(run),
+        **run_fields(run),
         cells=cells,
         slug=known.slug if known else None,
         rates=rates_of([case for cell in cells for case in cell.cases], sheet, known.rates if known else {}),
@@ -63,7 +63,7 @@ def fold(events: Iterable[Event]) -> CalibrateRecord:
 def of_trace(path: Path) -> CalibrateRecord:
     """Derive rates from a trace of a known GPU. Raises LogError for an unknown GPU, or a trace without shapes."""
     from sysbench.engine.sensors.host import host_info
-    from sysbench.predict.observed import observed
+    from sysbench.predict.derived_rates import derive_rates
     from sysbench.predict.rates import GpuRates
     from sysbench.trace import traces
 
@@ -73,8 +73,10 @@ def of_trace(path: Path) -> CalibrateRecord:
     if known is None or not known.rates:
         what = f"of {named}, for which there is no data sheet" if named else "and does not name the GPU"
         raise LogError(f"{path} is a trace {what}: its kernels cannot be compared with any peak")
-    shown = observed(trace, GpuRates.of(known))
-    spec = CalibrateSpec(part=tuple(part for part in PARTS if any(_PART[each.rate] == part for each in shown.found)))
+    derived = derive_rates(trace, GpuRates.of(known))
+    spec = CalibrateSpec(
+        part=tuple(part for part in PARTS if any(_PART[each.rate] == part for each in derived.observations))
+    )
     device = DeviceInfo(
         name=named or known.title, type="cuda", memory_bytes=known.memory_bytes, multiprocessors=known.sms
     )
@@ -90,14 +92,14 @@ def of_trace(path: Path) -> CalibrateRecord:
             CellStarted(at_s=at_s, cell=key, index=number, axes=axes, device=device),
             RatesKnown(
                 at_s=at_s, cell=key, slug=known.slug, rates=dict(known.rates), device=device, torch="unknown",
-                read_from=path.name, unseen=dict(shown.unseen),
+                read_from=path.name, unseen=dict(derived.unseen),
             ),
             *(
                 WorkTimed(
                     at_s=at_s, cell=key, rate=each.rate, case=each.case, counts=True, work=each.work,
                     samples_s=list(each.samples_s),
                 )
-                for each in shown.found
+                for each in derived.observations
                 if _PART[each.rate] == cell.part
             ),
             CellFinished(at_s=at_s, cell=key, outcome="ok"),
@@ -127,8 +129,8 @@ _PART: Mapping[str, Part] = {
 
 def _cell(cell: CalibrateCell, seen: CellEvents, run: Run) -> CalibrateCellRecord:
     cases = [case_of(timed) for timed in seen.all(WorkTimed)]
-    cautions = list(surroundings(seen, run.lost)) if cases else []
-    return CalibrateCellRecord(**of_cell(cell, seen), cautions=cautions, cases=cases)
+    cautions = list(environment_cautions(seen, run.lost)) if cases else []
+    return CalibrateCellRecord(**cell_fields(cell, seen), cautions=cautions, cases=cases)
 
 
 def case_of(timed: WorkTimed) -> CaseRecord:
@@ -155,20 +157,20 @@ def _rate(cases: Sequence[CaseRecord], sheet: Hardware | None, before: Mapping[s
     """Return a rate as the geometric mean of its cases, which differ in layout and format."""
     name = cases[0].rate
     logs = [math.log(case.value) for case in cases]
-    within = statistics.fmean(case.spread**2 for case in cases)
-    between = statistics.variance(logs) if len(logs) > 1 else 0.0
+    variance_within = statistics.fmean(case.spread**2 for case in cases)
+    variance_between = statistics.variance(logs) if len(logs) > 1 else 0.0
     earlier = before.get(name)
     return RateRecord(
         name=name,
         value=math.exp(statistics.fmean(logs)),
-        spread=max(LEAST_SPREAD, math.sqrt(within + between)),
-        sheet=_promised(name, sheet),
+        spread=max(MIN_SPREAD, math.sqrt(variance_within + variance_between)),
+        sheet=_sheet_value(name, sheet),
         before=earlier.value if earlier else None,
         before_source=earlier.source if earlier else None,
     )
 
 
-def _promised(name: str, sheet: Hardware | None) -> float | None:
+def _sheet_value(name: str, sheet: Hardware | None) -> float | None:
     """Return the data sheet's value of a rate, or None."""
     if sheet is None:
         return None

@@ -19,11 +19,11 @@ NO_SHEET = "no data sheet: values reported by the device"
 NO_DEVICE = Rate(
     value=1e-9, spread=0.0, source="a CPU launches no kernels: it is both host and device", basis="calibrated"
 )
-WITHOUT_A_DEVICE = ("kernel_s", "gap_s", "launch", "synchronize")
+GPU_ONLY_RATES = ("kernel_s", "gap_s", "launch", "synchronize")
 """Rates that do not exist if host and device are the same."""
 
 
-def calibrated(record: CalibrateRecord) -> Hardware:
+def with_measured_rates(record: CalibrateRecord) -> Hardware:
     """Return the device with the measured rates; rates that were not measured keep their previous values.
 
     Raises UsageError for a run that measured nothing.
@@ -51,13 +51,14 @@ def calibrated(record: CalibrateRecord) -> Hardware:
             synchronous=device.type == "cpu",
             source=NO_SHEET,
         )
-    where = f"sysbench calibrate on {device.name}, {record.started_at[:10]}, torch {version}{threads}"
+    source = f"sysbench calibrate on {device.name}, {record.started_at[:10]}, torch {version}{threads}"
     if record.read_from is not None:
-        where = f"sysbench calibrate --from {record.read_from}, {device.name}, {record.started_at[:10]}"
+        source = f"sysbench calibrate --from {record.read_from}, {device.name}, {record.started_at[:10]}"
     measured = {
-        each.name: Rate(value=each.value, spread=each.spread, source=where, basis="calibrated") for each in record.rates
+        each.name: Rate(value=each.value, spread=each.spread, source=source, basis="calibrated")
+        for each in record.rates
     }
-    absent = dict.fromkeys(WITHOUT_A_DEVICE, NO_DEVICE) if device.type == "cpu" else {}
+    absent = dict.fromkeys(GPU_ONLY_RATES, NO_DEVICE) if device.type == "cpu" else {}
     return base.model_copy(
         update={
             "rates": {**base.rates, **absent, **measured},
@@ -115,7 +116,7 @@ def _lines(fields: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
             yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
     for name, value in fields.items():
         if isinstance(value, dict) and value:
-            here = (*path, name)
+            nested = (*path, name)
             if any(not isinstance(each, dict) for each in value.values()):
-                yield f"\n[{'.'.join(here)}]"
-            yield from _lines(value, here)
+                yield f"\n[{'.'.join(nested)}]"
+            yield from _lines(value, nested)

@@ -32,7 +32,7 @@ from sysbench.lab.precision import compute_dtype, matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.log import runs
 from sysbench.log.events import DeviceInfo, Event, StageEntered
-from sysbench.predict.fitting import TimedStep, fitted
+from sysbench.predict.fitting import TimedStep, fit_rates
 from sysbench.predict.rates import GpuRates, host_of
 from sysbench.predict.trace import HOST_WORK, PhaseTrace
 from sysbench.predict.tracing import trace
@@ -50,7 +50,7 @@ SETTLED_SHARE = 0.02
 BLOCK_S = {"cuda": 0.005, "mps": 0.01, "cpu": 0.01}
 """Approximate length of a sample: far longer than reading a clock or waiting for a device."""
 
-MOST_CALLS = 500
+MAX_CALLS = 500
 """Maximum number of calls in a sample: beyond CUDA's queue of 1,024 launches, the device might wait for the host."""
 
 
@@ -81,23 +81,23 @@ class Bench:
         call()  # the first call loads libraries and chooses kernels
 
         def sample(calls: int) -> float:
-            def block() -> None:
+            def run_calls() -> None:
                 for _ in range(calls):
                     call()
 
-            step = clock.measure([("work", block)], "phase").step
+            step = clock.measure([("work", run_calls)], "phase").step
             return float(step.device_s if step.device_s is not None else step.wall_s or 0.0) / calls
 
         until_s = time.perf_counter() + share * self.budget_s
         one_s = max(min(sample(1), sample(1)), 1e-9)
-        calls = max(1, min(MOST_CALLS, round(BLOCK_S[self.device.type] / one_s)))
+        calls = max(1, min(MAX_CALLS, round(BLOCK_S[self.device.type] / one_s)))
         taken_s: list[float] = []
-        while not _settled(taken_s) and (len(taken_s) < 2 or time.perf_counter() < until_s):
+        while not _have_settled(taken_s) and (len(taken_s) < 2 or time.perf_counter() < until_s):
             taken_s.append(sample(calls))
         return taken_s[-SAMPLES:]
 
 
-def _settled(samples_s: Sequence[float]) -> bool:
+def _have_settled(samples_s: Sequence[float]) -> bool:
     last = sorted(samples_s[-SAMPLES:])
     return len(last) == SAMPLES and last[-1] - last[0] <= SETTLED_SHARE * last[SAMPLES // 2]
 
@@ -157,20 +157,20 @@ def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     yield Timed("scalar", "adding 1 to a number", True, KERNELS, _host_s(bench, lambda: torch._foreach_add_(steps, 1)))
     if bench.device.type == "cpu":
         return
-    here = torch.zeros(1)
+    on_cpu = torch.zeros(1)
     waiting_s = _host_s(bench, lambda: synchronize(bench.device))
     yield Timed("synchronize", "waiting for an idle device", True, 1, waiting_s)
     # An operator costs the host the same on any device; what is left is its launch.
     issued_s = _host_s(bench, lambda: [one.add_(1) for _ in range(KERNELS)])
-    without_s = min(_host_s(bench, lambda: [here.add_(1) for _ in range(KERNELS)]))
-    launches_s = [max(each - without_s, 1e-9 * KERNELS) for each in issued_s]
+    operators_s = min(_host_s(bench, lambda: [on_cpu.add_(1) for _ in range(KERNELS)]))
+    launches_s = [max(each - operators_s, 1e-9 * KERNELS) for each in issued_s]
     yield Timed("launch", f"{KERNELS} × add to one element", True, KERNELS, launches_s)
     if bench.device.type == "cuda":
         kernels_s = _kernels_s(lambda: [one.add_(1) for _ in range(KERNELS)])
         if kernels_s:
             yield Timed("kernel_s", "add to one element", True, 1, kernels_s)
-            both_s = bench.seconds(lambda: one.add_(1), 0.3)
-            gaps_s = [max(each - min(kernels_s), 1e-9) for each in both_s]
+            with_gaps_s = bench.seconds(lambda: one.add_(1), 0.3)
+            gaps_s = [max(each - min(kernels_s), 1e-9) for each in with_gaps_s]
             yield Timed("gap_s", "between adds to one element", True, 1, gaps_s)
 
 
@@ -254,8 +254,8 @@ def matmul(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
 
         with matmul_precision(precision):
             left, right = random(size, size), random(size, size)
-            for name, laid_out in LAYOUTS.items():
-                operands = laid_out(left, right)
+            for name, arrange in LAYOUTS.items():
+                operands = arrange(left, right)
                 samples_s = bench.seconds(partial(torch.mm, *operands), share)
                 yield Timed(rate, f"{precision} {name} {size} × {size} × {size}", True, 2.0 * size**3, samples_s)
             m, n, k = SMALL
@@ -307,7 +307,7 @@ LAUNCH_S = 4.5e-6
 """Assumed host time of launching a kernel on CUDA, typically 4 to 5 µs."""
 
 STEPS = 7
-LEAST_STEPS, MOST_STEPS = 9, 60
+MIN_STEPS, MAX_STEPS = 9, 60
 
 RATES: Mapping[Phase, tuple[RateName, RateName]] = {
     "forward": ("operator", "view"),
@@ -317,29 +317,30 @@ RATES: Mapping[Phase, tuple[RateName, RateName]] = {
 
 def host(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     """Time operators and views on the thread that issues them, separately for forward and backward."""
-    shallow, deep = (_narrow(layers, cell.seed, bench.device.type) for layers in DEPTHS)
+    shallow, deep = (_narrow_model(layers, cell.seed, bench.device.type) for layers in DEPTHS)
     taken_s = [_phases_s(each, bench) for each in (shallow, deep)]
     gpu = Gpu("", 1 << 40, (8, 0))
-    counted = [{phase.name: phase for phase in trace(each, gpu)[0].phases} for each in (shallow, deep)]
+    phases_of_depth = [{phase.name: phase for phase in trace(each, gpu)[0].phases} for each in (shallow, deep)]
     for phase, (operator, view) in RATES.items():
         operators, views = (
-            _count(counted[1][phase], work) - _count(counted[0][phase], work) for work in ("operator", "view")
+            _count(phases_of_depth[1][phase], work) - _count(phases_of_depth[0][phase], work)
+            for work in ("operator", "view")
         )
-        launched = len(counted[1][phase].kernels) - len(counted[0][phase].kernels)
+        launched = len(phases_of_depth[1][phase].kernels) - len(phases_of_depth[0][phase].kernels)
         launching_s = launched * LAUNCH_S if bench.device.type == "cuda" else 0.0
         base_s = median(taken_s[0][phase])
         added_s = [max(each - base_s - launching_s, 1e-6) for each in taken_s[1][phase]]
-        parts = operators + VIEW_SHARE * views
+        work_units = operators + VIEW_SHARE * views
         case = f"{operators} operators, {views} views in {DEPTHS[1] - DEPTHS[0]} layers"
-        yield Timed(operator, f"{phase}: {case}", True, parts, added_s)
-        yield Timed(view, f"{phase}: {case}", True, parts / VIEW_SHARE, added_s)
+        yield Timed(operator, f"{phase}: {case}", True, work_units, added_s)
+        yield Timed(view, f"{phase}: {case}", True, work_units / VIEW_SHARE, added_s)
 
 
 def _count(phase: PhaseTrace, work: str) -> int:
     return int((phase.host == HOST_WORK.index(work)).sum())
 
 
-def _narrow(layers: int, seed: int, device: str) -> ModelCell:
+def _narrow_model(layers: int, seed: int, device: str) -> ModelCell:
     return ModelCell(
         size="narrow",
         model=ModelShape(d_model=32, d_ff=64, layers=layers, heads=2, vocab=64),
@@ -360,8 +361,8 @@ def _phases_s(cell: ModelCell, bench: Bench) -> dict[str, list[float]]:
     step, clock = TrainingStep(cell, bench.device), clock_for(bench.device)
     until_s = time.perf_counter() + bench.budget_s / len(DEPTHS)
     taken_s: dict[str, list[float]] = {}
-    for number in range(MOST_STEPS):
-        if number >= LEAST_STEPS and time.perf_counter() > until_s:
+    for number in range(MAX_STEPS):
+        if number >= MIN_STEPS and time.perf_counter() > until_s:
             break
         step.forget()
         for name, sample in clock.measure(step.phases, "phase").phases.items():
@@ -382,7 +383,7 @@ PARTS: Mapping[Part, Callable[[CalibrateCell, Bench], Iterator[Timed]]] = {
 def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:
     """Run the measurements of one part. Raises UnavailableError if the device does not support it."""
     if cell.timed is not None:
-        yield from _of_steps(cell, cell.timed)
+        yield from _rates_of_timed_run(cell, cell.timed)
         return
     target = torch_device(device)
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
@@ -400,7 +401,7 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
         allocator.release(target)
 
 
-def _of_steps(cell: CalibrateCell, path: Path) -> Iterator[Event]:
+def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
     """Derive rates from the eager steps of a finished run of `sysbench time`.
 
     Raises UnavailableError unless exactly one device has eager steps.
@@ -426,15 +427,15 @@ def _of_steps(cell: CalibrateCell, path: Path) -> Iterator[Event]:
         known_phases = {phase.name for phase in of.phases}  # a trace has no idle phases: zero_grad only drops gradients
         phases_s = {name: phase.wall.median_s for name, phase in each.phases.items() if phase.wall}
         steps.append(TimedStep(of, {name: each_s for name, each_s in phases_s.items() if name in known_phases}))
-    shown = fitted(steps, GpuRates.of(known), host_of(known))
+    fitted = fit_rates(steps, GpuRates.of(known), host_of(known))
     torch = run.environment.torch
     yield RatesKnown(
         at_s=time.time(), cell=cell.key, slug=slug, rates=dict(known.rates), device=device,
-        torch=torch.torch if torch else None, read_from=path.name, unseen=dict(shown.unseen),
+        torch=torch.torch if torch else None, read_from=path.name, unseen=dict(fitted.unseen),
     )  # fmt: skip
-    for found in shown.found:
-        samples_s = list(found.samples_s)
+    for observation in fitted.observations:
+        samples_s = list(observation.samples_s)
         yield WorkTimed(
-            at_s=time.time(), cell=cell.key, rate=found.rate, case=found.case, counts=True, work=found.work,
-            samples_s=samples_s,
+            at_s=time.time(), cell=cell.key, rate=observation.rate, case=observation.case, counts=True,
+            work=observation.work, samples_s=samples_s,
         )  # fmt: skip

@@ -72,7 +72,7 @@ def usual(spec: CalibrateSpec) -> tuple[str, ...]:
     return ("rates",)
 
 
-def shown(name: str, value: float | None) -> Cell:
+def rate_cell(name: str, value: float | None) -> Cell:
     """Format a rate in the unit that belongs to its name."""
     return None if value is None else Measure(value, text=units.quantity(PER_SECOND.get(name, "s"), value))
 
@@ -88,12 +88,12 @@ RATES = DeclaredTable(
     leading=leading(Field("rate", get=lambda rate: rate.name)),
     columns=(
         Field("of", "of", get=lambda rate: MEANINGS[rate.name], importance=3),
-        Field("value", unit="number", get=lambda rate: shown(rate.name, rate.value)),
+        Field("value", unit="number", get=lambda rate: rate_cell(rate.name, rate.value)),
         Field("unit", get=lambda rate: PER_SECOND.get(rate.name, "s"), offered=True),
         Field("spread", "spread", "share", get=lambda rate: rate.spread,
               note="spread: standard deviation over samples, layouts and formats"),
         Field("sheet", "of data sheet", "share", get=_share_of_sheet, optional=True, importance=1),
-        Field("before", unit="number", get=lambda rate: shown(rate.name, rate.before), optional=True, importance=1),
+        Field("before", unit="number", get=lambda rate: rate_cell(rate.name, rate.before), optional=True, importance=1),
         Field("change", "relative to before", "ratio", optional=True, importance=2,
               get=lambda rate: rate.value / rate.before if rate.before else None),
     ),
@@ -112,7 +112,7 @@ CASES = DeclaredTable(
     rows=_cases,
     leading=leading(Field("rate", get=lambda case: case.rate), Field("case", get=lambda case: case.case, elastic=True)),
     columns=(
-        Field("value", unit="number", get=lambda case: shown(case.rate, case.value)),
+        Field("value", unit="number", get=lambda case: rate_cell(case.rate, case.value)),
         Field("spread", "spread", "share", get=lambda case: case.spread),
         Field("counts", "counts", get=lambda case: "yes" if case.counts else "no"),
         Field("samples", "samples", "count", get=lambda case: len(case.samples_s), importance=1),

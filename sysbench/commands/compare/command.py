@@ -87,13 +87,13 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     assert options.a is not None
     first = runs.find(options.a, options.runs)
     if options.b is None:
-        arms = runs.parts_of(first)
+        arms = runs.find_arms(first)
         if len(arms) != 2:
             raise LogError(f"compare needs two runs, but only {options.a} is given: sysbench compare A B")
         (name_a, name_b) = (f"{options.a} {arm}" for arm in arms)
         return side_of(name_a, arms["A"].files), side_of(name_b, arms["B"].files), True
     second = runs.find(options.b, options.runs)
-    one, other = runs.part_of(first), runs.part_of(second)
+    one, other = runs.find_arm(first), runs.find_arm(second)
     if one and other and one.directory == other.directory and one.arm != other.arm:
         return side_of(options.a, one.files), side_of(options.b, other.files), True
     if first == second:

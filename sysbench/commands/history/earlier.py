@@ -100,7 +100,7 @@ def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
         kind, what = "run", ""
         with suppress(LogError):
             what = Path(manifest.read(home).experiment).stem
-    elif runs.parts_of(paths) and all(path.absolute().parent.parent == home.absolute() for path in paths):
+    elif runs.find_arms(paths) and all(path.absolute().parent.parent == home.absolute() for path in paths):
         kind, what = "compare", f"two arms, {what}"
     ended = "complete" if all(each.status == "complete" for each in every) else "incomplete"
     cells = sum((each.cells for each in every), Counter[str]())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sysbench.commands.loop.record import LoopCellRecord, LoopRecord, LoopTraced, LoopTraceRecord
 from sysbench.commands.loop.spec import LoopCell
 from sysbench.log import cautions
-from sysbench.log.collect import CellEvents, Run, fold_cells, of_cell, of_run, phases_of, samples_of
+from sysbench.log.collect import CellEvents, Run, cell_fields, fold_cells, phases_of, run_fields, samples_of
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution, CautionCode
 from sysbench.log.records import PeakRecord, Samples
@@ -29,7 +29,7 @@ REMEDIES: Mapping[CautionCode, str] = {
 def fold(events: Iterable[Event]) -> LoopRecord:
     """Return the record of a loop; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
-    return LoopRecord(**of_run(run), cells=cells)
+    return LoopRecord(**run_fields(run), cells=cells)
 
 
 def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
@@ -37,7 +37,7 @@ def _cell(cell: LoopCell, seen: CellEvents, run: Run) -> LoopCellRecord:
     step = phases["step"].wall if phases else None
     traced, memory = seen.last(LoopTraced), seen.memory
     return LoopCellRecord(
-        **of_cell(cell, seen),
+        **cell_fields(cell, seen),
         cautions=list(_cautions(cell, seen, run)),
         phases=phases,
         outside=_outside(seen.steps),
@@ -78,8 +78,12 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
     for caution in (
         *(cautions.stability(seen.warmup_s, wall) if wall else ()),
         *(cautions.precision_of_the_median(wall, cell.until, cell.max_steps) if wall else ()),
-        *cautions.launching(seen),
-        *cautions.surroundings(seen, run.lost),
-        *(cautions.unmeasured(cell.sync, seen) if phases and all(phase.wall_s is None for phase in phases) else ()),
+        *cautions.launch_bound(seen),
+        *cautions.environment_cautions(seen, run.lost),
+        *(
+            cautions.phases_not_measured(cell.sync, seen)
+            if phases and all(phase.wall_s is None for phase in phases)
+            else ()
+        ),
     ):
         yield caution.model_copy(update={"remedy": REMEDIES.get(caution.code, caution.remedy)})

@@ -42,7 +42,7 @@ _OF_EVENTS = {"event", "at_s", "cell", "source"}
 def fold(events: Iterable[Event]) -> MemoryRecord:
     """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
-    return MemoryRecord(**run_record.of_run(run), cells=cells)
+    return MemoryRecord(**run_record.run_fields(run), cells=cells)
 
 
 def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
@@ -57,7 +57,7 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
     # The results are for the value found by a search, or otherwise for the requested value.
     extent = {"ctx": cell.ctx, "batch": cell.batch, **({found.axis: found.value} if found and found.value else {})}
     return MemoryCellRecord(
-        **run_record.of_model_cell(cell, seen),
+        **run_record.model_cell_fields(cell, seen),
         **_peaks(cell, seen),
         cautions=list(_cautions(seen)),
         source="simulated" if cell.simulated else "measured",

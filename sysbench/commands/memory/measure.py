@@ -20,7 +20,7 @@ from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.memory import serve
+from sysbench.simulate.memory import simulate_recording
 from sysbench.simulate.recording import record_real
 
 _EXACT = AllocatorSettings(expandable_segments=True)
@@ -45,12 +45,12 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
     """Measure the cell by tracking every tensor, on a device without CUDA's allocator (the CPU or MPS)."""
     if cell.execution == "compiled":
         raise UnavailableError(f"tensors inside a compiled step cannot be tracked on {device.torch_name}")
-    target, boundless = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
+    target, unlimited_gpu = torch_device(device), Gpu(device.name, 2**50, context_bytes=0)
     mesh = mesh_of(cell.strategy, cell.ranks, target.type) if cell.strategy else None
     yield stage_entered(cell.key, "measuring")
     with matmul_precision(cell.precision):
         for recording in record_real(cell.step, cell.mode, target, mesh):
-            result = serve(recording, boundless, _EXACT)
+            result = simulate_recording(recording, unlimited_gpu, _EXACT)
             yield from list(phases(cell, result, "measured"))[-1:]
     max_over_ranks()  # if a rank left the group early, the last collective of the others would fail
     yield from own_model_recorded(cell.key, recording, simulated=False)
@@ -59,7 +59,7 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
         at_s=time.time(),
         cell=cell.key,
         source="measured",
-        phase=result.fullest.phase,
+        phase=result.peak_phase.phase,
         allocated_peak_bytes=result.allocated_peak_bytes,
         reserved_peak_bytes=peaks.reserved_bytes,
         host_rss_peak_bytes=peaks.host_rss_bytes,

@@ -29,7 +29,7 @@ from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event, OwnModelBuilt
-from sysbench.simulate.memory import LARGEST
+from sysbench.simulate.memory import MAX_GROUPS
 from sysbench.simulate.recording import phases_of
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.categories import from_snapshot
@@ -140,7 +140,7 @@ def _findings(cell: MemoryCell, device: torch.device, timeline: Timeline, measur
         by_category=_categories(timeline, state, measured.peaks[fullest][0]),
     )
     groups = []
-    for group in timeline.groups(state)[:LARGEST]:
+    for group in timeline.groups(state)[:MAX_GROUPS]:
         paths = [".".join(module) for module in group.modules]
         groups.append(
             AllocationGroup(

@@ -45,23 +45,24 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
 
     See `commands.memory.measure.run`.
     """
-    gpu = Gpu.of(hardware.named(slug)).among(cell.strategy, cell.ranks)
+    gpu = Gpu.of(hardware.named(slug)).with_nccl_memory(cell.strategy, cell.ranks)
     settings = allocator_settings()
-    yield gpu.simulated(cell.key, settings)
+    yield gpu.simulation_event(cell.key, settings)
     if cell.find is None:
         yield stage_entered(cell.key, "simulating")
         result = simulate(cell.step, cell.mode, gpu, settings)
     else:
         yield stage_entered(cell.key, "searching")
         result = yield from _search(cell, cell.find, gpu, settings)
-        yield result.gpu.simulated(cell.key, settings)  # memory outside the allocator depends on the number of ranks
+        # Memory outside the allocator depends on the number of ranks.
+        yield result.gpu.simulation_event(cell.key, settings)
     yield from own_model_recorded(cell.key, result.recording, simulated=True)
     yield from phases(cell, result, "simulated")
     yield PeakMeasured(
         at_s=time.time(),
         cell=cell.key,
         source="simulated",
-        phase=result.fullest.phase,
+        phase=result.peak_phase.phase,
         allocated_peak_bytes=result.allocated_peak_bytes,
         reserved_peak_bytes=result.reserved_peak_bytes,
         host_rss_peak_bytes=None,

@@ -17,7 +17,7 @@ from sysbench.commands.profile.record import (
 )
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.log import collect as run_record
-from sysbench.log.cautions import compilation, emulation, shared_cores, surroundings
+from sysbench.log.cautions import compilation, emulation, environment_cautions, shared_cores
 from sysbench.log.collect import CellEvents, Run, collect, samples_of
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
@@ -48,7 +48,7 @@ def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed:
         _precision(cell, summary),
         _perturbed(record, summary),
         () if cell.simulate else emulation(cell.computed_in, seen),
-        surroundings(timed, run.lost),
+        environment_cautions(timed, run.lost),
         shared_cores(cell, seen, run),
         compilation(seen),
     )
@@ -130,7 +130,7 @@ def fold(events: Iterable[Event]) -> ProfileRecord:
     """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run = collect(events)
     spec = ProfileSpec.model_validate(run.started.spec)
-    return ProfileRecord(**run_record.of_run(run), cells=[_cell(cell, run) for cell in spec.cells()])
+    return ProfileRecord(**run_record.run_fields(run), cells=[_cell(cell, run) for cell in spec.cells()])
 
 
 def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
@@ -139,7 +139,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     timed = run.cells.get(first.key, CellEvents()) if first is not None else CellEvents()
     read, compared, written = seen.last(ProfileRead), seen.last(RanksRead), seen.last(TraceWritten)
     summary, link = read.summary if read is not None else None, seen.last(LinkMeasured)
-    timed, seen = run_record.slowest(timed), run_record.slowest(seen)
+    timed, seen = run_record.merge_ranks(timed), run_record.merge_ranks(seen)
     unprofiled_s, profiled_s = _walls(timed.steps), _walls(seen.steps)
     by_device_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
     coverage = None
@@ -147,7 +147,7 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         # On a CPU the profiler slows down the operators themselves, so coverage would exceed 1.
         coverage = summary.busy_ns / summary.steps / 1e9 / standard.fmean(step_s)
     record = ProfileCellRecord(
-        **run_record.of_cell(cell, seen),
+        **run_record.cell_fields(cell, seen),
         cautions=[],
         profiler=cell.profiler,
         build_s=seen.built.build_s if seen.built else None,

@@ -97,10 +97,10 @@ def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
     from sysbench.predict.simulated_step import SimulatedStep
     from sysbench.trace import window
 
-    step = SimulatedStep(cell, slug, cell.host, placed=True, whole=True)
+    step = SimulatedStep(cell, slug, cell.host, with_modules=True, sync_per_step=True)
     yield from step.events()
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="writing")
-    whole = recording(step.found, artifact.name)
+    whole = recording(step.prediction, artifact.name)
     try:
         window.write(artifact, window.extract_slice(whole, window.find_window(whole, None), sys.maxsize), sys.maxsize)
     except OSError as error:

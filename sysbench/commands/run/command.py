@@ -82,7 +82,7 @@ def _planned(
     worker is started to list the devices. If no run uses this worker, it ends when `ahead` is closed.
     """
     from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
-    from sysbench.log.durations import Durations, measured_before
+    from sysbench.log.durations import Durations, earlier_durations
 
     refuse_mistakes(experiment, overrides)
     refuse_code(experiment, overrides, allowed=options.allow_code)
@@ -98,7 +98,7 @@ def _planned(
             if not options.plan:
                 ahead.enter_context(prelaunched(PlainLauncher()))
             return prediction.predicted(planned, gpu), Durations()
-        earlier = measured_before(options.out, gpu.names)
+        earlier = earlier_durations(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
         earlier.predicted_s |= prediction.durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
         return planned, earlier
@@ -109,7 +109,7 @@ def _planned(
 
     devices = list_devices()
     planned = plan(experiment, overrides, tuple(dict.fromkeys(device.type for device in devices)))
-    return planned, measured_before(options.out, {device.name for device in devices})
+    return planned, earlier_durations(options.out, {device.name for device in devices})
 
 
 def held_against(gpu_name: str) -> Hardware:

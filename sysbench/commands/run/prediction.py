@@ -116,7 +116,7 @@ def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
     """Return the expected duration of a run and of starting its worker; None if the duration of a cell is unknown."""
     cells_s = [cell_s(cell, earlier) for cell in planned.spec.cells()]
     known_s = [each for each in cells_s if each is not None]
-    return sum(known_s) + earlier.beginning_s(planned.entry.command) if len(known_s) == len(cells_s) else None
+    return sum(known_s) + earlier.startup_s(planned.entry.command) if len(known_s) == len(cells_s) else None
 
 
 def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
@@ -147,7 +147,7 @@ def begun(planned: Sequence[PlannedRun], earlier: Durations) -> Overall:
     runs: dict[str, Mapping[str, Waiting]] = {}
     for each in planned:
         cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}
-        starts_s = earlier.beginning_s(each.entry.command)
+        starts_s = earlier.startup_s(each.entry.command)
         waiting = {}
         for number, (key, cell) in enumerate(cells.items()):
             expected_s = cell_s(cell, earlier)

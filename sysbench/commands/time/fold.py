@@ -91,7 +91,7 @@ def fold(events: Iterable[Event]) -> TimeRecord:
     """Return the record of a run, finished or not; raises LogError if the events contain no run."""
     run, cells = fold_cells(events, _cell)
     return TimeRecord(
-        **run_record.of_run(run),
+        **run_record.run_fields(run),
         ceilings=[CeilingRecord(**ceiling.model_dump(exclude={"event", "at_s"})) for ceiling in run.ceilings.values()],
         cells=cells,
     )
@@ -99,13 +99,13 @@ def fold(events: Iterable[Event]) -> TimeRecord:
 
 def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     ranks = _ranks(cell, seen)
-    seen = run_record.slowest(seen)
+    seen = run_record.merge_ranks(seen)
     phases = run_record.phases_of(cell.phases, seen.steps)
     resident = [reading.host_rss_bytes for reading in seen.readings if reading.host_rss_bytes is not None]
     rates = _rates(cell, seen, phases, run)
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
     return TimeCellRecord(
-        **run_record.of_model_cell(cell, seen),
+        **run_record.model_cell_fields(cell, seen),
         cautions=[
             *_waiting_threads(seen),
             *cautions.judge(cell, seen, rates, run.lost),

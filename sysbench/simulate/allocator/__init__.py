@@ -134,32 +134,32 @@ class CachingAllocator:
             raise ValueError(f"a block must have at least 1 byte, not {size_bytes}")
         size = self.settings.block_bytes(size_bytes)
         pool = self._pool(size)
-        block = self._take_cached(pool, stream, size)
+        block = self._allocate_cached(pool, stream, size)
         if block is None:
-            block = self._take_new(pool, stream, size, frames)
+            block = self._allocate_new(pool, stream, size, frames)
             if block is None:
                 raise self._out_of_memory(size_bytes, size, stream, frames)
         if self._should_split(block, size):
             block, rest = _split(block, size), block
             pool.insert(rest)
-        return self._occupy(block, size_bytes, frames)
+        return self._mark_in_use(block, size_bytes, frames)
 
-    def resume(self, segments: Iterable[tuple[int, int, int]], blocks: Iterable[tuple[int, int, int]]) -> None:
+    def restore(self, segments: Iterable[tuple[int, int, int]], blocks: Iterable[tuple[int, int, int]]) -> None:
         """Restore the state of another allocator that has the same settings and has not released any memory.
 
         segments  (request that caused the segment, segment size, stream) of each segment, in order of allocation
         blocks    (address, block size, requested size) of each block in use, by address
         """
-        left = deque(blocks)
+        remaining = deque(blocks)
         for request, size, stream in segments:
             pool = self._pool(self.settings.block_bytes(request))
-            rest = self._segment(pool, stream, size, None)
-            while rest is not None and left and left[0][0] < rest.address + rest.size:
-                address, block_bytes, requested = left.popleft()
+            rest = self._new_segment(pool, stream, size, None)
+            while rest is not None and remaining and remaining[0][0] < rest.address + rest.size:
+                address, block_bytes, requested = remaining.popleft()
                 if address > rest.address:
                     pool.insert(_split(rest, address - rest.address))
                 block, rest = (_split(rest, block_bytes), rest) if rest.size > block_bytes else (rest, None)
-                self._occupy(block, requested, None)
+                self._mark_in_use(block, requested, None)
             if rest is not None:
                 pool.insert(rest)
 
@@ -174,14 +174,14 @@ class CachingAllocator:
             raise ValueError(f"no used block begins at {address:#x}")
         ledger = self._ledger
         if ledger.events is not None:
-            shown = frames or freed.frames
-            ledger.record("free_requested", address, freed.requested, freed.stream, shown)
-            ledger.record("free_completed", address, freed.requested, freed.stream, shown)
+            stack = frames or freed.frames
+            ledger.record("free_requested", address, freed.requested, freed.stream, stack)
+            ledger.record("free_completed", address, freed.requested, freed.stream, stack)
         ledger.freed(freed.size, freed.requested)
         freed.allocated = False
         freed.frames = None
-        freed.absorb(freed.previous)
-        freed.absorb(freed.next)
+        freed.merge_with(freed.previous)
+        freed.merge_with(freed.next)
         freed.pool.insert(freed)
 
     def empty_cache(self, frames: Frames | None = None) -> None:
@@ -206,7 +206,7 @@ class CachingAllocator:
         blocks = [*self._small, *self._large, *self._in_use.values()]
         return build_snapshot(blocks, self.events, self._annotations, self.settings)
 
-    def _occupy(self, block: Block, size_bytes: int, frames: Frames | None) -> Block:
+    def _mark_in_use(self, block: Block, size_bytes: int, frames: Frames | None) -> Block:
         block.allocated = True
         block.requested = size_bytes
         block.frames = frames
@@ -228,7 +228,11 @@ class CachingAllocator:
         free = pool.free_blocks(stream)
         index = bisect_left(free, (size,))
         if index < len(free) and free[index][2].virtual_segment is not None:
-            index = _expandable_choice(free, index) if self.settings.expandable_segments else _fixed_choice(free, index)
+            index = (
+                _best_expandable(free, index)
+                if self.settings.expandable_segments
+                else _first_not_expandable(free, index)
+            )
         if index == len(free):
             return None
         found_bytes, limit = free[index][0], self.settings.max_split_bytes
@@ -238,35 +242,35 @@ class CachingAllocator:
             return None
         return index
 
-    def _take_cached(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+    def _allocate_cached(self, pool: BlockPool, stream: int, size: int) -> Block | None:
         if self._collects_garbage():
             pool.searches += 1
         index = self._find_cached(pool, stream, size)
         return pool.free_blocks(stream).pop(index)[2] if index is not None else None
 
-    def _take_new(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
+    def _allocate_new(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
         """Allocate a block from the device, after releasing cached memory if necessary; None on failure (malloc)."""
         if self._collects_garbage():
             self._collect_garbage(frames)
-        block = self._ask_device(pool, stream, size, frames)
+        block = self._allocate_segment(pool, stream, size, frames)
         if block is None and self._release_oversize(pool, stream, size, frames):
-            block = self._ask_device(pool, stream, size, frames)
+            block = self._allocate_segment(pool, stream, size, frames)
         if block is None:
             self.empty_cache(frames)
             self._ledger.alloc_retries += 1
-            block = self._ask_device(pool, stream, size, frames)
+            block = self._allocate_segment(pool, stream, size, frames)
         return block
 
-    def _ask_device(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
+    def _allocate_segment(self, pool: BlockPool, stream: int, size: int, frames: Frames | None) -> Block | None:
         """Allocate a segment, or extend an expandable one; return None if memory is insufficient (alloc_block)."""
         segment_bytes = self.settings.segment_bytes(size)
         if self._allowed_bytes is not None and self.reserved_bytes + segment_bytes > self._allowed_bytes:
             return None
         if self.settings.expandable_segments:
             return self._expandable.grow(pool, stream, size, frames)
-        return self._segment(pool, stream, segment_bytes, frames)
+        return self._new_segment(pool, stream, segment_bytes, frames)
 
-    def _segment(self, pool: BlockPool, stream: int, segment_bytes: int, frames: Frames | None) -> Block | None:
+    def _new_segment(self, pool: BlockPool, stream: int, segment_bytes: int, frames: Frames | None) -> Block | None:
         address = self._device.allocate(segment_bytes)
         if address is None:
             return None
@@ -288,7 +292,7 @@ class CachingAllocator:
         """Release a segment that consists of one free block to the device (release_block)."""
         self._ledger.record("segment_free", block.address, block.size, block.stream, frames or block.segment_frames)
         block.pool.remove(block)
-        self._device.give_back(block.size)
+        self._device.release(block.size)
         self._ledger.reserved.add(-block.size)
         self._ledger.segments.add(-1)
 
@@ -364,13 +368,13 @@ def _split(block: Block, size: int) -> Block:
     before = block.previous
     block.address += size
     block.size -= size
-    front.put_between(before, block)
+    front.insert_between(before, block)
     if before is None:
         front.segment_frames, block.segment_frames = block.segment_frames, None
     return front
 
 
-def _expandable_choice(free: FreeBlocks, index: int) -> int:
+def _best_expandable(free: FreeBlocks, index: int) -> int:
     """Return the position of the best fit, comparing the sizes to which expandable blocks can grow (get_free_block)."""
     while (
         free[index][2].virtual_segment is not None
@@ -381,7 +385,7 @@ def _expandable_choice(free: FreeBlocks, index: int) -> int:
     return index
 
 
-def _fixed_choice(free: FreeBlocks, index: int) -> int:
+def _first_not_expandable(free: FreeBlocks, index: int) -> int:
     """Return the position of the first block at or after `index` that is not in an expandable segment (get_free_block).
 
     Expandable segments can be left over from earlier settings.

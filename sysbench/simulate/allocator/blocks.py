@@ -30,20 +30,20 @@ class VirtualSegment:
 
         The excess allows pages that were unmapped at the front of the segment to be mapped at the end.
         """
-        return cls(address, cls.addresses_for(capacity_bytes, page_bytes), page_bytes)
+        return cls(address, cls.range_bytes(capacity_bytes, page_bytes), page_bytes)
 
     @staticmethod
-    def addresses_for(capacity_bytes: int, page_bytes: int) -> int:
+    def range_bytes(capacity_bytes: int, page_bytes: int) -> int:
         """Return the size of the address range to reserve."""
         return -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
 
-    def pages_over(self, size: int) -> int:
+    def round_up_to_pages(self, size: int) -> int:
         """Return `size` bytes rounded up to whole pages."""
         return (size + self.page_bytes - 1) // self.page_bytes * self.page_bytes
 
     def pages_within(self, block: Block) -> tuple[int, int]:
         """Return the first address and the total size of the pages that lie within `block`; size ≤ 0 if none do."""
-        start = self.address + self.pages_over(block.address - self.address)
+        start = self.address + self.round_up_to_pages(block.address - self.address)
         end = block.address + block.size
         return start, (end - start) // self.page_bytes * self.page_bytes
 
@@ -104,7 +104,7 @@ class Block:
         """Return the number of searches of the pool since the block became free (gc_count)."""
         return self.pool.searches - self.searches_at_insert
 
-    def put_between(self, before: Block | None, after: Block | None) -> None:
+    def insert_between(self, before: Block | None, after: Block | None) -> None:
         """Insert the block between two neighbours (splice)."""
         self.previous, self.next = before, after
         if before is not None:
@@ -112,7 +112,7 @@ class Block:
         if after is not None:
             after.previous = self
 
-    def absorb(self, neighbour: Block | None) -> None:
+    def merge_with(self, neighbour: Block | None) -> None:
         """Merge with a neighbour that is unused, and mapped or unmapped like this block (try_merge_blocks)."""
         if neighbour is None or neighbour.allocated or neighbour.mapped != self.mapped:
             return
@@ -120,9 +120,9 @@ class Block:
         if neighbour is self.previous:
             self.address = neighbour.address
             self.segment_frames = neighbour.segment_frames
-            self.put_between(neighbour.previous, self.next)
+            self.insert_between(neighbour.previous, self.next)
         else:
-            self.put_between(self.previous, neighbour.next)
+            self.insert_between(self.previous, neighbour.next)
         self.size += neighbour.size
 
 

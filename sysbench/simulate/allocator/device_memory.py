@@ -22,44 +22,44 @@ class DeviceMemory:
 
     def __init__(self, capacity_bytes: int, outside_bytes: int = 0) -> None:
         self.capacity_bytes = capacity_bytes
-        self._taken_bytes = outside_bytes
+        self._used_bytes = outside_bytes
         self._next_segment = _SEGMENT_ADDRESSES
         self._next_reserved = _RESERVED_ADDRESSES
 
     @property
     def free_bytes(self) -> int:
         """Return the free memory, as in `torch.cuda.mem_get_info()[0]`; never less than 0."""
-        return max(0, self.capacity_bytes - self._taken_bytes)
+        return max(0, self.capacity_bytes - self._used_bytes)
 
     def allocate(self, size_bytes: int) -> int | None:
         """Simulate `cudaMalloc`: return the address of the new memory, or None if there is not enough."""
-        if not self._take(size_bytes):
+        if not self._allocate_pages(size_bytes):
             return None
         address = self._next_segment
-        self._next_segment += _whole_pages(size_bytes)
+        self._next_segment += _round_up_to_pages(size_bytes)
         return address
 
     def reserve_addresses(self, size_bytes: int) -> int:
         """Simulate `cuMemAddressReserve`: return the start of an address range that has no memory yet."""
         address = self._next_reserved
-        self._next_reserved += _whole_pages(size_bytes)
+        self._next_reserved += _round_up_to_pages(size_bytes)
         return address
 
     def map_pages(self, address: int, size_bytes: int) -> bool:
         """Simulate `cuMemCreate` and `cuMemMap` at reserved addresses; return False if there is not enough memory."""
-        return self._take(size_bytes)
+        return self._allocate_pages(size_bytes)
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """Simulate `cudaFree` or `cuMemRelease` of `size_bytes`."""
-        self._taken_bytes -= _whole_pages(size_bytes)
+        self._used_bytes -= _round_up_to_pages(size_bytes)
 
-    def _take(self, size_bytes: int) -> bool:
-        pages_bytes = _whole_pages(size_bytes)
+    def _allocate_pages(self, size_bytes: int) -> bool:
+        pages_bytes = _round_up_to_pages(size_bytes)
         if pages_bytes > self.free_bytes:
             return False
-        self._taken_bytes += pages_bytes
+        self._used_bytes += pages_bytes
         return True
 
 
-def _whole_pages(size_bytes: int) -> int:
+def _round_up_to_pages(size_bytes: int) -> int:
     return (size_bytes + GRANULARITY_BYTES - 1) // GRANULARITY_BYTES * GRANULARITY_BYTES

@@ -25,7 +25,7 @@ class ExpandableMemory:
 
         On failure, memory that could be mapped stays in the pool as free blocks (try_allocate_expandable_block).
         """
-        block = self._lowest_room(pool, stream, size)
+        block = self._first_fit(pool, stream, size)
         if not block.mapped and not self._map(block, min(block.size, size), frames):
             return None
         while block.size < size:
@@ -45,27 +45,27 @@ class ExpandableMemory:
             return
         pool = block.pool
         pool.remove(block)
-        self._cut_off_before(block, start)
-        self._cut_off_after(block, size)
+        self._split_before(block, start)
+        self._split_after(block, size)
         block.mapped = False
-        block.absorb(block.previous)
-        block.absorb(block.next)
-        self._device.give_back(size)
+        block.merge_with(block.previous)
+        block.merge_with(block.next)
+        self._device.release(size)
         self._ledger.reserved.add(-size)
         self._ledger.record("segment_unmap", start, size, block.stream, frames or block.segment_frames)
         if block.is_split:
             pool.insert(block)
 
-    def _lowest_room(self, pool: BlockPool, stream: int, size: int) -> Block:
+    def _first_fit(self, pool: BlockPool, stream: int, size: int) -> Block:
         """Return the lowest block that begins `size` bytes of adjacent unused blocks, or the block of a new segment."""
         for _, unmapped in pool.unmapped_blocks(stream):
             before = unmapped.previous
             first = before if before is not None and not before.allocated else unmapped
-            if _reach(first, size) >= size:
+            if _unused_bytes_from(first, size) >= size:
                 return first
         page_bytes = self._settings.page_bytes(pool.is_small)
         capacity_bytes = self._device.capacity_bytes
-        address = self._device.reserve_addresses(VirtualSegment.addresses_for(capacity_bytes, page_bytes))
+        address = self._device.reserve_addresses(VirtualSegment.range_bytes(capacity_bytes, page_bytes))
         segment = VirtualSegment.for_device(address, capacity_bytes, page_bytes)
         block = Block(pool, stream, segment.address, segment.size, segment)
         block.mapped = False
@@ -76,15 +76,15 @@ class ExpandableMemory:
         """Map memory to the first `size` bytes of an unmapped block, in whole pages (map_block)."""
         if block.virtual_segment is None:
             raise ValueError("only blocks of expandable segments can be mapped")
-        mapped_bytes = block.virtual_segment.pages_over(size)
+        mapped_bytes = block.virtual_segment.round_up_to_pages(size)
         if not self._device.map_pages(block.address, mapped_bytes):
             return False
         start, pool = block.address, block.pool
         pool.remove(block)
-        self._cut_off_after(block, mapped_bytes)
+        self._split_after(block, mapped_bytes)
         block.mapped = True
-        block.absorb(block.previous)
-        block.absorb(block.next)
+        block.merge_with(block.previous)
+        block.merge_with(block.next)
         pool.insert(block)
         self._ledger.reserved.add(mapped_bytes)
         self._ledger.record("segment_map", start, mapped_bytes, block.stream, frames)
@@ -93,29 +93,29 @@ class ExpandableMemory:
         return True
 
     @staticmethod
-    def _cut_off_before(block: Block, start: int) -> None:
+    def _split_before(block: Block, start: int) -> None:
         """Move the start of `block` to address `start`; the part before it becomes a separate block."""
         if start > block.address:
             before = Block(block.pool, block.stream, block.address, start - block.address, block.virtual_segment)
             before.mapped = block.mapped
-            before.put_between(block.previous, block)
+            before.insert_between(block.previous, block)
             block.pool.insert(before)
             block.size -= before.size
             block.address = start
 
     @staticmethod
-    def _cut_off_after(block: Block, size: int) -> None:
+    def _split_after(block: Block, size: int) -> None:
         """Shorten `block` to `size` bytes; the rest becomes a separate block."""
         if size < block.size:
             rest_bytes = block.size - size
             rest = Block(block.pool, block.stream, block.address + size, rest_bytes, block.virtual_segment)
             rest.mapped = block.mapped
-            rest.put_between(block, block.next)
+            rest.insert_between(block, block.next)
             block.pool.insert(rest)
             block.size = size
 
 
-def _reach(first: Block, enough: int) -> int:
+def _unused_bytes_from(first: Block, enough: int) -> int:
     """Return the total size of consecutive unused blocks, beginning with `first`; stop counting at `enough` bytes."""
     covered = 0
     block: Block | None = first

@@ -167,20 +167,20 @@ def _options(text: str) -> Iterator[tuple[str, str]]:
         position = option.end()
 
 
-def _whole(name: str, text: str) -> int:
+def _integer(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{name} takes an integer, not {text}")
     return int(text)
 
 
-def _real(name: str, text: str) -> float:
+def _float(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise ValueError(f"{name} takes a number, not {text}") from None
 
 
-def _flag(name: str, text: str) -> bool:
+def _boolean(name: str, text: str) -> bool:
     if text not in ("True", "False"):
         raise ValueError(f"{name} takes True or False, not {text}")
     return text == "True"
@@ -191,7 +191,7 @@ def _segment_bytes(values: dict[str, Any]) -> int:
 
 
 def _read_large_segment(name: str, text: str, values: dict[str, Any]) -> None:
-    size_mib = _whole(name, text)
+    size_mib = _integer(name, text)
     if size_mib <= MIN_LARGE_BYTES // MIB:
         raise ValueError(f"{name} must be more than {MIN_LARGE_BYTES // MIB}, not {text}")
     values["large_segment_bytes"] = min(size_mib, UNLIMITED // MIB) * MIB
@@ -199,7 +199,7 @@ def _read_large_segment(name: str, text: str, values: dict[str, Any]) -> None:
 
 def _read_split_limit(name: str, text: str, values: dict[str, Any]) -> None:
     smallest_mib = _segment_bytes(values) // MIB
-    size_mib = _whole(name, text)
+    size_mib = _integer(name, text)
     if size_mib < smallest_mib:
         raise ValueError(f"{name} must be at least {smallest_mib}, not {text}")
     field = "max_split_bytes" if name == "max_split_size_mb" else "max_non_split_rounding_bytes"
@@ -207,21 +207,21 @@ def _read_split_limit(name: str, text: str, values: dict[str, Any]) -> None:
 
 
 def _read_threshold(name: str, text: str, values: dict[str, Any]) -> None:
-    threshold = _real(name, text)
+    threshold = _float(name, text)
     if not 0.0 < threshold < 1.0:
         raise ValueError(f"{name} must be between 0 and 1, not {text}")
     values["garbage_collection_threshold"] = threshold
 
 
 def _read_fraction(name: str, text: str, values: dict[str, Any]) -> None:
-    fraction = _real(name, text)
+    fraction = _float(name, text)
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"{name} must be in [0, 1], not {text}")
     values["memory_fraction"] = fraction
 
 
 def _read_expandable(name: str, text: str, values: dict[str, Any]) -> None:
-    values["expandable_segments"] = _flag(name, text)
+    values["expandable_segments"] = _boolean(name, text)
 
 
 def _is_power_of_two(number: int) -> bool:
@@ -230,7 +230,7 @@ def _is_power_of_two(number: int) -> bool:
 
 def _read_divisions(name: str, text: str, values: dict[str, Any]) -> None:
     if not text.startswith("["):
-        divisions = _whole(name, text)
+        divisions = _integer(name, text)
         if not _is_power_of_two(divisions):
             raise ValueError(f"{name} takes a power of two, not {text}")
         values["roundup_power2_divisions"] = (divisions,) * _INTERVALS
@@ -239,14 +239,14 @@ def _read_divisions(name: str, text: str, values: dict[str, Any]) -> None:
     last: int | None = None
     for entry in filter(None, text[1:-1].split(",")):
         boundary, separator, number = entry.partition(":")
-        divisions = _whole(name, number) if separator else -1
+        divisions = _integer(name, number) if separator else -1
         if divisions != 0 and not _is_power_of_two(divisions):
             raise ValueError(f"{name} takes entries size:divisions, divisions being 0 or a power of two, not {entry}")
         if boundary == ">":
             start = 0 if last is None else last
             table[start + 1 :] = [divisions] * (_INTERVALS - start - 1)
             continue
-        size_mib = _whole(name, boundary)
+        size_mib = _integer(name, boundary)
         if not _is_power_of_two(size_mib):
             raise ValueError(f"{name} takes sizes in MiB that are powers of two, or > for the rest, not {boundary}")
         interval = min(size_mib.bit_length() - 1, _INTERVALS - 1)
@@ -265,18 +265,18 @@ def _read_backend(name: str, text: str, values: dict[str, Any]) -> None:
 
 
 def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
-    if _flag(name, text):
+    if _boolean(name, text):
         raise NotSimulatedError(f"{name}:True is not simulated; {name}:False is")
 
 
 def _accept_flag(name: str, text: str, values: dict[str, Any]) -> None:
     """Check a flag that does not affect simulated device memory: for pinned host memory, locks or graph capture."""
-    _flag(name, text)
+    _boolean(name, text)
 
 
 def _accept_number(name: str, text: str, values: dict[str, Any]) -> None:
     """Check a size or number for pinned host memory, which does not affect device memory."""
-    _whole(name, text)
+    _integer(name, text)
 
 
 _SEGMENT_OPTION = "large_segment_size_mb"

@@ -189,14 +189,14 @@ def test_layer_norm_in_fp32_is_torchs() -> None:
 def test_sums_of_layer_norm_are_rounded_to_the_format() -> None:
     """`Tensor.sum` adds halves in fp32 and gets 65536, which does not exist in fp16, by way of 32768 + 32768."""
     rows = torch.full((1, 4), 16384.0, dtype=torch.float16)
-    assert norm_range.added_up(rows).item() == math.inf
+    assert norm_range.pairwise_sum(rows).item() == math.inf
     ones = torch.ones(1, 4096, dtype=torch.bfloat16)
-    assert norm_range.added_up(ones).item() == 4096
-    assert norm_range.added_up(torch.ones(2, 7)).tolist() == [7.0, 7.0]
+    assert norm_range.pairwise_sum(ones).item() == 4096
+    assert norm_range.pairwise_sum(torch.ones(2, 7)).tolist() == [7.0, 7.0]
 
 
 def test_variance_of_layer_norm_is_that_of_numpy_in_halves() -> None:
-    def added_up(numbers: np.ndarray) -> np.float16:
+    def pairwise_sum(numbers: np.ndarray) -> np.float16:
         while numbers.size > 1:
             numbers = numbers[: numbers.size // 2] + numbers[numbers.size // 2 :]
         return np.float16(numbers[0])
@@ -204,8 +204,8 @@ def test_variance_of_layer_norm_is_that_of_numpy_in_halves() -> None:
     inputs = torch.randn(20, 512, generator=torch.Generator().manual_seed(3)).half()
     expected, in_fp32 = [], []
     for x in inputs.numpy():
-        centred = x - added_up(x) / np.float16(512)
-        expected.append(float(added_up(centred * centred) / np.float16(512)))
+        centred = x - pairwise_sum(x) / np.float16(512)
+        expected.append(float(pairwise_sum(centred * centred) / np.float16(512)))
         in_fp32.append(float(((centred * centred).astype(np.float32).sum() / 512).astype(np.float16)))
     _, found = norm_range.normalised(inputs, torch.float16, 1e-5)
     assert found.variance.tolist() == expected
@@ -304,12 +304,12 @@ def test_wider_formats_and_wider_sums_err_less() -> None:
 
 
 def test_where_there_is_no_switch_for_reduced_sums_none_is_said_to_have_been_used() -> None:
-    assert {way.accumulation for way in product_errors.ways("fp16", CPU)} == {"as it is", "narrow"}
+    assert {way.accumulation for way in product_errors.matmul_methods("fp16", CPU)} == {"as it is", "narrow"}
 
 
 def test_on_cuda_the_switch_for_reduced_sums_is_used_and_put_back() -> None:
     gpu = CPU.model_copy(update={"type": "cuda", "compute_capability": "9.0"})
-    ways = {way.accumulation: way for way in product_errors.ways("bf16", gpu)}
+    ways = {way.accumulation: way for way in product_errors.matmul_methods("bf16", gpu)}
     assert list(ways) == ["reduced", "not reduced", "narrow"]
     settings = torch.backends.cuda.matmul
     before = settings.allow_bf16_reduced_precision_reduction

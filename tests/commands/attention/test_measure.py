@@ -12,7 +12,7 @@ import torch
 from sysbench import formulas as attention_costs
 from sysbench.commands.attention import measure as experiment
 from sysbench.commands.attention.measure import run
-from sysbench.commands.attention.measure_memory import counted
+from sysbench.commands.attention.measure_memory import count_memory
 from sysbench.commands.attention.record import (
     AttentionAccounted,
     AttentionChecked,
@@ -97,7 +97,7 @@ def test_an_inexact_function_of_the_users_own_shows(own: Path) -> None:
 
 
 def test_of_a_long_sequence_some_queries_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "LONGEST_CHECKED", 32)
+    monkeypatch.setattr(experiment, "MAX_CHECKED_LENGTH", 32)
     for causal in (False, True):
         (checked,) = said(list(run(cell(causal=causal), CPU)), AttentionChecked)
         assert isinstance(checked, AttentionChecked)
@@ -139,7 +139,7 @@ def test_a_fused_kernel_keeps_one_number_for_every_query() -> None:
 @pytest.mark.parametrize("implementation", ["naive", "sdpa-math", "sdpa-flash"])
 def test_counting_without_data_gives_the_bytes_of_real_tensors(implementation: str) -> None:
     one = cell(impl=implementation, seq=64)
-    imagined, real = counted(one), counted(one, real=inputs_for(one, torch.device("cpu")))
+    imagined, real = count_memory(one), count_memory(one, real=inputs_for(one, torch.device("cpu")))
     assert imagined is not None
     assert real is not None
     assert (imagined.before_backward_bytes, imagined.saved_bytes, imagined.peak_bytes) == (
@@ -247,7 +247,7 @@ def test_the_inputs_are_the_same_for_every_implementation() -> None:
 
 @pytest.fixture
 def nothing_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "_PACE", experiment._Pace())
+    monkeypatch.setattr(experiment, "_SPEED", experiment._Speed())
 
 
 @pytest.mark.usefixtures("nothing_learnt")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sysbench.commands.attention.measure_memory import counted
+from sysbench.commands.attention.measure_memory import count_memory
 from sysbench.commands.attention.simulate import SimulatedAttention, simulate
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.errors import UnavailableError
@@ -91,7 +91,7 @@ def test_what_is_written_out_keeps_on_a_gpu_what_real_tensors_keep_here(
     implementation: str, causal: bool, precision: str
 ) -> None:
     one = cell(implementation, seq=96, causal=causal, precision=precision)
-    real = counted(one, real=inputs_for(one, torch.device("cpu")))
+    real = count_memory(one, real=inputs_for(one, torch.device("cpu")))
     assert real is not None
     simulated = simulate(one, A100)
     assert simulated.saved_bytes == real.saved_bytes

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.commands.calibrate.fold import LEAST_SPREAD, fold, rates_of
-from sysbench.commands.calibrate.hardware_file import calibrated, host_toml, toml
+from sysbench.commands.calibrate.fold import MIN_SPREAD, fold, rates_of
+from sysbench.commands.calibrate.hardware_file import host_toml, toml, with_measured_rates
 from sysbench.commands.calibrate.record import CalibrateRecord, CaseRecord, RateName, RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateOptions, CalibrateSpec
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted, WorkerReady
@@ -67,13 +67,13 @@ def test_the_spread_of_a_rate_covers_how_its_cases_differ_and_is_never_nothing()
     assert rate.value == pytest.approx(math.exp(0.1))
     assert rate.spread == pytest.approx(math.hypot(0.03, 0.2 / math.sqrt(2)))
     (steady,) = rates_of([case(1.0, 0.0)], None, {})
-    assert steady.spread == LEAST_SPREAD
+    assert steady.spread == MIN_SPREAD
 
 
 def test_the_file_of_a_known_gpu_keeps_its_data_sheet_and_the_rates_that_were_not_measured(tmp_path: Path) -> None:
     record = calibration(A100, "a100-80gb", timed("stream", 3e9, 1e-3, 1e-3))
     path = tmp_path / "a100-80gb.toml"
-    path.write_text(toml(calibrated(record)))
+    path.write_text(toml(with_measured_rates(record)))
     found, before = hardware.read(path), hardware.named("a100-80gb")
     assert found.rates["stream"].value == pytest.approx(3e12)
     assert found.rates["stream"].basis == "calibrated"
@@ -93,7 +93,7 @@ EVERYTHING: tuple[RateName, ...] = (
 def test_the_file_of_a_cpu_has_all_that_predictions_need(tmp_path: Path) -> None:
     record = calibration(TWO_CORES, "my-cpu", *(timed(name, 1, 1e-5, 1e-5) for name in EVERYTHING))
     path = tmp_path / "my-cpu.toml"
-    path.write_text(toml(calibrated(record)))
+    path.write_text(toml(with_measured_rates(record)))
     found = hardware.read(path)
     assert found.synchronous
     assert GpuRates.of(found).rates["stream"].value == pytest.approx(1e5)
@@ -103,7 +103,7 @@ def test_the_file_of_a_cpu_has_all_that_predictions_need(tmp_path: Path) -> None
 def test_the_file_of_a_host_stands_alone_and_borrows_what_a_cpu_cannot_show(tmp_path: Path) -> None:
     record = calibration(TWO_CORES, "my-cpu", *(timed(name, 1, 1e-5, 1e-5) for name in EVERYTHING))
     path = tmp_path / "host.toml"
-    path.write_text(host_toml(calibrated(record)))
+    path.write_text(host_toml(with_measured_rates(record)))
     found = HostRates.read(path)
     assert found.rates["operator"].basis == "calibrated"
     assert found.rates["launch"].basis == "borrowed"

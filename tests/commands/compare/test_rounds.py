@@ -18,7 +18,7 @@ from sysbench.commands.compare.comparison import Rules, compare
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import Event, StepMeasured, WorkerReady
-from sysbench.log.runs import Arm, find, load, part_of, parts_of
+from sysbench.log.runs import Arm, find, find_arm, find_arms, load
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import RunOptions
 from tests.engine.fakes import ScriptedLauncher, spec_of
@@ -84,25 +84,25 @@ def test_a_worker_that_cannot_start_ends_the_comparison(tmp_path: Path) -> None:
 
 def test_an_earlier_comparison_is_read_back_as_its_two_arms(tmp_path: Path) -> None:
     directory, _ = measure(tmp_path, 3)
-    parts = parts_of(find(str(directory)))
+    parts = find_arms(find(str(directory)))
     assert {arm: sorted(part.files) for arm, part in parts.items()} == {"A": [1, 2, 3], "B": [1, 2, 3]}
-    half = part_of(find(str(directory / "B")))
+    half = find_arm(find(str(directory / "B")))
     assert half is not None
     assert (half.arm, half.directory) == ("B", directory)
-    assert part_of(find(str(directory))) is None
+    assert find_arm(find(str(directory))) is None
     assert find("latest", tmp_path / "runs") == find(str(directory))
 
 
 def test_files_of_anything_else_are_no_arms(tmp_path: Path) -> None:
-    assert parts_of([tmp_path / "A" / "something.jsonl"]) == {}
-    assert parts_of([tmp_path / "C" / "round-01.jsonl"]) == {}
-    assert parts_of([tmp_path / "x" / "A" / "round-01.jsonl", tmp_path / "y" / "B" / "round-01.jsonl"]) == {}
+    assert find_arms([tmp_path / "A" / "something.jsonl"]) == {}
+    assert find_arms([tmp_path / "C" / "round-01.jsonl"]) == {}
+    assert find_arms([tmp_path / "x" / "A" / "round-01.jsonl", tmp_path / "y" / "B" / "round-01.jsonl"]) == {}
 
 
 def test_a_round_that_one_arm_lacks_is_left_out_wherever_it_was(tmp_path: Path) -> None:
     directory, _ = measure(tmp_path, 4)
     (directory / "A" / "round-02.jsonl").unlink()
-    parts = parts_of(find(str(directory)))
+    parts = find_arms(find(str(directory)))
     a, b = (side(arm, {number: load(path) for number, path in part.files.items()}) for arm, part in parts.items())
     (cell,) = compare(a, b, Rules(paired=True)).cells
     assert {time.count for time in cell.times} == {3}

@@ -28,13 +28,13 @@ CELL = ModelCell(
     device="cuda", size="custom", model=SHAPE, ctx=32, batch=2, precision="bf16", attention="naive", execution="eager",
     optimizer="foreach", seed=0, mode="train",
 )  # fmt: skip
-STEP = SimulatedStep(CELL, "h100", placed=True, whole=True)
+STEP = SimulatedStep(CELL, "h100", with_modules=True, sync_per_step=True)
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("predicted") / "step.json.gz"
-    whole = recording(STEP.found, path.name)
+    whole = recording(STEP.prediction, path.name)
     window.write(path, window.extract_slice(whole, window.find_window(whole, None), 1 << 40), 1 << 40)
     return path
 
@@ -45,7 +45,7 @@ def summary(written: Path) -> ProfileSummary:
 
 
 def test_kernels_in_the_file_are_those_of_the_prediction_and_their_times_add_up(summary: ProfileSummary) -> None:
-    found = STEP.found
+    found = STEP.prediction
     rows_ns: dict[tuple[str, str], int] = {}
     for row in found.rows:
         key = row.phase, kernel_name(row.kernel)
@@ -63,8 +63,8 @@ def test_kernels_in_the_file_are_those_of_the_prediction_and_their_times_add_up(
 
 
 def test_every_kernel_belongs_to_the_module_that_launched_it(summary: ProfileSummary) -> None:
-    expected = {(row.phase, row.module): 0 for row in STEP.found.rows}
-    for row in STEP.found.rows:
+    expected = {(row.phase, row.module): 0 for row in STEP.prediction.rows}
+    for row in STEP.prediction.rows:
         expected[row.phase, row.module] += row.count
     found = dict.fromkeys(expected, 0)
     columns = summary.spent
@@ -90,9 +90,9 @@ def test_classes_and_parts_add_up_to_the_step_and_have_their_peaks(summary: Prof
 
 def test_the_step_lasts_as_long_as_predicted_without_a_pause_between_phases(summary: ProfileSummary) -> None:
     assert summary.window_ns * 1e-9 == pytest.approx(
-        STEP.found.time.point_s, abs=1e-9 * (2 + STEP.found.trace.launches)
+        STEP.prediction.time.point_s, abs=1e-9 * (2 + STEP.prediction.trace.launches)
     )
-    assert STEP.found.time.point_s < sum(phase.time.point_s for phase in STEP.found.phases)
+    assert STEP.prediction.time.point_s < sum(phase.time.point_s for phase in STEP.prediction.phases)
 
 
 def test_the_file_and_a_slice_of_it_say_that_they_are_predicted(written: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_step_that_does_not_fit_leaves_no_trace() -> None:
     large = CELL.model_copy(update={"batch": 1 << 16, "ctx": 512})
     said = []
     with pytest.raises(DoesNotFitError, match="does not fit on Tesla T4"):
-        said.extend(SimulatedStep(large.model_copy(update={"precision": "fp16"}), "t4", placed=True).events())
+        said.extend(SimulatedStep(large.model_copy(update={"precision": "fp16"}), "t4", with_modules=True).events())
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from rich.console import Console
 from sysbench.commands.time.live import TIME, TimeLines
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine import devices
-from sysbench.log.durations import measured_before
+from sysbench.log.durations import earlier_durations
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunStarted, encode
 from sysbench.render.dashboard import overall
 from sysbench.render.dashboard.live import Dashboard
@@ -87,11 +87,11 @@ def spans_s(events: list[Event]) -> dict[str, float]:
 
 
 def test_what_cells_took_is_read_from_logs_of_such_a_device_alone(experiment: Path, events: list[Event]) -> None:
-    found = measured_before(experiment.parent / "runs", {A100})
+    found = earlier_durations(experiment.parent / "runs", {A100})
     assert found.cells_s == pytest.approx(spans_s(events))
     first = next(each.at_s for each in events if isinstance(each, CellStarted))
-    assert found.beginning_s("time") == pytest.approx(first - events[0].at_s)
-    assert measured_before(experiment.parent / "runs", {"NVIDIA H200"}).cells_s == {}
+    assert found.startup_s("time") == pytest.approx(first - events[0].at_s)
+    assert earlier_durations(experiment.parent / "runs", {"NVIDIA H200"}).cells_s == {}
 
 
 def test_a_plan_for_a_gpu_that_is_not_here_is_the_one_of_cuda_with_its_time(

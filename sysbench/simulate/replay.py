@@ -12,7 +12,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Recording, Span
 
-_BOUNDLESS_BYTES = 2**50
+_UNLIMITED_BYTES = 2**50
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,16 @@ class Replay:
         settings: AllocatorSettings,
         frames: Sequence[Frames] | None = None,
         *,
-        like: Replay | None = None,
-        until: int = 0,
+        base: Replay | None = None,
+        shared_events: int = 0,
     ) -> None:
         """Replay the recording.
 
-        frames  stacks to show in a snapshot, one for each recorded stack; None if no snapshot is needed
-        like    a replay of the same recording on another GPU, from which to continue
-        until   number of leading events that both replays serve identically, without releasing memory; this replay
-                starts at the beginning of the span that contains the next event, from the state of `like`
+        frames         stacks to show in a snapshot, one for each recorded stack; None if no snapshot is needed
+        base           a replay of the same recording on another GPU, from which to continue
+        shared_events  number of leading events that both replays serve identically, without releasing memory; this
+                       replay starts at the beginning of the span that contains the next event, from the state of
+                       `base`
         """
         self.allocator = CachingAllocator(
             gpu.memory_bytes,
@@ -82,11 +83,11 @@ class Replay:
         self._frames = frames
         self._allocated_bytes = 0
         position, spans = 0, recording.spans
-        if like is not None:
-            entered = sum(span.first <= until for span in spans) - 1
+        if base is not None:
+            entered = sum(span.first <= shared_events for span in spans) - 1
             position, spans = spans[entered].first, spans[entered:]
-            self.peaks = like.peaks[:entered]
-            self._resume(like, position)
+            self.peaks = base.peaks[:entered]
+            self._restore(base, position)
         for span in spans:
             self._serve(position, span.first)
             self.allocator.reset_peaks()
@@ -108,17 +109,21 @@ class Replay:
         """Return the peaks of the step in which the replay ended."""
         return [peak for peak in self.peaks if peak.span.step == self.peaks[-1].span.step]
 
-    def _resume(self, like: Replay, position: int) -> None:
-        """Copy the state that the replay `like` had before event `position`."""
+    def _restore(self, base: Replay, position: int) -> None:
+        """Copy the state that the replay `base` had before event `position`."""
         events, requests = self._recording.events[:position], self._recording.allocations
         count = sum(event >= 0 for event in events)
-        self.sizes, self._addresses = like.sizes[:count], like._addresses[:count]
-        self.reserved_bytes = like.reserved_bytes[:position]
-        grown = zip(events, self.reserved_bytes, [0, *self.reserved_bytes], strict=False)
+        self.sizes, self._addresses = base.sizes[:count], base._addresses[:count]
+        self.reserved_bytes = base.reserved_bytes[:position]
+        reserved_by_event = zip(events, self.reserved_bytes, [0, *self.reserved_bytes], strict=False)
         live = sorted(self._recording.live_at(position), key=self._addresses.__getitem__)
         self._allocated_bytes = sum(self.sizes[number] for number in live)
-        self.allocator.resume(
-            [(requests[n].size_bytes, now - before, requests[n].stream) for n, now, before in grown if now > before],
+        self.allocator.restore(
+            [
+                (requests[n].size_bytes, now - before, requests[n].stream)
+                for n, now, before in reserved_by_event
+                if now > before
+            ],
             [(self._addresses[number], self.sizes[number], requests[number].size_bytes) for number in live],
         )
 
@@ -128,7 +133,7 @@ class Replay:
         If no event exceeds the allocated bytes at the start, return `first`.
         """
         allocator, addresses, sizes, reserved = self.allocator, self._addresses, self.sizes, self.reserved_bytes
-        most, peak = self._allocated_bytes, first
+        highest_bytes, peak = self._allocated_bytes, first
         for position, event in enumerate(self._recording.events[first:end], start=first + 1):
             if event < 0:
                 allocator.free(addresses[~event])
@@ -146,8 +151,8 @@ class Replay:
             sizes.append(block.size)
             reserved.append(allocator.reserved_bytes)
             self._allocated_bytes += block.size
-            if self._allocated_bytes > most:
-                most, peak = self._allocated_bytes, position
+            if self._allocated_bytes > highest_bytes:
+                highest_bytes, peak = self._allocated_bytes, position
         return peak
 
 
@@ -159,9 +164,9 @@ def available_bytes(gpu: Gpu, settings: AllocatorSettings) -> int:
     return free_bytes
 
 
-def boundless(recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Replay:
+def replay_unlimited(recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Replay:
     """Replay the recording to its end on a GPU like `gpu` with unlimited memory."""
-    return Replay(recording, replace(gpu, memory_bytes=_BOUNDLESS_BYTES), settings)
+    return Replay(recording, replace(gpu, memory_bytes=_UNLIMITED_BYTES), settings)
 
 
 def verdict_of(replay: Replay, recording: Recording, gpu: Gpu, settings: AllocatorSettings) -> Verdict:
@@ -169,20 +174,20 @@ def verdict_of(replay: Replay, recording: Recording, gpu: Gpu, settings: Allocat
 
     If `replay` failed, a second replay with unlimited memory shows how much memory is missing.
     """
-    unlimited = replay if replay.failure is None else boundless(recording, gpu, settings)
+    unlimited = replay if replay.failure is None else replay_unlimited(recording, gpu, settings)
     return _verdict(replay, unlimited, available_bytes(gpu, settings))
 
 
-def _verdict(replay: Replay, unlimited: Replay, there_bytes: int) -> Verdict:
+def _verdict(replay: Replay, unlimited: Replay, usable_bytes: int) -> Verdict:
     if replay.failure is None:
-        margin_bytes = there_bytes - max(peak.reserved_bytes for peak in replay.peaks)
+        margin_bytes = usable_bytes - max(peak.reserved_bytes for peak in replay.peaks)
         return Verdict(True, None, None, margin_bytes, None)
     needed_bytes = max(peak.reserved_bytes for peak in unlimited.peaks)
     span = replay.peaks[-1].span
-    return Verdict(False, span.name, span.step, there_bytes - needed_bytes, str(replay.failure))
+    return Verdict(False, span.name, span.step, usable_bytes - needed_bytes, str(replay.failure))
 
 
-class Server:
+class ReplayCache:
     """Replays of one recording on many GPUs.
 
     The capacity of a GPU affects the allocator only when the device refuses a request, or when the allocator collects
@@ -191,21 +196,21 @@ class Server:
 
     def __init__(self, recording: Recording, settings: AllocatorSettings) -> None:
         self._recording, self._settings = recording, settings
-        self._unlimited = boundless(recording, Gpu("", _BOUNDLESS_BYTES), settings)
+        self._unlimited = replay_unlimited(recording, Gpu("", _UNLIMITED_BYTES), settings)
         self._replays: dict[tuple[int, int], Replay] = {}
-        self._collects = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
+        self._collects_garbage = settings.memory_fraction < 1.0 and settings.garbage_collection_threshold > 0.0
 
-    def on(self, gpu: Gpu) -> tuple[Replay, Verdict]:
+    def replay_on(self, gpu: Gpu) -> tuple[Replay, Verdict]:
         """Return the replay on `gpu`, and whether the recording fits.
 
         A replay is shared by several GPUs if possible, so the addresses may be those of another GPU.
         """
-        settings, unlimited, there_bytes = self._settings, self._unlimited, available_bytes(gpu, self._settings)
-        alike = 0 if self._collects else bisect_right(unlimited.reserved_bytes, there_bytes)
-        if alike == len(unlimited.reserved_bytes):
-            return unlimited, _verdict(unlimited, unlimited, there_bytes)
+        settings, unlimited, usable_bytes = self._settings, self._unlimited, available_bytes(gpu, self._settings)
+        shared_events = 0 if self._collects_garbage else bisect_right(unlimited.reserved_bytes, usable_bytes)
+        if shared_events == len(unlimited.reserved_bytes):
+            return unlimited, _verdict(unlimited, unlimited, usable_bytes)
         memory = gpu.memory_bytes, gpu.outside_bytes
         if memory not in self._replays:  # many GPUs have the same memory
-            like = None if self._collects or settings.expandable_segments else unlimited
-            self._replays[memory] = Replay(self._recording, gpu, settings, like=like, until=alike)
-        return self._replays[memory], _verdict(self._replays[memory], unlimited, there_bytes)
+            base = None if self._collects_garbage or settings.expandable_segments else unlimited
+            self._replays[memory] = Replay(self._recording, gpu, settings, base=base, shared_events=shared_events)
+        return self._replays[memory], _verdict(self._replays[memory], unlimited, usable_bytes)

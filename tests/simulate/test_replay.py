@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import MIB, Gpu
 from sysbench.simulate.recording import Platform, StepRecording, record
-from sysbench.simulate.serving import Replay, Server, verdict_of
+from sysbench.simulate.replay import Replay, ReplayCache, verdict_of
 from sysbench.spec.model import ModelCell, ModelShape
 
 
@@ -38,7 +38,7 @@ SETTINGS = (
 @given(st.sampled_from(SETTINGS), st.integers(100, 1500))
 def test_a_gpu_that_shares_a_replay_is_told_what_its_own_would_say(chosen: AllocatorSettings, free_mib: int) -> None:
     recording, gpu = recorded(), Gpu("a GPU", (600 + free_mib) * MIB)
-    shared, verdict = server(chosen).on(gpu)
+    shared, verdict = replays(chosen).replay_on(gpu)
     own = Replay(recording, gpu, chosen)
     assert verdict == verdict_of(own, recording, gpu, chosen)
     assert shared.peaks == own.peaks
@@ -48,19 +48,19 @@ def test_a_gpu_that_shares_a_replay_is_told_what_its_own_would_say(chosen: Alloc
 
 
 @cache
-def server(chosen: AllocatorSettings) -> Server:
-    return Server(recorded(), chosen)
+def replays(chosen: AllocatorSettings) -> ReplayCache:
+    return ReplayCache(recorded(), chosen)
 
 
 def test_generations_that_differ_in_workspaces_alone_share_a_recording() -> None:
     other = Gpu("", 1 << 50, (9, 0))
     assert recorded((9, 0)) != recorded()
-    assert recorded().with_workspaces_of(other.workspace_bytes) == recorded((9, 0))
+    assert recorded().with_workspace_bytes(other.workspace_bytes) == recorded((9, 0))
 
 
 WITHOUT_COMPILER = """
 import sys, torch
-from tests.simulate.test_serving import recorded
+from tests.simulate.test_replay import recorded
 first = recorded()
 assert "torch._dynamo" not in sys.modules and "_dynamo" not in vars(torch), "the compiler was imported"
 assert "sympy" not in sys.modules, "sympy was imported"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sysbench.predict.derived_rates import derive_rates
 from sysbench.predict.kernels import seconds
-from sysbench.predict.observed import observed
 from sysbench.predict.rates import GpuRates, gpu
 from sysbench.predict.trace import Kernel
 from sysbench.trace import traces
@@ -69,8 +69,8 @@ def written(path: Path, *, shapes: bool = True, device: str = "NVIDIA H100 80GB 
 
 
 def test_rates_of_the_traced_gpu_are_read_back(tmp_path: Path) -> None:
-    shown = observed(traces.read(written(tmp_path / "trace.json.gz")).whole(), gpu("h100"))
-    value = {each.rate: each.work / sorted(each.samples_s)[len(each.samples_s) // 2] for each in shown.found}
+    shown = derive_rates(traces.read(written(tmp_path / "trace.json.gz")).whole(), gpu("h100"))
+    value = {each.rate: each.work / sorted(each.samples_s)[len(each.samples_s) // 2] for each in shown.observations}
     for name in ("matmul_half", "stream"):
         assert value[name] == pytest.approx(real().rates[name].value, rel=0.03)
     assert 1 / value["gap_s"] == pytest.approx(GAP_US * 1e-6, rel=0.02)

@@ -17,31 +17,31 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from sysbench.errors import LogError
-from sysbench.predict.kernels import limit, rate_of_product, seconds
+from sysbench.predict.kernels import limit, matmul_rate, seconds
 from sysbench.predict.rates import GPU_RATES, HOST_RATES, GpuRate, GpuRates, HostRate
 from sysbench.predict.trace import Dtype, Kernel
 from sysbench.trace.columns import Nesting
 from sysbench.trace.kernels.work import PRODUCTS
 from sysbench.trace.recording import KERNEL, NONE, Integers, Trace
 
-LEAST_PRODUCT_S: Final = 30e-6
+MIN_PRODUCT_S: Final = 30e-6
 """Minimum time of a product; shorter ones wait for memory or for their launch."""
-LEAST_BYTES: Final = 96 * 1024**2
+MIN_BYTES: Final = 96 * 1024**2
 """Minimum size of a tensor; smaller ones may come from the L2."""
 TINY_BYTES: Final = 64 * 1024
-MOST_CASES: Final = 8
+MAX_CASES: Final = 8
 """Maximum number of cases per rate; those that take the most time are kept."""
 
-LONGEST_GAP_S: Final = 20e-6
+MAX_GAP_S: Final = 20e-6
 """Maximum gap between queued kernels; a longer one has another cause, such as a synchronization or a copy."""
-LONGEST_PAUSE_S: Final = 200e-6
+MAX_PAUSE_S: Final = 200e-6
 """Maximum pause between operators; in a longer one, Python does other work or waits."""
 VIEW_SHARE: Final = 0.2
 """Cost of a view relative to an operator, as in `commands.calibrate.measure`."""
 _CHUNKS: Final = 9
 _ROUNDS: Final = 8
 """Number of iterations that solve for a rate; three suffice if the rate limits most of the kernel."""
-_LEAST_DEPENDENCE: Final = 0.7
+_MIN_DEPENDENCE: Final = 0.7
 """Minimum increase of a kernel's time, in per cent, for a rate that is one per cent lower."""
 
 _DTYPES: Final[Sequence[tuple[Dtype, re.Pattern[str]]]] = (
@@ -72,14 +72,14 @@ class Observation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Observed:
+class DerivedRates:
     """Rates derived from measured times, and the reasons why all other rates could not be derived."""
 
-    found: tuple[Observation, ...]
+    observations: tuple[Observation, ...]
     unseen: Mapping[GpuRate | HostRate, str]
 
 
-def observed(trace: Trace, gpu: GpuRates) -> Observed:
+def derive_rates(trace: Trace, gpu: GpuRates) -> DerivedRates:
     """Derive the rates of a GPU and its host from a trace. Raises LogError if the trace has no kernels or no shapes."""
     if not (trace.work.kind == KERNEL).any():
         raise LogError(f"{trace.title} has no GPU kernels: rates cannot be derived from it")
@@ -88,20 +88,20 @@ def observed(trace: Trace, gpu: GpuRates) -> Observed:
             f"{trace.title} has no operator shapes, which are needed to identify kernels: "
             "record it with torch.profiler.profile(record_shapes=True)"
         )
-    launched = _Launched.of(trace)
-    found = [
-        *_of_kernels(trace, launched, gpu),
+    launched = _KernelLaunches.of(trace)
+    observations = [
+        *_kernel_rates(trace, launched, gpu),
         *_gaps(trace, launched),
         *_launches(trace),
-        *_host(trace, launched),
+        *_host_rates(trace, launched),
     ]
-    seen = {each.rate for each in found}
-    unseen = {name: _WHY.get(name, _NOTHING_LARGE) for name in (*GPU_RATES, *HOST_RATES) if name not in seen}
-    return Observed(tuple(found), unseen)
+    seen = {each.rate for each in observations}
+    unseen = {name: _UNSEEN_REASONS.get(name, _NOTHING_LARGE) for name in (*GPU_RATES, *HOST_RATES) if name not in seen}
+    return DerivedRates(tuple(observations), unseen)
 
 
 _NOTHING_LARGE: Final = "the trace has no sufficiently large work of this kind"
-_WHY: Final[Mapping[str, str]] = {
+_UNSEEN_REASONS: Final[Mapping[str, str]] = {
     "attention_forward": "a trace does not show whether attention is causal",
     "attention_backward": "a trace does not show whether attention is causal",
     "indexed": "a trace does not show the layout of tensors",
@@ -117,7 +117,7 @@ _WHY: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class _Launched:
+class _KernelLaunches:
     """Positions of kernels, of their launch calls, and of the operators around these calls (NONE if unknown)."""
 
     rows: Integers
@@ -125,7 +125,7 @@ class _Launched:
     operator: Integers
 
     @classmethod
-    def of(cls, trace: Trace) -> _Launched:
+    def of(cls, trace: Trace) -> _KernelLaunches:
         rows = np.flatnonzero((trace.work.kind == KERNEL) & (trace.work.correlation != NONE))
         order = np.argsort(trace.launches.correlation, kind="stable")
         known = trace.launches.correlation[order]
@@ -139,31 +139,33 @@ class _Launched:
         return cls(rows, launch, nesting.innermost(launches.thread[launch], launches.start_ns[launch]))
 
 
-def _of_kernels(trace: Trace, launched: _Launched, gpu: GpuRates) -> Iterator[Observation]:
+def _kernel_rates(trace: Trace, launched: _KernelLaunches, gpu: GpuRates) -> Iterator[Observation]:
     """Yield observations of operators that launch a single kernel, if a single rate limits the kernel."""
     by_kernel: dict[Kernel, list[float]] = defaultdict(list)
     count = np.bincount(launched.operator[launched.operator != NONE], minlength=len(trace.operators.name))
-    known: dict[tuple[int, int, int], Kernel | None] = {}
+    identified: dict[tuple[int, int, int], Kernel | None] = {}
     for row, operator in zip(launched.rows.tolist(), launched.operator.tolist(), strict=True):
         if operator == NONE or count[operator] != 1 or trace.operators.shapes[operator] == NONE:
             continue
         key = (int(trace.operators.name[operator]), int(trace.operators.shapes[operator]), int(trace.work.name[row]))
-        if key not in known:
-            known[key] = _kernel(*(trace.names[each] for each in key))
-        if (kernel := known[key]) is not None and trace.work.duration_ns[row] > 0:
+        if key not in identified:
+            identified[key] = _identify_kernel(*(trace.names[each] for each in key))
+        if (kernel := identified[key]) is not None and trace.work.duration_ns[row] > 0:
             by_kernel[kernel].append(float(trace.work.duration_ns[row]) / 1e9)
     drawn = gpu.drawn()
-    most = sorted(by_kernel, key=lambda kernel: -sum(by_kernel[kernel]))
-    taken: dict[str, int] = defaultdict(int)
-    for kernel, predicted_s in zip(most, seconds(most, gpu, drawn)[:, 0].tolist() if most else (), strict=True):
-        name = _telling(kernel, predicted_s, gpu)
-        if name is None or taken[name] == MOST_CASES:
+    by_total_time = sorted(by_kernel, key=lambda kernel: -sum(by_kernel[kernel]))
+    cases: dict[str, int] = defaultdict(int)
+    for kernel, predicted_s in zip(
+        by_total_time, seconds(by_total_time, gpu, drawn)[:, 0].tolist() if by_total_time else (), strict=True
+    ):
+        name = _limiting_rate(kernel, predicted_s, gpu)
+        if name is None or cases[name] == MAX_CASES:
             continue
         samples_s = tuple(by_kernel[kernel])
         rate = 1 / median(samples_s) if name == "kernel_s" else _rate(name, kernel, median(samples_s), gpu)
         if rate is not None:
-            taken[name] += 1
-            yield Observation(name, _described(kernel), rate * median(samples_s), samples_s)
+            cases[name] += 1
+            yield Observation(name, _kernel_title(kernel), rate * median(samples_s), samples_s)
 
 
 def _rate(name: GpuRate, kernel: Kernel, measured_s: float, gpu: GpuRates) -> float | None:
@@ -177,21 +179,21 @@ def _rate(name: GpuRate, kernel: Kernel, measured_s: float, gpu: GpuRates) -> fl
         drawn[name] = drawn[name] * np.clip(predicted_s() / measured_s, 0.5, 2.0)
     found, before_s = float(drawn[name][0]), predicted_s()
     drawn[name] = drawn[name] / 1.1
-    return found if predicted_s() / before_s > 1 + 0.1 * _LEAST_DEPENDENCE else None
+    return found if predicted_s() / before_s > 1 + 0.1 * _MIN_DEPENDENCE else None
 
 
-def _telling(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate | None:
+def _limiting_rate(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate | None:
     """Return the name of the rate that limits the kernel; None if no single rate does."""
     drawn = gpu.drawn()
     if kernel.kind == "gemm":
-        long = predicted_s >= LEAST_PRODUCT_S and limit(kernel, drawn) == "matmul"
-        return rate_of_product(kernel, drawn) if long else None
-    if kernel.bytes >= LEAST_BYTES:
+        long = predicted_s >= MIN_PRODUCT_S and limit(kernel, drawn) == "matmul"
+        return matmul_rate(kernel, drawn) if long else None
+    if kernel.bytes >= MIN_BYTES:
         return "reduce" if kernel.kind == "softmax" else "stream"
     return "kernel_s" if kernel.bytes <= TINY_BYTES and kernel.kind == "map" else None
 
 
-def _kernel(operator: str, shapes: str, name: str) -> Kernel | None:
+def _identify_kernel(operator: str, shapes: str, name: str) -> Kernel | None:
     """Identify a kernel by its name and by the name and shapes of its operator; None if they are ambiguous."""
     bare = operator.removeprefix("aten::")
     sizes = _sizes(shapes)
@@ -224,23 +226,23 @@ def _kernel(operator: str, shapes: str, name: str) -> Kernel | None:
 def _sizes(shapes: str) -> list[list[int]]:
     """Parse the shapes of an operator's tensor inputs; return an empty list if the text is not a list of shapes."""
     try:
-        read = json.loads(shapes) if len(shapes) <= 4000 else None
+        parsed = json.loads(shapes) if len(shapes) <= 4000 else None
     except ValueError:
         return []
-    if not isinstance(read, list) or not read:
+    if not isinstance(parsed, list) or not parsed:
         return []
-    sizes = [each for each in read if isinstance(each, list)]
-    fine = all(isinstance(size, int) and 0 <= size < 2**40 for each in sizes for size in each)
-    return sizes if fine and sizes and sizes[0] else []
+    sizes = [each for each in parsed if isinstance(each, list)]
+    is_valid = all(isinstance(size, int) and 0 <= size < 2**40 for each in sizes for size in each)
+    return sizes if is_valid and sizes and sizes[0] else []
 
 
-def _described(kernel: Kernel) -> str:
+def _kernel_title(kernel: Kernel) -> str:
     if kernel.kind == "gemm":
         return f"{kernel.dtype} {kernel.layout} {' × '.join(map(str, kernel.dims[kernel.dims[0] == 1 :]))}"
     return f"{kernel.name} of {kernel.elements:,} {kernel.dtype}"
 
 
-def _gaps(trace: Trace, launched: _Launched) -> Iterator[Observation]:
+def _gaps(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
     """Yield the gaps between consecutive kernels of a stream, if the second was queued before the first began."""
     work, launches = trace.work, trace.launches
     order = np.lexsort((work.start_ns[launched.rows], work.stream[launched.rows], work.device[launched.rows]))
@@ -248,10 +250,10 @@ def _gaps(trace: Trace, launched: _Launched) -> Iterator[Observation]:
     end_ns = work.start_ns[rows] + work.duration_ns[rows]
     gaps_s = (work.start_ns[rows[1:]] - end_ns[:-1]) / 1e9
     issued_ns = launches.start_ns[launch[1:]] + launches.duration_ns[launch[1:]]
-    alike = (work.stream[rows[1:]] == work.stream[rows[:-1]]) & (work.device[rows[1:]] == work.device[rows[:-1]])
-    waiting = alike & (issued_ns < work.start_ns[rows[:-1]]) & (gaps_s > 0) & (gaps_s < LONGEST_GAP_S)
-    if waiting.sum() >= _CHUNKS:
-        yield Observation("gap_s", f"{waiting.sum():,} pairs of kernels", 1.0, _quantiles(gaps_s[waiting]))
+    same_stream = (work.stream[rows[1:]] == work.stream[rows[:-1]]) & (work.device[rows[1:]] == work.device[rows[:-1]])
+    queued = same_stream & (issued_ns < work.start_ns[rows[:-1]]) & (gaps_s > 0) & (gaps_s < MAX_GAP_S)
+    if queued.sum() >= _CHUNKS:
+        yield Observation("gap_s", f"{queued.sum():,} pairs of kernels", 1.0, _quantiles(gaps_s[queued]))
 
 
 def _launches(trace: Trace) -> Iterator[Observation]:
@@ -264,7 +266,7 @@ def _launches(trace: Trace) -> Iterator[Observation]:
         yield Observation("launch", f"{len(taken_s):,} calls, the faster half", 1.0, _quantiles(faster))
 
 
-def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
+def _host_rates(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
     """Yield the host's time per operator and per view, for the threads of forward and for those of autograd.
 
     Each time runs from the start of one innermost operator to the start of the next, excluding launch calls.
@@ -277,21 +279,21 @@ def _host(trace: Trace, launched: _Launched) -> Iterator[Observation]:
     launching = np.zeros(len(operators.name), bool)
     launching[launched.operator[launched.operator != NONE]] = True
     # The host's own work inside the runtime counts as launching. Waiting inside the runtime does not count as work.
-    within_s = np.zeros(len(operators.name))
+    launch_calls_s = np.zeros(len(operators.name))
     inside = nesting.innermost(launches.thread, launches.start_ns)
-    np.add.at(within_s, inside[inside != NONE], launches.duration_ns[inside != NONE] / 1e9)
+    np.add.at(launch_calls_s, inside[inside != NONE], launches.duration_ns[inside != NONE] / 1e9)
     of_autograd = np.array([name.startswith(_BACKWARD) for name in trace.names], bool)[operators.name]
     backward = set(operators.thread[of_autograd].tolist())
     for suffix in ("", "_backward"):
         threads = [each for each in set(operators.thread.tolist()) if (each in backward) == (suffix == "_backward")]
         leaf = np.flatnonzero(is_aten & (launching | ~outer) & np.isin(operators.thread, threads))
         leaf = leaf[np.lexsort((operators.start_ns[leaf], operators.thread[leaf]))]
-        until_next_s = np.diff(operators.start_ns[leaf]) / 1e9 - within_s[leaf[:-1]]
-        good = (until_next_s > 0) & (until_next_s < LONGEST_PAUSE_S)
-        pieces = np.where(launching[leaf[:-1]], 1.0, VIEW_SHARE)[good]
-        if good.sum() < 20 * _CHUNKS:
+        until_next_s = np.diff(operators.start_ns[leaf]) / 1e9 - launch_calls_s[leaf[:-1]]
+        is_valid = (until_next_s > 0) & (until_next_s < MAX_PAUSE_S)
+        work_units = np.where(launching[leaf[:-1]], 1.0, VIEW_SHARE)[is_valid]
+        if is_valid.sum() < 20 * _CHUNKS:
             continue
-        chunks = zip(np.array_split(until_next_s[good], _CHUNKS), np.array_split(pieces, _CHUNKS), strict=True)
+        chunks = zip(np.array_split(until_next_s[is_valid], _CHUNKS), np.array_split(work_units, _CHUNKS), strict=True)
         each_s = tuple(float(taken.sum() / work.sum()) for taken, work in chunks)
         case = f"{int(launching[leaf].sum()):,} operators, {int((~launching[leaf]).sum()):,} views, profiled"
         yield Observation(f"operator{suffix}", case, 1.0, each_s)  # type: ignore[arg-type]
