@@ -61,7 +61,7 @@ class Result(ABC):
 
     @abstractmethod
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
-        """Return the named tables with their remarks; without names, the default tables."""
+        """Return the named tables with their remarks; if no names are given, the default tables."""
 
     @abstractmethod
     def to_json(self) -> str:

@@ -29,7 +29,7 @@ class Axis:
     unset: str = "none"
     """Phrase for a cell without a value."""
     left_out: object = None
-    """Value that the axis has in cells stored without it."""
+    """Value of the axis in cells that were stored without it."""
     plural: str = ""
     """Noun for the values of an axis that has several values by default."""
 
@@ -124,9 +124,9 @@ def known(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
-    """Group cells that agree in all axes except those in `but`, in the order of the run.
+    """Group cells that have the same values on all axes except those in `but`, in the order of the run.
 
-    With `size` in `but`, the model's dimensions may differ, too.
+    If `but` contains `size`, the model's dimensions may also differ.
     """
     free = {*but, "model"} if "size" in but else set(but)
     found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
@@ -159,7 +159,7 @@ def phrase(axis: str, value: object) -> str:
 def label(cell: Axes, axes: Sequence[str]) -> str:
     """Name a cell by its values on these axes: `small ctx 128 bf16`.
 
-    Without axes, the name is the cell's size, implementation, name or kind.
+    If these values give no name, use the cell's size, implementation, name or kind.
     """
     named = " ".join(filter(None, (phrase(axis, cell.get(axis)) for axis in axes)))
     return named or str(cell.get("size") or cell.get("implementation") or cell.get("name") or cell["kind"])
@@ -189,7 +189,7 @@ def subject(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
-    """Return phrases for the warm-ups and steps, if all cells have the same number: `5 warm-ups`, `10 steps`."""
+    """Return phrases for the numbers of warm-ups and steps that all cells share: `5 warm-ups`, `10 steps`."""
     differing = varying(cells)
     return tuple(
         phrase(axis, cells[0][axis])

@@ -4,11 +4,11 @@ One multiply-add is two operations. The Transformer is `sysbench.lab.transformer
 In the formulas for attention alone, R = batch × heads is the number of attention matrices, N the number of queries and
 of keys, d their length, and s the bytes of one number.
 
-The memory of a step is the sum of the live tensors, in bytes, at each moment that can be the peak. In the comments on
-memory, N is the number of tokens, T the context length, and S = batch · heads · T² the number of attention scores of a
-layer; d, f and V are the widths of model, feed-forward block and vocabulary. "Narrow" tensors have autocast's type, or
-fp32 without autocast. Each term names the tensors in `sysbench.lab` that it counts; tests compare the sums with the
-live bytes of real steps.
+The memory of a step is computed as the total size of the live tensors, in bytes, at each moment that can be the peak.
+In the comments on memory, N is the number of tokens, T the context length, and S = batch · heads · T² the number of
+attention scores of a layer; d, f and V are the widths of model, feed-forward block and vocabulary. "Narrow" tensors
+have autocast's dtype, or fp32 if autocast is off. Each term names the tensors in `sysbench.lab` that it counts; tests
+compare the sums with the live bytes of real steps.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def residual_stream_bytes(shape: ModelShape, ctx: int, batch: int) -> int:
 
 
 def predicted_bytes(cell: RunCell, device: str | None = None) -> int | None:
-    """Return the predicted peak memory of any cell in bytes, biased to the high side; None if the cell has no formula.
+    """Return the predicted peak memory of any cell in bytes, biased high; None if the cell has no formula.
 
     `device` is the device that will run the cell, if known; it replaces `cell.device`, which may be `auto`.
     """
@@ -93,8 +93,8 @@ def predicted_memory(
     `phases` are the first phases of the step, if only these run. In the `first` step, the optimizer has no state before
     it runs.
 
-    The prediction is biased to the high side, because it is used to reject cells that cannot fit. It does not include
-    workspaces, the CUDA context or allocator overhead.
+    The prediction is biased high, because it is used to reject cells that cannot fit. It does not include workspaces,
+    the CUDA context or allocator overhead.
     """
     return max(moments(cell, phases, first=first), key=lambda moment: moment.total_bytes)
 
@@ -131,8 +131,8 @@ def bytes_moved(cell: AttentionCell, phase: AttentionCostsPhase) -> int:
 def naive_saved_bytes(cell: AttentionCell) -> int:
     """Return the bytes that naive attention saves for backward, besides inputs and output: 2RN² numbers.
 
-    The numbers are the exponentials and the weights (the exponentials divided by their sum). A causal mask is not
-    counted.
+    The numbers are the exponentials and the weights (the exponentials divided by their sum). The memory of a causal
+    mask is not counted.
     """
     return 2 * cell.rows * cell.seq * cell.seq * ELEMENT_BYTES[cell.precision]
 
@@ -187,7 +187,7 @@ def moments(
     """Yield the memory needed at each moment that can be the peak of a step of `cell`, in order.
 
     `phases` are the first phases of a step, if only these run. In the `first` step, the optimizer has no state before
-    it runs. With several micro-batches, the moments are those of any micro-batch but the first: all gradients exist,
+    it runs. With several micro-batches, the moments are those of any micro-batch except the first: all gradients exist,
     and each new gradient is added to the existing one.
     """
     phases = cell.phases if phases is None else phases

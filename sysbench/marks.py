@@ -45,7 +45,7 @@ def phase(name: str) -> AbstractContextManager[None]:
     """Mark the block `with sysbench.phase("forward"):` as a phase of the step.
 
     Phases cannot be nested: a phase inside another one raises SysbenchError. The mark does nothing outside a recording,
-    and in threads other than the recording one.
+    or in a thread other than the recording one.
     """
     return NOTHING if active is None else active.phase(name)
 

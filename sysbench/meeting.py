@@ -1,6 +1,6 @@
 """Names and functions that a worker needs before all other imports.
 
-This is why the module itself imports nothing at import time.
+Therefore, this module itself imports nothing at import time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def die_with_the_parent() -> None:
 
 
 def started_as_rank(environment: Mapping[str, str]) -> int:
-    """Return the rank of this process under torchrun or srun; 0 without them.
+    """Return the rank of this process under torchrun or srun; 0 if neither started this process.
 
     Rank 0 runs the engine. Other ranks run a worker (`sysbench.engine.nodes`), or exit if the command needs none.
     """

@@ -18,7 +18,7 @@ def say(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Return the text with control characters and invalid UTF-8 bytes escaped, as in `\x1b`."""
+    r"""Return the text with control characters and invalid UTF-8 bytes escaped, for example as `\x1b`."""
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 

@@ -111,8 +111,8 @@ def decimals_for(deviation: float, scale: Scale) -> int:
 def shared_decimals(scale: Scale, values: Sequence[float], deviations: Sequence[float] = ()) -> int:
     """Return one number of decimals for many values and their deviations.
 
-    The median value gets at least three significant digits. One more decimal is added, up to two in all, if the median
-    deviation needs it for its first significant digit.
+    The median value determines the number. One more decimal is added, up to two in all, if the median deviation needs
+    it for its first significant digit.
     """
     finite = [abs(value) / scale.factor for value in values if math.isfinite(value) and value]
     if not finite:
@@ -190,7 +190,7 @@ def share(value: float | None) -> str:
 
 
 def quantity(unit: Unit, value: float | None) -> str:
-    """Format one value with its unit and at least three significant digits; `—` for None and for non-finite values."""
+    """Format one value with its unit and at most two decimals; `—` for None and for non-finite values."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     scale = _scale(value, _SCALES[unit])
@@ -208,7 +208,7 @@ def short(unit: Unit, value: float) -> str:
 
 
 def _decimals(shown: float) -> int:
-    """Return the number of decimals that shows three significant digits, and at least one decimal below 1,000."""
+    """Return the number of decimals for a value in its unit: 0 for zero, 2 below 10, 1 below 1,000, otherwise 0."""
     magnitude = abs(shown)
     if not magnitude:
         return 0

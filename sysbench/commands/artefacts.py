@@ -90,7 +90,10 @@ _TRACE = re.compile(rb'\A\s*\[|"(traceEvents|schemaVersion|deviceProperties|dist
 
 
 def _written(path: Path, beginning: bytes) -> Artefact | None:
-    """Return what `profile --from`, `memory --from` or `--plan` wrote with `--json`; None for a record."""
+    """Return the trace or the tables that `profile --from`, `memory --from` or `--plan` wrote with `--json`.
+
+    Return None for a record.
+    """
     from sysbench.commands.profile.record import TraceRecord
 
     with _refused(path):

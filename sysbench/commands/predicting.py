@@ -17,7 +17,7 @@ def refuse_unpredictable(
 ) -> None:
     """Raise UsageError for an invalid host file, a GPU with unusable rates and, unless `force`, a GPU in this machine.
 
-    `option` is the option that names the GPUs.
+    `option` is the command-line option that names the GPUs.
     """
     from sysbench.predict.rates import HostRates
     from sysbench.spec import hardware

@@ -1,4 +1,4 @@
-"""Common parts of commands that run cells: validation, the run itself, saving, output, and the exit code."""
+"""Shared code of commands that run cells: validation, the run itself, saving, output, and the exit code."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
 
 
 def resumed(kind: Kind, path: Path | None) -> Given:
-    """Return the spec fields in the log to resume; fields on the command line must agree with them."""
+    """Return the spec fields from the log to resume; fields given on the command line must agree with them."""
     if path is None:
         return {}
     from sysbench.commands import saved
@@ -338,7 +338,7 @@ def tracebacks(path: Path) -> Iterator[str]:
 
 
 def printed_by_models(record: RunRecord[Any]) -> Iterator[str]:
-    """Yield the lines that the user's models printed, each after the name of its model."""
+    """Yield the lines that the user's models printed, each prefixed with the model's name."""
     models = (cell.own_model for cell in record.cells if cell.own_model)
     for name, text in dict.fromkeys((model.class_name, model.printed) for model in models):
         yield from (f"{name} printed: {line}" for line in text.splitlines())

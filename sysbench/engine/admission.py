@@ -1,4 +1,4 @@
-"""Admission of cells: the device must support a cell, and its free memory must suffice.
+"""Admission of cells: the device must support the cell and have enough free memory for it.
 
 A cell that is at least as large as one that did not fit is skipped.
 """
@@ -21,7 +21,7 @@ autocast keeps.
 
 
 class Admission:
-    """Decides whether cells start; remembers cells that did not fit, in a run or in a simulation."""
+    """Decides which cells are started; remembers cells that did not fit, either when run or when simulated."""
 
     def __init__(self, options: RunOptions, free_bytes: Callable[[DeviceInfo], int | None]) -> None:
         self._options = options

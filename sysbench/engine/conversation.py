@@ -91,7 +91,7 @@ class Conversation:
             yield event
 
     def wait_for_exit(self, worker: Worker) -> None:
-        """Wait up to --timeout for the end of a worker that has sent its last event; raises StoppedByUserError.
+        """After a worker's last event, wait up to --timeout for its process to end; raises StoppedByUserError.
 
         A profiler that wraps the worker may need this time to write its report.
         """

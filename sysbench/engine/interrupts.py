@@ -119,7 +119,7 @@ def handle_stop_signals() -> Iterator[Interrupts]:
 
 @contextmanager
 def catch_interrupts() -> Iterator[Interrupts]:
-    """Handle signals in this context without an exception on the first one; the caller checks `requested` instead."""
+    """Handle signals in this context without raising on the first one; the caller checks `requested` instead."""
     with handle_stop_signals() as interrupts:
         interrupts.deferrals += 1
         try:

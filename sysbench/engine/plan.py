@@ -36,10 +36,10 @@ def refuse_impossible(cells: Sequence[RunCell]) -> None:
 def place(
     cells: Sequence[RunCell], devices: Sequence[DeviceInfo], started_ranks: int | None = None
 ) -> list[PlacedCell]:
-    """Assign a device to every cell; raises UsageError if there is no such device, or if the cell cannot run on it.
+    """Assign a device to every cell.
 
     `started_ranks` is the number of ranks that torchrun or srun has started, each with its own device; None if neither
-    has started any. Also raises UsageError if a cell needs more ranks.
+    has started any. Raises UsageError if a device does not exist or cannot run its cell, or if a cell has too many ranks.
     """
     placed = [PlacedCell(index, cell, resolve_device(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:

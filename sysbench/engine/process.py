@@ -62,8 +62,8 @@ _idle_workers: list[WorkerProcess] = []
 def prelaunched(launcher: Launcher) -> Iterator[None]:
     """Launch a worker early, for the first call of `get_worker` in this context with the same command line.
 
-    The worker imports torch while this process determines what to measure. An unused worker ends with the context. If
-    the launch fails, nothing is raised here, because the call that needs a worker will report the failure.
+    The worker imports torch while this process determines what to measure. An unused worker is ended when the context
+    exits. If the launch fails, nothing is raised here, because the call that needs a worker will report the failure.
     """
     try:
         # A signal must not interrupt this: a process that is not in the list yet would never be ended.
@@ -176,8 +176,8 @@ class WorkerProcess:
     def wait(self, also: int, timeout_s: float) -> bool:
         """Wait until there is something to receive, and return whether there is.
 
-        Returns False if the process has ended, the descriptor `also` is readable, or the time is up. Without a
-        sentinel, the wait is limited to `POLL_S`.
+        Returns False if the process has ended, the descriptor `also` is readable, or the time is up. If `sentinel` is
+        None, the wait is limited to `POLL_S`.
         """
         self._poll.register(also, select.POLLIN)
         patience_s = timeout_s if self.sentinel is not None else min(timeout_s, POLL_S)

@@ -42,12 +42,12 @@ def run(
     provisions: Provisions | None = None,
     cells: Sequence[RunCell] | None = None,
 ) -> Session:
-    """Prepare a run, with all checks that need no worker; iterate over the returned session to carry it out.
+    """Prepare a run, with all checks that need no worker; iterate over the returned session to execute the run.
 
     The run measures all cells of the spec, or only `cells`.
 
-    Raises UsageError if a cell cannot run anywhere or a log must not be continued, LogError if a log cannot be read,
-    and OutputError if the log cannot be written. No files are left behind in these cases.
+    Raises UsageError if a cell cannot run anywhere or if a log cannot be resumed, LogError if a log cannot be read, and
+    OutputError if the log cannot be written. No files are left behind in these cases.
     """
     cells = list(spec.cells()) if cells is None else cells
     refuse_impossible(cells)

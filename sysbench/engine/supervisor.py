@@ -125,7 +125,7 @@ class Supervisor:
         return [self._end_worker(self._worker)] if self._worker is not None else []
 
     def _run_cell(self, placed: PlacedCell) -> Iterator[Event]:
-        """Measure an admitted cell, after measuring what it requires first, and replace the worker if necessary."""
+        """Measure an admitted cell after its prerequisites, and replace the worker if necessary."""
         if self._measures_ceilings and placed.cell.against_ceiling is not None:
             yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
         timed_cell = placed.cell.timed_first
@@ -229,7 +229,7 @@ class Supervisor:
             yield CeilingFailed(at_s=time.time(), device=device.torch_name, precision=precision, detail=detail)
 
     def _ensure_worker(self, launcher: Launcher, ranks: int = 1) -> Generator[Event, None, Worker]:
-        """Return a worker of `launcher` for `ranks` ranks: the current one if it is alive and matches, else a new one.
+        """Return a worker from `launcher` for `ranks` ranks: the current one if alive and matching, else a new one.
 
         If several ranks are needed, a current single worker becomes rank 0 of the team.
         """

@@ -60,7 +60,7 @@ class Team:
         self._event_counts = [0] * ranks
         """Number of events of each rank."""
         self._ready_rank = 0
-        """The rank that has something to receive."""
+        """The rank from which an event can be received."""
         self._disconnected: int | None = None
         """The rank that has closed its connection."""
         try:
@@ -88,7 +88,7 @@ class Team:
 
     @property
     def name(self) -> str:
-        """The ranks that have sent the fewest events, for messages."""
+        """Names of the ranks that have sent the fewest events, for use in messages."""
         fewest = min(self._event_counts)
         return _rank_names([rank for rank, count in enumerate(self._event_counts) if count == fewest])
 
@@ -138,7 +138,7 @@ class Team:
         return OfRank(at_s=event.at_s, cell=cell, rank=rank, said=event)
 
     def send(self, command: protocol.Command) -> None:
-        """Send a command to every rank; raises WorkerGoneError.
+        """Send a command to every rank; raises WorkerGoneError if a rank is gone.
 
         Each rank gets its own GPU (the CPU is shared), and writes its artifact beside that of rank 0. The ranks of one
         machine rendezvous through a file, which, unlike a port, no other process can take.
@@ -197,7 +197,7 @@ class Team:
         return event
 
     def _wait_for_other_ranks(self) -> None:
-        """Receive from the unfinished ranks for up to OTHER_RANKS_TIMEOUT_S; raises WorkerGoneError if one has died."""
+        """Receive from unfinished ranks for up to OTHER_RANKS_TIMEOUT_S; raises WorkerGoneError if a rank has died."""
         deadline_s = time.monotonic() + OTHER_RANKS_TIMEOUT_S
         while len(self._finished) < self.ranks and (left_s := deadline_s - time.monotonic()) > 0:
             if self.wait(None, left_s):

@@ -34,7 +34,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 class DispatchMode(TorchDispatchMode):
-    """A dispatch mode that does not make torch import its compiler, which would take seconds."""
+    """A dispatch mode that prevents torch from importing its compiler, which would take seconds."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -126,7 +126,7 @@ class History:
     """Records the allocations on one device while `recording` is active.
 
     Categories follow the rules in `sysbench.simulate.recording`. Parameters and gradients are identified by their
-    addresses at the end of a phase, and communication buffers by their addresses at the collective. All other blocks
+    addresses at the end of a phase, and communication buffers by their addresses during a collective. All other blocks
     are inputs if they exist before the first step, activations if they remain after the forward or loss phase, and
     optimizer state if they remain after the optimizer phase.
     """

@@ -139,7 +139,7 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
 
 @contextmanager
 def unsupported_as_unavailable(prefix: str = "") -> Iterator[None]:
-    """Convert torch's error that no kernel supports the inputs to UnavailableError in this context.
+    """In this context, convert torch's error that no kernel supports the inputs to UnavailableError.
 
     The message is `prefix`, followed by torch's reasons, including reasons that torch gives as warnings.
     """

@@ -34,7 +34,7 @@ def measure(
     budget_s: float = BUDGET_S,
     clock: Clock | None = None,
 ) -> CeilingMeasured:
-    """Measure the best rate of (n, n) × (n, n) products, doubling n until the products have taken `budget_s` seconds.
+    """Measure the best rate of (n, n) × (n, n) products, doubling n while the next size fits within `budget_s` seconds.
 
     A ceiling is the attainable rate, not the typical one: the fastest product counts, after one warm-up for each size.
     The budget counts a warm-up as if it took as long as the fastest product of its size, because the very first product
@@ -81,8 +81,8 @@ def _product_times_s(size: int, dtype: torch.dtype, device: torch.device, clock:
 def fastest_all_reduce(device: torch.device, budget_s: float = ALL_REDUCE_BUDGET_S) -> tuple[int, float]:
     """Return the message size (bytes) and the bandwidth (bytes/s) of the fastest all-reduce over all ranks.
 
-    The message size doubles until the all-reduces have taken `budget_s` seconds; each size is timed three times after
-    a warm-up. The bandwidth is busBW as nccl-tests defines it: message size / time × 2(n − 1)/n for n ranks. Every rank
+    The message size doubles while the next size fits within `budget_s` seconds; each size is timed three times after a
+    warm-up. The bandwidth is busBW as nccl-tests defines it: message size / time × 2(n − 1)/n for n ranks. Every rank
     of the group must call this function. The slowest rank determines each time, so that all ranks choose the same next
     size.
     """

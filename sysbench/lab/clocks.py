@@ -83,7 +83,7 @@ class CudaMarks:
         self._events[number].record(self._stream)
 
     def between_s(self, first: int, last: int) -> float | None:
-        """Return the seconds by `cudaEventElapsedTime` (resolution 0.5 µs), including idle gaps in between."""
+        """Return the seconds measured by `cudaEventElapsedTime` (resolution 0.5 µs), including idle gaps in between."""
         elapsed_ms: float = self._events[first].elapsed_time(self._events[last])
         return elapsed_ms / 1e3
 
@@ -151,7 +151,7 @@ def clock_for(device: torch.device, *, without_launches: bool = False) -> Synchr
     """Return a clock that is reliable on `device`.
 
     With `without_launches`, a CUDA device is kept busy until the host has launched the timed calls. The result is the
-    time of the kernels alone, like that of `triton.testing.do_bench`. This matters if kernels take less time than their
+    time of the kernels alone, as with `triton.testing.do_bench`. This matters if kernels take less time than their
     launch.
 
     MPS also has events, but they can hang or return negative times; host times between synchronizations are reliable.

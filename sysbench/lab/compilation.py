@@ -1,4 +1,4 @@
-"""State and counters of torch.compile, and the events about building and compiling a cell."""
+"""State and counters of torch.compile, and the events that report the building and compiling of a cell."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def _reset_compiler() -> None:
 
 
 def stage_entered(cell: str, stage: Stage) -> StageEntered:
-    """Return the StageEntered event of the cell with key `cell`."""
+    """Return the StageEntered event for the cell with key `cell`."""
     return StageEntered(at_s=time.time(), cell=cell, stage=stage)
 
 
 def model_built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
-    """Return the ModelBuilt event of the cell with key `cell`; building the step took `build_s` seconds."""
+    """Return the ModelBuilt event for the cell with key `cell`; building the step took `build_s` seconds."""
     parameters = sum(each.numel() for each in step.model.parameters())
     head = step.work.model.lm_head.weight.numel() if isinstance(step.work.model, Transformer) else 0
     return ModelBuilt(

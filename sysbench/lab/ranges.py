@@ -43,8 +43,8 @@ ROOT_PATH = ""
 def module_callbacks(model: nn.Module, enter: Callable[[str], object], leave: Callable[[], object]) -> Iterator[None]:
     """In this context, call `enter` with the path of each called module, and `leave` when the module returns or raises.
 
-    The path of a module that several modules share depends on the caller: `layers.3.attention.attend` in the fourth
-    layer.
+    A module that is used by several modules has a path for each caller, such as `layers.3.attention.attend` in the
+    fourth layer.
     """
     relative = _RelativePaths(model)
     called: list[tuple[nn.Module, str]] = []
@@ -106,9 +106,9 @@ _range: Callable[[str], Range] = _no_range
 
 
 def named(name: str) -> Range:
-    """Return a range for `with named("scores"): …`; outside `visible_to`, a shared context that does nothing.
+    """Return a range for `with named("scores"): …`; outside `visible_to` and `range_callbacks`, a no-op context.
 
-    While calls of modules are recorded, the name is prefixed with the path of the current module:
+    Within `visible_to`, the name is prefixed with the path of the module that is running:
     `layers.3.attention.attend.scores`.
     """
     if torch.compiler.is_compiling():

@@ -91,14 +91,17 @@ class TrainingStep:
 
     @property
     def output(self) -> Any:
-        """Output of the model, logits (batch, ctx, vocab) if built-in; None before a step and after `forget`."""
+        """Output of the last micro-batch: logits (batch, ctx, vocab) for the built-in model.
+
+        None before a step and after `forget`.
+        """
         return self._output
 
     @property
     def loss(self) -> float | None:
-        """Loss of the last step, averaged over its micro-batches; None in a mode without a loss.
+        """Loss of the last step, averaged over its micro-batches.
 
-        Reading the loss waits for the device.
+        None in a mode without a loss, before a step, and after `forget`. Reading the loss waits for the device.
         """
         return sum(each.item() for each in self._losses) if self._losses else None
 
@@ -122,7 +125,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def fingerprint(self) -> Tensor | None:
-        """Return up to 64 values of each parameter on the host, to detect changes; None without an optimizer.
+        """Copy up to 64 values of each parameter to the host, to detect changes; None without an optimizer.
 
         The values of a sharded parameter are from this rank's shard.
         """

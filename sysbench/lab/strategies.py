@@ -53,7 +53,7 @@ def process_group(rank: int, ranks: int, store: str, device: torch.device, timeo
 
 
 def max_over_ranks(value: float = 0.0) -> float:
-    """Wait for all ranks, and return the largest of their values; without a process group, return `value`.
+    """Wait for all ranks, and return the largest of their values; if there is no process group, return `value`.
 
     The values are exchanged through the host. Call this only between timed windows.
     """
@@ -67,7 +67,7 @@ def max_over_ranks(value: float = 0.0) -> float:
 def mesh_of(strategy: Strategy, ranks: int, device_type: str) -> DeviceMesh:
     """Return the mesh of all ranks: two-dimensional (replicas, shards) for HSDP, otherwise one-dimensional.
 
-    Requires a process group of `ranks` ranks. Call this outside of a fake tensor mode.
+    Requires a process group of `ranks` ranks. Call this outside any fake tensor mode.
     """
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -80,7 +80,7 @@ def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module
     """Distribute `model`, which is identical on every rank, over the ranks of `mesh` by the cell's strategy.
 
     Returns the wrapped model. Call this before creating the optimizer: all strategies except DDP replace the parameters
-    by sharded ones. Raises UnavailableError if the strategy cannot be applied to the model.
+    with sharded ones. Raises UnavailableError if the strategy cannot be applied to the model.
     """
     match cell.strategy:
         case "ddp":
@@ -103,8 +103,8 @@ def distributed(model: nn.Module, cell: GridCell, mesh: DeviceMesh) -> nn.Module
 def gradient_sync(model: nn.Module, enabled: bool) -> Iterator[None]:
     """Switch the gradient exchange between the ranks of a `distributed` model on or off in this context.
 
-    Run both the forward and the backward pass inside this context. Without an exchange, DDP leaves gradients as they
-    are; FSDP2 keeps them unsharded, and reduces their sums after the next backward pass that exchanges gradients.
+    Run both the forward and the backward pass inside this context. If gradients are not exchanged, DDP leaves them as
+    they are; FSDP2 keeps them unsharded, and reduces their sums after the next backward pass that exchanges gradients.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         with nullcontext() if enabled else model.no_sync():
@@ -145,8 +145,8 @@ def _dtype(name: ShardDtype | None) -> torch.dtype | None:
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the repeated blocks of a model, such as its layers.
 
-    Blocks are the children of a ModuleList or Sequential that all have parameters and the same class. Lists inside a
-    block are not searched.
+    Blocks are the children of a ModuleList or Sequential that all have parameters and are of the same class. Lists
+    inside a block are not searched.
     """
     for child in model.children():
         members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
@@ -165,9 +165,9 @@ def data_parallel_index(strategy: Strategy | None) -> int:
 def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     """Split every attention by heads, and every feed-forward block by columns and then rows, as Megatron-LM does.
 
-    Each attention and each feed-forward block takes two all-reduces: one of its output in the forward pass, one of the
+    Each attention and each feed-forward block needs two all-reduces: one of its output in the forward pass, one of the
     gradient of its input in the backward pass. Every rank computes embeddings, norms and the output projection in full.
-    Shoeybi et al., "Megatron-LM", 2019.
+    Shoeybi et al., "Megatron-LM", 2019. A user's model is split by its own method `parallelize`.
     """
     if not isinstance(model, Transformer):
         parallelize = getattr(model, "parallelize", None)
@@ -195,8 +195,9 @@ def _parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
 def _split(linear: nn.Module, mesh: DeviceMesh, dimension: int) -> None:
     """Shard the weight (d_out, d_in) of a linear layer along its output (`dimension` 0) or its input (1).
 
-    Along the output, the layer takes the whole input and returns this rank's part of the output; along the input, the
-    reverse. torch's `ColwiseParallel` and `RowwiseParallel` support only `nn.Linear`.
+    Along the output, the layer maps the whole input to this rank's part of the output; along the input, it maps this
+    rank's part of the input to the whole output. torch's `ColwiseParallel` and `RowwiseParallel` support only
+    `nn.Linear`.
     """
     from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module, distribute_tensor
 

@@ -65,8 +65,8 @@ class RMSNorm(nn.Module):
 class RotaryEmbedding(nn.Module):
     """Rotates each pair of neighbouring components by an angle proportional to the position.
 
-    Pair i of d_head/2 rotates by position · base^(−2i/d_head), so the product of a query and a key depends on the
-    distance of their positions only. Su et al., "RoFormer", 2021. The angles are neither parameters nor part of the
+    Pair i of d_head/2 rotates by position · base^(−2i/d_head), so the product of a query and a key depends only on the
+    distance between their positions. Su et al., "RoFormer", 2021. The angles are neither parameters nor part of the
     state dict, so a longer context does not make the model larger.
     """
 
@@ -129,7 +129,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward, both with a norm before and a residual connection around them."""
+    """One layer: attention and feed-forward, each preceded by a norm and bypassed by a residual connection."""
 
     def __init__(self, shape: ModelShape, rotary: nn.Module, attend: nn.Module) -> None:
         super().__init__()
@@ -181,7 +181,10 @@ def build(shape: ModelShape, ctx: int, attention: Attention, device: torch.devic
 
 @torch.no_grad()
 def draw_weights(model: Transformer, generator: torch.Generator) -> None:
-    """Draw from normal distributions truncated at 3σ: σ² is 2/(d_in + d_out) in linear layers, 1 in embeddings."""
+    """Draw the weights from normal distributions truncated at 3σ.
+
+    σ² is 2/(d_in + d_out) in linear layers, and 1 in embeddings.
+    """
     for module in model.modules():
         if isinstance(module, Linear):
             _draw_truncated_normal(module.weight, math.sqrt(2 / sum(module.weight.shape)), generator)
@@ -190,7 +193,7 @@ def draw_weights(model: Transformer, generator: torch.Generator) -> None:
 
 
 def _draw_truncated_normal(weight: Tensor, deviation: float, generator: torch.Generator) -> None:
-    """Draw by inverting the distribution function: on a CPU, twelve times as fast as `nn.init.trunc_normal_`."""
+    """Fill `weight` by inverting the distribution function: on a CPU, 12 times as fast as `nn.init.trunc_normal_`."""
     bound = math.erf(TRUNCATION_DEVIATIONS / math.sqrt(2))
     limit = TRUNCATION_DEVIATIONS * deviation
     weight.uniform_(-bound, bound, generator=generator).erfinv_().mul_(deviation * math.sqrt(2)).clamp_(-limit, limit)

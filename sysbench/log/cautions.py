@@ -24,7 +24,7 @@ WIDE_INTERVAL = 0.05
 """A 95 % interval wider than this share of the median does not support a comparison of a few percent."""
 
 THROTTLED_SHARE = 0.1
-"""A cell counts as throttled if more than this share of its readings report a reason; one may be a coincidence."""
+"""A cell counts as throttled if more than this share of its readings report a reason; a single one may be chance."""
 
 BUSY_SHARE = 0.15
 """Share of all cores used by other processes beyond which a CPU measurement is doubtful."""
@@ -82,7 +82,7 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
 
 
 def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | None) -> Iterator[Caution]:
-    """Warn if the step is faster than the measured ceiling, or than its matrix products at data-sheet peak.
+    """Warn if the step is faster than the measured ceiling allows, or than its matrix products at data-sheet peak.
 
     The products above the causal diagonal are not counted, because fused kernels may skip them.
     """
@@ -159,7 +159,10 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
 
 
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
-    """Warn about too few steps for an interval of the median, or an interval wider than `until` (default: 5 %)."""
+    """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
+
+    The limit of the width is `until`; the default is 5 %.
+    """
     if statistics.too_few(wall):
         yield Caution(
             code="too-few-steps",

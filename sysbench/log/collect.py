@@ -60,11 +60,11 @@ class CellEvents:
     """All other events, by kind."""
 
     def all(self, kind: type[AnyEvent]) -> list[AnyEvent]:
-        """Return all events of a class that has no field of its own here, in order."""
+        """Return, in order, all events of a class that has no dedicated field in this object."""
         return self.said.get(kind, [])
 
     def last(self, kind: type[AnyEvent]) -> AnyEvent | None:
-        """Return the last event of a class that has no field of its own here, or None."""
+        """Return the last event of a class that has no dedicated field in this object, or None."""
         events = self.all(kind)
         return events[-1] if events else None
 
@@ -75,7 +75,7 @@ class CellEvents:
 
     @property
     def device_used_peak_bytes(self) -> int | None:
-        """Highest sampled memory use of the whole device; None without a sample."""
+        """Highest sampled memory use of the whole device; None if it was never sampled."""
         used = [reading.device_used_bytes for reading in self.readings if reading.device_used_bytes is not None]
         return max(used, default=None)
 
@@ -103,7 +103,7 @@ _LATEST = {
     StepChecked: "checked",
     CellFinished: "finished",
 }
-"""Fields of CellEvents that hold the latest event of a class. Classes are compared by identity: one `isinstance` of
+"""Fields of CellEvents that hold the latest event of a class. Classes are compared by identity: an `isinstance` test of
 a pydantic model takes a tenth of the time of reading an event, and a chain of checks takes as long as reading it.
 """
 
@@ -178,7 +178,7 @@ def _start_run(events: Iterator[Event]) -> Run:
 def fold_cells(
     events: Iterable[Event], fold_cell: Callable[[Any, CellEvents, Run], AnyCell]
 ) -> tuple[Run, list[AnyCell]]:
-    """Group the events of a log, and fold each cell of the run's spec as soon as the cell has finished.
+    """Group the events of a log, and call `fold_cell` for each cell of the run's spec as soon as the cell has finished.
 
     Keeps only one cell's events in memory at a time: the events of 10,000 cells would take most of a gigabyte.
     `fold_cell` gets the run's events up to the end of the cell. Raises LogError if the first event is not RunStarted.
@@ -271,7 +271,7 @@ def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, 
 
 
 def samples_of(samples_s: Sequence[float]) -> Samples | None:
-    """Return raw samples with summary statistics; None without samples, or if a coarse clock makes their median 0."""
+    """Return raw samples with summary statistics; None if there are none, or if a coarse clock makes their median 0."""
     if not samples_s:
         return None
     summary = statistics.summarize(samples_s)

@@ -35,7 +35,7 @@ class Durations:
     """Seconds from the start of a run to its first cell, by command."""
 
     def startup_s(self, kind: Kind) -> float:
-        """Return the median seconds from the start of a run of this command to its first cell.
+        """Return the median time in seconds from the start of a run of this command to its first cell.
 
         If no run of this command is known, return the median over all commands, or 0.
         """
@@ -44,7 +44,7 @@ class Durations:
 
 
 def earlier_durations(directory: Path, devices: Collection[str]) -> Durations:
-    """Read the durations of cells on devices with these names, from the logs in and below a directory.
+    """Read the durations of cells on devices with these names, from the logs in a directory and its subdirectories.
 
     Unreadable logs are skipped.
     """

@@ -1,7 +1,7 @@
 """Events of a run: one frozen class per event, distinguished by the field `event`.
 
-The worker reports what it does and measures; the engine adds its own readings and verdicts. The events of both, in
-order, form the log, from which all later output is computed. `at_s` is always in seconds since the epoch.
+The worker reports what it does and measures; the engine adds its own readings and verdicts. All these events, in order,
+form the log, from which all later output is computed. `at_s` is always in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class RunStarted(Event):
 
 
 class RunResumed(Event):
-    """An interrupted run continues; missing and failed cells run again."""
+    """An interrupted run continues; missing and failed cells are run."""
 
     event: Literal["run_resumed"] = "run_resumed"
     keep: Count
@@ -365,7 +365,7 @@ class Reading(Event):
     """Resident set size of the worker and its children."""
     host_available_bytes: Bytes | None = None
     host_cpu_share: Amount | None = None
-    """Share of all cores used by processes other than the worker's tree: 0 to 1."""
+    """Share of all cores used by processes outside the worker's process tree: 0 to 1."""
     device_used_bytes: Bytes | None = None
     device_utilisation: Amount | None = None
     sm_clock_hz: Amount | None = None

@@ -9,7 +9,7 @@ from sysbench.spec.cell import RunCell
 
 
 def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
-    """Return a label for each cell, by key, that is valid in file names: `ctx128-train`.
+    """Map each cell's key to a label that is valid in file names: `ctx128-train`.
 
     A label lists the cell's values on the axes in which the cells differ. The label of a single cell is empty.
     """
@@ -23,7 +23,7 @@ def labels_of(cells: Sequence[RunCell], axes: Iterable[str]) -> dict[str, str]:
 
 
 def paths_of(path: Path | None, labels: Mapping[str, str]) -> dict[str, Path]:
-    """Return a path for each cell, by key: `path`, with the label of the cell, if not empty, added to the file name."""
+    """Map each cell's key to `path`, with the cell's label, if not empty, added to the file name."""
     if path is None:
         return {}
     absolute = path.absolute()

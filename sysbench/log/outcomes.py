@@ -1,4 +1,4 @@
-"""Possible outcomes of cells, and the class of cautions about their numbers."""
+"""Possible outcomes of a cell, and the class for cautions about a cell's numbers."""
 
 from __future__ import annotations
 

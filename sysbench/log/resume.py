@@ -86,7 +86,7 @@ class EarlierRun:
 
 
 def read_earlier_run(path: Path) -> EarlierRun:
-    """Read the parts of a log that are needed to continue its run; raises LogError.
+    """Read the parts of a log that are needed to continue its run; raises LogError if the log cannot be read.
 
     For each cell, the last attempt counts.
     """
@@ -117,7 +117,7 @@ def _device_title(device: DeviceInfo) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value of a spec as on the command line."""
+    """Format a value of a spec as it is written on the command line."""
     if isinstance(value, list):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

@@ -74,10 +74,11 @@ def is_log_or_record(path: Path) -> bool:
 def find(name: str, directory: Path = RUNS) -> list[Path]:
     """Return the files of the runs that match `name`, in the order in which the runs started; never empty.
 
-    `name` is the path of a log or record; the path of a directory, for every run in and below it; or the name of an
-    earlier run in `directory`. A name is `latest`, `latest~1` for the run before the latest, or the unique beginning of
-    a file name. A prefix such as `time:` limits the search to runs of that command. If a run has both a log and a
-    record, the record is used unless the log is newer. Raises LogError if no run matches, or if a name is ambiguous.
+    `name` is the path of a log or record; the path of a directory, for every run in it and its subdirectories; or the
+    name of an earlier run in `directory`. A name is `latest`, `latest~1` for the run before the latest, or the unique
+    beginning of a file name. A prefix such as `time:` limits the search to runs of that command. If a run has both a
+    log and a record, the record is used unless the log is newer. Raises LogError if no run matches, or if a name is
+    ambiguous.
     """
     if Path(name).exists():
         return _runs_at(Path(name), None)
@@ -164,7 +165,10 @@ def _find_named(name: str, rest: str, kind: str | None, directory: Path) -> list
 
 
 def _match_entry(name: str, rest: str, entries: Sequence[_Entry], directory: Path) -> _Entry:
-    """Return the entry for a full name, a unique beginning of a name, or `latest~N`; raises LogError."""
+    """Return the entry for a full name, a unique beginning of a name, or `latest~N`.
+
+    Raises LogError if there is no such entry, or if the beginning is not unique.
+    """
     latest = _LATEST.fullmatch(rest)
     if latest or not rest:
         return _nth_latest(name, entries, int(latest[1] or 0) if latest else 0, directory)
@@ -216,7 +220,7 @@ MAX_SEARCHED = 100_000
 
 
 def _runs_below(directory: Path) -> list[Path]:
-    """Return the runs in and below a directory, ignoring other files.
+    """Return the runs in a directory and its subdirectories, ignoring other files.
 
     Raises LogError if the directory contains more than MAX_SEARCHED files and directories.
     """
@@ -350,7 +354,7 @@ _ROUND = re.compile(r"round-(\d+)")
 
 
 def log_name(number: int) -> str:
-    """Return the name, without its ending, of the log for a round; both arms use the same name."""
+    """Return the name, without its suffix, of the log for a round; both arms use the same name."""
     return f"round-{number:02d}"
 
 

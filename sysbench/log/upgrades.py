@@ -1,6 +1,6 @@
 """Upgrades of files from earlier schemas, one schema at a time.
 
-When `SCHEMA_VERSION` is increased, functions must be added here that convert a record and each event from the previous
+Whenever `SCHEMA_VERSION` is increased, add functions here that convert a record and each event from the previous
 schema. Schema 1 is the first one, so there are no upgrades yet.
 """
 
@@ -23,7 +23,7 @@ EVENT: Mapping[int, Callable[[Fields], Fields]] = {}
 
 
 def refuse_unsupported(path: Path, schema: object, writer: object, steps: Mapping[int, Any]) -> None:
-    """Raise LogError if a schema is newer than this version supports, or if no version has written it."""
+    """Raise LogError if a schema is newer than this version supports, or if no version has ever used it."""
     if isinstance(schema, int) and not isinstance(schema, bool):
         if schema > SCHEMA_VERSION:
             raise newer_schema_error(path, schema, writer)

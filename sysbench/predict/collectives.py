@@ -98,7 +98,7 @@ def refuse_unknown_links(hardware: Hardware) -> None:
 
 
 def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | None, count: int, seed: int = 0) -> Draws:
-    """Return the seconds that a collective takes, (count,).
+    """Return the seconds that a collective takes, of shape (count,).
 
     `kernel.dims` is (ranks, nodes), and `kernel.bytes` is the size of the whole buffer. The first draw is the nominal
     value. Raises UnavailableError for a GPU whose links were not measured.

@@ -140,7 +140,7 @@ class _KernelLaunches:
 
 
 def _kernel_rates(trace: Trace, launched: _KernelLaunches, gpu: GpuRates) -> Iterator[Observation]:
-    """Yield observations of operators that launch a single kernel, if a single rate limits the kernel."""
+    """Yield observations of operators that launch a single kernel, if the kernel is limited by a single rate."""
     by_kernel: dict[Kernel, list[float]] = defaultdict(list)
     count = np.bincount(launched.operator[launched.operator != NONE], minlength=len(trace.operators.name))
     identified: dict[tuple[int, int, int], Kernel | None] = {}
@@ -194,7 +194,7 @@ def _limiting_rate(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate
 
 
 def _identify_kernel(operator: str, shapes: str, name: str) -> Kernel | None:
-    """Identify a kernel by its name and by the name and shapes of its operator; None if they are ambiguous."""
+    """Return the kernel that its name and its operator's name and shapes identify; None if they do not suffice."""
     bare = operator.removeprefix("aten::")
     sizes = _sizes(shapes)
     dtype = next((dtype for dtype, pattern in _DTYPES if pattern.search(name[:400])), None)
@@ -243,7 +243,10 @@ def _kernel_title(kernel: Kernel) -> str:
 
 
 def _gaps(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
-    """Yield the gaps between consecutive kernels of a stream, if the second was queued before the first began."""
+    """Yield an observation of the gaps between consecutive kernels on a stream.
+
+    A gap counts only if the second kernel was queued before the first one began.
+    """
     work, launches = trace.work, trace.launches
     order = np.lexsort((work.start_ns[launched.rows], work.stream[launched.rows], work.device[launched.rows]))
     rows, launch = launched.rows[order], launched.launch[order]
@@ -257,7 +260,10 @@ def _gaps(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
 
 
 def _launches(trace: Trace) -> Iterator[Observation]:
-    """Yield the durations of the faster half of the launch calls; the other half wait for room in the queue."""
+    """Yield an observation of how long launch calls take.
+
+    Only the faster half of the calls counts; the slower ones may have waited for room in the queue.
+    """
     launching = np.array(["launchkernel" in name.lower() for name in trace.names], bool)
     rows = launching[trace.launches.name] & (trace.launches.duration_ns > 0)
     taken_s = np.sort(trace.launches.duration_ns[rows] / 1e9)
@@ -267,9 +273,9 @@ def _launches(trace: Trace) -> Iterator[Observation]:
 
 
 def _host_rates(trace: Trace, launched: _KernelLaunches) -> Iterator[Observation]:
-    """Yield the host's time per operator and per view, for the threads of forward and for those of autograd.
+    """Yield observations of the host's time per operator and per view, separately for forward and autograd threads.
 
-    Each time runs from the start of one innermost operator to the start of the next, excluding launch calls.
+    Each time is measured from the start of one innermost operator to the start of the next, minus launch calls.
     """
     operators, launches = trace.operators, trace.launches
     nesting = Nesting.of(operators.thread, operators.start_ns, operators.duration_ns)

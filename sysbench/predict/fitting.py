@@ -52,8 +52,8 @@ def fit_rates(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Der
     """Fit the rates of a GPU and a host to the measured times of these steps.
 
     The method is Gauss-Newton least squares on the logarithms of phase times, with the known rates as the prior. Rates
-    that step times cannot distinguish share a factor. Rates that step times hardly constrain count as unseen. Raises
-    UnavailableError if there is no measured step.
+    that step times cannot distinguish are scaled by one common factor. Rates that step times barely constrain are
+    treated as unseen. Raises UnavailableError if there is no measured step.
     """
     measured = np.log([seconds for step in steps for seconds in step.phases_s.values()])
     if not len(measured):
@@ -100,7 +100,7 @@ def fit_rates(steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates) -> Der
 def _log_phase_times(
     steps: Sequence[TimedStep], gpu: GpuRates, host: HostRates, names: Sequence[str], factors: Floats
 ) -> Floats:
-    """Return the logarithms of predicted phase times, (phases,), with each group of rates scaled by exp(factor)."""
+    """Return the logarithms of predicted phase times, of shape (phases,); exp(factor) scales each group of rates."""
     scale = {rate: float(np.exp(factor)) for name, factor in zip(names, factors, strict=True) for rate in _GROUPS[name]}
     changed_gpu = replace(gpu, rates={name: _scaled(rate, scale.get(name, 1.0)) for name, rate in gpu.rates.items()})
     changed_host = replace(host, rates={name: _scaled(rate, scale.get(name, 1.0)) for name, rate in host.rates.items()})

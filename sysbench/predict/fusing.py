@@ -1,9 +1,9 @@
-"""Effect of torch.compile on a step: chains of elementwise kernels and reductions become one kernel each.
+"""Effect of torch.compile on a step: each chain of elementwise kernels and reductions becomes one kernel.
 
 The rules follow Inductor's scheduler (torch/_inductor/scheduler.py). Operators are fused if one reads the output of the
 other or both read the same data, unless a matrix product or fused attention lies between them. A fused kernel reads
 each of its inputs once, and writes only outputs that are needed elsewhere. Activations that only fused kernels of
-backward need are recomputed in backward, as by the min-cut partitioner (torch/_functorch/partitioners.py). Inductor's
+backward need are recomputed in backward, as the min-cut partitioner does (torch/_functorch/partitioners.py). Inductor's
 actual kernels depend on shapes, versions and its own measurements. The result is therefore an estimate, and is marked
 as less certain.
 """

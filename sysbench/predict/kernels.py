@@ -1,7 +1,7 @@
 """Time of one kernel on a GPU, from the kind of kernel and the GPU's rates.
 
-Matrix products and fused attention run as tiles, in waves over the multiprocessors. The time of most other kernels is
-that of moving their bytes or that of computing an offset for each element, whichever is longer.
+Matrix products and fused attention run as tiles, in waves over the multiprocessors. Most other kernels take as long as
+moving their bytes or computing an offset for each element, whichever takes longer.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Floats = NDArray[np.float64]
 class TileModel:
     """Parameters for predicting the time of a library's matrix products from their shape.
 
-    clock           share of the data sheet's peak that multiprocessors reach if only their clock limits them
+    clock           fraction of the data sheet's peak that multiprocessors reach if only their clock limits them
     padding_power   power consumption of a FLOP on padding, relative to a useful FLOP
     other_power     power consumption of a FLOP in layouts other than TN, relative to TN
-    l2_share        share of the L2 that holds operands; operands of twice that size come from memory only
-    l2_write_share  share of the L2 that holds the result
+    l2_share        fraction of the L2 that caches operands; operands of twice that size come from memory only
+    l2_write_share  fraction of the L2 that caches the result
     l2_speed        bandwidth of the L2, relative to memory
-    efficiency      share of `clock` that a tile of each area in `_AREAS` reaches: (in TN layout, in all other layouts)
+    efficiency      fraction of `clock` that tiles of each area in `_AREAS` reach: (in TN layout, in all other layouts)
     alone, pair     efficiency of a multiprocessor with one tile or with two tiles, which are too few to hide latency
     extra_k         cost of filling and draining the pipeline, as additional inner length
     smoothing       0 if tiles run in whole waves, 1 if there are no waves
     split_s         seconds to add up the parts of a split inner dimension, in addition to the time for their bytes
     traffic_share   bandwidth for reading operands, relative to a plain copy
     norm            exponent n that combines the overlapping times of arithmetic and traffic: (aⁿ + bⁿ)^(1/n)
-    start_s         fixed seconds in addition
+    start_s         fixed overhead in seconds
     """
 
     clock: float
@@ -140,12 +140,12 @@ _MATMUL_RATES: Mapping[str, GpuRate] = {
 class AttentionModel:
     """Parameters for predicting the time of flash attention on a GPU generation from its shape.
 
-    extra_keys     cost of starting a tile of queries, as a number of keys
+    extra_keys     cost of starting a tile of queries, expressed as a number of keys
     narrow_share   rate for heads up to 64 wide, relative to heads 128 wide
     balance        exponent n that combines the longest tile and the average load of multiprocessors: (aⁿ + bⁿ)^(1/n)
     traffic_share  bandwidth for reading queries, keys and values, relative to a plain copy
     norm           exponent that combines arithmetic and traffic, as in `TileModel`
-    start_s        fixed seconds in addition
+    start_s        fixed overhead in seconds
     """
 
     extra_keys: float
@@ -183,7 +183,7 @@ half the rate (CUTLASS, OpMultiplyAddFastF32)."""
 
 
 def seconds(kernels: Sequence[Kernel], gpu: GpuRates, drawn: RateDraws) -> Floats:
-    """Return the seconds that each kernel takes when it runs alone on the device, (kernels, draws)."""
+    """Return the seconds that each kernel takes when it runs alone on the device, of shape (kernels, draws)."""
     result = np.empty((len(kernels), len(drawn["stream"])))
     for model in dict.fromkeys(tile_model(kernel, gpu.hardware) for kernel in kernels if kernel.kind == "gemm"):
         positions = [i for i, k in enumerate(kernels) if k.kind == "gemm" and tile_model(k, gpu.hardware) is model]
@@ -214,8 +214,8 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
 def lower_bound_seconds(kernel: Kernel, gpu: GpuRates) -> float:
     """Return a lower bound on the kernel's time: the longer of FLOPs at peak rate and bytes at full bandwidth.
 
-    Peak and bandwidth come from the data sheet or, without one, from the measured rates. The bound for a collective is
-    0.
+    Peak and bandwidth come from the data sheet or, if it lacks them, from the measured rates. The bound for a
+    collective is 0.
     """
     if kernel.kind == "collective":
         return 0.0
@@ -264,7 +264,7 @@ def _attention_rate(kernel: Kernel) -> GpuRate:
 
 
 def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
-    """Return the seconds of a fused attention kernel, (draws,).
+    """Return the seconds of a fused attention kernel, of shape (draws,).
 
     Each tile of 128 queries iterates over all keys or, with a causal mask, over the keys up to the diagonal.
     """
@@ -292,7 +292,7 @@ def _attention(kernel: Kernel, gpu: GpuRates, drawn: RateDraws) -> Draws:
 
 
 def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn: RateDraws) -> Floats:
-    """Return the seconds of matrix products, (kernels, draws).
+    """Return the seconds of matrix products, of shape (kernels, draws).
 
     Each product uses the fastest tile and split of the inner dimension (split-K), as cuBLAS would choose. The clock of
     the multiprocessors limits all FLOPs, including those on padding. Power limits the useful FLOPs of the whole
@@ -326,7 +326,7 @@ def _products(kernels: Sequence[Kernel], model: TileModel, gpu: GpuRates, drawn:
 def _split_k_candidates(
     kernels: Sequence[Kernel], model: TileModel, sms: int, clock_ratio: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the work of the best tile and the bytes of partial sums for each split-K, both (kernels, splits).
+    """Return the work of the best tile and the bytes of partial sums for each split-K, both of shape (kernels, splits).
 
     Work is the number of FLOPs that take the same time at the sustained rate. `clock_ratio` (kernels,) is the ratio of
     the clock-limited rate to the sustained rate.
@@ -358,7 +358,7 @@ def _split_k_candidates(
 
 
 def _waves(tiles: Floats | float, sms: int, smoothing: float) -> Floats:
-    """Return the number of waves in which the tiles run, at least one; fractional with `smoothing`."""
+    """Return the number of waves in which the tiles run, at least one; `smoothing` > 0 allows fractions."""
     waves: Floats = (1 - smoothing) * np.ceil(tiles / sms) + smoothing * np.maximum(tiles / sms, 1)
     return waves
 

@@ -1,6 +1,6 @@
 """The CUDA kernels that each ATen operator launches, and the work of each kernel.
 
-Sources, PyTorch 2.11 to 2.13, below aten/src/ATen/native: cuda/Loops.cuh (vectorized if all tensors have the same
+Sources, PyTorch 2.11 to 2.13, under aten/src/ATen/native: cuda/Loops.cuh (vectorized if all tensors have the same
 layout, otherwise an offset for each element), cuda/Blas.cpp, cuda/SoftMax.cu, cuda/Reduce.cuh, cuda/Embedding.cu,
 cuda/NLLLoss2d.cu, cuda/ForeachFunctors.cuh and MultiTensorApply.cuh, cuda/fused_adam_utils.cuh.
 """
@@ -146,7 +146,7 @@ class Call:
 
 
 def attention(name: str, layout: str, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> Kernel:
-    """Return a fused attention kernel for tensors (batch, heads, seq, d_head).
+    """Return a fused attention kernel for tensors of shape (batch, heads, seq, d_head).
 
     Forward computes two matrix products, backward five.
     """
@@ -177,7 +177,7 @@ def _product(call: Call) -> Kernels:
 def _grouped_product(call: Call) -> Kernels:
     """Return one kernel with a product per expert, assuming that every expert has the same number of tokens.
 
-    The experts divide the rows of the result (2-D by 3-D) or the inner dimension (2-D by 2-D).
+    The rows of the result (2-D by 3-D) or the inner dimension (2-D by 2-D) are divided among the experts.
     """
     first, second, ends = call.tensors[:3]
     batch = ends.shape[0]
@@ -324,9 +324,9 @@ def _fused_adam(call: Call) -> Kernels:
 
 
 def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
-    """Return the launches for lists of tensors, with equal shares of the work.
+    """Return the kernels, of equal work, for an operator on lists of tensors.
 
-    `passes` is the number of lists that are read or written, and `lists` the number that the kernel receives.
+    `passes` is how many lists are read or written, and `lists` how many a kernel receives.
     """
     tensors = call.lists[0]
     count = sum(each.numel() for each in tensors)

@@ -1,4 +1,4 @@
-"""Rates of GPUs and hosts, with the spread and the source of each rate, and random draws of them."""
+"""Rates of GPUs and hosts, with the spread and the source of each rate, and random draws of the rates."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class GpuRates:
 
     @classmethod
     def of(cls, hardware: Hardware) -> GpuRates:
-        """Return the rates of a GPU. Raises UnavailableError if any are unknown, for example for a bare memory size."""
+        """Return a GPU's rates. Raises UnavailableError if any are unknown, e.g. if only the memory size is given."""
         unneeded = set() if "tf32" in hardware.peak_flops_per_s else {"matmul_tf32"}
         missing = [name for name in GPU_RATES if name not in hardware.rates and name not in unneeded]
         if missing or hardware.sms is None:
@@ -81,7 +81,7 @@ class GpuRates:
         return self.hardware.sms or 0
 
     def drawn(self, count: int = 1, seed: int = 0) -> Mapping[GpuRate, Draws]:
-        """Return random draws of every rate, (count,) each; the first draw is the nominal value."""
+        """Return random draws of every rate, each of shape (count,); the first draw is the nominal value."""
         return {
             name: rate.value * np.exp(rate.spread * normal(count, seed, _group(name)))
             for name, rate in self.rates.items()
@@ -112,7 +112,7 @@ class HostRates:
             raise UsageError(f"{path} is not a valid host file: {error}") from error
 
     def drawn(self, count: int = 1, seed: int = 0) -> Mapping[HostRate, Draws]:
-        """Return random draws of every rate, (count,) each; the first draw is the nominal value."""
+        """Return random draws of every rate, each of shape (count,); the first draw is the nominal value."""
         shared = self.spread * normal(count, seed, "host")
         return {
             name: rate.value * np.exp(shared * (name != "synchronize") + rate.spread * normal(count, seed, name))
@@ -155,11 +155,11 @@ def gpu(slug: str) -> GpuRates:
 
 
 COMPILED_SPREAD = 0.15
-"""Unexplained spread of compiled steps, for which fusion and the choice of kernels are not known in advance."""
+"""Unexplained spread of compiled steps, because fusion and the choice of kernels are not known in advance."""
 
 
 def unexplained(count: int, seed: int = 0, *, compiled: bool = False) -> Draws:
-    """Return random factors, (count,), for the variation of step times that no rate explains; the first is 1."""
+    """Return random factors of shape (count,) for variation of step times that no rate explains; the first is 1."""
     return np.exp((COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD) * normal(count, seed, "unexplained"))
 
 
@@ -176,7 +176,7 @@ def _group(name: str) -> str:
 
 @cache
 def normal(count: int, seed: int, name: str) -> Draws:
-    """Return stratified standard normal draws in random order, (count,); the first is 0.
+    """Return stratified standard normal draws in random order, of shape (count,); the first is 0.
 
     Stratification (Latin hypercube sampling, McKay, Beckman and Conover 1979) stabilises quantiles of few draws.
     """

@@ -191,7 +191,7 @@ class _Writer:
 
 
 def _callers(path: str) -> list[str]:
-    """Return the paths of a module and its callers, outermost first, but no lists of layers: they are never called."""
+    """Return the paths of a module and its callers, outermost first, except lists of layers, which are never called."""
     paths = ancestry(path)
     return [each for each, inner in zip(paths, [*paths[1:], ""], strict=False) if not inner[len(each) + 1 :].isdigit()]
 

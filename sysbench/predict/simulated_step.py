@@ -135,7 +135,7 @@ class SimulatedStep:
 
 
 def predicted_phase(phase: PhasePrediction, *, of_device: bool = False) -> PredictedPhase:
-    """Convert a phase to the format of logs, with the time that the host sees, or with the device time alone."""
+    """Convert a phase to the log format, with its total time or, with `of_device`, the device time alone."""
     bottleneck = phase.device_bottleneck if of_device else phase.bottleneck
     return PredictedPhase(
         name=phase.name,
@@ -152,13 +152,13 @@ def predicted_phase(phase: PhasePrediction, *, of_device: bool = False) -> Predi
 
 
 def constant(each: Constant) -> PredictedConstant:
-    """Convert a constant to the format of logs."""
+    """Convert a constant to the log format."""
     rate = each.rate
     return PredictedConstant(name=each.name, value=rate.value, spread=rate.spread, basis=rate.basis, source=rate.source)
 
 
 def host_for(gpu: Hardware, file: Path | None = None) -> HostRates:
-    """Return the rates of the host in `file`; by default, of the host calibrated with the GPU or a typical one."""
+    """Return the rates of the host in `file`; by default, of the host calibrated with the GPU, else a typical one."""
     return HostRates.read(file) if file is not None else host_of(gpu)
 
 

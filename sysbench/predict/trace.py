@@ -209,7 +209,7 @@ class TraceWriter:
         return all(each.get(one) == each.get(other) for each in (self.stages, self.streams, self.waits))
 
     def repeat(self, stage: Stage, like: Stage) -> None:
-        """Make a new stage share all columns of stage `like`, which may still grow."""
+        """Add `stage` as a repetition of `like`: both use the same columns, even if these grow later."""
         self.stages[stage] = self.columns_of(like)
         self.streams[stage] = self.streams.get(like, [])
         self.waits[stage] = self.waits.get(like, [])

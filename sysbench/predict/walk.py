@@ -34,7 +34,7 @@ class Issued:
 
     @cached_property
     def operator_ends_s(self) -> Floats:
-        """Return the seconds until the host has finished each operator, (draws, operators)."""
+        """Return the seconds until the host has finished each operator, of shape (draws, operators)."""
         host = self.host
         operator_ends_s = np.zeros((len(host["launch"]), 1))
         issued_s = [operator_ends_s[:, :0]]
@@ -49,19 +49,19 @@ class Issued:
 
     @cached_property
     def launched_s(self) -> Floats:
-        """Return the seconds until the host has finished the operator of each launch, (draws, launches)."""
+        """Return the seconds until the host has finished the operator of each launch, of shape (draws, launches)."""
         before = np.cumsum([0, *(len(phase.host) for phase in self.phases)])
         issuers = [phase.issuers + first for phase, first in zip(self.phases, before[:-1], strict=True)]
         return self.operator_ends_s[:, np.concatenate([_NO_POSITIONS, *issuers])]
 
     @cached_property
     def kernels(self) -> Positions:
-        """Return the position of each launch's kernel in the trace, (launches,)."""
+        """Return the position of each launch's kernel in the trace, of shape (launches,)."""
         return np.concatenate([_NO_POSITIONS, *(phase.kernels for phase in self.phases)])
 
     @cached_property
     def ready_s(self) -> Floats:
-        """Return the seconds until each kernel could begin on an idle device, (launches, draws)."""
+        """Return the seconds until each kernel could begin on an idle device, of shape (launches, draws)."""
         return np.ascontiguousarray(self.launched_s.T) + LAUNCH_LATENCY_S
 
     @cached_property
@@ -71,18 +71,18 @@ class Issued:
 
     @property
     def end_s(self) -> Draws:
-        """Return the seconds until the host has finished everything, (draws,)."""
+        """Return the seconds until the host has finished everything, of shape (draws,)."""
         last_s: Draws = self.operator_ends_s[:, -1] if self.operator_ends_s.size else np.zeros(len(self.host["launch"]))
         return last_s
 
 
 @dataclass(frozen=True)
 class WalkTotals:
-    """Total times of phases in seconds, each (draws,).
+    """Total times of phases in seconds, each of shape (draws,).
 
     total_s   until the host has synchronized with the device
     host_s    until the host has issued everything
-    device_s  run time of the kernels, including gaps between queued ones
+    device_s  run time of the kernels, including gaps between queued kernels
     """
 
     total_s: Draws
@@ -137,7 +137,7 @@ def _walk_streams(issued: Issued, unique_s: Floats, gap_s: Draws) -> WalkTotals:
 
 
 def _last_end_s(phase: PhaseTrace, ready_s: Floats, unique_s: Floats, gap_s: Draws) -> Draws:
-    """Return the end of the last kernel, (draws,), if each kernel may begin at `ready_s` (launches, draws)."""
+    """Return the end of the last kernel, of shape (draws,), if each one may begin at `ready_s` (launches, draws)."""
     streams = phase.streams if phase.streams is not None else np.zeros(len(phase.kernels), dtype=np.intp)
     waits: dict[int, list[int]] = {}
     for later, earlier in phase.waits:

@@ -34,7 +34,7 @@ _PARTS = {"value": "", "deviation": "_std", "low": "_low", "high": "_high"}
 
 
 Value = int | float | str | None
-"""Content of a field: a number as measured, a text, or nothing."""
+"""Content of a field: a number as measured, text, or nothing."""
 
 
 def csv_text(*tables: Table) -> str:
@@ -134,7 +134,7 @@ class _RemarkRecord(Frozen):
 
 
 class SheetRecord(Frozen):
-    """JSON form of tables without a record. Rows are as in CSV: units in the keys, base units, not rounded."""
+    """JSON form of tables that have no record. Rows are as in CSV: units in the keys, base units, not rounded."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["tables"] = "tables"

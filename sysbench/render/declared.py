@@ -18,9 +18,9 @@ value, and a column with `when` is omitted if that function returns false.
 `Each("phase", columns, values=phases_of)` repeats columns for each value. The value replaces `{phase}` in key, title
 and group, and is passed to `get(row, phase)`, `when(part, phase)`, `note` and `importance`.
 
-If a record takes several tables, `parts` splits it; `rows`, `title`, `notes`, `values`, … then receive one part.
+If a record needs several tables, `parts` splits it; `rows`, `title`, `notes`, `values`, … then receive one part.
 
-`names(values)` lists the columns without a record: axis values come from the spec, all others from `ahead`.
+`names(values)` lists the columns before there is a record: axis values come from the spec, all others from `ahead`.
 
 `names_in` and `possible` list the columns that a run can have before it starts: the valid names for `--columns`.
 """

@@ -59,7 +59,7 @@ INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset(
 def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
     """Return the cautions that exclude a cell from findings.
 
-    Fewer cautions do so if the cell is compared only with itself (`alone`).
+    If the cell is compared only with itself (`alone`), fewer cautions exclude it.
     """
     against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
     return frozenset(caution.code for caution in cell.cautions) & against
@@ -79,7 +79,7 @@ def namer(cells: Sequence[CellRecord], but: Iterable[str] = ()) -> Namer:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Join words as in `a, b and c`."""
+    """Join words into a list such as `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

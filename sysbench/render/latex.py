@@ -89,7 +89,7 @@ def latex(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text for LaTeX, on one line. Unsupported characters become their code points.
+    """Escape text for LaTeX, and put it on one line. Unsupported characters become their code points.
 
     Control characters and direction marks are removed.
     """

@@ -25,12 +25,12 @@ def markdown(sheet: Sheet) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text for Markdown, on one line."""
+    """Escape text for Markdown, and put it on one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
 def paragraph(text: str) -> str:
-    """Escape a text that starts a line, so that it does not begin a list."""
+    """Escape text that starts a line, so that it does not begin a list."""
     return _BEGINNING.sub(r"\1\\\2", escaped(text))
 
 

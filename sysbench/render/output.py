@@ -114,7 +114,7 @@ class _Output(Console):
 
 @contextmanager
 def results() -> Iterator[Console]:
-    """Yield a console on stdout. If the reader goes away (`| head`), the output ends, but the command continues.
+    """Yield a console on stdout. If the reader stops reading (`| head`), the output ends, but the command continues.
 
     Raises OutputError if stdout cannot be written, for example because of a full disk.
     """

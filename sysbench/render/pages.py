@@ -1,8 +1,8 @@
 """Self-contained HTML pages: no network, no server, no other files.
 
-A page is the jinja2 template `page.html` in a folder of `assets`, which also holds its styles and scripts. The page's
-Content-Security-Policy blocks all loading and permits only the page's own scripts, identified by hash, so a script
-injected through a name cannot run.
+A page is rendered from the jinja2 template `page.html` in a folder of `assets`, which also contains its styles and
+scripts. The page's Content-Security-Policy blocks all loading and permits only the page's own scripts, identified by
+hash, so a script injected through a name cannot run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNIT: Final = re.compile(r"(?<=\d) (?=(?:[%±×]|[mµn]?s|[KMGT]?i?B|[kMGTP]?FL
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Control characters, direction marks and lone surrogates, which are removed from pages."""
+"""Control characters, direction marks and lone surrogates, which are replaced with spaces in pages."""
 
 
 def render(folder: str, **content: object) -> str:
@@ -94,7 +94,7 @@ def printable(text: str) -> str:
 
 
 def line(text: str, longest: int = LONGEST_LINE) -> str:
-    """Put a text on one line, and replace its middle by an ellipsis if it has more than `longest` characters."""
+    """Put text on one line, and replace its middle with an ellipsis if it has more than `longest` characters."""
     return printable(_UNIT.sub("\u00a0", elided(" ".join(text.split()), longest)))
 
 

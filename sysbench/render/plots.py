@@ -332,7 +332,7 @@ class BarPanel:
 
     @property
     def highest(self) -> float:
-        """Height of the highest bar; 0 without bars."""
+        """Height of the highest bar; 0 if there are no bars."""
         return max((bar.height for bar in self.bars), default=0.0)
 
 
@@ -363,7 +363,7 @@ def draw_stacked(
     headroom: float,
     x: str,
 ) -> None:
-    """Draw a panel of stacked bars; bars of several series (`names`) stand side by side.
+    """Draw a panel of stacked bars; bars of several series (`names`) are drawn side by side.
 
     The vertical axis ends at `top` · `headroom`; `x` is the label of the horizontal axis.
     """
@@ -432,7 +432,7 @@ def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float
 
 
 def draw_crosses(axes: Axes, at: float, colours: Sequence[str], size: float, apart: float, zorder: float) -> None:
-    """Draw a cross near the upper edge for each line that ends at `at` for lack of memory, side by side."""
+    """Draw crosses side by side near the upper edge, one for each line that ends at `at` for lack of memory."""
     for number, colour in enumerate(colours):
         axes.annotate(
             "×", (at, 0.93), ((number - (len(colours) - 1) / 2) * apart, 0), xycoords=("data", "axes fraction"),

@@ -56,7 +56,7 @@ class Measure:
 
 
 def mean_of(times: Samples | None) -> Measure | None:
-    """Return the mean, with the standard deviation if there are several samples; None without samples."""
+    """Return the mean, with the standard deviation if there are several samples; None if there are no samples."""
     return Measure(times.mean_s, times.std_s if len(times.samples_s) > 1 else None) if times else None
 
 

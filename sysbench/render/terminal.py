@@ -1,7 +1,8 @@
 """Sheets and tables as Rich renderables, with as many columns as fit on the terminal.
 
-`rich.table` is not used, because it would measure every cell again after `fit` has determined the widths. Measuring
-takes several times as long as the rest of drawing the dashboard, on a core that the measured process may need.
+`rich.table` is not used, because it would compute the width of every cell again after `fit` has determined the widths.
+This would take several times as long as the rest of drawing the dashboard, on a core that the measured process may
+need.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """A table reduced to the columns that fit the available width, and these columns formatted."""
+    """A table reduced to the columns that fit the available width, and these columns in formatted form."""
 
     table: Table
     columns: tuple[ShownColumn, ...]
@@ -152,7 +153,7 @@ class Fit:
 def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
     """Hide columns, the least important first, then deviations, until the table is at most `width` wide.
 
-    Elastic columns first shrink to ELASTIC_WIDTH, and use the remaining space in the end.
+    Elastic columns are first shortened to ELASTIC_WIDTH, and finally use the remaining space.
     """
     kept = table
     while True:
@@ -177,7 +178,7 @@ def width_of(columns: Sequence[ShownColumn]) -> int:
 
 
 def grid(found: Fit, indent: int = 0) -> RenderableType:
-    """Return a fitted table without title and notes; rows become lists if the columns do not fit."""
+    """Return a fitted table without its title and notes; rows become lists if the columns do not fit."""
     return _Indented(_stack(found), " " * indent) if found.stacked else Grid(found.table, found.columns, indent)
 
 

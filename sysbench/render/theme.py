@@ -49,7 +49,7 @@ _FALLBACK = {
 
 @lru_cache(maxsize=1024)
 def fitted(text: str, encoding: str) -> str:
-    """Return a text as one line that a terminal with this encoding can show.
+    """Return text as one line that a terminal with this encoding can show.
 
     Control characters become spaces: names and error messages are untrusted, and a terminal would execute escape
     sequences in them.
@@ -82,7 +82,7 @@ def _fitted_character(character: str, encoding: str) -> str:
 
 
 def elided(text: str, width: int) -> str:
-    """Shorten a text to `width` terminal cells by omitting its middle: both ends distinguish long names."""
+    """Shorten text to `width` terminal cells by omitting its middle: both ends distinguish long names."""
     if cell_len(text) <= width:
         return text
     tail = _first_cells(text[::-1], width // 3)[::-1]

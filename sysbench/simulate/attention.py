@@ -198,7 +198,7 @@ _on_launch: LaunchCallback = _ignore_launch
 
 @contextmanager
 def reporting_launches(on_launch: LaunchCallback) -> Iterator[None]:
-    """Context manager that calls `on_launch` for each attention kernel without an ATen operator."""
+    """Context manager that calls `on_launch` for each simulated attention kernel that has no ATen operator."""
     global _on_launch
     before, _on_launch = _on_launch, on_launch
     try:
@@ -249,7 +249,7 @@ class _FlexAttention(torch.autograd.Function):
 
 
 def flash_attn_on(gpu: Gpu) -> Callable[..., Any]:
-    """Return flash-attn 2's `flash_attn_func` as it behaves on `gpu`, for tensors (batch, seq, heads, d_head).
+    """Return flash-attn 2's `flash_attn_func` as it behaves on `gpu`, for tensors of shape (batch, seq, heads, d_head).
 
     The function raises UnavailableError for inputs that the library does not support.
     """

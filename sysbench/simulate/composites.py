@@ -52,7 +52,7 @@ def using_composites(composites: Composites) -> Iterator[None]:
 
 
 def _softmax_with_cast(operator: Any) -> Callable[..., Tensor]:
-    """Return the softmax or log-softmax of CUDA, whose kernel itself converts fp16 to fp32, but no other dtype.
+    """Return CUDA's softmax or log-softmax. Its kernel converts fp16 to fp32 itself, but no other dtypes.
 
     Source: native/SoftMax.cpp.
     """

@@ -25,7 +25,7 @@ UNKNOWN_CAPABILITY = (8, 0)
 NCCL_BYTES = {1: 0, 2: 342 * MIB}
 """Device memory of an NCCL communicator by its number of ranks, observed on NVLink; `MAX_NCCL_BYTES` for more ranks.
 
-The size depends on the number of channels, and so on version and network: NVIDIA/nccl#964 reports 544 MiB for two
+The size depends on the number of channels, thus on version and network: NVIDIA/nccl#964 reports 544 MiB for two
 A100s and 688 MiB for more. Beyond two nodes it no longer grows (NVIDIA/nccl#986)."""
 
 MAX_NCCL_BYTES = 392 * MIB
@@ -40,7 +40,7 @@ class Gpu:
     """A GPU to simulate.
 
     title               displayed name
-    memory_bytes        total memory reported by CUDA; the three sizes below are parts of it
+    memory_bytes        total memory reported by CUDA, including the three sizes below
     compute_capability  (major, minor)
     context_bytes       memory used by the CUDA context and libraries before the first allocation
     other_bytes         memory used by other processes
@@ -60,7 +60,7 @@ class Gpu:
         return self.context_bytes + self.other_bytes + self.nccl_bytes
 
     def with_nccl_memory(self, strategy: Strategy | None, ranks: int) -> Gpu:
-        """Return this GPU with the memory that NCCL uses on one of `ranks` ranks: a communicator per group of ranks."""
+        """Return this GPU with the NCCL memory of one of `ranks` ranks: one communicator per process group."""
         groups = layout(strategy, ranks)
         return replace(self, nccl_bytes=sum(NCCL_BYTES.get(each, MAX_NCCL_BYTES) for each in groups))
 
@@ -76,7 +76,7 @@ class Gpu:
         return cls(device.name, memory_bytes, _capability(device.compute_capability))
 
     def simulation_event(self, cell: str, settings: AllocatorSettings) -> GpuSimulated:
-        """Return the event which records that `cell` is simulated on this GPU with these allocator settings."""
+        """Return the event that records the simulation of `cell` on this GPU with these allocator settings."""
         return GpuSimulated(
             at_s=time.time(),
             cell=cell,
@@ -93,7 +93,7 @@ class Gpu:
         """Return the size of each cuBLAS handle's workspace (parseChosenWorkspaceSize, CublasHandlePool.cpp).
 
         Each thread has its own handle, and autograd runs backward on a separate thread, so there are two workspaces.
-        Their number is inferred from the source and was not measured.
+        This number is inferred from the source, not measured.
         """
         is_large = self.compute_capability[0] in _LARGE_WORKSPACE_MAJORS
         return _LARGE_WORKSPACE_BYTES if is_large else _DEFAULT_WORKSPACE_BYTES

@@ -62,7 +62,7 @@ class SimulatedMemory:
     """Simulated memory of a cell under a protocol on a GPU.
 
     The sum of `reserved_peak_bytes` and the GPU's `outside_bytes` is the memory that the device shows as used.
-    `workspace_bytes` is the part of `allocated_peak_bytes` that cuBLAS holds.
+    `workspace_bytes` is the part of `allocated_peak_bytes` in cuBLAS workspaces.
     """
 
     recording: StepRecording = field(repr=False)
@@ -196,7 +196,7 @@ def simulate(
 def simulate_recording(
     recording: StepRecording, gpu: Gpu, settings: AllocatorSettings | None = None
 ) -> SimulatedMemory:
-    """Replay a recording with the memory of `gpu`.
+    """Replay a recording within the memory of `gpu`.
 
     The recording must have been made with the kernels of the same GPU generation.
     """

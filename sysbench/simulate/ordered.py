@@ -1,6 +1,6 @@
 """Simulated CUDA streams and events, in place of torch's CPU streams, which do nothing.
 
-A stream records which launches wait for which others, so that a trace shows which kernels may overlap.
+Streams record which launches wait for which other launches, so that a trace shows which kernels may overlap.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class OrderedStream(torch.cpu.Stream):
             self._waits.append(event.mark)
 
     def wait_stream(self, stream: OrderedStream) -> None:
-        """Make later launches on this stream wait for all launches on another stream so far."""
+        """Make later launches on this stream wait for all launches so far on another stream."""
         self.wait_event(stream.record_event())
 
     def take_waits(self, stage: Hashable) -> list[int]:
-        """Return and clear the positions of the launches in `stage` that the next launch on this stream waits for."""
+        """Return the positions of the launches in `stage` that the next launch here waits for; clear all waits."""
         waits, self._waits = self._waits, []
         return [position for of, position in waits if of == stage]
 

@@ -55,7 +55,7 @@ class Origin(NamedTuple):
 
 
 class Origins:
-    """Tracker that determines the origin of each operator as it is called.
+    """Tracker that determines the origin of each operator when the operator is called.
 
     stacks  all distinct stacks so far; the first is empty
     """
@@ -82,7 +82,7 @@ class Origins:
             yield
 
     def _enter_part(self, name: str) -> None:
-        """Enter a named part of a module. Outside all modules, the name is that of a phase, and is ignored."""
+        """Enter a named part of a module. Outside all modules, the name denotes a phase, and is ignored."""
         inside = self._paths[-1] if self._paths else OUTSIDE
         self._paths.append(f"{inside}.{name}" if inside else OUTSIDE)
 

@@ -69,7 +69,7 @@ class RealDevice(ObservedDevice):
                 if tensor.device.type == self._device.type:
                     self._watch.track(tensor)
         finally:
-            self._arguments = ()  # a longer reference would keep them alive
+            self._arguments = ()  # a longer-lived reference would keep the tensors alive
         self._observer.ends(func, args, kwargs, result)
         return result
 
@@ -524,8 +524,8 @@ class _StepRecorder(Recorder):
         If a micro-batch did exactly the same as the previous one and left nothing but its loss, the next one starts
         from the same state and does the same. The first micro-batches of a run differ, because they create gradients,
         buckets and scales. The last micro-batch of a step always runs, because it may exchange gradients, and keeps its
-        output. On a real device, which is to be measured, and with user code, which could count its calls, every
-        micro-batch runs.
+        output. Every micro-batch runs on a real device, which is to be measured, and with user code, which may count
+        its calls.
         """
         ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]
         if times < 1 or len(ends) < 3 or self._is_own or not isinstance(self.device, SimulatedDevice):

@@ -17,7 +17,7 @@ MAX_VALUE = 2**20
 
 
 MAX_RANKS = 4096
-"""Upper limit of the search for ranks. More ranks save less memory than the uncertainty of assumptions about a GPU."""
+"""Upper limit of the search for ranks. Beyond it, memory savings are within the uncertainty about a GPU."""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class _Argument(NamedTuple):
 
 
 class _Uncached:
-    """No cached result: the result shares storage with an argument or another result, and is computed at every call."""
+    """No cached result: the result shares storage with an argument or another result; recomputed on every call."""
 
 
 _CachedResult = _NewTensor | _NewTensors | _Argument | _Uncached
@@ -161,7 +161,7 @@ class ObservedDevice(DispatchMode):
         raise NotImplementedError
 
     def number_of(self, tensor: Tensor) -> int | None:
-        """Return the observer's number for the tensor's storage; None for empty tensors and tensors of other devices.
+        """Return the observer's number for the tensor's storage; None for empty tensors and tensors on other devices.
 
         For a tensor that is sharded over ranks, the number is that of this rank's shard.
         """
@@ -205,7 +205,7 @@ class SimulatedDevice(ObservedDevice):
         try:
             result = handle(func, args, kwargs)
         finally:
-            self._arguments = ()  # a longer reference would keep them alive
+            self._arguments = ()  # a longer-lived reference would keep the tensors alive
         if is_observed:
             self._observer.ends(func, args, kwargs, result)
         if self.values is not None:
@@ -213,9 +213,9 @@ class SimulatedDevice(ObservedDevice):
         return result
 
     def repeats(self) -> bool:
-        """Return whether the latest two micro-batches had the same effect on the device, apart from storages.
+        """Return whether the last two micro-batches had the same effect on the device, apart from storages.
 
-        A subclass with a state of its own overrides this method and `repeat`.
+        Subclasses with state of their own override this method and `repeat`.
         """
         return True
 
@@ -243,7 +243,7 @@ class SimulatedDevice(ObservedDevice):
         """Handle an operator whose results are views of its first argument."""
         if type(args[0]) is not SimulatedTensor:
             return func(*args, **kwargs)
-        with _below_python():  # no shape function in Python: these are C++
+        with _below_python():  # skips shape functions in Python: those of views are in C++
             return _as_simulated(func(*args, **kwargs))
 
     def _compute(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
@@ -308,7 +308,7 @@ class SimulatedDevice(ObservedDevice):
         return torch.zeros(tensor.shape, dtype=dtype)
 
     def _convert(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle `_to_copy`: a conversion of the dtype, or a copy between device and host."""
+        """Handle `_to_copy`: a dtype conversion, or a copy between device and host."""
         source, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype")
         if not _is_on_device(source) or device is None or device == _META:
             return self._compute(func, args, kwargs)
@@ -320,13 +320,13 @@ class SimulatedDevice(ObservedDevice):
         return self._compute(func, args, {**kwargs, "device": _META})
 
     def _copy(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle `copy_`: a simulated target stays as it is; a simulated source is copied to the host as zeros."""
+        """Handle `copy_`: a simulated target stays unchanged; copying a simulated source to the host gives zeros."""
         if _is_on_device(args[0]):
             return args[0]
         return args[0].zero_() if _is_on_device(args[1]) else func(*args, **kwargs)
 
     def _multiply_groups(self, func: Operator, args: Arguments, kwargs: Options) -> Any:
-        """Handle grouped matrix products: torch's shape function supports only bf16, unlike its kernels."""
+        """Handle grouped matrix products: torch's shape function supports only bf16, but its kernels support more."""
         a, b, *rest = args
         ends = rest[0] if rest else kwargs.get("offs")
         if not _is_on_device(a) or a.dtype is torch.bfloat16:
@@ -357,7 +357,7 @@ class SimulatedDevice(ObservedDevice):
 def _refuse_user_reads() -> None:
     """Raise UnavailableError if user code reads a value, because the code may behave differently for the real value.
 
-    torch's optimizers and gradient scalers may read values: with 0 they take their usual path.
+    torch's optimizers and gradient scalers may read values; they get 0, which makes them take their usual path.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -106,4 +106,4 @@ def _without_sympy() -> Iterator[None]:
         yield
     finally:
         remove_stand_ins()
-        del vars(stand_ins["sympy"])["Basic"]  # whoever keeps the stand-in gets the real module from now on
+        del vars(stand_ins["sympy"])["Basic"]  # kept references now lead to the real module

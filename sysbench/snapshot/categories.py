@@ -1,7 +1,7 @@
 """Timeline of a memory snapshot, with a category for each allocation. Categories that are not recorded are inferred.
 
-Three facts are known about each allocation: the stack that made it, the stack that released it, and its lifetime.
-Together they explain nearly all memory of a training step:
+Three facts are known about each allocation: the stack when it was made, the stack when it was released, and its
+lifetime. Together they explain nearly all memory of a training step:
 
 - Optimizer state: allocated by torch.optim, and kept.
 - Activations: allocated in forward and released in backward, because they were saved for backward.
@@ -164,9 +164,9 @@ def _position_from_trace_or_block(lives: Lifetimes, of_trace: Column, of_blocks:
 
 
 def _marked_phases(annotations: Iterable[Annotation], lives: Lifetimes) -> Iterator[Phase]:
-    """Yield a phase for each START and the next END of the same name; a last START without END ends with the trace.
+    """Yield a phase for each START and the next END of the same name.
 
-    Annotations whose name is not in PHASES are ignored.
+    A phase without an END lasts until the end of the trace. Annotations whose name is not in PHASES are ignored.
     """
     if lives.time_us is None:
         return
@@ -278,7 +278,7 @@ def _runs(label: npt.NDArray[np.uint8]) -> list[tuple[int, int, int]]:
 def _infer_phases(
     trait: npt.NDArray[np.uint8], has_stack: npt.NDArray[np.bool_], born: npt.NDArray[np.int64], states: int
 ) -> tuple[Phase, ...]:
-    """Infer the phases of the trace from the traits of its allocations, given in order of time."""
+    """Infer the phases of the trace from the traits of its allocations, given in chronological order."""
     # On CUDA, autograd runs on its own threads without Python code. Only its allocations have
     # no Python stack.
     stackless = ~has_stack & has_stack.any()
@@ -451,13 +451,13 @@ def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.ND
 
 
 def _resident_categories(size_bytes: Column, gradients_bytes: Column, trains: bool) -> npt.NDArray[np.uint8]:
-    """Infer the categories of allocations without a stack that are live throughout, by counting equal sizes.
+    """Infer the categories of allocations without a stack that are live throughout the trace, by counting equal sizes.
 
-    Each parameter has a gradient of the same size. With n gradients of a size, the first n allocations of this size in
-    address order are parameters, and the others are optimizer state (two per parameter with Adam). Allocations of twice
-    the size of a gradient are optimizer state too: fp32 copies for 16-bit gradients. If the trace makes no gradients,
-    and the number of allocations of every large size is a multiple of three, the allocations are parameters and Adam's
-    state. Multiples of four also include gradients that are never released.
+    Each parameter has a gradient of the same size. If there are n gradients of a size, the first n allocations of this
+    size in address order are parameters, and the others are optimizer state (two per parameter with Adam). Allocations
+    of twice the size of a gradient are optimizer state too: fp32 copies for 16-bit gradients. If the trace contains no
+    gradients, and the number of allocations of every large size is a multiple of three, the allocations are parameters
+    and Adam's state. Multiples of four also include gradients that are never released.
     """
     category = np.full(len(size_bytes), _CODE["parameters"], np.uint8)
     per_parameter = 1 if len(gradients_bytes) else _allocations_per_parameter(size_bytes, trains)
@@ -477,7 +477,7 @@ def _resident_categories(size_bytes: Column, gradients_bytes: Column, trains: bo
 
 
 LARGE_SHARE = 0.001
-"""Sizes whose allocations hold a smaller share of all bytes are ignored when counts are checked for multiples."""
+"""Sizes whose allocations make up a smaller share of all bytes are ignored when counts are checked for multiples."""
 
 
 def _allocations_per_parameter(size_bytes: Column, trains: bool) -> int:

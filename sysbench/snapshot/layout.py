@@ -1,4 +1,4 @@
-"""A memory snapshot as columns, which hold positions in tables of distinct stacks and names."""
+"""A memory snapshot as columns; stacks and names are stored as positions in tables of distinct values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Stacks:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Allocator events as columns of equal length, in order of time, one device after another."""
+    """Allocator events as columns of equal length, one device after another, each in chronological order."""
 
     device: Column
     """int32"""

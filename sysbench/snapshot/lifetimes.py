@@ -40,7 +40,7 @@ class Lifetimes:
 def lifetimes(snapshot: Snapshot, device: int) -> Lifetimes:
     """Return the lifetimes of all allocations on one device.
 
-    An allocation is live until its release is requested, as in `torch.cuda.memory_allocated`. If the trace has no
+    An allocation is live until its release is requested, as in `torch.cuda.memory_allocated`. If the trace has no such
     requests, an allocation is live until its release completes. If a release or a block has no allocation in the trace,
     the allocation predates the trace.
     """

@@ -2,9 +2,9 @@
 
 `pickle.Unpickler` never reads the file itself. It reads a filtered copy, produced one window at a time:
 
-- Only opcodes of plain data pass: dict, list, tuple, str, int, float, bool, None and bytes. A file that names, builds
-  or calls something is refused, and so are texts and memo slots larger than in any snapshot.
-- After every opcode that fills a list, the copy has a BINPERSID, which makes the unpickler pass the list to
+- Only opcodes of plain data pass: dict, list, tuple, str, int, float, bool, None and bytes. A file that imports a name,
+  or builds or calls an object, is refused, as are texts and memo slots larger than those in any snapshot.
+- After every opcode that fills a list, the copy contains a BINPERSID, which makes the unpickler pass the list to
   `persistent_load`. The caller can then replace the list's content with something smaller while the rest is still
   unread. A file of 1 GB can thus be read although its objects never exist all at once.
 
@@ -68,7 +68,7 @@ _LENGTHS: Final = {
 _BOUNDED_OPCODES: Final = b"KMJ\x8aGhjqr"
 """Opcodes that are accepted in a run if their argument is complete and within its size limit."""
 _HEAD_BYTES: Final = 256
-"""Length that exceeds any of these opcodes; also the number of bytes of a name that messages show."""
+"""Length that exceeds any of these opcodes; also the maximum length of an opcode in `_NAMED`."""
 _NAMED: Final = re.compile(rb"[ci][^\n]*\n[^\n]*\n|\x93")
 """Opcodes that name objects: they pass and end the copy, because the unpickler's `find_class` then refuses them."""
 
@@ -88,7 +88,7 @@ def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: 
     """Return the object in a pickle.
 
     `finish` is called with every non-empty list after each batch of items, and may replace the items with something
-    smaller. If only one item is left, later lists with the same references get this item without another call.
+    smaller. If it leaves a single item, later lists with the same references get this item without another call.
 
     Raises UnreadableError for anything other than a complete pickle of plain data, and if the memory of this process
     grows by more than `budget_bytes`.
@@ -147,7 +147,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Filter:
-    """The filtered copy as a file object. Each window is a pickle frame, which the unpickler reads at once."""
+    """The filtered copy as a file object. Each window is a pickle frame, which the unpickler reads in one call."""
 
     def __init__(self, stream: ByteStream, budget_bytes: int) -> None:
         self.offset = 0

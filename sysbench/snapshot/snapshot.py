@@ -1,15 +1,15 @@
 """Memory snapshots in the format of `torch.cuda.memory._dump_snapshot`: safe reading, and writing for viewers.
 
 A snapshot is returned as columns: one row per trace entry, per segment and per block, with a table of distinct stacks.
-The file's dicts become columns while the file is still being read. Layouts since 2022 are supported: without
-`allocator_settings`, without addresses of blocks, with `history` in place of `frames`, without traces, and a bare list
-of segments. Sources of the layout: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/Module.cpp and
+The file's dicts become columns while the file is still being read. All layouts since 2022 are supported, including
+those without `allocator_settings`, addresses of blocks or traces, those with `history` in place of `frames`, and a bare
+list of segments. Sources of the layout: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/Module.cpp and
 memory_snapshot.cpp, torch/utils/viz/MemoryViz.js.
 
-Snapshots by sysbench have additional keys, which viewers ignore. A trace entry or a block may have a `category` and, in
-`user_metadata`, the path of its module. `external_annotations` mark phases with entries that have `name`, `stage`
-(START or END), `time_us` and `device`. The key `sysbench` holds a dict of plain values, in which `source: simulated`
-marks a snapshot that was not measured.
+Snapshots written by sysbench have additional keys, which viewers ignore. A trace entry or a block may have a `category`
+and, in `user_metadata`, the path of its module. `external_annotations` mark phases with entries that have `name`,
+`stage` (START or END), `time_us` and `device`. The key `sysbench` holds a dict of plain values, in which `source:
+simulated` marks a snapshot that was not measured.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ _FRAME: Final = object()
 class _StackTable:
     """Table of distinct frames and stacks.
 
-    A pickle may refer to the same frame or list of frames again, so both are replaced in place.
+    Frames and lists of frames are replaced in place, because a pickle may refer to the same one again; later references
+    then see the replacement.
     """
 
     def __init__(self) -> None:
@@ -238,7 +239,7 @@ class _StackTable:
 
 
 class _Rows:
-    """Converter from dicts of one kind to rows, in batches. This object replaces each converted dict in its list."""
+    """Converts dicts of one kind to columns, in batches. In its list, each added dict is replaced with this object."""
 
     def __init__(self, kind: str, columns_of: Callable[[list[dict[object, Any]]], dict[str, Column]]) -> None:
         self.kind = kind
@@ -258,7 +259,9 @@ class _Rows:
             self.pack()
 
     def columns(self) -> dict[str, Column]:
-        """Return all rows and remove them from this object. Raises UnreadableError if a dict is not a valid row."""
+        """Return all rows as columns and remove them from this object. Raises UnreadableError if a dict is not a valid
+        row.
+        """
         self.pack()
         # Convert column by column, so that at most one column exists twice at any time.
         return {name: np.concatenate([batch.pop(name) for batch in self._batches]) for name in list(self._batches[0])}
@@ -293,7 +296,7 @@ def _numbers(values: Sequence[Any], kind: type[np.generic] = np.int64) -> Column
 
 
 class SnapshotCollector:
-    """Converter from the lists of a snapshot to columns, while the file is being read."""
+    """Converts the lists of a snapshot to columns while the file is being read."""
 
     def __init__(self) -> None:
         self._stacks = _StackTable()
@@ -435,7 +438,7 @@ def _annotations(entries: list[Any]) -> Iterable[Annotation]:
 
 
 def _refuse_misplaced(found: list[object], rows: _Rows) -> None:
-    """Raise UnreadableError if `found` holds anything other than these rows, or if some of them are elsewhere."""
+    """Raise UnreadableError unless `found` consists of exactly the dicts that were added to `rows`."""
     misfit = next((item for item in found if item is not rows), None)
     if misfit is not None:
         raise UnreadableError(f"is not a memory snapshot: {_describe(misfit)} where a {rows.kind} was expected")

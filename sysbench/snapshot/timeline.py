@@ -45,7 +45,7 @@ class Allocations:
     freed_stack: Column
     """int32, stack of the release, or NONE."""
     address: Column
-    """uint64; 0 without addresses."""
+    """uint64; 0 if addresses are unknown."""
     stream: Column
     """int64"""
 
@@ -122,12 +122,12 @@ class ModuleNode:
 
 @dataclass(frozen=True)
 class Fragmentation:
-    """Reserved memory that is not in use, in one state of a timeline."""
+    """Reserved memory that is not in use at one point in a timeline."""
 
     reserved_bytes: int
     allocated_bytes: int
     largest_free_bytes: int | None
-    """Largest free block that one allocation could use; None without addresses."""
+    """Largest free block that one allocation could use; None if addresses are unknown."""
 
     @property
     def free_bytes(self) -> int:
@@ -166,7 +166,7 @@ class SegmentHistory:
     state: Column
     """int64, the state that each change leads to, ascending."""
     grows: Column
-    """bool, whether memory is added (True) or returned."""
+    """bool, whether memory is added (True) or returned (False)."""
     address: Column
     """uint64"""
     size_bytes: Column
@@ -212,7 +212,7 @@ class Timeline:
     reserved: Reserved | None
     """Memory reserved from the device; None if unknown."""
     time_us: Column | None
-    """int64, one per state, microseconds; None without times."""
+    """int64, one per state, microseconds; None if times are unknown."""
     source: Literal["measured", "simulated"]
     inferred: bool
     """Whether categories, phases and modules were inferred from stacks and lifetimes, instead of recorded."""
@@ -229,12 +229,12 @@ class Timeline:
 
     @cached_property
     def by_category(self) -> npt.NDArray[np.int64]:
-        """Return live bytes (category, state) in the order of CATEGORIES. They sum to `allocated_bytes`."""
+        """Return the live bytes as a (category, state) array, in the order of CATEGORIES; sums to `allocated_bytes`."""
         category = self.allocations.category
         return np.stack([self._live(category == code) for code in range(len(CATEGORIES))])
 
     def _live(self, which: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Return the live bytes of the selected allocations in every state, int64: long sums of float64 are inexact."""
+        """Return the live bytes of the selected allocations in every state, as int64: long float64 sums are inexact."""
         change = np.zeros(self.states + 1, np.int64)
         allocations = self.allocations
         np.add.at(change, allocations.born[which], allocations.size_bytes[which])
@@ -278,7 +278,10 @@ class Timeline:
         return {name: int(size) for name, size in zip(CATEGORIES, self.by_category[:, state], strict=True) if size}
 
     def largest(self, count: int, state: int | None = None) -> npt.NDArray[np.int64]:
-        """Return the positions of the largest allocations (with `state`, of those live in it), largest first."""
+        """Return the positions of the `count` largest allocations, largest first.
+
+        With `state`, only the allocations live in this state are considered.
+        """
         among = np.arange(len(self.allocations)) if state is None else self.live_at(state)
         return among[np.argsort(-self.allocations.size_bytes[among], kind="stable")[:count]]
 

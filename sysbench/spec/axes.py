@@ -72,7 +72,7 @@ def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, 
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """Return the words of a comma-separated text, or of a list or tuple, without duplicates."""
+    """Return the words of a comma-separated string, or of a list or tuple, without duplicates."""
     words = value.split(",") if isinstance(value, str) else _sequence(value)
     return _distinct(str(word).strip() for word in words)
 
@@ -88,7 +88,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(texts)]
 
 
 def share(value: object) -> object:
-    """Convert a text such as `1%` or `0.01` to a share; return other types unchanged.
+    """Convert text such as `1%` or `0.01` to a share; return other types unchanged.
 
     Raises ValueError for other text, and for a number such as 5, which may mean 5%.
     """

@@ -100,7 +100,7 @@ class RunCell(BaseModel):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases of the training step that run, in order; empty without a training step."""
+        """The phases of the training step that run, in order; empty if the cell runs no training step."""
         return self.step.phases if self.step is not None else ()
 
     @property

@@ -244,7 +244,7 @@ def long_name(model: type[BaseModel], field: str) -> str:
 
 
 def command_line(spec: RunSpec) -> str:
-    """Return the command line that reproduces a spec, without options that have their defaults.
+    """Return the command line that reproduces a spec, omitting options at their defaults.
 
     For a run from a user's program, return the sysbench call instead.
     """

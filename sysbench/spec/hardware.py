@@ -50,7 +50,7 @@ def user_directory() -> Path:
 
 
 SAME_MEMORY_SHARE = 0.1
-"""Memory sizes that differ by less belong to the same GPU model: ECC and driver reserves take 1 to 5 %."""
+"""Memory sizes that differ by less than this belong to the same GPU model: ECC and driver reserves take 1 to 5 %."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
 _MARKETED = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
@@ -98,7 +98,7 @@ class Rate(_Frozen):
 
 
 class Calibration(_Frozen):
-    """The device and software with which `sysbench calibrate` measured the rates of a file."""
+    """The device and software with which `sysbench calibrate` measured the rates stored in a file."""
 
     device: str = Field(min_length=1)
     """Name that the device reports."""
@@ -118,7 +118,7 @@ class Hardware(_Frozen):
     compute_capability: str | None = Field(default=None, pattern=r"^\d+\.\d$")
     """Compute capability, "9.0"; torch selects kernels by it."""
     memory_bytes: PositiveInt
-    """Total memory that CUDA reports: the data sheet's minus what ECC and the driver use."""
+    """Total memory that CUDA reports: the data-sheet value minus the memory that ECC and the driver use."""
     memory_bandwidth_bytes_per_s: PositiveFloat | None = None
     l2_bytes: PositiveInt | None = None
     source: str = ""
@@ -161,8 +161,8 @@ def read(file: Path) -> Hardware:
 def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
     """Return the hardware whose driver reports `device_name`, or None.
 
-    Some cards share one name and are told apart by `memory_bytes`. For such a name, the result is None if
-    `memory_bytes` is missing or matches none of the cards.
+    Cards that share a name are distinguished by `memory_bytes`. The result is None if `memory_bytes` is given and
+    matches no card of this name, or if it is missing and several cards have this name.
     """
     return _found(directory("hardware"), device_name, memory_bytes)
 
@@ -231,7 +231,7 @@ def gpus(value: object) -> tuple[str, ...]:
 def _gpus(value: object, info: ValidationInfo) -> tuple[str, ...]:
     """Parse names of GPUs as `gpus` does, but accept any slug in a stored spec.
 
-    The GPU may have been calibrated on another machine, so that its file is missing here.
+    The GPU may have been calibrated on another machine, so its file may be missing here.
     """
     return texts(value) if info.context == STORED else gpus(value)
 

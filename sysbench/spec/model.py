@@ -533,7 +533,7 @@ class ModelSpec(RunSpec):
     def grid(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of every grid point.
 
-        On a given device and number of ranks, all points of one model are adjacent.
+        For a given device and number of ranks, all points of one model are adjacent.
         """
         for (
             device,

@@ -1,6 +1,6 @@
 """The marker that turns a spec's field into a command-line option.
 
-The field itself holds the default and the help text.
+The field itself defines the default and the help text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The user's own models: the location of their code, the arguments of their constructors, and their inputs.
 
-This module imports no user code: a spec only names code, and `sysbench.lab.own_model` imports it in the worker.
+This module imports no user code: a spec only names code, and `sysbench.lab.workload` imports it in the worker.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class DescribedInput(BaseModel):
     """Exclusive upper bound of integers: a number, or `vocab`."""
 
     def __str__(self) -> str:
-        """Return the description as on the command line."""
+        """Return the description as it is written on the command line."""
         name, bound = f"{self.name}=" if self.name else "", f"<{self.below}" if self.below is not None else ""
         return f"{name}{self.dtype}[{','.join(map(str, self.sizes))}]{bound}"
 
@@ -168,7 +168,7 @@ class OwnModel(BaseModel):
         return path / "config.json" if path.is_dir() else path
 
     def problem(self) -> str | None:
-        """Return a one-line message if a file of the user, or the name in it, does not exist, otherwise None.
+        """Return a one-line message if a file of the user's, or the name in it, does not exist; otherwise None.
 
         Files are parsed, not run. Names that only an import can find are not checked.
         """
@@ -188,9 +188,10 @@ class OwnModel(BaseModel):
 
 @lru_cache(maxsize=16)  # all cells of a run name the same few files
 def _unbound(name: str, where: str, path: Path, _modified_ns: int) -> str | None:
-    """Return a one-line message if the file is not valid Python, or binds `name` nowhere; otherwise None.
+    """Return a one-line message if the file is not valid Python, or does not bind `name` anywhere; otherwise None.
 
-    The file is parsed, not run. Also returns None if the file binds names dynamically, so that only an import can tell.
+    The file is parsed, not run. Also returns None if the file binds names dynamically, so that only an import can find
+    them.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # such as invalid escapes, which the import reports

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Strategy = Literal["ddp", "fsdp2", "tp", "hsdp"]
 
 Ranks = Annotated[tuple[int, ...], BeforeValidator(integers(1, 65_536))]
-"""An axis of numbers of ranks."""
+"""An axis of rank counts."""
 
 Strategies = Annotated[tuple[Strategy, ...], BeforeValidator(choices("a strategy", get_args(Strategy)))]
 
@@ -54,7 +54,7 @@ KNOBS: Mapping[str, tuple[Strategy, ...]] = {
     "prefetch": _SHARDED,
     "no_sync": ("ddp", *_SHARDED),
 }
-"""Fields of cells and specs that only some strategies have, with these strategies."""
+"""Fields of cells and specs that apply only to some strategies, with those strategies."""
 
 Interconnect = Literal["eth-100", "ib-200", "ib-400", "ib-800"]
 """Network between nodes, by the nominal rate of each GPU's adapter in Gbit/s."""
@@ -98,7 +98,7 @@ def knobs_problem(strategies: Sequence[Strategy], knobs: Mapping[str, Sequence[o
 def layout(strategy: Strategy | None, ranks: int) -> tuple[int, int]:
     """Return (replicas, shards): the number of copies of the model, and the number of ranks that share each copy.
 
-    HSDP shards over the 8 ranks of a node; if there is only one node, over half of its ranks.
+    HSDP shards over the 8 ranks of a node or, if there is only one node, over each half of the node's ranks.
     """
     match strategy:
         case "fsdp2" | "tp":

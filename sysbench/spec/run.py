@@ -135,7 +135,7 @@ class RunOptions(BaseModel):
     )
 
     log_name: str | None = None
-    """Name of the log without its ending; None for a name from the time and the command. Not on the command line."""
+    """Name of the log without its suffix; None for a name from the time and the command. Not on the command line."""
     ceilings: bool = True
     """Whether to measure the matmul ceiling that rates are compared with. Not on the command line."""
     watch: Callable[[Any], object] | None = None
@@ -183,7 +183,7 @@ class RunOptions(BaseModel):
 
 
 class SavedOptions(RunOptions):
-    """Run options with `--from`, for commands that can show a finished log or record but no other files."""
+    """Run options with `--from`, for commands whose `--from` accepts only a finished log or record."""
 
     source: Annotated[Path | None, Option(flags=("--from",), metavar="FILE", panel=OUTPUT)] = Field(
         default=None, description="Show a finished log or record instead of measuring. Does not need torch."

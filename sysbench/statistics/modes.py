@@ -41,9 +41,9 @@ class Modes:
 def two_modes(samples: Stream) -> Modes | None:
     """Return two groups of samples if a gap separates them, as after a change of clock rate or code path; else None.
 
-    The sorted samples are split where the variance between the two groups is largest. Each group holds at least three
-    samples and a tenth of all. Before the split, ties are spread over the clock's tick, and the outermost 5 % at either
-    end are clipped, so that spikes do not attract the split.
+    The sorted samples are split where the variance between the two groups is largest. Each group has at least three
+    samples, and at least a tenth of all samples. Before the split, ties are spread over the clock's tick, and the
+    outermost 5 % at either end are clipped, so that spikes do not attract the split.
 
     The dip test then decides whether there is a gap. It is applied to the smaller group and an equal number of adjacent
     samples from the larger, so that it finds a mode with a fifth of the samples as reliably as a mode with half of
@@ -51,9 +51,9 @@ def two_modes(samples: Stream) -> Modes | None:
     to allow for the choice of the split. Uniform samples are the worst case, so the limit holds for every unimodal
     distribution, however skewed, heavy-tailed or flat, and also for a steady drift.
 
-    Simulated with n = 10–200, at most 0.5 % of normal and lognormal streams raise a false alarm. A gap of six standard
-    deviations is found in 97 % of streams of 200 samples with a fifth above the gap, and in 92 % of streams of 50
-    samples with half above it.
+    In simulations with n = 10–200, at most 0.5 % of normal and lognormal streams raise a false alarm. A gap of six
+    standard deviations is found in 97 % of streams of 200 samples if a fifth of them lie above the gap, and in 92 % of
+    streams of 50 samples if half of them do.
 
     The order of samples affects only the number of switches. A lasting level shift is reported here, with one switch,
     and also by `drift` if the level differs between start and end.
@@ -136,7 +136,7 @@ def dip(ordered: Values, floor: float = 0.0) -> float:
 
 
 def _range_about_chord(at: Sequence[float]) -> float:
-    """Return the range of the vertical deviations of the points (at, rank) from the line through the outer two.
+    """Return the range of vertical deviations of the points (at, rank) from the line through the first and the last.
 
     Both hulls lie between two copies of this line, one shifted below all points and one above, so the range is an upper
     bound on the distance between the hulls.

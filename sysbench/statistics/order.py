@@ -1,4 +1,4 @@
-"""Detectors of effects in the order of samples: a slow start, a drift, and autocorrelation."""
+"""Detectors of effects that depend on the order of samples: a slow start, a drift, and autocorrelation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _MAX_CORRELATION = 1 - 1e-9
 """Limit of rank correlations in both directions, because atanh(±1) is infinite."""
 
 _MAX_FITTED_SAMPLES = 300
-"""Longer streams are reduced to the medians of this number of blocks: 300 samples already have 44,850 pairwise slopes.
+"""Longer streams are reduced to the medians of 300 blocks: 300 samples already have 44,850 pairwise slopes.
 """
 
 

@@ -39,18 +39,18 @@ class Pooled:
 def pooled(ratios: Sequence[Ratio]) -> Pooled | None:
     """Return the ratio on which all cells agree, or None.
 
-    Cells agree if the geometric mean of all ratios lies within the interval of each ratio, or within 1 % of the ratio.
+    Cells agree if the geometric mean of all ratios lies within the interval of each ratio, or within 1 % of that ratio.
     For this check, the intervals are widened on the logarithmic scale from 95 % each to 95 % jointly (Bonferroni, for
     normal deviates).
 
     Returns None if there are no ratios, if the cells disagree, if a ratio has no interval, or if `max_deviation` is
-    more than 5 % of the value: the range of the ratios then says more than the common value.
+    more than 5 % of the value: the range of the ratios is then more informative than a common value.
     """
     if not ratios or any(each.low is None or each.high is None or each.low <= 0 for each in ratios):
         return None
     logs = [math.log(each.value) for each in ratios]
     mean = sum(logs) / len(logs)
-    # Factor by which the intervals widen so that they hold together.
+    # Factor by which the intervals are widened so that all of them hold jointly.
     widening = NormalDist().inv_cdf(1 - 0.025 / len(ratios)) / NormalDist().inv_cdf(0.975)
     if not all(_covers(each, mean, widening) for each in ratios):
         return None
@@ -92,7 +92,7 @@ def effect(numerator_samples: Stream, denominator_samples: Stream, family: int =
 
     A difference of 3 % between two streams of ten samples with 1 % noise is found in 99 % of cases if it is the only
     comparison, and in 95 % if it is one of twenty. An effect is reported in fewer than 1 % of data sets without any
-    (simulated).
+    effect (simulated).
 
     Raises ValueError in the same cases as `ratio`.
     """

@@ -85,16 +85,17 @@ def power_law(sizes: Sequence[float], values: Sequence[float]) -> PowerLaw | NoP
     the scatter about the line, which includes effects that single timings do not show: caches, partly filled tiles, and
     clock rates.
 
-    Fixed costs (a launch, an allocation) lift the smallest sizes off any power law. The fit therefore starts from the
-    longest sequence of consecutive sizes that ends with the largest and scatters by at most 10 % about its line. It
-    excludes the smallest of these sizes if they lie outside the 99 % prediction interval of the others and more than
-    2 % off their line. At least three sizes must remain, and determine the exponent to within ± 0.25; otherwise the
-    result is NoPowerLaw. The exponent applies only to the sizes used: if a fixed cost fades slowly, the exponent is
-    below the asymptotic one.
+    Fixed costs (a launch, an allocation) raise the values of the smallest sizes above any power law. The fit therefore
+    starts from the longest sequence of consecutive sizes that ends with the largest size and whose values scatter by at
+    most 10 % about the line. It excludes the smallest of these sizes if their values lie outside the 99 % prediction
+    interval of the others and more than 2 % off their line. At least three sizes must remain, and determine the
+    exponent to within ± 0.25; otherwise the result is NoPowerLaw. The exponent applies only to the sizes used: if a
+    fixed cost fades slowly, the exponent is below the asymptotic one.
 
-    Simulated coverage is 93–96 % for 4 to 8 sizes, each twice the previous one, that scatter by 0.1 to 5 % about a
-    power law, and for 3 sizes that scatter by up to 1 %. If 3 sizes scatter by 5 %, no exponent is reported in three of
-    four cases, and 86 % of the reported intervals contain the true exponent.
+    For 4 to 8 sizes, each twice the previous one, simulated coverage is 93–96 % if the values scatter by 0.1 to 5 %
+    about a power law. The same holds for 3 sizes if the values scatter by up to 1 %. If they scatter by 5 %, no
+    exponent is reported for 3 sizes in three of four cases, and 86 % of the reported intervals contain the true
+    exponent.
 
     Raises ValueError if a size or a value is not positive and finite, if a size occurs twice, or if the numbers of
     sizes and values differ.
@@ -173,7 +174,7 @@ def _to_power_law(line: _Line, x: Values, y: Values, first: int) -> PowerLaw:
 
 
 def _to_sizes(x: Values) -> tuple[float, ...]:
-    """Convert logarithms back to sizes; integers remain integers."""
+    """Convert logarithms back to sizes, rounded to nine decimals so that whole numbers are exact."""
     return tuple(float(round(size, 9)) for size in np.exp(x))
 
 
@@ -201,7 +202,7 @@ class Crossover:
 
 
 def direction(ratio: Ratio) -> int:
-    """Return 1 if the ratio is significantly above 1, -1 if significantly below, 0 if neither or without interval."""
+    """Return 1 if the ratio is significantly above 1, -1 if significantly below; else 0, also if it has no interval."""
     if ratio.low is None or ratio.high is None:
         return 0
     return 1 if ratio.low > 1 else -1 if ratio.high < 1 else 0

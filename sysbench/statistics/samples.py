@@ -1,7 +1,7 @@
 """Validated streams of samples, with median, ranks, spread and outliers: the basis of all other statistics.
 
 Most functions are plain Python, because a run has thousands of streams of only a few dozen samples. For so few samples,
-a pass in plain Python takes no longer than the call of a single numpy function.
+a loop in plain Python takes no longer than a single call of a numpy function.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """At least one finite sample, with cached values that several statistics share."""
+    """A non-empty sequence of finite samples, with cached values that several statistics use."""
 
     values: Values
     ordered: Values
@@ -57,9 +57,9 @@ class Series:
         """Samples with ties spread evenly over the clock's tick.
 
         A coarse clock turns a smooth distribution into a few repeated readings with gaps between them. The gaps look
-        like modes, and the ties can make the estimated spread zero. A reading stands for any value within half a tick
-        of it, so equal readings are spread evenly over this range. The tick is the smallest difference between distinct
-        readings, at most 1 % of the median. Samples without ties are returned unchanged.
+        like modes, and the ties can make the estimated spread zero. A reading may represent any value within half a
+        tick of it, so equal readings are spread evenly over this range. The tick is the smallest difference between
+        distinct readings, at most 1 % of the median. Samples without ties are returned unchanged.
         """
         ordered, scale = self.ordered, abs(self.median)
         tolerance = _TIE_TOLERANCE * scale
@@ -90,7 +90,7 @@ class Series:
 
     @cached_property
     def sigma(self) -> float:
-        """Robust estimate of the standard deviation, which outliers and ties do not affect."""
+        """Robust estimate of the standard deviation, unaffected by outliers and ties."""
         return robust_sigma(self.without_ties)
 
     @property
@@ -143,7 +143,7 @@ def percentile(ordered: Values, percent: float) -> float:
 
 
 def robust_sigma(values: Values) -> float:
-    """Estimate the standard deviation from the median absolute deviation, which a few outliers do not affect."""
+    """Estimate the standard deviation from the median absolute deviation, which is robust to a few outliers."""
     return _MAD_TO_SIGMA * median_absolute_deviation(values)
 
 
@@ -164,7 +164,7 @@ class Outliers:
 
 
 def outliers(samples: Stream) -> Outliers | None:
-    """Return the samples too far from the median, relative to the spread of the stream; None if there are none.
+    """Return the samples that lie too far from the median, relative to the spread; None if there are none.
 
     A sample is an outlier if its distance from the median is more than k(n) = 4.1 + 0.15·ln n + 130/n^1.5 robust
     deviations (1.4826 times the median absolute deviation, with ties spread over the clock's tick) and more than 0.1 %

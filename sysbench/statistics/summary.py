@@ -32,7 +32,7 @@ class Summary:
     mad: float
     """Median absolute deviation from the median, unscaled."""
     ci95: tuple[float, float] | None
-    """95 % interval of the median, see `median_interval`; None for fewer than six samples."""
+    """95 % interval of the median (see `median_interval`); None for fewer than six samples."""
     lag1: float | None
     """Lag-1 correlation; None for fewer than three samples, or if all are equal."""
 
@@ -109,7 +109,10 @@ def median_interval_of_sorted(ordered: Values, confidence: float = 0.95) -> tupl
 
 
 def relative_width(samples: Stream) -> float | None:
-    """Return the width of the 95 % interval as a share of the median; None without an interval or a positive median."""
+    """Return the width of the 95 % interval as a share of the median.
+
+    Returns None if there is no interval, or if the median is not positive.
+    """
     checked = series(samples)
     interval = median_interval_of_sorted(checked.ordered)
     if interval is None or checked.median <= 0:
@@ -121,11 +124,11 @@ def has_converged(samples: Stream, share: float) -> bool:
     """Whether measuring can stop: the 95 % interval of the median is no wider than `share` of the median (0.01 is 1 %).
 
     Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, each number 1.5 times the
-    previous one; in between, the result is False. At two consecutive checks, the interval must be narrow enough. Checks
+    previous one; in between, the result is False. The interval must be narrow enough at two consecutive checks. Checks
     after every sample would select streams whose spread happens to look small: the interval at the stop would then
-    cover the median in only 91 % of runs (simulated, with checks after the tenth and every later sample). With the rare
-    checks, simulated coverage is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4 to 2
-    standard deviations.
+    cover the median in only 91 % of runs (simulated, with checks after the tenth and every later sample). With less
+    frequent checks, simulated coverage is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4
+    to 2 standard deviations.
     """
     values = series(samples).values
     looks = [_FIRST_LOOK]

@@ -1,7 +1,7 @@
 """Verdicts on the speed of B relative to A: faster, slower, the same, or ambiguous.
 
-Ratios are B/A: with a ratio of 0.9, B takes nine tenths of the time that A takes, and is FASTER. The verdicts rest on
-the interval of a ratio. `rank_sum` tests whether two streams have the same distribution.
+Ratios are B/A: with a ratio of 0.9, B takes nine tenths of the time that A takes, and is FASTER. The verdicts are based
+on the interval of a ratio. `rank_sum` tests whether two streams have the same distribution.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MIN_RUNS = 3
 
 @dataclass(frozen=True)
 class ComparedRatio:
-    """A ratio B/A, its interval, and the verdict. Without an interval, the verdict is AMBIGUOUS."""
+    """A ratio B/A, its interval, and the verdict, which is AMBIGUOUS if there is no interval."""
 
     ratio: float
     low: float | None
@@ -66,7 +66,7 @@ def compare_processes(a: Stream, b: Stream, margin: float = MARGIN) -> ComparedR
     """Compare the median step times of two processes, one for A and one for B.
 
     The intervals of the two medians are combined by the method of `ratio`. If the steps of a process are
-    autocorrelated, its interval is widened by √(samples / effective samples), see `autocorrelation`. The interval does
+    autocorrelated, its interval is widened by √(samples / effective samples); see `autocorrelation`. The interval does
     NOT cover differences between processes (memory placement, a clock that had not settled, load from other programs).
     To cover these, use `compare_rounds` or `compare_runs` with fresh processes.
 
@@ -212,7 +212,7 @@ def _positive_median(samples: Series) -> float:
 
 
 def log_distances(samples: Series, center: float, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the log-scale distances from the median (`center`) to the two ends of its interval, or None."""
+    """Return the log-scale distances from the median (`center`) to both ends of its interval; None if it has none."""
     interval = median_interval(samples, confidence)
     if interval is None:
         return None
@@ -227,11 +227,11 @@ _MAX_EXACT_SAMPLES = 40
 def rank_sum(one: Stream, other: Stream) -> float:
     """Return the two-sided p-value of the Mann–Whitney U test for equal distributions of the two streams.
 
-    The p-value is exact for up to 40 samples in each stream, with ties sharing their ranks; for longer streams, it
-    comes from the normal distribution with continuity correction (Mann and Whitney, On a test of whether one of two
-    random variables is stochastically larger than the other, Annals of Mathematical Statistics 18, 1947). The test
-    suits comparisons of many cells at once: for ten samples against ten, the p-value can be as low as 1/92,378, whereas
-    the interval of the median of ten samples has a confidence of at most 99.8 %.
+    If neither stream has more than 40 samples, the p-value is exact except for ties, which count as half; for longer
+    streams, it comes from the normal distribution with continuity correction (Mann and Whitney, On a test of whether
+    one of two random variables is stochastically larger than the other, Annals of Mathematical Statistics 18, 1947).
+    The test suits comparisons of many cells at once: for ten samples against ten, the p-value can be as low as
+    1/92,378, whereas the interval of the median of ten samples has a confidence of at most 99.8 %.
 
     Raises ValueError if there are no samples, or if a sample is not finite.
     """

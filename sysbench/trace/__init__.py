@@ -1,1 +1,1 @@
-"""Profiler recordings, packed into columns, and the analysis of their time."""
+"""Profiler recordings, packed into columns, and the analysis of where the time goes."""

@@ -1,14 +1,15 @@
 """Attribution of device work to the module, phase and step that launched it.
 
-A correlation number links device work to the call that launched it. The time of that call gives the enclosing operator
-and ranges on the launching thread. Work that runs long after its range has ended is therefore counted in the right
-range. In a trace without device work, the operators themselves are the work, each with its self time.
+A correlation number links device work to the call that launched it. The time of that call determines the enclosing
+operator and ranges on the launching thread. Work that runs long after its range has ended is therefore counted in the
+right range. In a trace without device work, the operators themselves are the work, each with its self time.
 
 Work launched by autograd's thread is also linked to the forward operator whose gradient it computes, and to the module
 in which that operator ran: autograd gives every node of its graph a sequence number, which is recorded with both the
 forward and the backward operator. Every thread has its own sequence numbers. Kineto records a `Fwd thread id` for every
-backward operator, but this id is torch's own thread number and matches no thread id of the trace; 0 means none
-(torch/csrc/autograd/profiler_kineto.cpp). The forward thread is therefore the thread whose sequence numbers fit best.
+backward operator, but this id is torch's own thread number and matches no thread id in the trace; 0 means none
+(torch/csrc/autograd/profiler_kineto.cpp). The thread whose sequence numbers fit best is therefore taken as the forward
+thread.
 
 The recording is processed in slices. A slice ends where no operator is open on any thread. Device work belongs to the
 slice in which it was launched, however late it runs. Everything that can cross slices is resolved beforehand for the
@@ -48,7 +49,7 @@ from sysbench.trace.recording import (
 from sysbench.trace.summary import ProfileSource
 
 MIN_SLICE_ROWS: Final = 400_000
-"""Minimum number of operators and pieces of work in a slice. They take tens of megabytes."""
+"""Minimum number of rows (operators and pieces of work) in a slice; these take tens of megabytes."""
 _CANDIDATES_PER_TABLE: Final = 8192
 """Approximate number of points in time, per table, that are considered as ends of slices."""
 _ALL_TIME: Final = (-(2**63), 2**63 - 1)
@@ -104,7 +105,7 @@ class Slices:
         return len(self.boundaries) + 1
 
     def __iter__(self) -> Iterator[Slice]:
-        """Yield slices in order of time."""
+        """Yield the slices in chronological order."""
         first, beyond = _ALL_TIME
         for begin, end in pairwise([first, *self.boundaries, beyond]):
             _, (*operators, gradient_of) = self.recording.operators.rows_between(START, begin, end)
@@ -255,10 +256,10 @@ def _last_matching_forward(operators: Operators, forward: Integers, backward: In
 
 
 def resolve_forward_threads(operators: Table) -> None:
-    """Replace torch's forward thread ids (0 or less means none) by the trace's thread indices.
+    """Replace torch's forward thread ids (0 or less means none) with the trace's thread indices.
 
-    The index is NONE if there is no forward thread, if no thread of the trace has any of the same sequence numbers, or
-    if two threads fit equally well.
+    The index is NONE if the id means none, if no thread of the trace has any of the sequence numbers recorded with the
+    id, or if two threads fit equally well.
     """
     forward_numbers: dict[int, list[Integers]] = defaultdict(list)
     backward_numbers: dict[int, list[Integers]] = defaultdict(list)

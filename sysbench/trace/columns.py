@@ -74,9 +74,10 @@ def sum_by_key(keys: Integers, *columns: Integers) -> list[Integers]:
 
 
 def launch_shapes(shapes: Sequence[Integers]) -> tuple[Integers, Integers]:
-    """Return the distinct launch shapes (shapes, 6), and the index of each row's shape; NONE for an incomplete row.
+    """Return the distinct launch shapes, one per row of an (n, 6) array, and the index of each input row's shape.
 
-    A launch shape consists of the three dimensions of the grid and the three of the block.
+    A launch shape consists of the three dimensions of the grid and the three of the block. The index of an incomplete
+    row is NONE.
     """
     complete = np.logical_and.reduce([column != NONE for column in shapes])
     known = slice(None) if complete.all() else np.flatnonzero(complete)

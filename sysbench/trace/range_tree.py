@@ -1,8 +1,8 @@
 """Meaning of the ranges in a trace: each marks a step, a phase, or a module of the model.
 
 `sysbench.lab.ranges` lists the ranges of sysbench's own workload. Ranges of other programs are recognised by name:
-`ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` is the optimizer, and any other range is a submodule of the
-enclosing range.
+`ProfilerStep#4` is a step, `Optimizer.step#AdamW.step` is the optimizer, and any other range marks a submodule of the
+enclosing module.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RangeTree:
     nesting: Nesting
     start_ns: Integers
     step: Integers
-    """Number of the step, in order of time; NONE outside all steps."""
+    """Number of the step, in chronological order; NONE outside all steps."""
     phase: Integers
     """Position in PHASES, or NONE."""
     module: Integers

@@ -189,7 +189,7 @@ class Packed(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     """numpy type of the differences; empty if all numbers are equal."""
     differences: bytes
-    """Differences from the smallest number, of type `kind`."""
+    """Differences from the smallest number, of type `kind`; the numbers themselves if that is int64."""
 
     @classmethod
     def of(cls, column: Integers) -> Packed:
@@ -231,7 +231,7 @@ class Table:
 
     @classmethod
     def of(cls, columns: Sequence[Integers]) -> Table:
-        """Create a table from these columns."""
+        """Create a table from the given columns."""
         table = cls(len(columns))
         for first in range(0, len(columns[0]), _CHUNK_ROWS):
             table.add([column[first : first + _CHUNK_ROWS] for column in columns])
@@ -307,7 +307,7 @@ class Table:
     def filter(self, predicate: Callable[..., NDArray[np.bool_]], *indices: int) -> Table:
         """Return a table of the rows for which `predicate`, called with chunks of the given columns, is true.
 
-        Both tables share the chunks in which all rows are selected; these take memory only once.
+        Chunks in which all rows are selected are shared by both tables, not copied.
         """
         found = Table(self.width)
         for chunk in self.packed():

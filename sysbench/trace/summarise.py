@@ -142,7 +142,7 @@ class _Sums:
 
 
 class _Copies:
-    """Copies and memory sets by the driver, summed slice by slice; copies by kernels count as kernels."""
+    """Copies and memory sets issued by the driver, summed slice by slice. Copies by kernels count as kernels."""
 
     def __init__(self) -> None:
         self._sums: dict[int, Integers] = {}

@@ -1,4 +1,4 @@
-"""Summary of a profile: all data of the tables and figures, in a size that does not grow with the trace.
+"""Summary of a profile: all data for the tables and figures. Its size does not grow with the trace.
 
 Times are integer nanoseconds over all profiled steps, so totals are exact; `steps` is the number of these steps.
 Modules and kernels are referenced by their position in `modules` and `names`.
@@ -39,7 +39,7 @@ PHASES: Final = ("zero_grad", "forward", "loss", "backward", "optimizer")
 """Phases of a step, in order; see `sysbench.spec.model.Phase`."""
 
 NO_PHASE = ""
-"""Name of the phase of work that cannot be assigned to any phase."""
+"""Name of the placeholder phase for work that cannot be assigned to a phase."""
 
 EVERYWHERE = ""
 """Path of the whole model."""
@@ -125,7 +125,7 @@ class KernelTimeColumns(Frozen):
 
 
 class KernelStatistics(Frozen):
-    """One kernel within one range, over all steps."""
+    """Statistics of one kernel within one range, over all steps."""
 
     range: str
     """`step` for the whole step, a phase (`forward`), modules including submodules (`layers.*.attention`), or such
@@ -149,7 +149,7 @@ class KernelStatistics(Frozen):
 
 
 class OperatorStatistics(Frozen):
-    """One PyTorch operator, over all steps."""
+    """Statistics of one PyTorch operator, over all steps."""
 
     name: str
     shapes: str | None
@@ -163,13 +163,13 @@ class OperatorStatistics(Frozen):
 
 
 class CopyStatistics(Frozen):
-    """One kind of memory copy or memory set, over all steps."""
+    """Statistics of one kind of memory copy or memory set, over all steps."""
 
     name: str
     calls: Count
     total_ns: Nanoseconds
     bytes: Bytes | None
-    """None if the sizes were not recorded."""
+    """None if the size of any call was not recorded."""
 
 
 LAUNCH_BOUND_SHARE = 0.2

@@ -65,7 +65,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 _HOST = 0
 _MAX_NAME_LENGTH = 10_000
-"""Maximum length of a name. Names of template kernels may have thousands of characters, and differ only at the end."""
+"""Maximum length of a name. Template kernels can have names of thousands of characters that differ only at the end."""
 
 _CATEGORIES: dict[type, str] = {Ranges: "user_annotation", Operators: "cpu_op", Launches: "cuda_runtime"}
 _KINDS: dict[int, str] = {KERNEL: "kernel", COPY: "gpu_memcpy", SET: "gpu_memset"}
@@ -81,7 +81,7 @@ class Window:
     """Name of the range that defines the window; None for the whole trace."""
 
     def holds(self, start_ns: Integers) -> Booleans:
-        """Return whether each event starts in the window; earlier events would lack their beginning."""
+        """Return whether each event starts in the window; events that start earlier would lack their beginning."""
         return (start_ns >= self.start_ns) & (start_ns <= self.end_ns)
 
 
@@ -91,7 +91,7 @@ class TraceSlice:
 
     window: Window
     recording: Recording
-    """The rows of the window; if there are too many to write, the rows that start first."""
+    """The rows of the window; if there are too many to write, the earliest of them."""
     last_ns: int
     """Latest start of any row; work launched in the window may start after the window ends."""
     devices: tuple[int, ...]
@@ -105,7 +105,7 @@ class TraceSlice:
 
 
 def find_window(recording: Recording, wanted: str | None) -> Window:
-    """Return the window of the first range named `wanted`, or otherwise of the first whose name ends in `.wanted`.
+    """Return the window of the first range named `wanted`; if there is none, of the first whose name ends in `.wanted`.
 
     A phase before a slash is ignored. If `wanted` is None, the window is the first range `step`, or the whole trace if
     there is no such range. Raises UsageError, which suggests the nearest name, if no range matches `wanted`.
@@ -134,8 +134,8 @@ def find_window(recording: Recording, wanted: str | None) -> Window:
 def extract_slice(recording: Recording, window: Window, max_rows: int) -> TraceSlice:
     """Extract the rows that start in the window, and the work that was launched in it, whenever the work runs.
 
-    If there are more than `max_rows` rows, only the earliest are kept, including ties with the last of them. In
-    addition to the rows, this needs memory for one number per launch of the recording.
+    If there are more than `max_rows` rows, only the earliest are kept, including ties with the last of them. Besides
+    the rows, this needs memory for one number per launch in the recording.
     """
     chosen = replace(
         recording,
@@ -210,7 +210,7 @@ class WriteResult:
 
 
 def write(path: Path, slice_: TraceSlice, max_bytes: int) -> WriteResult:
-    """Write a slice to .json or .json.gz, uncompressed at most `max_bytes` long; raises OSError if that fails."""
+    """Write a slice to .json or .json.gz, at most `max_bytes` before compression; raises OSError if that fails."""
     # Kineto's header.
     recorded = slice_.recording
     header: dict[str, object] = {"displayTimeUnit": "ns"}
@@ -237,7 +237,7 @@ def write(path: Path, slice_: TraceSlice, max_bytes: int) -> WriteResult:
 
 
 def _events(slice_: TraceSlice) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield pairs of a start time and an event: first the process names, then all events by start time."""
+    """Yield events with their start times: first the process names, then all other events by start time."""
     trace = slice_.recording.whole()
     suffix = ", PREDICTED" if trace.predicted else ""
     processes = {_HOST: f"{trace.title}{suffix}"}

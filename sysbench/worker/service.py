@@ -95,7 +95,7 @@ def _process_group(request: protocol.Measure) -> AbstractContextManager[None]:
 
 @cache
 def _freeze_modules() -> None:
-    """Exclude objects of modules from garbage collection after the first cell; traversing them took 0.3 s per cell."""
+    """After the first cell, exclude existing objects from garbage collection; traversing them took 0.3 s per cell."""
     gc.freeze()
 
 

@@ -1,7 +1,7 @@
-"""What torch reports about itself and its devices: `python -m sysbench.worker.survey`, one line of JSON on stdout.
+"""Survey of torch and its devices: `python -m sysbench.worker.survey` prints one line of JSON on stdout.
 
-`sysbench doctor` starts this module in a separate process, because a broken torch can crash the process. The line holds
-the fields of `sysbench.commands.doctor.record.TorchSection`, as far as they could be determined.
+`sysbench doctor` starts this module in a separate process, because a broken torch can crash the process. The line
+contains the fields of `sysbench.commands.doctor.record.TorchSection`, as far as they could be determined.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def scaled_inputs(width: int, seed: int) -> Tensor:
-    """Return inputs (scales, width) in fp64: each row has mean and standard deviation 1, times a power of two."""
+    """Return inputs (scales, width) in fp64: the mean and the standard deviation of each row equal a power of two."""
     drawn = torch.randn(width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     shaped = (drawn - drawn.mean()) / drawn.std(correction=0) + 1
     scales = torch.tensor([2.0**exponent for exponent in EXPONENTS], dtype=torch.float64)

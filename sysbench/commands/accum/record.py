@@ -31,7 +31,7 @@ Rounded = Annotated[Number, AfterValidator(_within_fp32)]
 
 
 class SumResult(Frozen):
-    """The sum of a repeated number, computed as `accumulator += addend`."""
+    """The sum of many copies of one number, computed as `accumulator += addend`."""
 
     accumulator: FormatName
     addend: FormatName
@@ -74,7 +74,7 @@ class DtypesMeasured(Event):
     precision: FormatName
     """Autocast's dtype."""
     source: Source
-    """`simulated` applies CUDA's rules without CUDA."""
+    """`simulated` if CUDA's rules were applied without CUDA."""
     seen: list[DtypeSeen]
 
 
@@ -207,7 +207,7 @@ class DtypeRecord(Frozen):
     precision: FormatName
     part: DtypePart
     name: str
-    """Path, with `layers.*` if all layers agree; empty for unnamed parts, and for all parts of a kind together."""
+    """Path, with `layers.*` if all layers agree; empty for unnamed parts, and if all parts of a kind are merged."""
     count: Count
     """Number of parts that have these dtypes."""
     here: str | None
@@ -219,8 +219,8 @@ class DtypeRecord(Frozen):
 class NormRecord(Frozen):
     """Input scales (powers of two) at which layer norm leaves the range of a format.
 
-    A scale is None if layer norm stays within the range at all tested scales. Inputs have mean and standard deviation
-    1, times the scale.
+    A scale is None if layer norm stays within the range at all tested scales. The mean and the standard deviation of
+    the inputs equal the scale.
     """
 
     dtype: FormatName

@@ -1,4 +1,4 @@
-"""Sum a repeated number, by format and by order of summation."""
+"""Sum many copies of one number, for each format and order of summation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def summations(cell: AccumCell) -> Iterator[Summation]:
-    """Yield every format in every order; all but fp32 also with an fp32 accumulator, with and without upcast."""
+    """Yield every format in every order; all except fp32 also with an fp32 accumulator, with and without upcast."""
     for name in cell.dtypes:
         for order in dict.fromkeys(("sequential", *(cell.orders or ()))):
             yield Summation(name, name, order)
@@ -103,7 +103,7 @@ def sequential(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[in
 
 
 def compensated(arithmetic: Arithmetic, addend: Any, count: int) -> list[tuple[int, float]]:
-    """Sum by Kahan summation, which carries the rounding error of each step to the next (Kahan, CACM 8(1), 1965)."""
+    """Sum with Kahan summation, which carries the rounding error of each step to the next (Kahan, CACM 8(1), 1965)."""
     add, subtract = arithmetic.add, arithmetic.subtract
     total, correction, done = arithmetic.number(0.0), arithmetic.number(0.0), 0
     seen = []

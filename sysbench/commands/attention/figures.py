@@ -242,7 +242,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
-    """Draw a cross at the top for each curve that ends because memory runs out; crosses at one N stand side by side."""
+    """Draw a cross at the top for each curve that ends because memory runs out; crosses at one N are side by side."""
     curves_by_length: dict[int, list[Curve]] = {}
     for curve in curves:
         if curve.beyond is not None:
@@ -520,7 +520,10 @@ def _caption(record: AttentionRecord, where: str, values: str) -> Heading:
 
 
 def panel(cells: Sequence[AttentionCellRecord], quantity: Quantity) -> Panel | None:
-    """Return the curves of one quantity; None if there are no values. All cells share setting and head dimension."""
+    """Return the curves of one quantity; None if there are no values.
+
+    All cells have the same setting and head dimension.
+    """
     curves = tuple(curve for name in implementations(cells) if (curve := _curve(cells, name, quantity)) is not None)
     if not any(curve.points for curve in curves):
         return None

@@ -1,4 +1,4 @@
-"""Findings of an attention sweep: growth, the fastest implementations, saved memory, and where memory runs out.
+"""Findings of an attention sweep: growth, the fastest implementations, memory saved for backward, and memory limits.
 
 `findings` yields sentences, each with the cells that support it. `growth`, `frontier`, `passages` and `leads` compute
 the numbers, which tables and figures also show.
@@ -53,7 +53,7 @@ USUAL_DIM: Final = 64
 """Head dimension of most models; sentences refer to it if the sweep includes it."""
 
 LARGEST: Final = 2
-"""Number of kinds of tensors that a sentence names."""
+"""Largest number of kinds of tensors that a sentence names."""
 
 _MEMORY: Final = re.compile(r"ran out of memory|\b[KMGT]i?B are free|of memory")
 """Matches the engine's messages for cells that were skipped for lack of memory."""
@@ -180,7 +180,7 @@ def frontier(cells: Iterable[AttentionCellRecord]) -> list[Frontier]:
 
 
 def smallest_beyond(cells: Cells) -> AttentionCellRecord | None:
-    """Return the cell that needs the least memory, among the cells that do not fit and whose tensors are known."""
+    """Return the cell that needs the least memory among the cells that do not fit and whose tensors are known."""
     over = [row.beyond for row in frontier(cells) if row.beyond is not None and row.beyond.tensors]
     return min(over, key=lambda cell: sum(each.size_bytes for each in cell.tensors), default=None)
 
@@ -215,7 +215,7 @@ def _ratio(
     """Return the ratio of the first time to the second.
 
     For predictions, the interval of the ratio contains 1 if the intervals of the two times overlap. For measurements of
-    two implementations, an interval that suggests an insignificant effect is omitted.
+    the same phase, the interval is omitted if it suggests an effect that is not significant.
     """
     above, below = predicted(first, quantity), predicted(second, other_quantity)
     if above is not None and below is not None:
@@ -245,7 +245,7 @@ class Passage:
 
 
 def passages(cells: Cells) -> list[Passage]:
-    """Return all crossovers of all pairs of implementations; all cells share a setting."""
+    """Return all crossovers of all pairs of implementations; all cells have the same setting."""
     found = []
     for dim in dims(cells):
         here = [cell for cell in cells if cell.cell.dim == dim]
@@ -283,7 +283,7 @@ class Lead:
 def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
     """Return the fastest implementation for each range of sequence lengths, ascending.
 
-    All cells share setting and head dimension.
+    All cells have the same setting and head dimension.
     """
     best: list[tuple[int, str, frozenset[str]]] = []
     for row in sorted(alike(cells, "implementation"), key=lambda row: row[0].cell.seq):
@@ -416,7 +416,7 @@ def _with_interval(pair: Compared) -> str:
 def _compiled(cells: Cells, dim: int | None) -> Iterator[Finding]:
     """Yield a comparison of compiled with naive attention for each phase.
 
-    It covers the shortest and the longest sequence for which both have times.
+    Covers the shortest and the longest sequence for which both have times.
     """
     for quantity in TIMES:
         pairs = compared(cells, "naive", "compiled", quantity)
@@ -528,7 +528,10 @@ def _phases(cells: Cells, dim: int | None) -> Iterator[Finding]:
 
 
 def _kept(cells: Cells, dim: int | None) -> Iterator[Finding]:
-    """Yield the memory saved for backward besides inputs and output, compared with naive and fused attention."""
+    """Yield the memory saved for backward besides inputs and output.
+
+    This memory is compared with the formulas for naive and fused attention.
+    """
     known = [cell for cell in cells if cell.saved_bytes is not None]
     grouped: dict[tuple[int, str], list[AttentionCellRecord]] = {}
     for name in implementations(cells):
@@ -574,7 +577,7 @@ def _ends(cells: Cells) -> Iterator[Finding]:
 
 
 def _accounted(cells: Cells) -> Iterator[Finding]:
-    """Yield the tensors of the smallest cell that does not fit; similar tensors are grouped."""
+    """Yield a sentence that lists the tensors of the smallest cell that does not fit; similar tensors are grouped."""
     cell = smallest_beyond(cells)
     if cell is None or not cell.tensors:
         return

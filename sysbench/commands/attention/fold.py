@@ -98,7 +98,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
 def taken_s(cell: AttentionCellRecord) -> float | None:
     """Return how many seconds measuring a predicted cell would take, with one untimed forward call per backward call.
 
-    A cell over --budget takes only one forward and one backward call.
+    A cell that would exceed --budget counts as one forward and one backward call.
     """
     if cell.outcome == "oom":
         return 0.0

@@ -41,7 +41,7 @@ class CellState(run_state.CellState):
     """Times of the measured calls, in order."""
     backward_s: tuple[float, ...] = ()
     calls: int = 0
-    """Number of calls, including warm-up."""
+    """Number of calls so far, including warm-up calls."""
     saved_bytes: int | None = None
     predicted: tuple[PredictedPhase, ...] = ()
     took_s: float | None = None
@@ -74,7 +74,7 @@ def folded(events: Iterable[Event]) -> AttentionState:
 def left_s(state: AttentionState, now_s: float) -> float | None:
     """Return the remaining seconds of the run, estimated from finished cells; None if there are none yet.
 
-    The time of a cell has a constant part, and a part that grows with the FLOPs of its calls.
+    The time of a cell is modelled as a constant part plus a part that grows with the FLOPs of its calls.
     """
     over = [cell for _, cell in state.cells if cell.outcome == "ok" and cell.took_s]
     waiting = [cell for _, cell in state.cells if cell.outcome is None]
@@ -437,7 +437,7 @@ def result(cell: CellState) -> str:
 
 
 class AttentionLines(CellLines):
-    """Progress lines without a terminal: one for each finished cell."""
+    """Progress lines for use without a terminal: one for each finished cell."""
 
     blank = AttentionState()
     always = _NAMED

@@ -104,7 +104,10 @@ class _Speed:
             _refuse_over_budget(cell, pace * _flops(cell))
 
     def learn(self, cell: AttentionCell, device: torch.device, pair_s: float) -> None:
-        """Record the time of one call per phase; raises OverBudgetError if all calls would exceed --budget."""
+        """Record the time of one forward plus one backward call.
+
+        Raises OverBudgetError if all calls together would exceed --budget.
+        """
         self._seconds_per_flop[self._kind(cell, device)] = pair_s / _flops(cell)
         _refuse_over_budget(cell, pair_s)
 

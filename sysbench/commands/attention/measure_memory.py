@@ -24,7 +24,7 @@ COUNTED = ("naive", "sdpa-math", "sdpa-flash")
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """Memory that attention needs, including inputs, in whole blocks of an allocator."""
+    """Memory that attention needs, including inputs; each tensor is rounded up to whole blocks of the allocator."""
 
     before_backward_bytes: int
     saved_bytes: int

@@ -64,7 +64,10 @@ def not_simulated(implementation: str, gpu: str) -> str | None:
 
 
 class AttentionCell(RunCell):
-    """One implementation on one input: q, k, v (batch, heads, seq, dim), or (batch, seq, dim) without heads."""
+    """One implementation on one input.
+
+    The shape of q, k and v is (batch, heads, seq, dim), or (batch, seq, dim) if `heads` is None.
+    """
 
     kind: Literal["attention"] = "attention"
     implementation: str

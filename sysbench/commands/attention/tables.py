@@ -459,7 +459,7 @@ GRID = DeclaredTable(
 
 
 def _growth(each: Growth) -> tuple[Cell, str]:
-    """Return the exponent and the scatter of the fit; without a single power law, the exponent at the largest sizes."""
+    """Return the exponent and scatter of the fit; if no single power law fits, the exponent at the largest sizes."""
     law = each.law
     if isinstance(law, NoPowerLaw):
         return Word("no single power law", "quiet"), f"{law.slopes[-1].exponent:.2f} at the end"
@@ -684,7 +684,7 @@ TABLES: dict[str, DeclaredTable] = {
 
 
 def plan(planned: Sequence[AttentionCell], _: Hardware | None = None) -> Sheet:
-    """Return the plan of a run: its cells, with their FLOPs and their memory by formula. Nothing is measured."""
+    """Return the plan of a run: its cells, with FLOPs and memory computed by formula. Nothing is measured."""
     specs = [cell.model_dump() for cell in planned]
     named = tuple(axis for axis in AXES if len({str(spec.get(axis)) for spec in specs}) > 1) or ("implementation",)
     columns = (

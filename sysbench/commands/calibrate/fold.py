@@ -61,7 +61,7 @@ def fold(events: Iterable[Event]) -> CalibrateRecord:
 
 
 def of_trace(path: Path) -> CalibrateRecord:
-    """Derive rates from a trace of a known GPU. Raises LogError for an unknown GPU, or a trace without shapes."""
+    """Derive rates from a trace. Raises LogError if the GPU is unknown, or the trace lacks kernels or shapes."""
     from sysbench.engine.sensors.host import host_info
     from sysbench.predict.derived_rates import derive_rates
     from sysbench.predict.rates import GpuRates

@@ -68,7 +68,7 @@ def with_measured_rates(record: CalibrateRecord) -> Hardware:
 
 
 def host_toml(device: Hardware) -> str:
-    """Format the host's rates as TOML, like the files of `profiles/hosts`.
+    """Format the host's rates as TOML, like the files in `profiles/hosts`.
 
     Rates that were not measured come from a typical host; on a CPU, these are `launch` and `synchronize`. Raises
     UsageError if the host was not measured at all.
@@ -103,7 +103,7 @@ def write(device: Hardware, path: Path | None) -> Path:
 
 
 def toml(device: Hardware) -> str:
-    """Format a device as TOML that `hardware.read` reads."""
+    """Format a device as TOML that `hardware.read` can read."""
     fields = device.model_dump(mode="json", exclude={"slug"}, exclude_none=True)
     return "\n".join(_lines(fields, ())).strip()
 
@@ -112,7 +112,7 @@ def _lines(fields: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     """Yield the lines of a TOML table: values first, then nested tables."""
     for name, value in fields.items():
         if not isinstance(value, dict):
-            # JSON's strings, numbers and lists are TOML's, but for numbers with an exponent and no point.
+            # JSON's strings, numbers and lists are also valid TOML.
             yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
     for name, value in fields.items():
         if isinstance(value, dict) and value:

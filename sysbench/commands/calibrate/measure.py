@@ -110,7 +110,7 @@ SMALL_SIDE = 256
 """Side of a tensor of 256 KiB, which fits into caches."""
 
 MEMORY_SHARE = 1 / 8
-"""Share of the device's memory that the tensors may take together."""
+"""Fraction of the device's memory that all tensors together may occupy."""
 
 ITEM_BYTES = 4
 
@@ -160,7 +160,7 @@ def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     on_cpu = torch.zeros(1)
     waiting_s = _host_s(bench, lambda: synchronize(bench.device))
     yield Timed("synchronize", "waiting for an idle device", True, 1, waiting_s)
-    # An operator costs the host the same on any device; what is left is its launch.
+    # An operator takes the host equally long on any device; the remaining time is that of its launch.
     issued_s = _host_s(bench, lambda: [one.add_(1) for _ in range(KERNELS)])
     operators_s = min(_host_s(bench, lambda: [on_cpu.add_(1) for _ in range(KERNELS)]))
     launches_s = [max(each - operators_s, 1e-9 * KERNELS) for each in issued_s]
@@ -175,7 +175,7 @@ def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
 
 
 def _host_s(bench: Bench, call: Callable[[], object]) -> list[float]:
-    """Return the seconds until a call returns, several times, each time starting with an idle device."""
+    """Time a call on the host several times, each time starting with an idle device; return the seconds."""
     taken_s = []
     for _ in range(REPEATS + 1):
         synchronize(bench.device)
@@ -231,7 +231,7 @@ BATCHED = (64, 256, 256, 64)
 
 
 def available(device: DeviceInfo) -> tuple[Precision, ...]:
-    """Return the precisions to measure on a device. Before Ampere, CUDA has no tf32, and only emulates bf16."""
+    """Return the precisions to measure on a device. NVIDIA GPUs before Ampere have no tf32, and only emulate bf16."""
     found = PRECISIONS[device.type]
     if device.type == "cuda":
         major, _, minor = (device.compute_capability or "8.0").partition(".")
@@ -289,7 +289,7 @@ def attention(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
     def backward() -> None:
         torch.autograd.grad(output, (q, k, v), gradient, retain_graph=True)
 
-    # Forward has two products; backward repeats the first of them and has two more for each.
+    # Forward has two products; backward repeats the first one, and has two products for each of the two.
     forward_flops = 2 * 2.0 * batch * heads * ctx * ctx * width
     name = "bf16" if dtype == torch.bfloat16 else "fp16"
     case = f"{name} {batch} × {heads} × {ctx} × {width}"
@@ -357,7 +357,7 @@ def _narrow_model(layers: int, seed: int, device: str) -> ModelCell:
 
 
 def _phases_s(cell: ModelCell, bench: Bench) -> dict[str, list[float]]:
-    """Run steps for as long as the budget lasts; return the host's seconds for each phase of the last steps."""
+    """Run as many steps as half the budget allows; return the host's seconds for each phase of the last steps."""
     step, clock = TrainingStep(cell, bench.device), clock_for(bench.device)
     until_s = time.perf_counter() + bench.budget_s / len(DEPTHS)
     taken_s: dict[str, list[float]] = {}

@@ -28,7 +28,7 @@ PARTS: tuple[Part, ...] = get_args(Part)[:-1]
 """Parts that can be measured."""
 
 SHARE_OF_BUDGET: Mapping[Part, float] = {"matmul": 0.4, "attention": 0.1, "memory": 0.2, "launch": 0.05, "host": 0.25}
-"""Share of a run's time for each part."""
+"""Fraction of a run's time that each part may take."""
 
 BUDGET_S = 30.0
 

@@ -73,7 +73,7 @@ def usual(spec: CalibrateSpec) -> tuple[str, ...]:
 
 
 def rate_cell(name: str, value: float | None) -> Cell:
-    """Format a rate in the unit that belongs to its name."""
+    """Format a value of the rate `name` in its unit."""
     return None if value is None else Measure(value, text=units.quantity(PER_SECOND.get(name, "s"), value))
 
 

@@ -311,7 +311,7 @@ class RoundLines:
     """Progress output, one line per round. A failing stream (closed pipe, full disk) ends only the output."""
 
     def __init__(self, console: Console, rounds: int, titles: Mapping[str, str], *, live: bool) -> None:
-        """Write to `console`; `titles` maps keys of cells to titles, and `live` permits a line that is overwritten."""
+        """Write to `console`; `titles` maps cell keys to titles, and `live` permits a line that is overwritten."""
         self._file, self._encoding = console.file, console.encoding
         self._width = console.width
         self._rounds = rounds

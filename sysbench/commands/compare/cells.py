@@ -83,8 +83,8 @@ def refuse_unknown(across: Iterable[str]) -> None:
 def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> Matching:
     """Match the cells of two sides, all of one command, by their axes.
 
-    Cells match if they agree on all axes, with two exceptions. An EFFORT axis is ignored if the sides have no value of
-    it in common. An axis with a single value on each side may differ: it is then the subject of the comparison.
+    Cells match if they agree on all axes, with two exceptions. An EFFORT axis is ignored if none of its values occurs
+    on both sides. An axis with a single value on each side may differ: it is then the subject of the comparison.
 
     Raises UsageError for several such axes, or for an UNEQUAL axis without common values, unless they are in `across`.
     Raises NothingInCommonError if no cells match.
@@ -189,7 +189,7 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class SideCell:
-    """A cell with its records from all runs of a side; `axes` is a result of `flattened`."""
+    """A cell with its records from all runs of a side; `axes` is the result of `flattened`."""
 
     kind: Kind
     axes: Axes

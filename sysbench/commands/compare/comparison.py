@@ -44,18 +44,18 @@ Arm = Literal["A", "B"]
 
 
 class TimeComparison(Frozen):
-    """One time of a cell on both sides, with the verdict."""
+    """One timed quantity of a cell on both sides, with the verdict."""
 
     quantity: str
     """`step`, or one of its phases; `forward` and `backward` of attention."""
     headline: bool
-    """Whether the verdict on the cell uses this time; otherwise it is a part of such a time."""
+    """Whether the verdict on the cell uses this time; if not, this is a phase of one that it uses."""
     a_s: float
     """Median; for several runs, the median of their medians."""
     b_s: float
     ratio: float
     low: float | None
-    """Bounds of the 99 % confidence interval of the ratio; None with too few samples."""
+    """Bounds of the 99 % confidence interval of the ratio; None if there are too few samples."""
     high: float | None
     verdict: Verdict
     repeated: Unit
@@ -191,7 +191,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     if not kinds:
         raise LogError(f"nothing to compare: A has {_held(a)}, and B has {_held(b)}")
     for side in (a, b):
-        # A run can end before it knows what it is measured on.
+        # A run can end before its device is known.
         if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):
             raise LogError(f"{side.name} is empty: it ended before anything was measured")
     matchings = _matchings(a, b, kinds, rules.across)
@@ -378,7 +378,7 @@ LOST = ("oom", "crashed", "timeout", "invalid")
 
 
 def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord:
-    """Apply the gate to all times and peaks that verdicts use.
+    """Apply the gate to the times that the cells' verdicts use, to exact memory peaks, and to outcomes.
 
     A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than `share`, and
     a cell if A measured it and B could not. The gate ignores phases and sampled memory.

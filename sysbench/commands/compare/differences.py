@@ -46,7 +46,7 @@ def _of_specs(a: Side, b: Side) -> Iterator[Difference]:
 def _of_environments(a: Side, b: Side) -> Iterator[Difference]:
     for name, read in _SURROUNDINGS.items():
         found, other = _distinct(a.records, read), _distinct(b.records, read)
-        # A value that one side does not know, because its run was killed early, is no difference.
+        # A value that is missing on one side, because its run was killed early, does not count as a difference.
         if found and other and set(found) != set(other):
             yield Difference(part="environment", name=name, a=_joined(found), b=_joined(other))
 

@@ -390,6 +390,6 @@ def _gate_verdict(gate: GateRecord) -> str:
 
 
 def _first(said: Sequence[str], most: int) -> list[str]:
-    """Return the first `most` sentences and, if there are others, their number."""
+    """Return the first `most` sentences, followed by the number of omitted ones if there are any."""
     more = len(said) - most
     return [*said[:most], *([f"{more} more"] if more > 0 else [])]

@@ -9,7 +9,7 @@ from sysbench.commands.doctor.capabilities import Facts
 from sysbench.commands.doctor.record import Advice, GpuState, HostSection, TorchSection
 
 BUSY_SHARE = 0.25
-"""Load, as a share of the usable cores, above which other processes disturb measurements."""
+"""Load, as a fraction of the usable cores, above which other processes disturb measurements."""
 
 SMALL_SHM_BYTES = 1 << 30
 """Size of /dev/shm that may be too small for data loaders and NCCL; Docker's default is 64 MiB."""
@@ -117,7 +117,7 @@ def _processor(facts: Facts) -> Iterator[Advice]:
 
 
 def _fewer_threads(threads: int | None, cores: int, load: float) -> str:
-    """Return a suggestion to use fewer threads; empty for one thread.
+    """Return a suggestion to use fewer threads; empty if there is only one thread.
 
     All threads of a step wait for the thread that shares its core with another process.
     """

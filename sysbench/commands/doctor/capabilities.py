@@ -1,4 +1,4 @@
-"""Commands and options that work on this machine; for all others the reason, and a remedy."""
+"""Which commands and options work on this machine; for those that do not, the reason and a remedy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Facts:
 
     @property
     def device(self) -> DeviceInfo | None:
-        """The device that `--device auto` selects; None without torch."""
+        """The device that `--device auto` selects; None if torch cannot be used."""
         return self.torch.devices[0] if self.torch.devices else None
 
     @property
@@ -112,8 +112,8 @@ def runs_on(archs: Sequence[str], capability: str) -> bool:
     """Whether kernels compiled for `archs` (sm_80, sm_90a, compute_90) run on a GPU of this compute capability.
 
     Code for sm_XY runs on the same major version with an equal or higher minor version; code for compute_XY (PTX) is
-    compiled at load time for XY and anything newer; an architecture with a letter suffix runs on that version only
-    (CUDA C++ Programming Guide, "Application compatibility").
+    compiled at load time for XY and anything newer; code for an architecture with a letter suffix runs on that version
+    only (CUDA C++ Programming Guide, "Application compatibility").
     """
     version = _number(capability)
     for arch in archs:

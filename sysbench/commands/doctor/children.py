@@ -114,7 +114,7 @@ def _signal_name(number: int) -> str:
 
 
 LIMIT_S = 10.0
-"""Time limit that allows for slow starts; nsys takes a second from a cold disk."""
+"""Time limit that allows for slow starts; nsys takes a second to start from a cold disk."""
 
 _MISSING = {
     "nsys": "nsys not found on PATH",
@@ -141,7 +141,7 @@ class ToolQuestion:
         return {"path": self.path, "version": whole_version(said), "problem": None}
 
     def close(self) -> None:
-        """Kill the program if it still runs."""
+        """Kill the program if it is still running."""
         if self._child is not None:
             self._child.close()
 

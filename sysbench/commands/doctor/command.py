@@ -123,7 +123,7 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
 
 
 def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
-    """Measure and show the overhead of sysbench, and return the record with it; unchanged without a device."""
+    """Measure and show the overhead of sysbench; return the record with it, or unchanged if there is no device."""
     if not record.torch.devices:
         return record
     from sysbench.commands.doctor import screen, self_cost
@@ -142,7 +142,7 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
 
 @contextmanager
 def _unseen_dashboard() -> Iterator[Watcher]:
-    """Yield a dashboard of `sysbench time` that is drawn for a terminal of 120 × 40 and discarded."""
+    """Yield a dashboard of `sysbench time` that renders to a 120 × 40 terminal and discards the output."""
     from rich.console import Console as Terminal
 
     from sysbench.commands.time.live import TIME

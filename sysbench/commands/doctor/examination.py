@@ -1,4 +1,4 @@
-"""Examination of this machine. Slow questions run in child processes while the others are answered."""
+"""Examination of this machine. Child processes answer slow questions while this process answers the others."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Examination:
         self._resources.close()
 
     def host(self) -> HostSection:
-        """Examine the machine without its GPUs."""
+        """Examine the machine, except its GPUs."""
         from sysbench.commands.doctor import host_survey
 
         return host_survey.survey()
@@ -100,7 +100,7 @@ class Examination:
 
 
 def _section(kind: type[AnySection], child: Child) -> AnySection:
-    """Parse the answer of a child process; without a valid answer, all fields are unknown."""
+    """Parse the answer of a child process; if there is no valid answer, all fields are unknown."""
     try:
         return kind.model_validate_json(child.answer())
     except NoAnswerError as error:

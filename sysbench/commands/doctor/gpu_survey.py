@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def survey() -> Facts:
-    """Return the fields of an NvmlSection; empty without a driver."""
+    """Return the fields of an NvmlSection; empty if there is no driver."""
     try:
         nvml = open_nvml()
     except NvmlUnusableError as error:
@@ -80,7 +80,7 @@ def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
     facts.pop("everything", None)
     if gpu is None:
         return facts
-    # Read exactly as during a run, so that a field that is missing here is also missing there.
+    # Read exactly as during a run, so that the same fields are missing here and there.
     reading, memory = gpu.read(), gpu.memory()
     facts |= {field: getattr(reading, field) for field in _READ}
     if memory is not None:

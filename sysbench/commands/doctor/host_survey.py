@@ -43,7 +43,7 @@ _JOBS = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "JOB_I
 
 
 def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostSection:
-    """Examine this machine; /proc, /sys and /dev are read below `root`. Never raises."""
+    """Examine this machine; /proc, /sys and /dev are read under `root`. Never raises."""
     questions = Questions()
     shm = questions.ask("shm_bytes", lambda: _shared_memory(root))
     found = HostSection(
@@ -66,7 +66,7 @@ def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
 
 
 def quota_cores(root: Path) -> float | None:
-    """Return the lowest limit on CPU time, in cores; None without a limit. See "cpu.max" in cgroup-v2.rst."""
+    """Return the lowest limit on CPU time, in cores; None if there is no limit. See "cpu.max" in cgroup-v2.rst."""
     limits = [
         *((_text(directory / "cpu.max") or "max").split() for directory in directories("cgroup2", "cpu", root)),
         *(
@@ -103,7 +103,7 @@ def _usable_cores() -> int | None:
 
 
 def _governor(root: Path) -> str | None:
-    """Return the frequency governor of the first core: `performance`, `powersave`."""
+    """Return the frequency governor of the first core, e.g. `performance` or `powersave`."""
     stated = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return stated.strip() or None if stated else None
 

@@ -1,6 +1,6 @@
 """The record of `sysbench doctor`: what this machine has, what works on it or why not, and the overhead of sysbench.
 
-A field is None if its value is unknown (`unknown` of its section has the reason), or if the thing does not exist: no
+A field is None if its value is unknown (the section's `unknown` has the reason), or if the thing does not exist: no
 limit, no container, no program.
 """
 
@@ -34,7 +34,7 @@ class HostSection(Section):
     usable_cores: int | None = None
     """Logical cores that this process may run on."""
     quota_cores: float | None = None
-    """CPU time that cgroups allow, in cores; None without a limit."""
+    """CPU time that cgroups allow, in cores; None if there is no limit."""
     load_1min: float | None = None
     """Load average over the last minute."""
     cpu_governor: str | None = None

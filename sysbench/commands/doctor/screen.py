@@ -40,7 +40,7 @@ def heading(host: HostSection) -> RenderableType:
 
 
 def machine(host: HostSection) -> RenderableType:
-    """Render the facts about the machine without its GPUs."""
+    """Render the facts about the machine, except its GPUs."""
     return _Part("machine", [*_system(host), *_cores(host), *_memory(host), *_surroundings(host), *_reasons(host)])
 
 

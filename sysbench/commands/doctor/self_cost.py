@@ -107,7 +107,7 @@ def measure(
 ) -> SelfCost:
     """Measure the overhead of every part; `tell` receives the number of finished measurements and their total.
 
-    If a step cannot be measured, the record contains the reason. Raises KeyboardInterrupt if the user interrupts.
+    If a step cannot be measured, the result contains the reason. Raises KeyboardInterrupt if the user interrupts.
     """
     began_s = time.monotonic()
     (cell,) = (placed := spec.model_copy(update={"device": (device.torch_name,)})).cells()
@@ -140,7 +140,7 @@ def measure(
 
 
 def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], None]) -> dict[str, list[float]]:
-    """Measure every arm once per round, in an order that is reversed from round to round."""
+    """Measure every arm once per round, reversing the order after each round."""
     measured: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for number in range(rounds):
@@ -152,7 +152,7 @@ def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], No
 
 
 def arm_of(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
-    """Return the overhead of a part, computed from the ratios within rounds, which drift does not affect."""
+    """Return the overhead of a part, computed from one ratio per round, so that drift between rounds cancels out."""
     found = ratio([on / off for on, off in zip(with_s, without_s, strict=True)], [1.0] * len(with_s))
     return CostArm(
         part=part,

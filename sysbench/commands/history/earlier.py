@@ -58,7 +58,7 @@ class Earlier:
         return max(self.began_s, *(path.stat().st_mtime for path in self.files))
 
     def remove(self) -> None:
-        """Remove all files of the run; raises OutputError."""
+        """Remove all files of the run; raises OutputError on failure."""
         try:
             if self.path.is_dir():
                 shutil.rmtree(self.path)
@@ -85,7 +85,7 @@ def one(name: str, directory: Path) -> Earlier:
 
 
 def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
-    """Return the run or directory of runs called `name`; `paths` holds the log or the record of each of its runs."""
+    """Return the run or directory of runs called `name`; `paths` contains the log or the record of each of its runs."""
     home = directory / name
     if not home.is_dir() or paths[0].stem == name:
         beside = tuple(
@@ -142,7 +142,7 @@ def _of_record(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
 
 
 def _of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
-    """Return spec, start time, status and outcomes in a log; a log without an end has the status `unfinished`."""
+    """Return the spec, start time, status and outcomes from a log; a log without an end has the status `unfinished`."""
     spec: dict[str, Any] = {}
     began_s, status = 0.0, "unfinished"
     outcomes: dict[str, str] = {}

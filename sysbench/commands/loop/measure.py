@@ -167,7 +167,7 @@ def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
 
 
 def _ended(error: BaseException | None) -> tuple[Outcome, RunStatus]:
-    """Return how loop and run ended; Ctrl-C and exits count as interruptions, other exceptions as failures."""
+    """Return how the loop and the run ended; Ctrl-C and exits count as interruptions, other exceptions as failures."""
     if error is None:
         return "ok", "complete"
     if isinstance(error, Exception):
@@ -180,8 +180,9 @@ def measured(
 ) -> LoopRecord:
     """Call the step for warm-up, then measure it until its times are precise enough, and return the record.
 
-    Raises UsageError for an invalid step or device, OutputError for a file that cannot be written, and any exception of
-    the step; steps before the exception are saved. Garbage is collected before the measured steps, but not during them.
+    Raises UsageError for an invalid step or device, OutputError for a file that cannot be written, and any exception
+    raised by the step; steps before the exception are saved. Garbage is collected before the measured steps, but not
+    during them.
     """
     phases = _functions(step, spec)
     account = Account(spec, save, progress)

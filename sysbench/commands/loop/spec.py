@@ -20,7 +20,7 @@ STEP = "step"
 """The name of the whole step, which no phase can have."""
 
 MOST_CHARACTERS = 100
-"""Largest length of the name of a loop or a phase."""
+"""Maximum length of the name of a loop or a phase."""
 
 
 def name_of(what: str, name: object) -> str:
@@ -68,7 +68,7 @@ class LoopCell(RunCell):
     """Tokens per step; None if unknown."""
     warmup: Steps
     steps: Size | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Number of steps to measure; None for a recording, whose program decides."""
+    """Number of steps to measure; None for a recording, where the program decides."""
     until: Share | None
     max_steps: Size
     """Largest number of measured steps."""
@@ -81,7 +81,10 @@ class LoopCell(RunCell):
 
 
 class LoopSpec(RunSpec):
-    """The requested measurement. `sysbench.api` has the defaults, because these fields are not command-line options."""
+    """The requested measurement.
+
+    The defaults are in `sysbench.api`, because these fields are not command-line options.
+    """
 
     kind: Literal["loop"] = "loop"
     name: Name

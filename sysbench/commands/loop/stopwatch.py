@@ -74,7 +74,7 @@ class Stopwatch:
         return found
 
     def step(self) -> None:
-        """Do nothing, because the code that calls the step also ends it."""
+        """Do nothing, because the caller already marks the end of the step."""
 
     def begin(self) -> None:
         """Begin a step, discarding a step that has not ended."""

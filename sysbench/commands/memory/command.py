@@ -136,7 +136,7 @@ class Files:
             yield cls(here, kept, figures, pages)
 
     def draw(self, record: RunRecord[MemoryCellRecord]) -> Iterator[Path]:
-        """Draw the requested files of every cell with a snapshot.
+        """Draw the requested files for every cell that has a snapshot.
 
         Yields the path of each file, and of each snapshot that is kept.
         """

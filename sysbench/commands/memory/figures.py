@@ -1,6 +1,6 @@
 """Bar charts of memory peaks: by category over the context length, and by phase.
 
-The colours and the stacking order of categories, which the timeline figure and the page share, are also defined here.
+The colours and the stacking order of categories are also defined here; the timeline figure and the page use them too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ _DARKER: Final = frozenset({"zero_grad", "loss", "backward"})
 
 
 def darker(phase: str) -> bool:
-    """Return whether a phase has the darker of two background shades, which alternate between long phases."""
+    """Return whether a phase has the darker of the two background shades.
+
+    The shades alternate from one long phase to the next.
+    """
     return phase in _DARKER
 
 
@@ -69,7 +72,7 @@ MOST_BARS: Final = 4
 """Largest number of bars per context."""
 
 _WORTH_SEEING: Final = 0.35
-"""The line at the device's memory is omitted if all peaks are below this share of it."""
+"""The line that marks the device's memory is omitted if all peaks are below this share of it."""
 
 _SEEN: Final = 0.004
 """Categories below this share in every bar are left out of the legend."""

@@ -45,7 +45,7 @@ SPLIT: Final = 1 << 20
 
 
 def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Yield all findings, most important first. Measured and simulated cells never share a finding."""
+    """Yield all findings, most important first. No finding covers both measured and simulated cells."""
     yield from _by_source(
         cells, _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _frontiers,
         _searches, _residual_stream,
@@ -172,9 +172,10 @@ def _against_forward(pair: Pair) -> str:
 
 
 def _difference(found: Sequence[Pair], axis: str) -> str:
-    """Compare two values of an axis over pairs of one mode, and state where the largest difference comes from.
+    """Compare two values of an axis over pairs of one mode, and name the category with the largest difference.
 
-    `bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, compared with fp32. …`
+    Example: `bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, compared with
+    fp32. …`
     """
     base, other = (axes.phrase(axis, cell.axes.get(axis)) for cell in (found[0].base, found[0].other))
     ordered = sorted(found, key=lambda pair: pair.share)
@@ -220,7 +221,7 @@ def _reason(pair: Pair, *, autocast: bool, offset: bool, several: bool) -> str:
 def copies_bytes(cell: MemoryCellRecord) -> int | None:
     """Return the computed size of autocast's 16-bit copies of all weight matrices except the embedding.
 
-    None without autocast, or for a custom model.
+    None if the cell does not use autocast, or for a custom model.
     """
     shape = cell.cell.shape
     if shape is None or cell.model.parameters is None or cell.cell.precision not in ("bf16", "fp16"):
@@ -331,7 +332,7 @@ def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    """Yield a finding on the largest tensors, and the group with the largest total, in the cell with the highest peak.
+    """Yield a finding on the largest tensors and the group with the largest total in the cell with the highest peak.
 
     Cells with a full training step are considered only if there are no others.
     """
@@ -362,9 +363,9 @@ def _explained(cell: MemoryCellRecord, group: AllocationGroup) -> str:
 def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
     """Return the product of model dimensions that equals the size of an allocation, after the allocator's rounding.
 
-    The allocator does not split a remainder of up to 1 MiB off a large block, so a block may be larger by this amount.
-    If several products match (for example because heads × ctx = d_ff), the module of the group decides. None if no
-    product matches or the choice remains ambiguous.
+    The allocator does not split a remainder of up to 1 MiB off a large block, so a block may be larger by up to this
+    amount. If several products match (for example because heads × ctx = d_ff), the module of the group decides. None if
+    no product matches or the choice remains ambiguous.
     """
     shape, batch, ctx = cell.cell.shape, cell.cell.batch, cell.cell.ctx
     if shape is None:
@@ -413,7 +414,7 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 def _frontiers(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     """Yield findings on the longest context that fits and the shortest that does not.
 
-    Settings with equal results share a finding.
+    Settings with equal results are combined in one finding.
     """
     alike: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
     for row in axes.alike([cell for cell in cells if cell.found is None], "ctx"):

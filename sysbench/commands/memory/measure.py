@@ -24,7 +24,7 @@ from sysbench.simulate.memory import simulate_recording
 from sysbench.simulate.recording import record_real
 
 _EXACT = AllocatorSettings(expandable_segments=True)
-"""With these settings every block is the request rounded up to 512 bytes, so the allocator merely sums sizes."""
+"""With these settings each block has the requested size rounded up to 512 bytes, so the allocator merely sums sizes."""
 
 
 def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> Iterator[Event]:

@@ -22,7 +22,7 @@ class PhaseMemoryMeasured(Event):
     source: Source
     phase: str
     allocated_peak_bytes: Bytes
-    """Live tensors in bytes; the allocator counts blocks of 512 bytes."""
+    """Size of the live tensors; the allocator counts in blocks of 512 bytes."""
     reserved_peak_bytes: Bytes | None
     """Memory reserved by the allocator; None if unknown."""
     by_category: dict[str, Count]
@@ -142,9 +142,9 @@ class LargestFound(Event):
     cell: str
     axis: SearchAxis
     value: Count
-    """The largest value that fits, or the fewest ranks that do; 0 if the search found none."""
+    """The largest value that fits, or the fewest ranks that suffice; 0 if the search found none."""
     beyond: Count | None
-    """The smallest tried value that does not fit, but with `ranks` the largest; None if all tried values fit."""
+    """The smallest value tried that does not fit (for `ranks`, the largest); None if all values tried fit."""
 
 
 class SnapshotWritten(Event):

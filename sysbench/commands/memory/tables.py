@@ -61,7 +61,7 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
 
 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
-    """Return the tables with these names; without names, defaults that depend on the number of cells."""
+    """Return the tables with these names; if no names are given, defaults that depend on the number of cells."""
     if chosen := tuple(names):
         return filled(TABLES, record, chosen)
     ranks = (RANKS,) if any(cell.ranks for cell in record.cells) else ()
@@ -447,7 +447,7 @@ LARGEST_ALLOCATIONS = DeclaredTable(
 
 
 class ModuleRow(NamedTuple):
-    """Row of a module tree. Modules whose paths differ only in a number share a row."""
+    """Row of a module tree. Modules whose paths differ only in a number are combined in one row."""
 
     path: str
     number: int
@@ -473,7 +473,7 @@ _NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 def module_rows(modules: Iterable[tuple[str, int, int]]) -> list[ModuleRow]:
     """Return one row per module path, down to DEPTH, from (path, total bytes, own bytes).
 
-    Layers share a row: `layers.*`.
+    Layers are combined in one row: `layers.*`.
     """
     together: dict[str, ModuleRow] = {}
     for numbered, total_bytes, own_bytes in modules:

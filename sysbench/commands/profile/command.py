@@ -144,7 +144,7 @@ class _Read(NamedTuple):
 
 
 def _read(path: Path, options: ProfileOptions, progress: Progress, *, several: bool) -> _Read:
-    """Read a trace. The summary comes last, because making it consumes the recording."""
+    """Read a trace. The summary is made last, because making it consumes the recording."""
     from sysbench.trace.ranks import reading
 
     recording = traces.read(path, progress)

@@ -1,6 +1,6 @@
 """Figures of profiles: shares of kernel classes, parts of attention by time and by FLOPs, and rooflines.
 
-The colours of kernel classes and phases, which the flame graph shares, are also defined here.
+The colours of kernel classes and phases are also defined here; flame graphs use them too.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ MOST_ROOFLINES: Final = 4
 """Maximum number of cells in a figure of rooflines; each has a panel."""
 
 _WRITTEN: Final = 0.06
-"""Minimum share for which a part has room for its number."""
+"""Minimum share at which a part has room for its number."""
 
 _SEEN: Final = 0.004
 """Parts with a smaller share in all bars are omitted from the legend."""
@@ -236,7 +236,7 @@ def _draw_groups(axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], ov
 
 
 def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> list[Box]:
-    """Write the numbers into a bar, and return the bar's boxes."""
+    """Label the parts of a bar with their numbers, and return the boxes to draw."""
     left, boxes = 0.0, []
     for part, colour in colours.items():
         share = bar.parts.get(part, 0.0) * 100

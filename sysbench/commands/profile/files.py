@@ -55,11 +55,11 @@ TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.g
 
 @dataclass(frozen=True)
 class TraceReader:
-    """Reader of a cell's traces, one per rank, in the parent process.
+    """Reads a cell's traces, one per rank, in the parent process.
 
-    It runs after the workers have finished the cell; under nsys, after they have exited. The summary of rank 0 and the
-    comparison of all ranks go into the log. Traces are large and are kept only on request, so tables must not depend on
-    them.
+    The traces are read after the workers have finished the cell; under nsys, after they have exited. The summary of
+    rank 0 and the comparison of all ranks go into the log. Traces are large and are kept only on request, so no table
+    may depend on them.
     """
 
     kept: bool
@@ -115,8 +115,8 @@ class Files:
     def prepared(cls, spec: ProfileSpec, options: ProfileOptions) -> Iterator[Files]:
         """Choose all paths; traces that are not kept go to a temporary directory.
 
-        Raises UsageError if a path has the wrong ending, a cell cannot run, or a timeline is requested without several
-        ranks; raises OutputError if a file cannot be written.
+        Raises UsageError if a path has the wrong ending, if a cell cannot run, or if a timeline is requested although
+        no cell has several ranks; raises OutputError if a file cannot be written.
         """
         refuse_other_endings(options)
         cells = list(spec.cells())
@@ -146,7 +146,7 @@ class Files:
             yield cls(provisions, bool(kept), windows, flames, timelines, titles, options.range, options.quiet)
 
     def draw(self, record: RunRecord[Any]) -> Iterator[Saved]:
-        """Write the requested files of every profiled cell, and yield each; traces that are kept are included."""
+        """Write the requested files for every profiled cell. Yields each file, and each trace that is kept."""
         for cell in record.cells:
             trace = self.provisions.artifacts[cell.key]
             if cell.summary is None or not trace.is_file():
@@ -269,11 +269,11 @@ def numbered(reading: RankReading, pattern: str | None) -> RankReading:
 
 
 def compared(readings: Sequence[RankReading], together: str | None) -> RanksSummary | None:
-    """Compare the ranks of a run; None if ranks are unknown, do not communicate, or belong to different runs.
+    """Compare the ranks of a run; None if a rank is unknown, or if the ranks do not communicate.
 
-    `together` is the reason why the traces belong to one run, such as their directory. Raises UsageError if it is given
-    and two traces have the same rank, or if the traces are from runs with different numbers of ranks. Raises LogError
-    if the data are inconsistent.
+    `together` is the reason why the traces belong to one run, such as their directory. If two traces have the same
+    rank, raises UsageError or, if `together` is None, returns None. Raises UsageError if the traces are from runs with
+    different numbers of ranks, and LogError if the data are inconsistent.
     """
     from sysbench.trace.ranks.summarise import summarise
 

@@ -1,8 +1,8 @@
 """Flame graph of a profile: step, phases, nested modules and kernels, with widths proportional to time.
 
-The output is an SVG for reports, which merges the layers of the model, or a self-contained HTML page, which zooms and
-can show layers separately. Names of kernels and ranges are untrusted: the page receives them as data and inserts them
-only as text.
+The output is an SVG for reports, which merges the layers of the model, or a self-contained HTML page, which can be
+zoomed and can show layers separately. Names of kernels and ranges are untrusted: the page receives them as data and
+inserts them only as text.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Box:
     within: dict[object, Box] = field(default_factory=dict)
 
     def take(self, key: object, name: str, colour: str, total_ns: int, calls: int, recorded: str = "") -> Box:
-        """Add time to an inner box, created if necessary, and return this box."""
+        """Add time to the inner box with this key, creating the box if necessary, and return it."""
         part = self.within.setdefault(key, Box(name, colour, recorded))
         part.total_ns += total_ns
         part.calls += calls

@@ -45,7 +45,10 @@ ProfileState = RunState[CellState]
 
 
 def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
-    """Start a cell or a timing run. A timing run is shown with the first unfinished cell that uses its times."""
+    """Record the start of a cell or of a timing run.
+
+    A timing run is shown with the first unfinished cell that uses its times.
+    """
     for key, cell in state.cells:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current=key)
         if key == event.cell:

@@ -110,7 +110,7 @@ def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
 def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
     """Record all steps, and return the duration of each in seconds. No event is sent until all steps are finished.
 
-    Ranks start only the first step together; later steps follow one another as in training.
+    The ranks are synchronized only before the first step; later steps follow one another as in training.
     """
     # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
     model = step.work.model if cell.execution == "eager" else None

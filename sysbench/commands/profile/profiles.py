@@ -1,4 +1,4 @@
-"""Profiles as the tables need them: time by kernel, module and phase, restricted to the user's selection."""
+"""Profiles in the form that tables need: time by kernel, module and phase, restricted to the user's selection."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Profile:
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Return the phases that took time, in the order of PHASES."""
+        """Return the phases with any kernel time, in the order of PHASES."""
         present = {self.summary.phases[phase] for phase in self.summary.spent.phase}
         return tuple(phase for phase in PHASES if phase in present)
 
@@ -179,7 +179,7 @@ class Profiles:
         return any(row.launch_shapes for profile in self.each for row in profile.summary.kernels)
 
     def matches(self, name: str) -> bool:
-        """Return whether a recorded name matches the selected pattern; always True without a pattern."""
+        """Return whether a recorded name matches the selected pattern; always True if no pattern was given."""
         return self.selection.kernel is None or name in self._matching
 
     def chosen(self, profile: Profile) -> list[KernelTime]:
@@ -242,8 +242,8 @@ def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
 def _limited(limit_s: float) -> Iterator[None]:
     """Raise _TooLongError within the `with` block when the time limit is exceeded.
 
-    The limit is a timer signal, which `re` checks for. There is no limit on systems without timer signals, or outside
-    the main thread.
+    The limit is enforced by a timer signal, for which `re` checks while matching. There is no limit on systems without
+    timer signals, or outside the main thread.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield

@@ -28,7 +28,7 @@ class TraceWritten(Event):
 
 
 class ProfileRead(Event):
-    """Summary of the cell's trace, made as soon as the worker has finished, because the trace may not be kept."""
+    """Summary of the cell's trace, made once the worker has finished, because the trace may be deleted afterwards."""
 
     event: Literal["profile_read"] = "profile_read"
     cell: str

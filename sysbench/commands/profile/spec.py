@@ -58,7 +58,7 @@ class ProfileCell(ModelCell):
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """Return the cell that times the unprofiled step, synchronized only as a whole; None if no step is timed."""
+        """Return the cell that times the unprofiled step, synchronized only once per step; None if no step is timed."""
         if not self.steps or self.simulate:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
@@ -72,7 +72,7 @@ class ProfileCell(ModelCell):
         return "--with nsys records one process only; use --with torch for ranks" if self.profiler == "nsys" else None
 
     def unavailable(self, device: DeviceType) -> str | None:
-        """Return why this combination is not possible on the device; None if it is possible."""
+        """Return why the cell cannot run on the device; None if it can."""
         if self.profiler == "nsys" and device != "cuda":
             return f"--with nsys only records kernels of NVIDIA GPUs; on {device}, use --with torch"
         return super().unavailable(device)

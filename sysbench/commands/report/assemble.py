@@ -1,7 +1,7 @@
 """Assembly of a report from records; its tables, findings and figures are computed elsewhere.
 
-The report also contains figures that a run itself has drawn from data missing in its record, such as every allocation
-over time.
+The report also contains figures that were drawn during a run from data missing in its record, such as every
+allocation over time.
 """
 
 from __future__ import annotations

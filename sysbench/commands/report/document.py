@@ -140,7 +140,7 @@ AnyRecord = TypeVar("AnyRecord", bound=RunRecord[Any], covariant=True)
 
 @dataclass(frozen=True)
 class ReportedRun(Generic[AnyRecord]):
-    """One run of a report."""
+    """One run in a report."""
 
     name: str
     """Name given by `sysbench run`, or the command, numbered if there are several; unique in the report."""

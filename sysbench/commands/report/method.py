@@ -56,7 +56,7 @@ _EXPERIMENTS: Mapping[str, str] = {
 
 
 def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
-    """Yield the definition of every term in the report once, in the order of the commands that use it."""
+    """Yield the definition of every term in the report once, in the order of the commands that use the terms."""
     said: dict[str, Term] = {}
     for command in reported():
         cells = [cell for run in runs if run.record.kind == command.name for cell in run.record.cells]

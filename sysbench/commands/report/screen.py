@@ -39,7 +39,7 @@ _STATED: Final = re.compile(r"[^:]*\b(predicted|simulated)\b[^:]*:", re.IGNORECA
 
 def _finding(finding: Finding, of: str = "") -> Remark:
     """Return a finding with its origin, unless it was measured or names its origin itself: `Simulated: 2.7b: the peak
-    is …`.
+    …`.
     """
     mark = MARKS[finding.origin]
     stated = _STATED.match(finding.text) is not None

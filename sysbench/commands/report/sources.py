@@ -45,8 +45,8 @@ def sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
     """Read every named source once.
 
     Runs of an experiment keep the experiment's order; other runs follow, sorted by command and time. Traces, memory
-    snapshots and files written by `--from FILE --json` keep their order. Raises LogError if a name has no run, or if a
-    file cannot be read.
+    snapshots and files written by `--from FILE --json` keep their order. Raises LogError if a name matches no run, or
+    if a file cannot be read.
     """
     read = {name: artefacts.read(Path(name)) for name in names}
     named_paths = (path.resolve() for name in names if read[name] is None for path in runs.find(name, directory))

@@ -38,7 +38,7 @@ MARKS: Final[Mapping[Origin, str]] = {
 
 
 def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
-    """Select findings for the summary: the first of every section, then the second of each, up to HEADLINES."""
+    """Select up to HEADLINES findings for the summary: the first of every section, then the second of each, etc."""
     found = [section.findings for section in sections]
     taken = [0] * len(sections)
     left = max(HEADLINES, len(sections))
@@ -166,7 +166,7 @@ Doubt = tuple[ReportedRun[Any], CellRecord, Caution]
 
 
 def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
-    """Group cautions by code and remedy, starting with the cautions about the most cells."""
+    """Group cautions by code and remedy, starting with those that apply to the most cells."""
     grouped: dict[tuple[str, str], list[Doubt]] = {}
     for run in runs:
         for cell in run.record.cells:

@@ -19,7 +19,7 @@ from sysbench.log.storage import cannot_write, make_directory, write_atomically
 
 @dataclass
 class ExperimentDirectory:
-    """The directory of an experiment, with its manifest; changes of the manifest are immediately written to disk."""
+    """The directory of an experiment, with its manifest; changes to the manifest are written to disk immediately."""
 
     path: Path
     manifest: Manifest
@@ -29,13 +29,13 @@ class ExperimentDirectory:
         return next(each for each in self.manifest.runs if each.name == name)
 
     def note(self, entry: RunEntry) -> None:
-        """Replace the manifest entry that has the same name, and write the manifest; raises OutputError."""
+        """Replace the manifest entry that has the same name, and write the manifest; raises OutputError on failure."""
         runs = tuple(entry if each.name == entry.name else each for each in self.manifest.runs)
         self.manifest = self.manifest.model_copy(update={"runs": runs})
         self.save()
 
     def save(self) -> None:
-        """Write the manifest; raises OutputError."""
+        """Write the manifest; raises OutputError on failure."""
         content = self.manifest.model_dump_json(indent=1).encode() + b"\n"
         write_atomically(self.path / manifest.FILE_NAME, content)
 
@@ -53,7 +53,7 @@ class ExperimentDirectory:
 
 @contextmanager
 def created(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirectory]:
-    """Create and lock a new directory in `out`, named by the current time and `name`; raises OutputError."""
+    """Create and lock a new directory in `out`, named by the current time and `name`; raises OutputError on failure."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{name}"
     path = next(path for number in count(1) if (path := _claimed(out / (stem if number == 1 else f"{stem}-{number}"))))

@@ -1,4 +1,4 @@
-"""Planning of an experiment for one machine: its runs in order, each with a spec."""
+"""Plan an experiment for one machine: its runs in order, each with a spec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sysbench.spec.command_options import keys_of, long_name
 from sysbench.spec.validation import Given, validated
 
 MOST_RUNS = 500
-"""Maximum number of runs; only nested inclusions lead to more."""
+"""Maximum number of runs; only nested inclusions could exceed it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PlannedRun:
 
 @dataclass
 class _Overrides:
-    """Options that override those of an experiment's runs, with a note of which options have been used."""
+    """Options that override those of an experiment's runs, and a record of which options have been used."""
 
     words: Mapping[str, Word]
     """Options by long name."""
@@ -44,12 +44,12 @@ class _Overrides:
     """Name of the experiment."""
     taken: set[str] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
-    """A run that keeps its own value of the option, by long name."""
+    """Name of a run that keeps its own value of an option, by the long name of the option."""
 
     def over(self, run: WrittenRun, words: Words) -> Words:
         """Return `words` with these overrides applied, except to fields that the run keeps.
 
-        Also notes which overrides have been used.
+        Also records which overrides have been used.
         """
         keys = keys_of(run.command)
         mine = {name: word for name, word in self.words.items() if name in keys}
@@ -118,7 +118,7 @@ def _all(
 ) -> Iterator[tuple[WrittenRun, WrittenExperiment, tuple[_Overrides, ...]]]:
     """Yield every run with its experiment and the overrides that apply to the run, the innermost first.
 
-    Raises UsageError if no run has used an override of an inclusion.
+    Raises UsageError for an inclusion with an override that no run has used.
     """
     for inclusion in experiment.inclusions:
         own = _Overrides(inclusion.overrides, inclusion.experiment.name)

@@ -60,7 +60,7 @@ class Place:
     steps: tuple[str | int, ...] = ()
 
     def at(self, *steps: str | int) -> Place:
-        """Return the location of a key below this one."""
+        """Return the location of a key nested under this one."""
         return Place(self.file, self.text, (*self.steps, *steps))
 
     def complaint(self, what: str) -> UsageError:
@@ -133,9 +133,9 @@ def names() -> list[str]:
 
 
 def load(name: str) -> WrittenExperiment:
-    """Read an experiment, given by name or by file; raises UsageError for an unknown name and for an invalid file.
+    """Read an experiment, given by name or by path; raises UsageError for an unknown name and for an invalid file.
 
-    A name that ends in .toml or contains a slash is a file.
+    A name that ends in .toml or contains a slash is a path.
     """
     return _read(found(name), ())
 

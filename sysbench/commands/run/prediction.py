@@ -113,14 +113,14 @@ def cell_s(cell: RunCell, earlier: Durations) -> float | None:
 
 
 def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
-    """Return the expected duration of a run and of starting its worker; None if the duration of a cell is unknown."""
+    """Return the expected duration of a run, including its worker's start; None if a cell's duration is unknown."""
     cells_s = [cell_s(cell, earlier) for cell in planned.spec.cells()]
     known_s = [each for each in cells_s if each is not None]
     return sum(known_s) + earlier.startup_s(planned.entry.command) if len(known_s) == len(cells_s) else None
 
 
 def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
-    """Describe the expected duration of the runs, `about 12 min in total`; runs of unknown duration are left out."""
+    """Describe the expected duration of the runs: `about 12 min in total`; runs of unknown duration are left out."""
     made = [each for each in planned if each.entry.here != "left out"]
     known_s = [seconds for each in made if (seconds := run_s(each, earlier)) is not None]
     if len(known_s) == len(made):
@@ -140,7 +140,7 @@ def _by(earlier: Durations) -> str:
 
 
 def begun(planned: Sequence[PlannedRun], earlier: Durations) -> Overall:
-    """Return the progress of an experiment before its first run.
+    """Return the initial progress of an experiment.
 
     The start of a run's worker is counted with the first cell of the run.
     """

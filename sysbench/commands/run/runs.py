@@ -56,7 +56,8 @@ def begun(
 ) -> int:
     """Run an experiment in a new directory, and return the exit code.
 
-    Raises OutputError if the directory cannot be created, and UsageError if a run cannot have a requested result.
+    Raises OutputError if the directory cannot be created, and UsageError if a run cannot produce a requested table or
+    file.
     """
     make_directory(options.out)
     for each in planned:
@@ -246,7 +247,7 @@ def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
 
 
 def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
-    """Return the record of a log; None if the log is missing or unreadable (resuming the run reports why)."""
+    """Return the record folded from a log; None if the log is missing or unreadable (resuming the run reports why)."""
     try:
         return saved.record(log, kind) if log is not None else None
     except LogError:

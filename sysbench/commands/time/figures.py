@@ -135,7 +135,7 @@ class Layout:
     """Arrangement of cells: a panel per size, one axis along x, and a series per combination of the other axes."""
 
     along: str | None
-    """Axis of the cells (`ctx`, `size` or `batch`) along x; None if none of them varies."""
+    """Axis drawn along x (`ctx`, `size` or `batch`); None if none of them varies."""
     panels: tuple[tuple[str, tuple[TimeCellRecord, ...]], ...]
     series: tuple[str, ...]
     of: Callable[[TimeCellRecord], str]
@@ -159,7 +159,7 @@ def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
 
 
 def _left_out(layout: Layout, most: int) -> str:
-    """Return a sentence that names the panels and series shown, unless all are shown."""
+    """Return a sentence that names the sizes and settings shown; empty if all are shown."""
     parts = []
     if len(layout.panels) > MOST_PANELS:
         parts.append(f"the {MOST_PANELS} smallest of {len(layout.panels)} sizes")
@@ -451,7 +451,7 @@ def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
 
 
 def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
-    """Mark steps outside the x range with a triangle; a label shows the count and the longest duration of slow ones."""
+    """Mark steps outside the x range with triangles; labels show the number of slow ones and the longest duration."""
     every = [*each.warmup, *each.counted]
     beyond = [value for value in every if value > edge]
     if beyond:

@@ -86,7 +86,7 @@ def headlines(cells: Cells) -> Iterator[Said]:
 def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
     """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`).
 
-    With `alone`, for findings that compare a cell only with itself, fewer cautions exclude a cell.
+    If `alone`, for findings that compare a cell only with itself, fewer cautions exclude a cell.
     """
     return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
 
@@ -134,7 +134,7 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Two values of an axis, compared over all pairs of cells that differ only in this axis, by ascending speed-up."""
+    """Two values of an axis, and all pairs of cells that differ only in this axis, in ascending order of speed-up."""
 
     axis: str
     base: object
@@ -173,7 +173,7 @@ def _comparisons(cells: Cells) -> Iterator[Said]:
 
 
 def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) -> _Comparison | None:
-    """Compare the times of a phase for two values of an axis; None without intervals."""
+    """Compare the times of a phase for two values of an axis; None if no ratio has an interval."""
     both = [
         (first, second, one.samples_s, other.samples_s)
         for first, second in axes.pairs(believable(cells, alone=False), axis, base, arm)
@@ -257,8 +257,8 @@ def _extent(cell: TimeCellRecord, axis: str) -> int:
 def _exceptions(found: _Comparison) -> str:
     """Name the cells in which `arm` is slower, not significantly different, or launch-bound.
 
-    Launch-bound cells are named only if the cell with the smallest speed-up is launch-bound and that with the largest
-    is not.
+    Launch-bound cells are named only if the cell with the smallest significant speed-up is launch-bound and the cell
+    with the largest is not.
     """
     slower, same = found.decided(-1), found.decided(0)
     text = ""
@@ -304,7 +304,7 @@ def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Ratio of the time of some phases to that of others, for each cell, ascending."""
+    """Ratio of the time of some phases to that of others, for each cell, in ascending order."""
 
     each: tuple[tuple[Ratio, TimeCellRecord], ...]
 
@@ -335,7 +335,7 @@ def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts |
 
 
 def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[str, Cells, _Parts, Namer]]:
-    """Yield prefix, cells, ratios and namer: for all cells together if they agree, otherwise for each setting."""
+    """Yield a prefix, cells, their ratios and a namer: for all cells if they agree, otherwise for each setting."""
 
     def agreed(some: Cells) -> bool:
         found = _parts(some, (upper,), (lower,))
@@ -419,13 +419,13 @@ FLAT: Final = 1.1
 """Two times count as equal up to this ratio."""
 
 MORE_WORK: Final = 1.5
-"""Equal times are a finding only if the FLOPs of the two cells differ at least by this ratio."""
+"""Equal times are a finding only if the FLOPs of the two cells differ by at least this ratio."""
 
 
 def _flat(cells: Cells) -> list[tuple[Cells, float]]:
-    """Return the flat part of each row along the context: the leading cells that take the same forward time.
+    """Return the flat part of each row along the context: the leading cells whose forward passes take equally long.
 
-    Each flat part comes with the FLOPs of its last cell over those of its first cell, a ratio of at least `MORE_WORK`.
+    Each flat part comes with the ratio of its last cell's FLOPs to its first cell's, which is at least `MORE_WORK`.
     """
     found: list[tuple[Cells, float]] = []
     for row in axes.alike(believable(cells, alone=False), "ctx"):
@@ -440,7 +440,7 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
 def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
     """Whether forward takes equally long in both cells, judged by the interval of the ratio and the ratio of the means.
 
-    If forward is much faster for more work, the first cell was disturbed, so False is returned.
+    Also False if forward is much faster in `other`, which has more work: the first cell must have been disturbed.
     """
     before, after = first.samples("forward"), other.samples("forward")
     assert before is not None
@@ -595,7 +595,7 @@ class _FirstSteps:
 
 
 def _warmed_up(cell: TimeCellRecord) -> _FirstSteps | None:
-    """Compare the warm-up steps of a cell with its measured steps; None without warm-up or without wall times."""
+    """Compare the warm-up steps of a cell with its measured steps; None if it has no warm-up steps or no wall times."""
     timed, warmup_s = cell.samples("step"), cell.warmup_samples_s
     if timed is None or not warmup_s or cell.phases["step"].wall is None:
         return None
@@ -638,10 +638,10 @@ def _times(value: float) -> str:
 
 
 def _warmup_study(cells: Cells) -> Iterator[Said]:
-    """Yield how far missing warm-up raises the mean above the median, which is robust.
+    """Yield how far skipping the warm-up raises the mean above the median, which is robust.
 
-    A row is left out if its cell without warm-up does not start slow but another cell does: such a row says nothing
-    about missing warm-up.
+    A row is left out if its cell without warm-up does not start slow but another cell does: such a row shows nothing
+    about skipping the warm-up.
     """
     if len(axes.values_along(cells, "warmup")) < 2:
         return

@@ -44,7 +44,7 @@ SHORTEST_S = 10 * UPDATE_S
 
 
 def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
-    """Return the energy of the measured steps; None without counter readings, or with several ranks.
+    """Return the energy of the measured steps; None if there are no counter readings, or several ranks.
 
     The mean power is the difference between the first and the last reading within the measured steps, divided by the
     time between them. The energy is this power times the duration of all steps.
@@ -84,7 +84,7 @@ FASTER_SHARE = 0.8
 """Threads count as waiting only if every step on fewer threads takes less than this share of the median step."""
 
 HIGHEST_SHARE = 1.1
-"""Highest credible share of the measured ceiling, which noise and untried matrix sizes can exceed slightly."""
+"""Highest credible share of the measured ceiling: above 1, because of noise and untried matrix sizes."""
 
 
 def fold(events: Iterable[Event]) -> TimeRecord:

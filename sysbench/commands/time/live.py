@@ -1,4 +1,4 @@
-"""Progress of a timing run: the dashboard as one renderable, or plain lines without a terminal.
+"""Progress of a timing run: the dashboard as one renderable, or plain lines if there is no terminal.
 
 The dashboard arranges the blocks that fit. Blocks of variable height are below those of fixed height, so that nothing
 moves as steps arrive.
@@ -257,7 +257,7 @@ class _Layout:
 
 
 def _estimate(now: TimedCell) -> str:
-    """Return the mean step so far with its deviation, or the latest step if fewer than two are measured."""
+    """Return the mean step time so far with its deviation, or the latest step if fewer than two are measured."""
     if len(now.measured) > 1:
         return units.seconds_with_deviation(*mean_and_deviation([step.total_s for step in now.measured]))
     return units.seconds(now.steps[-1].total_s) if now.steps else ""
@@ -273,7 +273,7 @@ def _chosen(heights: dict[str, int], height: int) -> list[str]:
 
 
 def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dict[str, int]:
-    """Return the rows of each block of variable height: one each, plus spare lines.
+    """Distribute spare lines among the blocks of variable height, and return the number of rows of each block.
 
     Spare lines go first to a few steps, then to the board, to more steps, and to finished cells if enough lines remain.
     """
@@ -334,7 +334,7 @@ class TimeLines(CellLines):
 
 
 def device_line(state: LiveState) -> str:
-    """Return the device (or the mark of predictions) and the version of torch: `NVIDIA H200 · torch 2.13.0`."""
+    """Return the device (for predictions, a mark instead) and the version of torch: `NVIDIA H200 · torch 2.13.0`."""
     torch, device = state.torch, state.device
     name = device.name if device else "no device"
     if any(each.cell.simulate for each in state.planned.values()):

@@ -58,7 +58,7 @@ class TimedCell(CellState):
 
     @property
     def step(self) -> tuple[float, float] | None:
-        """Mean and standard deviation of the finished cell's step; None if nothing was measured."""
+        """Mean and standard deviation of the finished cell's step time; None if nothing was measured."""
         return next(((mean, deviation) for name, mean, deviation in self.phases if name == "step"), None)
 
     @property
@@ -160,7 +160,7 @@ advance = partial(run_state.advance, _HANDLERS)
 # --- forecast
 
 RECENT = 10
-"""Number of recent steps from which the next one is predicted."""
+"""Number of recent steps from which the duration of the next one is predicted."""
 
 MODELS = 20
 """Number of recently finished cells with which a waiting cell is compared."""
@@ -197,8 +197,9 @@ def cell_left_s(current: TimedCell) -> float | None:
 def run_left_s(state: LiveState) -> float | None:
     """Return the remaining seconds of the run; None before the first step.
 
-    Steps of a waiting cell are predicted from their FLOPs and the speed of the most similar finished cell; other time
-    is the average of finished cells. Until a cell has finished, the speed of the current cell is used.
+    A waiting cell's step times are predicted from its FLOPs and the speed of the most similar finished cell, and its
+    time outside steps from the average over finished cells. Until a cell has finished, the speed of the current cell is
+    used.
     """
     now = state.now
     left_s = cell_left_s(now) if now else 0.0
@@ -213,7 +214,7 @@ def run_left_s(state: LiveState) -> float | None:
 
 
 def _step_s(current: TimedCell) -> float:
-    """Return the median of recent steps.
+    """Return the median time of recent steps.
 
     The first step is much slower, so it is excluded unless it is the only one.
     """
@@ -244,7 +245,10 @@ def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
 
 
 def _seconds_per_flop(waiting: TimedCell, seen: Sequence[tuple[TimedCell, float]]) -> float:
-    """Return the seconds per FLOP of the latest finished cell with the most `_DECISIVE` axes in common."""
+    """Return the seconds per FLOP of the finished cell that agrees with `waiting` on the most `_DECISIVE` axes.
+
+    If several cells tie, the latest one is used.
+    """
 
     def likeness(position: int) -> tuple[int, int]:
         other = seen[position][0].cell

@@ -41,8 +41,8 @@ def run(
     """Build the cell's model on `device`, warm it up and measure its steps; everything is freed at the end.
 
     A cell with `simulate` is predicted instead. Events are yielded between steps, when nothing is timed; nothing is
-    written to `artifact`. Raises UnavailableError for a combination that the device does not support, and any error of
-    a step (`is_out_of_memory` recognizes out-of-memory errors).
+    written to `artifact`. Raises UnavailableError for a combination that the device does not support, and any error
+    from a step (`is_out_of_memory` recognizes out-of-memory errors).
     """
     if cell.simulate is not None:
         from sysbench.predict.simulated_step import SimulatedStep  # imported here, because few runs predict

@@ -44,7 +44,7 @@ def _found(cell: TimeCellRecord) -> PredictionRecord | None:
 
 
 def instead(cell: TimeCellRecord) -> Word | None:
-    """Return why there is no time: the outcome (`oom`), or `withheld`; None if there is a time."""
+    """Return the reason why a cell has no time: its outcome (`oom`), or `withheld`; None if it has one."""
     if cell.outcome != "ok":
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     return Word("withheld", "bad") if cell.prediction is None or cell.prediction.step is None else None
@@ -104,7 +104,7 @@ def _notes(record: TimeRecord) -> tuple[str, ...]:
 
 
 def _sum(name: str) -> Callable[[TimeCellRecord], float | None]:
-    """Return a function that sums a field over the phases of a cell, or returns None without communication."""
+    """Return a function that sums a field over the phases of a cell; it returns None if there is no communication."""
 
     def get(cell: TimeCellRecord) -> float | None:
         found = _found(cell)
@@ -234,7 +234,7 @@ class _Scaled(NamedTuple):
 
 
 def _scaling(record: TimeRecord) -> Iterator[list[_Scaled]]:
-    """Yield the cells of each setting and strategy by number of ranks; every strategy includes cells of one rank."""
+    """Yield the cells of each setting and strategy by number of ranks; single-rank cells belong to every strategy."""
     for group in axes.alike(record.cells, "ranks", "strategy", "interconnect"):
         for strategy in dict.fromkeys(cell.cell.strategy for cell in group if cell.cell.strategy):
             row = sorted(

@@ -23,12 +23,12 @@ class RateRecord(Frozen):
     """Rates of all ranks together, based on the mean step, and their shares of the hardware's limits."""
 
     step_flops: Flops | None
-    """None if FLOPs could not be counted in a custom model; then FLOP rates are None too."""
+    """None if the FLOPs of a custom model could not be counted; FLOP rates are then None too."""
     flops_per_s: Amount | None
     tokens_per_s: Amount | None
     """None if the model takes no tokens."""
     peak_flops_per_s: PerSecond | None
-    """Dense rate of the data sheet at this precision; None for unknown hardware."""
+    """Dense rate from the data sheet at this precision; None for unknown hardware."""
     peak_source: str | None
     peak_share: Amount | None
     ceiling_flops_per_s: PerSecond | None
@@ -111,7 +111,7 @@ class RankRecord(Frozen):
 
     @property
     def median_step_s(self) -> float | None:
-        """Median step by the host's clock."""
+        """Median step time by the host's clock."""
         step = self.phases.get("step")
         return step.wall.median_s if step is not None and step.wall is not None else None
 
@@ -163,7 +163,7 @@ class TimeCellRecord(ModelCellRecord):
 
     @model_validator(mode="after")
     def _rates_of_one_basis(self) -> Self:
-        """Recompute rates from the mean step, as tables show them; records of version 0.1.0 used the median step."""
+        """Recompute rates from the mean step time, as shown in tables; records of version 0.1.0 used the median."""
         step = self.phases.get("step")
         if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
             tokens, rates = self.cell.batches * self.cell.tokens, self.rates

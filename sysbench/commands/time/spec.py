@@ -66,7 +66,7 @@ class TimeCell(ModelCell):
 
     @property
     def against_ceiling(self) -> Precision | None:
-        """Precision of the matmul ceiling with which a measured step is compared."""
+        """Precision of the matmul ceiling with which a measured step is compared; None if the step is predicted."""
         return None if self.simulate else self.computed_in
 
     @property

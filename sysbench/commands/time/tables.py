@@ -164,14 +164,14 @@ _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 1
 
 
 def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
-    """Return the median step of each rank in seconds; empty for a cell of one process and for a failed cell."""
+    """Return the median step time of each rank in seconds; empty for a single-process cell and for a failed cell."""
     if cell.outcome not in MEASURED:
         return {}
     return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
 
 
 def _rank_spread(cell: TimeCellRecord) -> float | None:
-    """Return the difference between the slowest and the fastest rank's median step, relative to the median rank."""
+    """Return the range of the ranks' median step times, relative to their median."""
     steps_s = _rank_steps_s(cell)
     if not steps_s:
         return None
@@ -417,7 +417,7 @@ class _Row:
     compared: Mapping[tuple[str, Any], _Compared | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """Return the median, on which speed-ups are based; without numbers, the outcome once per row."""
+        """Return the median, on which speed-ups are based; if the cell has no numbers, its outcome, once per row."""
         cell = self.cells.get(arm)
         if cell is None:
             return None
@@ -528,7 +528,7 @@ def _any(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
 
 
 def _grids(record: TimeRecord) -> Iterator[tuple[str, str, _Across]]:
-    """Yield each phase to show, the axis in columns, and the grid."""
+    """Yield each phase to show, the axis laid out across the columns, and the grid."""
     differing = axes.varying(axes.axes_of(record.cells))
     across = next((axis for axis in ("ctx", "batch") if axis in differing), None)
     if across is None or len(differing) < 2:
@@ -649,7 +649,7 @@ Timed = tuple[TimeCellRecord, str, Samples | None]
 
 
 def _timed(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[Timed]:
-    """Yield a row for each measured phase; a cell without any has one row without samples."""
+    """Yield a row for each measured phase; a cell without measured phases has one row without samples."""
     for cell in cells:
         found = [(cell, phase, measured(cell, phase)) for phase in phases if measured(cell, phase)]
         yield from found or [(cell, phases[-1] if phases else "step", None)]

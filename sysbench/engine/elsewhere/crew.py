@@ -29,7 +29,7 @@ different times.
 """
 
 LARGEST_SHARE = 256
-"""Maximum number of simulated cells in a share. Starting a worker takes as long as a hundred cells of attention."""
+"""Maximum number of simulated cells in a share. Starting a worker takes as long as 100 simulated attention cells."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Elsewhere:
     def run(self, cells: Sequence[tuple[int, RunCell]]) -> Iterator[Event]:
         """Run these cells, each given with its position in the run, and yield their events.
 
-        Raises StoppedByUserError on an interrupt. Whenever the iteration is abandoned, `stop` must be called.
+        Raises StoppedByUserError on an interrupt. If the iteration is abandoned, `stop` must be called.
         """
         self._positions = {cell.key: position for position, cell in cells}
         groups = self._groups([cell for _, cell in cells])
@@ -113,7 +113,7 @@ class Elsewhere:
             yield CellFinished(at_s=time.time(), cell=key, outcome=outcome, detail=why)
 
     def _of_finished_cells(self, events: Sequence[Event]) -> Iterator[Event]:
-        """Yield those events of a share that go into the run's log: of finished cells, and of no cell in particular.
+        """Yield the events of a share for the run's log: those of finished cells, and those not tied to a cell.
 
         Each CellStarted event receives the cell's position in the run and the host of the share.
         """

@@ -23,13 +23,13 @@ from sysbench.log.outcomes import Outcome
 from sysbench.spec.run import RunOptions
 
 PATIENCE_S = 20.0
-"""Time that a process gets to complete its log after it was asked to stop."""
+"""Time that a process is given to complete its log after being asked to stop."""
 
 RAY_PORT = 10001
 """Default port of Ray's client server."""
 
 ANSWER_S = 10.0
-"""Time for a Ray cluster to respond."""
+"""Time limit for the response of a Ray cluster."""
 
 LONGEST_CHARACTERS = 300
 """Maximum length of the error messages of Ray and submitit that are shown."""
@@ -57,7 +57,7 @@ class Pool(Protocol):
     """Interface of a pool that runs shares."""
 
     slots: int
-    """Approximate number of shares that run at a time."""
+    """Approximate number of shares that run at the same time."""
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
         """Submit shares; each starts as soon as a slot is free."""
@@ -110,7 +110,7 @@ class _Process:
                 str(os.getpid()),
             ]
             with (self.place / "said").open("wb") as said:
-                # Ctrl-C in a terminal does not reach a session of its own: the run decides how it ends.
+                # In a session of its own, the process does not receive Ctrl-C: the run decides how the process ends.
                 self.process = subprocess.Popen(
                     words, env=environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
                 )
@@ -145,7 +145,7 @@ class OnRay:
             if address is not None:  # Ray itself tries for half a minute
                 there = urlsplit(address)
                 socket.create_connection((there.hostname, there.port or RAY_PORT), timeout=ANSWER_S).close()
-            # A cluster that is started for the run needs no dashboard, which takes seconds of a core.
+            # A cluster that is started for the run needs no dashboard, which would take seconds of CPU time.
             dashboard = False if address is None else None
             self._ray.init(address, log_to_driver=False, logging_level="ERROR", include_dashboard=dashboard)
         except Exception as error:
@@ -157,9 +157,10 @@ class OnRay:
         self._most_gpus = max(each.get("GPU", 0) for each in resources)
 
     def start(self, shares: Sequence[Share]) -> Sequence[Job]:
-        """Submit shares; a share that is measured on a CPU requests all CPUs of a machine.
+        """Submit shares; a share that is measured on a CPU requests all CPUs of the largest machine.
 
-        Raises UsageError if a share needs more GPUs than any machine has, because Ray would wait forever.
+        Raises UsageError if Ray rejects an option, or would wait forever because no machine has enough GPUs for a
+        share.
         """
         started = []
         for share in shares:

@@ -42,7 +42,7 @@ class Share(BaseModel):
 def carried_out(share: Share, directory: Path) -> Path:
     """Run a share, and return the path of its log in `directory`.
 
-    Raises UsageError if the code of sysbench differs from that of the original run; errors of the run propagate.
+    Raises UsageError if the code of sysbench differs from that of the original run; errors from the run propagate.
     """
     from sysbench.engine import session
 

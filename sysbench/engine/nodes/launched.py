@@ -35,8 +35,8 @@ class Launched:
 def among_others(environment: Mapping[str, str]) -> bool:
     """Whether variables of torchrun or of an srun step are set.
 
-    This quick check comes first, because `launched` is only needed if a cell has several ranks, and finding out means
-    expanding all cells.
+    This quick check comes first, because `launched` is only needed if a cell has several ranks, and finding that out
+    requires expanding all cells.
     """
     return "WORLD_SIZE" in environment or "SLURM_STEP_NUM_TASKS" in environment
 

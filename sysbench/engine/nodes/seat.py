@@ -104,7 +104,7 @@ class _Seat:
         self._devices: list[DeviceInfo] = []
 
     def attend(self) -> bool:
-        """Wait up to a second for a message from either side, and forward it; return False once dismissed."""
+        """Wait up to a second for a message from rank 0 or the worker; process it. Return False once dismissed."""
         worker = self._worker
         waiting = [self._connection.fileno()]
         if worker is not None:

@@ -19,7 +19,7 @@ from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Seconds, Size
 
 HANDSHAKE_S = 5.0
-"""Maximum time that a client may take to introduce itself, since other clients have to wait."""
+"""Maximum time for a client to introduce itself, because other clients have to wait."""
 
 
 class Hello(Frozen):

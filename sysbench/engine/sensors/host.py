@@ -40,7 +40,7 @@ def host_info() -> HostInfo:
 
 
 def cpu_name(root: Path) -> str:
-    """Return the processor's model, from /proc/cpuinfo below `root`, sysctl on macOS, or Python's platform module."""
+    """Return the processor's model, from /proc/cpuinfo under `root`, sysctl on macOS, or Python's platform module."""
     if sys.platform == "darwin":
         stated = (_output(["sysctl", "-n", "machdep.cpu.brand_string"], dict(os.environ)) or "").strip()
     else:
@@ -64,7 +64,7 @@ def commit_of(package: Path) -> str | None:
     """Return the commit of the git checkout that contains `package`, with `-dirty` if tracked files have changed.
 
     None if there is no checkout, git does not answer, or the checkout belongs to another project and does not track
-    `package` (a virtual environment inside it, for example).
+    `package` (for example, a virtual environment in that checkout).
     """
     if not any(_exists(parent / ".git") for parent in package.resolve().parents):
         return None

@@ -21,7 +21,7 @@ FileSystem = Literal["cgroup2", "cgroup"]
 def directories(filesystem: FileSystem, controller: str, root: Path = Path("/")) -> Iterator[Path]:
     """Yield the directory of this process's cgroup for a controller, then the directories of all groups above it.
 
-    /proc and the cgroup file systems are read below `root`. Yields nothing if the controller has no hierarchy.
+    /proc and the cgroup file systems are read under `root`. Yields nothing if the controller has no hierarchy.
     """
     try:
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -34,7 +34,7 @@ def directories(filesystem: FileSystem, controller: str, root: Path = Path("/"))
         return
     mounted, mount_point = mount
     top = root / mount_point.relative_to("/")
-    # With a cgroup namespace the mount shows the container's own group as its root, and paths start there.
+    # In a cgroup namespace, the root of the mount is the container's own group, and paths start there.
     below = group.relative_to(mounted) if group.is_relative_to(mounted) else PurePosixPath()
     yield from (top / below, *(top / parent for parent in below.parents))
 
@@ -104,7 +104,7 @@ class MemoryLimit:
 def memory_limits(physical_bytes: int, root: Path = Path("/")) -> tuple[MemoryLimit, ...]:
     """Return the memory limits that cgroups impose on this process, except limits of `physical_bytes` or more.
 
-    /proc and the cgroup file systems are read below `root`. Empty without cgroups.
+    /proc and the cgroup file systems are read under `root`. Returns an empty tuple if there are no limits.
     """
     found = (limit for version in _VERSIONS for limit in _limits_of(version, root))
     # Version 1 expresses "unlimited" as a number near 2^63, version 2 as the word max.

@@ -141,7 +141,7 @@ class Nvml:
         try:
             self._binding.nvmlShutdown()
         except self._binding.NVMLError:
-            return  # the driver has gone, and with it the initialisation
+            return  # without a driver, there is nothing left to shut down
 
 
 class Gpu:
@@ -176,9 +176,9 @@ class Gpu:
         return Memory(int(answer.total), int(answer.free), int(answer.used)) if answer is not None else None
 
     def compute_pids(self) -> frozenset[int] | None:
-        """Return the driver's ids of the processes that compute on this GPU; None if unknown.
+        """Return the ids, as the driver reports them, of the processes that compute on this GPU; None if unknown.
 
-        Slow: it takes milliseconds, and holds a lock of the driver.
+        Slow: takes milliseconds, and holds a driver lock.
         """
         answer = self._query("processes")
         return frozenset(int(process.pid) for process in answer) if answer is not None else None
@@ -232,7 +232,7 @@ def open_nvml() -> Nvml | None:
     """
     if not _is_library_available():
         return None
-    import pynvml  # 20 ms that a machine without a GPU does not need to spend
+    import pynvml  # takes 20 ms, which a machine without a GPU saves
 
     try:
         pynvml.nvmlInit()
@@ -284,6 +284,9 @@ def _board(binding: ModuleType, instance: object) -> object:
 
 
 def _throttle_reason_names(reasons: int) -> tuple[str, ...]:
-    """Return the names of the throttle reasons whose bits are set; a bit without a name becomes `reason-0x800`."""
+    """Return the names of the throttle reasons whose bits are set; a bit without a name becomes `reason-0x800`.
+
+    An idle GPU is not throttled, so its bit is ignored.
+    """
     bits = (1 << position for position in range(reasons.bit_length()) if reasons >> position & 1)
     return tuple(THROTTLE_REASONS.get(bit, f"reason-{bit:#x}") for bit in bits if bit != _GPU_IDLE)

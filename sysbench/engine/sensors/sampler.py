@@ -38,7 +38,7 @@ class Sampler(Protocol):
 
     @property
     def driver(self) -> str | None:
-        """Version of the NVIDIA driver; None without one."""
+        """Version of the NVIDIA driver; None if there is none."""
 
     def watch(self, *pids: int) -> None:
         """Watch these processes and their descendants, instead of the earlier ones."""
@@ -83,7 +83,7 @@ class SystemSampler:
 
     @property
     def driver(self) -> str | None:
-        """Version of the NVIDIA driver; None without one."""
+        """Version of the NVIDIA driver; None if there is none."""
         nvml = self._open_nvml()
         return nvml.driver if nvml else None
 
@@ -123,10 +123,10 @@ class SystemSampler:
         return failures
 
     def count_other_processes(self) -> int | None:
-        """Count the processes of other programs that compute on the current GPU; None without a GPU, or if unknown.
+        """Count the processes of other programs on the current GPU; None if there is no GPU, or if unknown.
 
-        In a container, the driver may list process ids of the host, which mean nothing inside. If none of the ids
-        exists in the container, return None rather than a guess.
+        In a container, the driver may list host process ids, which are meaningless inside the container. If none of the
+        ids exists inside, return None rather than a guess.
         """
         if self._gpu is None:
             return None
@@ -194,7 +194,7 @@ class SystemSampler:
             return None
 
     def _list_when_due(self) -> None:
-        """List the worker's processes if due, and compute the load of all others since the last listing."""
+        """List the worker's processes if due, and compute the load of all other processes since the last listing."""
         now_s = time.monotonic()
         if now_s < self._next_listing_s:
             return

@@ -47,18 +47,18 @@ class WorkerTree:
 
 
 class ForeignLoad:
-    """CPU load of processes other than the worker's tree and this one."""
+    """CPU load of all processes except this one and the worker's tree."""
 
     def __init__(self) -> None:
         self._self = psutil.Process()
         self._before: tuple[float, float, float] | None = None
 
     def restart(self) -> None:
-        """Discard the previous reading, before use with another tree."""
+        """Discard the previous reading; call this before switching to another tree."""
         self._before = None
 
     def share(self, tree: WorkerTree) -> float | None:
-        """Return the share of all cores (0 to 1) that other processes used since the previous call; None if unknown.
+        """Return the fraction of all CPU time that other processes used since the previous call; None if unknown.
 
         Call this right after listing the members of the tree: processes that started since the last listing are then
         included, and the time of ended processes is part of their parent's time. The first call returns None.
@@ -69,7 +69,7 @@ class ForeignLoad:
         if before is None:
             return None
         busy_s, total_s, own_s = (now - then for now, then in zip(self._before, before, strict=True))
-        # A tree that has ended takes its time with it, which makes the difference meaningless.
+        # The CPU time of a tree that has ended is no longer counted, which makes the difference meaningless.
         if total_s <= 0 or own_s < 0:
             return None
         return min(1.0, max(0.0, (busy_s - own_s) / total_s))
@@ -81,7 +81,7 @@ def descendants_of(pid: int) -> frozenset[int]:
 
 
 def _query(question: Callable[[Question], Answer], about: Question) -> Answer | None:
-    """Return `question(about)`, or None if the process has ended or may not be inspected."""
+    """Return `question(about)`, or None if the process has ended or cannot be inspected."""
     try:
         return question(about)
     except psutil.Error:
@@ -94,7 +94,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _machine_s() -> tuple[float, float]:
-    """Return busy and total time of all cores so far; time that a hypervisor takes ("steal") counts as busy."""
+    """Return the busy and the total time of all cores so far; time taken by a hypervisor ("steal") counts as busy."""
     times = psutil.cpu_times()._asdict()
     # Linux includes guests' time in user and nice; waiting for a disk does not occupy a core.
     total_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)

@@ -1,4 +1,4 @@
-"""Import of the user's code in the worker; its errors are distinguished from errors of sysbench."""
+"""Import of the user's code in the worker; errors in that code are distinguished from errors in sysbench."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sysbench.lab.allocator import is_out_of_memory
 from sysbench.log.events import CodeFile
 
 MAX_PRINTED_CHARACTERS = 2000
-"""Number of characters that are kept of what the user's code prints."""
+"""Number of characters that are kept from the output of the user's code."""
 
 _LIBRARY_DIRECTORIES = tuple(str(Path(module.__file__ or "").parent) for module in (torch, sysbench))
 
@@ -128,10 +128,10 @@ def _import_module(name: str, root: Path, option: str) -> ModuleType:
 
 
 class user_code:  # noqa: N801  A context manager, faster than a generator: a step enters two of them while it is timed.
-    """Context in which exceptions of the user's code become UserCodeErrors that name the line of the code.
+    """Context in which exceptions raised by the user's code become UserCodeErrors that name the line of the code.
 
     Out-of-memory errors propagate unchanged. An UnavailableError remains one, with the line added to its message.
-    Output of the user's code goes to `stdout`.
+    Output of the user's code goes to `stdout`, if given.
     """
 
     def __init__(self, action: str, stdout: Any = None) -> None:
@@ -186,7 +186,7 @@ def _location(error: BaseException) -> str | None:
 
 
 class Printed(io.TextIOBase):
-    """Stream that passes the output of the user's code on to standard error, away from results.
+    """Stream that passes output of the user's code on to standard error, so that it does not mix with results.
 
     text  the first `MAX_PRINTED_CHARACTERS` characters
     """

@@ -187,7 +187,7 @@ def _inferred_inputs(model: nn.Module, cell: ModelCell, device: torch.device) ->
 
 
 def random_tokens(vocabulary: int, cell: ModelCell, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """Return random token ids and the ids that follow them for each micro-batch, both of shape (batch, ctx).
+    """For each micro-batch, return random token ids and the ids that follow them, both of shape (batch, ctx).
 
     The ids are the same on every device. Ranks get different ids, except with tensor parallelism.
     """

@@ -27,7 +27,7 @@ class Loss:
     """
 
     def __init__(self, inputs: Inputs, code: LoadedCode | None = None) -> None:
-        """Use the user's function `code`, of (output) or (output, inputs); if None, choose a loss for the output.
+        """Use the user's function `code`, which takes (output) or (output, inputs); if None, choose a loss.
 
         Raises UnavailableError if the function takes other arguments.
         """
@@ -40,7 +40,10 @@ class Loss:
             raise UnavailableError(f"--loss {self.description}: it must take (output) or (output, inputs)")
 
     def __call__(self, output: Any) -> Tensor:
-        """Return the loss, one element that requires a gradient; raises UnavailableError if it is anything else."""
+        """Return the loss, a tensor with one element that requires a gradient.
+
+        Raises UnavailableError if the loss is anything else, and UserCodeError if the user's function fails.
+        """
         if self._code is None:
             named = dict(_named_tensors(output))
             if self._chosen is None or self._chosen[0] not in named:  # chosen once: choosing takes time in every step
@@ -77,7 +80,7 @@ def choose_loss(
     """Choose a loss for `output`; return the name of the tensor it takes, the function, and a description.
 
     The loss is the model's own if the output contains one, else the cross-entropy of the logits, else the mean of the
-    output. `named` holds the tensors in `output` by name. Raises UnavailableError if the output has no floating-point
+    output. `named` maps names to the tensors in `output`. Raises UnavailableError if the output has no floating-point
     numbers.
     """
     scalar = next((name for name, each in named.items() if not each.dim()), None)

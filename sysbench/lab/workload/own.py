@@ -1,4 +1,4 @@
-"""The workload of the user's model: their own code, or a config file for the package transformers.
+"""The workload of the user's model: their own code, or a config file for the `transformers` package.
 
 Models from transformers are built offline, and without trained weights.
 """
@@ -132,12 +132,12 @@ def _find_config(code: LoadedCode, known: Collection[str]) -> _Config | None:
     """Return the config that the user's class or function takes, or None if it takes none.
 
     A config is the only required argument, and its name is not in `known`: `config` in nanoGPT's `GPT(config)`,
-    `params` in Llama's `Transformer(params: ModelArgs)`. The class of the config is the annotation or, without one, the
-    only dataclass in the module.
+    `params` in Llama's `Transformer(params: ModelArgs)`. The class of the config is the annotation or, if there is
+    none, the only dataclass in the module.
     """
     try:
         parameters = inspect.signature(code.value).parameters.values()
-    except (TypeError, ValueError):  # a function of C
+    except (TypeError, ValueError):  # a function implemented in C
         return None
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = [each for each in parameters if each.default is each.empty and each.kind not in variadic]
@@ -179,7 +179,7 @@ def _prepare_model(model: nn.Module, cell: ModelCell, device: torch.device) -> N
 
 
 def _replace_attention(cell: ModelCell, code: LoadedCode, what: str) -> None:
-    """Replace the model's attention function (`HOOK`) by the cell's implementation, or restore the original."""
+    """Replace the model's attention function (`HOOK`) with the cell's implementation, or restore the original."""
     original = _ORIGINAL_HOOKS.setdefault(code.module, getattr(code.module, HOOK, None))
     if cell.attention == "own":
         if original is not None:
@@ -200,7 +200,7 @@ def _replace_attention(cell: ModelCell, code: LoadedCode, what: str) -> None:
 
 
 def _own_optimizer(factory: LoadedCode, model: nn.Module) -> torch.optim.Optimizer:
-    """Call the factory with the trainable parameters if its first argument is `param…`, else with the model."""
+    """Call the factory with the trainable parameters if its first argument is named `param…`, else with the model."""
     try:
         first = next(iter(inspect.signature(factory.value).parameters), "params")
     except (TypeError, ValueError):
@@ -229,7 +229,7 @@ _IMPLEMENTATIONS: Mapping[Attention, str] = {
     "math": "sdpa",
     "flex": "flex_attention",
 }
-"""Names of attention implementations in transformers; the kernel of `sdpa` is chosen at the call."""
+"""Names of attention implementations in transformers; the kernel of `sdpa` is chosen when the model is called."""
 
 DTYPE = "dtype"
 
@@ -238,8 +238,8 @@ def build_from_config(path: Path, fields: Mapping[str, Any], attention: Attentio
     """Build the model that a config describes, on torch's default device; `fields` override fields of the config.
 
     Parameters are fp32 unless `fields` has a `dtype`; the config's dtype applies to trained weights and is ignored. The
-    cache for text generation is off. Raises UnavailableError for an unknown field or model, or if transformers is not
-    installed.
+    cache for text generation is off unless `fields` turns it on. Raises UnavailableError for an unknown field or model,
+    or if transformers is not installed.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:

@@ -121,7 +121,7 @@ def adamw(model: nn.Module, implementation: str) -> torch.optim.AdamW:
 def flops(operator: Any, arguments: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> int:
     """Return the FLOPs of one operator call by the formulas of torch's FlopCounterMode; 0 if there is no formula.
 
-    `_grouped_mm` (the products of experts), which FlopCounterMode omits, counts as one product over all rows,
+    `_grouped_mm` (the matrix products of experts), which FlopCounterMode omits, counts as one product over all rows,
     regardless of the expert to which each row belongs.
     """
     if operator is torch.ops.aten._grouped_mm.default:

@@ -1,4 +1,4 @@
-"""Progress output without a terminal: one line for every finished cell, without control codes."""
+"""Progress output for streams other than a terminal: one line for every finished cell, without control codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = TypeVar("State")
 
 
 class Lines(Unattended, Generic[State]):
-    """Base class of progress output by lines.
+    """Base class of line-by-line progress output.
 
     If the stream breaks (closed pipe, full disk), the output ends, but the run continues. `earlier` are the events in
     the log of a resumed run; `overall` is the progress of its experiment.

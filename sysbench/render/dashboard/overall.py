@@ -30,7 +30,7 @@ class Overall:
     """Progress of an experiment: run `number` of `count`, and all unfinished cells.
 
     A cell of unknown duration is expected to take the mean time of the finished cells of its command or, if there are
-    none, of all finished cells.
+    none, the mean time of all finished cells.
     """
 
     count: int
@@ -102,6 +102,6 @@ class Above:
 
 
 def begun(runs: Mapping[str, Mapping[str, Waiting]]) -> Overall:
-    """Return the progress of an experiment before its first run; `runs` contains the cells of each run by key."""
+    """Return the progress of an experiment before its first run; `runs` maps each run to its cells by key."""
     waiting = {(run, key): each for run, cells in runs.items() for key, each in cells.items()}
     return Overall(len(runs), waiting)

@@ -27,7 +27,7 @@ class Progress(Protocol):
         """End the display, and restore the terminal."""
 
     def show(self, event: Event) -> None:
-        """Process one event, and update the display if an update is due. Never raises for a lost terminal."""
+        """Process one event, and update the display if an update is due. Does not raise if the terminal is lost."""
 
 
 class Unattended:

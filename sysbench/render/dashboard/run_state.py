@@ -112,7 +112,7 @@ class RunState(Generic[AnyCell]):
         return self.now is not None and self.now.device is not None and self.now.device.type != "cpu"
 
     def put(self, key: str, cell: AnyCell) -> Self:
-        """Return a copy with a new state of the cell `key`, which is the current cell or has ended."""
+        """Return a copy with a new state for the cell `key`, which is the current cell or has ended."""
         ended = self.ended
         if cell.outcome is not None:
             ended = {**{other: each for other, each in ended.items() if other != key}, key: cell.digest()}
@@ -142,7 +142,7 @@ def in_cell(change: Callable[[Any, Any], Any]) -> Handler:
 
 
 def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[type, Handler]) -> dict[type, Handler]:
-    """Return the handler of each class of event; `state` and `cell` are the classes for states of runs and of cells.
+    """Return a handler for each event class; `state` and `cell` are the classes for states of runs and of cells.
 
     `others` adds handlers, or replaces common ones.
     """

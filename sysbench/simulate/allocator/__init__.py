@@ -1,6 +1,6 @@
 """A model of PyTorch's CUDA caching allocator, exact to the byte, that needs no GPU.
 
-It follows DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13. Names in parentheses are
+It follows DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.11 to 2.13. Names in parentheses are
 those of the modelled functions. Not modelled: blocks used on several streams (record_stream), private pools (CUDA
 graphs, MemPool) and the pluggable backends.
 """
@@ -83,7 +83,7 @@ class CachingAllocator:
         capacity_bytes  total memory of the device
         outside_bytes   device memory in use by others: the CUDA context, other processes
         record          whether to keep every event, for `snapshot()` and `events`
-        device          device to use; the two sizes are then ignored
+        device          device to use; if given, both sizes are ignored
         """
         self.settings = settings
         self._device = device or DeviceMemory(capacity_bytes, outside_bytes)
@@ -108,7 +108,7 @@ class CachingAllocator:
 
     @property
     def events(self) -> list[AllocatorEvent]:
-        """Return the recorded events, oldest first; empty without `record`. The list must not be modified."""
+        """Return the recorded events, oldest first; empty if `record` was False. The list must not be modified."""
         return self._ledger.events if self._ledger.events is not None else []
 
     def reset_peaks(self) -> None:
@@ -321,7 +321,7 @@ class CachingAllocator:
         return released_bytes >= wanted_bytes
 
     def _collect_garbage(self, frames: Frames | None) -> None:
-        """Release the segments unused for longest, until reserved memory is below the threshold.
+        """Release the segments that have been unused longest, until reserved memory is below the threshold.
 
         Source: garbage_collect_cached_blocks.
         """

@@ -1,4 +1,4 @@
-"""Blocks, into which segments are divided, and pools, which keep the free blocks in order."""
+"""Blocks, into which segments are divided, and pools, which keep free blocks sorted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class VirtualSegment:
         return (size + self.page_bytes - 1) // self.page_bytes * self.page_bytes
 
     def pages_within(self, block: Block) -> tuple[int, int]:
-        """Return the first address and the total size of the pages that lie within `block`; size ≤ 0 if none do."""
+        """Return the first address and the size of all pages within `block`; the size is ≤ 0 if there are none."""
         start = self.address + self.round_up_to_pages(block.address - self.address)
         end = block.address + block.size
         return start, (end - start) // self.page_bytes * self.page_bytes
@@ -56,7 +56,7 @@ class Block:
     address, size       start address, and size in bytes
     requested           size of the last request that the block served; at most `size`
     previous, next      neighbours in the same segment
-    searches_at_insert  number of searches of the pool when the block became free, from which its age follows
+    searches_at_insert  the pool's search count when the block became free; used to compute `age`
     frames              stack of the allocation
     segment_frames      stack of the allocation that created the segment; only on the segment's first block
     """
@@ -113,7 +113,7 @@ class Block:
             after.previous = self
 
     def merge_with(self, neighbour: Block | None) -> None:
-        """Merge with a neighbour that is unused, and mapped or unmapped like this block (try_merge_blocks)."""
+        """Merge with a neighbour if it is unused, and both blocks are mapped or both unmapped (try_merge_blocks)."""
         if neighbour is None or neighbour.allocated or neighbour.mapped != self.mapped:
             return
         self.pool.remove(neighbour)

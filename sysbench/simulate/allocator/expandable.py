@@ -1,6 +1,6 @@
 """Segments that grow and shrink by pages (`expandable_segments:True`).
 
-Source: ExpandableSegment, find_expandable_block, map_block, try_allocate_expandable_block and unmap_block of
+Source: ExpandableSegment, find_expandable_block, map_block, try_allocate_expandable_block and unmap_block in
 c10/cuda/CUDACachingAllocator.cpp.
 """
 
@@ -57,7 +57,10 @@ class ExpandableMemory:
             pool.insert(block)
 
     def _first_fit(self, pool: BlockPool, stream: int, size: int) -> Block:
-        """Return the lowest block that begins `size` bytes of adjacent unused blocks, or the block of a new segment."""
+        """Return the first block of the lowest-addressed run of unused blocks that totals at least `size` bytes.
+
+        If there is no such run, create a segment, and return its only block (find_expandable_block).
+        """
         for _, unmapped in pool.unmapped_blocks(stream):
             before = unmapped.previous
             first = before if before is not None and not before.allocated else unmapped

@@ -1,4 +1,4 @@
-"""Counters of an allocator, with their peaks, and its events in order."""
+"""An allocator's counters with their peaks, and its events in chronological order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Action = Literal[
 
 
 class AllocatorEvent(NamedTuple):
-    """One entry of the trace, with the meanings of PyTorch's TraceEntry (c10/core/CachingDeviceAllocator.h).
+    """One entry of the trace; its fields mean the same as in PyTorch's TraceEntry (c10/core/CachingDeviceAllocator.h).
 
     address  address of the block or segment; for `oom`, the free bytes of the device
     size     requested size for `alloc` and `free_*`, rounded request for `oom`, otherwise the size of the segment

@@ -12,7 +12,7 @@ from sysbench.errors import unknown
 MIB = 1024 * 1024
 
 MIN_BLOCK_BYTES = 512
-"""kMinBlockSize: every block size is a multiple of it."""
+"""kMinBlockSize: every block size is a multiple of this."""
 SMALL_BYTES = 1 * MIB
 """kSmallSize: the largest request that the small pool serves."""
 SMALL_SEGMENT_BYTES = 2 * MIB
@@ -40,13 +40,13 @@ class AllocatorSettings:
     """Options of the native backend that affect how much memory is reserved and kept.
 
     max_split_bytes               blocks of at least this size are neither split nor used for smaller requests
-    max_non_split_rounding_bytes  maximum excess of such a block over its request; `parse` sets `large_segment_bytes`
+    max_non_split_rounding_bytes  maximum excess of such a block over its request; default of `parse`: the segment size
     roundup_power2_divisions      for each of 16 intervals between powers of two, from 1 MiB to 64 GiB: 0 or 1 rounds up
                                   to a multiple of 512 bytes, n rounds up to the next of n equal steps in the interval
-    garbage_collection_threshold  share of the allowed memory above which old cached segments are freed; 0 means never
+    garbage_collection_threshold  fraction of allowed memory above which old cached segments are freed; 0 means never
     expandable_segments           whether each pool and stream has one segment that grows by pages
     large_segment_bytes           segment size for requests of 1 to 10 MiB, and page size of large expandable segments
-    memory_fraction               share of the device's memory that the allocator may use
+    memory_fraction               fraction of the device's memory that the allocator may use
     text                          the settings as they were written
     """
 
@@ -72,7 +72,7 @@ class AllocatorSettings:
         """Parse settings such as `max_split_size_mb:128,expandable_segments:True`.
 
         Raises ValueError with a one-line message that names the option, for anything unknown, malformed, out of range,
-        or not simulated. Unlike PyTorch, refuses a number followed by letters (`128MB`).
+        or not simulated. Unlike PyTorch, this method rejects a number followed by letters (`128MB`).
         """
         values: dict[str, Any] = {"text": text}
         # The segment size is processed first, regardless of its position: the limits on splitting must not be below it.
@@ -91,8 +91,8 @@ class AllocatorSettings:
     def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
         """Return the settings in the `allocator_settings` of a memory snapshot.
 
-        The option text holds only the options of the last call that set any. The separate fields also reflect earlier
-        calls, and take precedence.
+        The option text contains only the options from the last call that set any. The separate fields also reflect
+        earlier calls, and take precedence.
         """
         values = vars(cls.parse(str(recorded.get("PYTORCH_CUDA_ALLOC_CONF", "")))).copy()
         if "max_split_size" in recorded:

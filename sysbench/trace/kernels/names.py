@@ -4,7 +4,7 @@ A C++ kernel's name contains every template argument: `void at::native::vectoriz
 at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int, …)`. Its short form keeps the informative parts, the
 function and its functor: `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`.
 
-Class and number format follow from phrases in the name. The phrases cover cuBLAS and cuBLASLt (from Volta's
+Class and number format are derived from phrases in the name. The phrases cover cuBLAS and cuBLASLt (from Volta's
 `volta_sgemm` to Blackwell's `nvjet`), CUTLASS, cuDNN, FlashAttention, FlashInfer, vLLM, PyTorch's own kernels, the
 Triton kernels that Inductor generates, FBGEMM, NCCL, RCCL, rocBLAS and hipBLASLt (Tensile), MIOpen, Composable Kernel,
 AITER, oneDNN and SYCL. They also cover ATen operators, which stand for kernels on the CPU. A name is first split into
@@ -27,7 +27,7 @@ MAX_LENGTH: Final = 72
 _MAX_READ: Final = 4000
 """Number of characters of a name that are examined."""
 _MAX_DEPTH: Final = 8
-"""Depth of nested templates that is examined."""
+"""Maximum depth to which nested templates are examined."""
 _SHOWN_ARGUMENTS: Final = 3
 
 _NOISE: Final = (
@@ -92,7 +92,7 @@ def short_name(name: str) -> str:
 
 
 def elide_middle(text: str, longest: int) -> str:
-    """Replace the middle of a text longer than `longest` by an ellipsis. Names of kernels differ at both ends."""
+    """Replace the middle of a string longer than `longest` with an ellipsis; kernel names differ at both ends."""
     if len(text) <= longest:
         return text
     tail = longest // 3
@@ -117,7 +117,7 @@ def _function(text: str, depth: int) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the text before the first bracket, and the bracket's content if it holds template arguments."""
+    """Return the text before the first bracket, and the text inside the bracket if it is a `<`."""
     opening = next((position for position, character in enumerate(text) if character in "<("), len(text))
     if opening == len(text) or text[opening] == "(":
         return text[:opening], ""
@@ -146,7 +146,7 @@ def _arguments(inside: str) -> list[str]:
 _CAMEL_CASE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 _MANGLED: Final = re.compile(r"L[a-z]n?\d+E|DF\d+[_b]|S[0-9A-Z]*_|T\d*_|(?P<length>\d+)")
-"""Matches literals, types, back references (their digits are no lengths) or lengths in a mangled name (Itanium ABI)."""
+"""Matches literals, types, back references (their digits are not lengths) or lengths in mangled names (Itanium ABI)."""
 
 
 def words(name: str) -> str:

@@ -1,7 +1,7 @@
-"""Statistics of single kernels within ranges, of operators, and of whole devices.
+"""Statistics of individual kernels within ranges, of operators, and of whole devices.
 
 Kernel statistics are times per call (mean, median, minimum, maximum) and launch shapes, for a bounded number of kernels
-in each range. Device statistics are idle time, the part of it spent waiting for the host, and launch overhead.
+in each range. Device statistics are idle time, how much of it is spent waiting for the host, and launch overhead.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def kernel_ranges(time: KernelTime, requested: Sequence[str]) -> Iterator[Kernel
 
 
 def _folded_by_time(time: KernelTime) -> list[str]:
-    """Return the folded module paths by total time including submodules, longest first."""
+    """Return the `MAX_RANGES` folded module paths with the most time, including submodules, longest time first."""
     total: dict[str, int] = {}
     for path, total_ns in zip(time.modules, time.by_module_ns.tolist(), strict=True):
         for above in ancestry(folded(path)):
@@ -289,7 +289,7 @@ class LaunchSums:
 
 
 class Timeline:
-    """Busy time, and idle time spent waiting for the host. Work is added in order of time."""
+    """Busy time, and idle time spent waiting for the host. Work is added in chronological order."""
 
     def __init__(self, windows: Intervals) -> None:
         self._windows = windows
@@ -298,7 +298,7 @@ class Timeline:
         self.busy_ns = 0
         """The part of `total_ns` within the windows."""
         self.waiting_ns = 0
-        """Idle time before the launch of the work that ends it."""
+        """Idle time before the launch of the work that ends the idle time."""
         self._open = np.zeros((3, 0), np.int64)
         """The last busy interval, which later work may extend: start, end, and launch time of its first piece of
         work."""
@@ -335,7 +335,7 @@ class Timeline:
 
 
 def busy_timelines(calls: Calls, windows: Intervals) -> tuple[Timeline, dict[int, Timeline]]:
-    """Return a timeline of all devices together, and a timeline of each device."""
+    """Return one timeline for all devices together, and one for each device."""
     everywhere = Timeline(windows)
     devices: dict[int, Timeline] = {}
     for rows in calls.batches_by_time():

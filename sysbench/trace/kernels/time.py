@@ -253,7 +253,7 @@ class Calls:
         self._table.add([*moments, work.name, part.module, part.phase, work.launch_shape])
 
     def batches_by_time(self) -> Iterator[CallTimes]:
-        """Yield all calls in batches; the batches are in order of time."""
+        """Yield all calls in batches. The batches are in chronological order; the calls within a batch need not be."""
         sample = [column[:: max(1, MIN_SLICE_ROWS // 64)] for (column,) in self._table.chunks(_START)]
         starts = distinct(np.concatenate(sample)) if sample else np.zeros(0, np.int64)
         every = max(1, len(starts) * MIN_SLICE_ROWS // max(len(self._table), 1))

@@ -1,10 +1,10 @@
 """Minimum FLOPs and bytes of the parts of a step, achieved rates, and counts of the matrix products in a trace.
 
-The minimum follows from the model's dimensions or, for custom models, from the input shapes of matrix products. FLOPs
-follow `sysbench.formulas`: one multiply-add counts as two FLOPs, causality is not exploited, and backward needs twice
-the FLOPs of forward. Bytes count every operand and result once, as if caches held all intermediates. They are a lower
-bound for a kernel, not its actual traffic. A matrix product moves three matrices in forward; in backward, each of its
-two gradients moves three matrices of the same sizes.
+The minimum is computed from the model's dimensions or, for custom models, from the input shapes of matrix products.
+FLOPs follow `sysbench.formulas`: one multiply-add counts as two FLOPs, causality is not exploited, and backward needs
+twice the FLOPs of forward. For bytes, every operand and result counts once, as if caches held all intermediates. The
+bytes are a lower bound for a kernel, not its actual traffic. A matrix product moves three matrices in forward; in
+backward, each of its two gradients moves three matrices of the same sizes.
 """
 
 from __future__ import annotations
@@ -152,14 +152,14 @@ def _score_count(cell: ModelCell, shape: ModelShape) -> int:
 
 
 def _tensor_parallel_ranks(cell: ModelCell) -> int:
-    """Return the number of ranks that share each layer's heads and feed-forward network under tensor parallelism."""
+    """Return the number of ranks over which tensor parallelism splits each layer's heads and feed-forward network."""
     return cell.ranks if cell.strategy == "tp" else 1
 
 
 def expected_products(cell: ModelCell) -> dict[str, int]:
     """Return the expected number of matrix products per step and phase: 9 per layer, plus the output head.
 
-    Empty if the model is compiled, if attention is fused, and under tensor parallelism: a DTensor operator calls the
+    Empty if the model is compiled or attention is fused, and under tensor parallelism: a DTensor operator calls the
     same operator on its local shard, so a CPU trace contains each product twice.
     """
     if cell.shape is None or cell.attention not in MATERIALISED or cell.execution != "eager" or cell.strategy == "tp":

@@ -19,7 +19,7 @@ from sysbench.trace.ranks.summary import ENDS_TOGETHER, Kind
 from sysbench.trace.recording import NONE, Integers
 
 MIN_RANKS: Final = 2
-"""Minimum number of a group's ranks that must be traced to compare its collectives."""
+"""Minimum number of traced ranks in a group for its collectives to be compared."""
 
 MAX_PAUSES: Final = 2000
 """Maximum number of gaps that a timeline shows in a step."""
@@ -111,7 +111,10 @@ def match_collectives(readings: Mapping[int, RankReading], steps: Sequence[str])
 
 @dataclass(frozen=True)
 class Alignment:
-    """Offset of each rank's clock, and the residual error: how far apart a collective's ends are after alignment."""
+    """Offset of each rank's clock, and the residual error.
+
+    The error is how far apart the ends of the same collective on different ranks are after alignment.
+    """
 
     offset_ns: Mapping[int, int]
     collectives: int
@@ -125,10 +128,10 @@ class Alignment:
 def align(readings: Mapping[int, RankReading], matched: Sequence[MatchedCollective]) -> Alignment:
     """Align the ranks' clocks by the collectives that end at the same time on all ranks.
 
-    The offset between two ranks is the median difference of these ends. Each rank is compared with the lowest rank of
-    the collective. Ranks that share no collective need no alignment. CPU traces from one host share a clock, so their
-    offset is 0. In such traces a thread records an end only when it is next scheduled, so the ends only show how
-    accurate the alignment is.
+    The offset between two ranks is the median difference between these end times. Each rank is compared with the lowest
+    rank of the collective. Ranks that share no collective need no alignment. CPU traces from one host share a clock, so
+    their offset is 0. In such traces a thread records an end only when it is next scheduled, so the end times only show
+    how accurate the alignment is.
     """
     aligning = [each for each in matched if each.kind in ENDS_TOGETHER]
     differences_by_pair: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))

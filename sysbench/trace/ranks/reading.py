@@ -137,7 +137,7 @@ class RankReading:
     windows_ns: tuple[tuple[int, int], ...]
     """Start and end of each step, on the clock of the rank's host."""
     collectives: tuple[Collective, ...]
-    """Collectives in order of time."""
+    """Collectives in chronological order."""
     compute: Intervals | None = None
     """When the rank computes, on its host's clock; None unless requested."""
 
@@ -365,7 +365,7 @@ def _called_name(recording: Recording, rows: Collectives, row: int) -> str:
 
 
 def _group(recording: Recording, rows: Collectives, row: int, only_group: ProcessGroup | None) -> Group:
-    """Return the process group in a collective's arguments; if not recorded, the only group that the trace lists."""
+    """Return the process group in a collective's arguments; if there is none, the only group that the trace lists."""
     name, listed = _text(recording, rows.group[row]), _text(recording, rows.ranks[row])
     size = int(rows.group_size[row])
     if not name and size == NONE and only_group is not None:

@@ -146,9 +146,9 @@ def _calls(
     waiting: Sequence[WaitTimes],
     alignment: Alignment,
 ) -> Iterator[CollectiveCall]:
-    """Yield the collectives of the last common step, in order of start.
+    """Yield the collectives of the last common step, ordered by start time.
 
-    With several ranks, only matched collectives are included; a single rank has all its collectives.
+    With several ranks, only matched collectives are included; for a single rank, all collectives are.
     """
     if not steps:
         return

@@ -1,4 +1,4 @@
-"""Comparison of several ranks of one run: all data of the tables and figures, in bounded size.
+"""Comparison of several ranks of one run: all data for the tables and figures, in bounded size.
 
 Times are integer nanoseconds summed over all steps that the ranks have in common, so totals are exact. Message sizes
 and bandwidths of collectives follow nccl-tests.
@@ -69,7 +69,7 @@ class RankStep(Frozen):
 
 
 class CollectiveStatistics(Frozen):
-    """Collectives of one kind, message size and group size, over all common steps."""
+    """Statistics of collectives of one kind, message size and group size, over all common steps."""
 
     kind: Kind
     bytes: Bytes | None
@@ -112,7 +112,7 @@ class CollectiveCall(Frozen):
 
 
 class Arrivals(Frozen):
-    """Arrival order and waiting times of one rank, over the collectives that it shares with other ranks."""
+    """Arrival order and waiting times of one rank, over its matched collectives."""
 
     rank: Count
     collectives: Count
@@ -167,7 +167,7 @@ class RanksSummary(Frozen):
     breakdown: list[RankStep]
     collectives: list[CollectiveStatistics]
     calls: list[CollectiveCall] = Field(default=[])
-    """Collectives of the last common step, in order of start; the first `MOST_CALLS`."""
+    """The first `MOST_CALLS` collectives of the last common step, ordered by start time."""
     arrivals: list[Arrivals]
     """One row per rank; empty if no collective was found on several ranks."""
     clock: Clock | None

@@ -71,7 +71,7 @@ def is_kineto(beginning: bytes) -> bool:
 
 
 def read(path: Path, progress: Progress = no_progress) -> Recording:
-    """Read a file; raises LogError if it is not a trace or contains no events."""
+    """Read a file; raises LogError if it is not a trace or contains no events with a duration."""
     try:
         with path.open("rb") as file, collection_paused():
             blocks = Blocks(file)
@@ -133,7 +133,7 @@ class Part(msgspec.Struct):
 
     metadata: PartMetadata
     ends_at_event: bool
-    """Whether the part ends at the end of an event."""
+    """Whether the part ends at the end of an event; False for the last part, which is not checked."""
     remarks: list[str]
 
 
@@ -142,7 +142,7 @@ def read_in_parts(
 ) -> tuple[Columns, list[str]] | None:
     """Read the events from byte `begin` to the end, in parallel processes.
 
-    Returns None if the file is too small, if the parts do not match, or if a process fails.
+    Returns None if the file is too small, if the parts do not fit together, or if a process fails.
     """
     boundaries = _part_boundaries(file, begin, os.fstat(file.fileno()).st_size)
     if not boundaries:
@@ -196,7 +196,7 @@ def _main(path: str, begin: str, end: str | None = None) -> None:
 
 
 class Blocks:
-    """Sequential reader of a file, or of a part of a file, in blocks of bytes; gzip is decompressed."""
+    """Reads a file, or a part of a file, sequentially in blocks of bytes; decompresses gzip."""
 
     def __init__(self, file: IO[bytes], begin: int = 0, end: int | None = None) -> None:
         file.seek(0)
@@ -216,7 +216,7 @@ class Blocks:
 
     @property
     def share_read(self) -> float:
-        """Return the fraction of the part that has been read."""
+        """Return how much of the file, or of the part, has been read so far, as a fraction."""
         return (self._file.tell() - self._begin) / max(self._end - self._begin, 1)
 
     def next(self, size_bytes: int = 0) -> bytes:
@@ -335,7 +335,10 @@ class Pieces:
 
 
 def boundary(file: IO[bytes], near: int) -> tuple[int, int] | None:
-    """Return the end of an apparent event at or soon after byte `near`, and the start of the next event, or None."""
+    """Find an apparent boundary between two events at or soon after byte `near`.
+
+    Returns the end of one event and the start of the next; None if no boundary is found.
+    """
     file.seek(near)
     buffer = file.read(PIECE_BYTES)
     for end, after in pairwise(_EVENT_BOUNDARY.finditer(buffer)):

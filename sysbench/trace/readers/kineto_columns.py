@@ -131,7 +131,7 @@ class _LaunchShapes(dict[tuple[Any, Any], int]):
 
 
 class PartMetadata(msgspec.Struct):
-    """Everything except the rows of one part of a file, for transfer between processes."""
+    """Data from one part of a file, except the rows, for transfer between processes."""
 
     names: list[str]
     threads: list[tuple[int | str, int | str]]
@@ -404,7 +404,7 @@ class CollectiveRows:
         """Whether each name denotes a collective, or _UNSEEN; cached because names repeat millions of times."""
 
     def find(self, which: str, events: Sequence[Any], name: NDArray[Any]) -> tuple[list[int], Sequence[Integers]]:
-        """Return the positions of the collectives, and their columns of `Collectives`, starting with `source`.
+        """Return the positions of the collectives, and the values of the `Collectives` columns from `source` onwards.
 
         `name` is the name index of each event.
         """

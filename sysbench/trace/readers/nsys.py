@@ -95,7 +95,7 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
 
 
 def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
-    """Read an SQLite export. `path` is the original file, which gives the recording its name."""
+    """Read an SQLite export. `path` is the original file, whose name becomes the title of the recording."""
     try:
         with closing(open_database(export)) as database, QueryRunner.of(export) as queries, collection_paused():
             return _Reader(path, database, queries, progress).recording()
@@ -233,7 +233,7 @@ class _Reader:
         return operators, ranges
 
     def _parse_range_names(self, numbers: Integers, texts: Sequence[str | None]) -> Integers:
-        """Return (3, n) for n ranges: name index, sequence number, and name index of the input shapes."""
+        """Return a (3, n) array for n ranges: name index, sequence number, and name index of the input shapes."""
         different, which = unique_with_inverse(numbers)
         registered = [self._parse_range_name(self._strings.get(number, _UNNAMED)) for number in different.tolist()]
         marks = np.array(registered, np.int64).reshape(-1, 3)[which]
@@ -370,7 +370,7 @@ class QueryRunner:
             yield cls(connections, threads)
 
     def columns(self, query: Query) -> Iterator[list[Integers]]:
-        """Yield all columns in the order of the table's rows, in batches; raises NonNumericError and sqlite3.Error."""
+        """Yield all columns in batches, in the order of the table's rows; raises NonNumericError and sqlite3.Error."""
         return self._results(query, _columns)
 
     def texts(self, query: Query) -> Iterator[list[str | None]]:
@@ -378,7 +378,7 @@ class QueryRunner:
         return self._results(query, _texts)
 
     def _results(self, query: Query, run_query: Callable[[sqlite3.Connection, Query, str], Result]) -> Iterator[Result]:
-        """Yield the results for all parts of the table in order; threads work a few parts ahead."""
+        """Yield the results for all parts of the table in order; threads read a few parts ahead."""
 
         def answered(part: str) -> Result:
             with self._connection() as database:

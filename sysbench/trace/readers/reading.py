@@ -1,4 +1,4 @@
-"""Child processes and progress reports, shared by the readers of large files."""
+"""Helpers for readers of large files: child processes and progress reports."""
 
 from __future__ import annotations
 

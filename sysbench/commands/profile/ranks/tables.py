@@ -1,4 +1,4 @@
-"""Declared tables of ranks: communication, collectives, and the order in which ranks arrive."""
+"""Tables that compare ranks: communication, collectives, and the order in which ranks arrive."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class _Shape:
     def ceiling_share(self) -> float | None:
         """Return the bus bandwidth as a share of the bus bandwidth of the fastest all-reduce.
 
-        None if either is unknown, if the group lacks ranks, or if the share is not credible.
+        None if either is unknown, if the group does not contain all ranks, or if the share is not credible.
         """
         link, rate = self.of.link, self.bus_bytes_per_s
         if link is None or rate is None or self.row.group_size != len(self.of.summary.ranks):

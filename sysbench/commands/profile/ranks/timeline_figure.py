@@ -1,4 +1,4 @@
-"""Figure of one step of several ranks: per rank, a lane of compute, and a lane per kind and group of collectives."""
+"""Figure of one step of several ranks: for each rank, a lane for compute, and one per kind and group of collectives."""
 
 from __future__ import annotations
 
