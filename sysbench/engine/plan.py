@@ -39,7 +39,8 @@ def place(
     """Assign a device to every cell.
 
     `started_ranks` is the number of ranks that torchrun or srun has started, each with its own device; None if neither
-    has started any. Raises UsageError if a device does not exist or cannot run its cell, or if a cell has too many ranks.
+    has started any. Raises UsageError if a device does not exist or cannot run its cell, or if a cell has too many
+    ranks.
     """
     placed = [PlacedCell(index, cell, resolve_device(cell.device, devices)) for index, cell in enumerate(cells)]
     for each in placed:
