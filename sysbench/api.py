@@ -113,11 +113,18 @@ class Run(Result):
         return self.record.model_dump_json(indent=1)
 
     def save(self, path: str | Path) -> None:
-        """Write the record to a .json file for `load` and the command line; raises SysbenchError on failure."""
-        from sysbench.log.storage import write_atomically
+        """Write the record to a .json file for `load` and the command line; raises SysbenchError on failure.
+
+        Missing directories are created: a measurement must not be lost because of them.
+        """
+        from sysbench.log.storage import cannot_write, write_atomically
 
         if Path(path).suffix != ".json":
             raise UsageError(f"{path} must end in .json: a record is written to it")
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(Path(path), error) from error
         write_atomically(Path(path), self.to_json().encode() + b"\n")
 
     @property

@@ -141,3 +141,9 @@ def test_importing_sysbench_imports_nothing_else() -> None:
     code = "import sys; before = set(sys.modules); import sysbench; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.split() == ["sysbench"]
+
+
+def test_a_record_is_saved_into_a_directory_that_does_not_exist_yet(tmp_path: Path) -> None:
+    run = sysbench.load(RUNS / "time-a100.json")
+    run.save(tmp_path / "new" / "runs" / "saved.json")
+    assert sysbench.load(tmp_path / "new" / "runs" / "saved.json").rows() == run.rows()

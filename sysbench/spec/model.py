@@ -577,8 +577,10 @@ class ModelSpec(RunSpec):
         if not self.model:
             yield from self._shapes().items()
             return
-        names = ("size", "d_model", "d_ff", "layers", "heads", "vocab")
-        sized = any(getattr(self, name) != type(self).model_fields[name].default for name in names)
+        names = ("d_model", "d_ff", "layers", "heads", "vocab")
+        given = tuple(name for name in names if getattr(self, name) != type(self).model_fields[name].default)
+        sized = self.size != type(self).model_fields["size"].default or set(names[:4]) <= set(given)
+        single = () if sized else given
         swept = [name for name, values in self.model_arg.items() if len(values) > 1]
         for target, (label, shape), values in itertools.product(
             self.model, self._shapes().items(), itertools.product(*self.model_arg.values())
@@ -589,13 +591,14 @@ class ModelSpec(RunSpec):
                 arguments=arguments,
                 dimensions=shape.model_dump(),
                 sized=sized,
+                single_dimensions=single,
                 inputs=self.inputs,
                 described=self.input,
                 loss=self.loss,
                 directory=self.app_dir,
             )
-            named = [own.title, *([label] if sized else []), *(f"{name}={arguments[name]}" for name in swept)]
-            yield " ".join(named), own
+            named = [label] if sized else [f"{name}={getattr(shape, name)}" for name in single]
+            yield " ".join([own.title, *named, *(f"{name}={arguments[name]}" for name in swept)]), own
 
     def _shapes(self) -> dict[str, ModelShape]:
         """Return model shapes by label: each named size, with dimensions given by the user replacing its own."""

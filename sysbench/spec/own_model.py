@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sysbench.errors import nearest, unknown
 from sysbench.spec.axes import Scalar, axis, scalar, texts
@@ -140,7 +140,9 @@ class OwnModel(BaseModel):
     dimensions: dict[str, Size]
     """Dimensions passed to a constructor that has arguments of these names."""
     sized: bool
-    """Whether the user gave these dimensions, so that a model which takes none of them is an error."""
+    """Whether the user gave a size, so that a model that takes none of its dimensions is an error."""
+    single_dimensions: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Dimensions that the user gave without a size: the model keeps its own values of all others."""
     inputs: str | None
     """A function `(batch, ctx)` that makes the inputs."""
     described: tuple[DescribedInput, ...]

@@ -189,6 +189,15 @@ def test_a_size_gives_a_config_its_dimensions_also_if_it_is_the_default_size(wri
     assert facts(here, "theirs:Gpt").parameters == 16 * (50 + 8 + 50) + 50
 
 
+def test_a_dimension_without_a_size_leaves_all_others_to_the_model(write: Write) -> None:
+    here = write(NANO)
+    (cell,) = cells(here, "theirs:Gpt", vocab=64)
+    assert cell.size == "Gpt vocab=64"
+    assert facts(here, "theirs:Gpt", vocab=64).parameters == 16 * (64 + 8 + 64) + 64
+    said = refusal(stepped, here, "theirs:Gpt", layers=2)
+    assert said == "--model theirs:Gpt has no argument for --layers: use --model-arg NAME=VALUE"
+
+
 def test_a_field_that_a_config_has_not_is_refused_with_the_nearest(write: Write) -> None:
     said = refusal(stepped, write(NANO), "theirs:Gpt", model_arg=["n_emb=24"])
     assert said.startswith(
@@ -225,6 +234,10 @@ def test_a_wrong_name_is_found_before_anything_is_imported(
 
 
 FAULTS = {
+    "asserts": (
+        "assert tokens.sum() < 0",
+        "forward: AssertionError: assert tokens.sum() < 0 (theirs.py:22 in forward)",
+    ),
     "raises": ("raise KeyError('nothing')", "forward: KeyError: 'nothing' (theirs.py:22 in forward)"),
     "dtype": ("return self.embed(tokens.float())", "(theirs.py:22 in forward)"),
     "device": ("return self.embed(tokens.to('nowhere'))", "(theirs.py:22 in forward)"),

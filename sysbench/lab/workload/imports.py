@@ -161,8 +161,10 @@ class user_code:  # noqa: N801  A context manager, faster than a generator: a st
                 f"{self._action}: it reads from standard input, which is empty{_location_suffix(error)}"
             ) from error
         if isinstance(error, Exception) and not isinstance(error, SysbenchError) and not is_out_of_memory(error):
-            words = " ".join(str(error).split())
-            raise UserCodeError(f"{self._action}: {type(error).__name__}: {words}{_location_suffix(error)}") from error
+            frame = _user_frame(error)
+            words = " ".join(str(error).split()) or (frame.line if frame is not None else None)  # a bare assert
+            name = f"{type(error).__name__}: {words}" if words else type(error).__name__
+            raise UserCodeError(f"{self._action}: {name}{_location_suffix(error)}") from error
 
 
 def _location_suffix(error: BaseException) -> str:
@@ -172,17 +174,19 @@ def _location_suffix(error: BaseException) -> str:
 
 def _location(error: BaseException) -> str | None:
     """Return the innermost line of a traceback outside torch and sysbench, such as `gpt.py:42 in forward`."""
+    frame = _user_frame(error)
+    return None if frame is None else f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+
+
+def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Return the innermost frame of a traceback outside torch and sysbench."""
     user_frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith((*_LIBRARY_DIRECTORIES, "<"))
         and not frame.filename.startswith(str(Path(importlib.__file__).parent))
     ]
-    return (
-        f"{Path(user_frames[-1].filename).name}:{user_frames[-1].lineno} in {user_frames[-1].name}"
-        if user_frames
-        else None
-    )
+    return user_frames[-1] if user_frames else None
 
 
 class Printed(io.TextIOBase):

@@ -27,6 +27,7 @@ from sysbench.lab.workload.inputs import create_inputs
 from sysbench.lab.workload.losses import Loss
 from sysbench.lab.workload.workload import Batch, OwnWorkload, Workload, adamw
 from sysbench.spec.model import BUILT_IN_ATTENTION, Attention, ModelCell, ModelShape
+from sysbench.spec.options import flag_of
 from sysbench.spec.own_model import HUGGING_FACE, OwnModel
 
 _DIMENSION_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -100,7 +101,9 @@ def _construct_model(cell: ModelCell, own: OwnModel, code: LoadedCode) -> tuple[
     fallbacks: dict[str, Any] = {"shape": shape, "device": torch.get_default_device(), "seed": cell.seed, **dimensions}
     fallbacks["attention"] = BUILT_IN_ATTENTION[0]
     attention = {} if cell.attention == "own" else {"attention": cell.attention}
-    preferred = {**context, **attention, **(dimensions if own.sized else {})}
+    requested = tuple(own.dimensions) if own.sized else own.single_dimensions
+    requested_arguments = {argument for name in requested for argument in _DIMENSION_ARGUMENTS[name]}
+    preferred = {**context, **attention, **{name: dimensions[name] for name in requested_arguments}}
     what = f"--model {own.target}"
     config = _find_config(code, {*fallbacks, *preferred, *own.arguments})
     constructor, name = (
@@ -108,9 +111,11 @@ def _construct_model(cell: ModelCell, own: OwnModel, code: LoadedCode) -> tuple[
     )
     remedy = ". Add --model-arg NAME=VALUE, or name a function that builds the model"
     given = arguments_for(constructor, own.arguments, fallbacks, preferred, name, remedy)
-    if own.sized and not given.keys() & {*dimensions, "shape"}:
+    if requested and not given.keys() & {*requested_arguments, "shape"}:
         raise UnavailableError(
             f"{what} takes none of the dimensions of --size, such as {', '.join(_DIMENSION_ARGUMENTS)}"
+            if own.sized
+            else f"{what} has no argument for {' and '.join(map(flag_of, requested))}: use --model-arg NAME=VALUE"
         )
     if "attention" not in given:
         _replace_attention(cell, code, what)
@@ -155,7 +160,7 @@ def _find_config(code: LoadedCode, known: Collection[str]) -> _Config | None:
 
 
 def _config_model(cell: ModelCell, own: OwnModel) -> nn.Module:
-    if own.sized:
+    if own.sized or own.single_dimensions:
         raise UnavailableError(
             f"--model {own.target} takes its dimensions from its config: change them with --model-arg"
         )
