@@ -199,9 +199,9 @@ def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
 
 
 def by_default(spec: RunSpec) -> str:
-    """Say which axes have several values although none was given: `2 modes (forward, train); choose with --mode`.
+    """Return a remark on axes with several values by default: `2 modes (forward, train); choose with --mode`.
 
-    Empty if there are none.
+    The remark is empty if there are no such axes.
     """
     cells, counted, flags = list(spec.cells()), [], []
     for name, axis in AXES.items():

@@ -51,7 +51,7 @@ def phase(name: str) -> AbstractContextManager[None]:
 
 
 def step() -> None:
-    """Mark the end of a step. Afterwards only such marks end steps, and a phase may run several times per step.
+    """Mark the end of a step. From then on, only these marks end steps, and a phase may run several times per step.
 
     Without these marks, a step ends when its first phase begins again.
     """

@@ -11,7 +11,7 @@ _UNDECODED = range(0xDC80, 0xDD00)
 def say(text: str) -> None:
     """Print one line to stderr, with control characters escaped.
 
-    The line may contain text from files, and a terminal would obey control characters in it.
+    The line may contain text from files, and a terminal would interpret control characters in it.
     """
     encoding = sys.stderr.encoding or "ascii"
     print(printable(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)  # noqa: T201

@@ -1,4 +1,4 @@
-"""Formatting of all quantities with units: seconds, bytes, FLOPs, tokens, shares, ratios.
+"""Formatting of all quantities with units: seconds, bytes, FLOPs, tokens, percentages, ratios.
 
 A value and its deviation share one unit and one number of decimals: `21.4 ± 0.2 ms`. The values in a column of a table
 also share them, so a scale and a number of decimals can be chosen for several values at once. Commas separate
@@ -183,7 +183,7 @@ def ratio_decimals(values: Iterable[float]) -> int:
 
 
 def share(value: float | None) -> str:
-    """Format a share: `78 %`, with one decimal below 10 %."""
+    """Format a fraction as a percentage: `78 %`, with one decimal below 10 %."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     return f"{value * 100:.{0 if abs(value) >= 0.0995 else 1}f} %"
@@ -200,7 +200,7 @@ def quantity(unit: Unit, value: float | None) -> str:
 
 
 def short(unit: Unit, value: float) -> str:
-    """Format a quantity with a number of at most four characters, unless it is 10,000 or more: `12.3 ms`."""
+    """Format a quantity with at most four characters for the number, unless it is 10,000 or more: `12.3 ms`."""
     number, _, symbol = quantity(unit, value).replace(",", "").partition(" ")
     before_the_point = len(number.partition(".")[0])
     digits = number if len(number) <= 4 else f"{float(number):.{max(0, 3 - before_the_point)}f}"

@@ -48,5 +48,5 @@ def _counted(cell: ModelCell) -> tuple[OwnModelFacts | None, str | None]:
     """Return the facts from a simulated step, or the reason why the step cannot be simulated."""
     try:
         return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False).own_model, None
-    except Exception as error:  # noqa: BLE001  FLOPs are a bonus; what cannot run without data may run with it.
+    except Exception as error:  # noqa: BLE001  FLOPs are optional: a model that fails without data may run with it.
         return None, str(error) if isinstance(error, SysbenchError) else f"{type(error).__name__}: {error}"

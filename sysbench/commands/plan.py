@@ -17,8 +17,8 @@ from sysbench.spec.model import ModelCell
 def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
     """Return a table with one row per cell: parameters, FLOPs, predicted memory, and whether it fits.
 
-    The memory of each cell is compared with that of the GPU for which the cell is simulated, or else with that of
-    `device`. If there is no GPU to compare with, no verdict is given.
+    The predicted memory is compared with the memory of the cell's simulated GPU, or of `device` if the cell is not
+    simulated. If there is no GPU to compare with, no verdict is given.
     """
     devices = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
     specs = [cell.model_dump() for cell in cells]

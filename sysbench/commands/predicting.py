@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def refuse_unpredictable(
     slugs: Sequence[str], host: Path | None = None, *, force: bool, option: str = "--simulate"
 ) -> None:
-    """Raise UsageError for an invalid host file, a GPU with unusable rates and, unless `force`, a GPU in this machine.
+    """Raise UsageError if the host file is invalid, a GPU's rates are unusable, or a GPU is in this machine.
 
-    `option` is the command-line option that names the GPUs.
+    `force` allows GPUs in this machine; `option` is the command-line option that names the GPUs.
     """
     from sysbench.predict.rates import HostRates
     from sysbench.spec import hardware

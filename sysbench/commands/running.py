@@ -143,7 +143,7 @@ def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
 
 @contextmanager
 def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
-    """Yield the options if this process is rank 0 of torchrun or srun, or the only process.
+    """Yield the options if this process is rank 0 of a torchrun or srun launch, or the only process.
 
     Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
     """
@@ -317,7 +317,7 @@ def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None)
             measuring(spec.kind).part("record")
             events.build()
             records.build()
-        # An experiment has chosen, and has its own line above the dashboard.
+        # An experiment chooses its own values, and shows its own line above the dashboard.
         unchosen = "" if options.overall else axes.by_default(spec)
         if unchosen:
             say(unchosen, options)

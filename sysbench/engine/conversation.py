@@ -1,6 +1,6 @@
-"""The conversation with a worker: a request, followed by events up to the answer.
+"""The conversation with a worker: a request, followed by events, the last of which is the answer.
 
-This is the only place where a run waits, in a single thread: for the worker's next message or its end, for a Ctrl-C, or
+This is the only place where a run waits, in a single thread: for the worker's next message or exit, for Ctrl-C, or
 until the next sensor reading is due.
 """
 
@@ -91,9 +91,10 @@ class Conversation:
             yield event
 
     def wait_for_exit(self, worker: Worker) -> None:
-        """After a worker's last event, wait up to --timeout for its process to end; raises StoppedByUserError.
+        """After a worker's last event, wait up to --timeout for its process to end.
 
-        A profiler that wraps the worker may need this time to write its report.
+        A profiler that wraps the worker may need this time to write its report. Raises StoppedByUserError if the user
+        stops the run.
         """
         deadline_s = time.monotonic() + self._timeout_s
         while worker.alive and time.monotonic() < deadline_s:

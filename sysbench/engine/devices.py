@@ -16,7 +16,7 @@ from sysbench.spec.run import RunOptions
 
 
 def list_devices(launcher: Launcher | None = None) -> Sequence[DeviceInfo]:
-    """List the devices of this machine, the default of `auto` first; takes as long as importing torch.
+    """List the devices of this machine, beginning with the one that `auto` selects; takes as long as importing torch.
 
     A worker is asked because only its answer is reliable: a GPU may be present without a driver, or with a torch that
     was built for another device. The worker is set aside for the next run; call this within `prelaunched`, which

@@ -64,8 +64,9 @@ class Interrupts:
             return
 
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal. Raises KeyboardInterrupt on the third and later signals, and on the first unless
-        `deferrals`.
+        """Handle a signal.
+
+        Raises KeyboardInterrupt on the third and later signals, and on the first if `deferrals` is 0.
         """
         self._signal_count += 1
         if self._signal_count >= FORCED_STOP_COUNT or (self._signal_count == 1 and not self.deferrals):
@@ -129,7 +130,7 @@ def catch_interrupts() -> Iterator[Interrupts]:
 
 
 def request_stop() -> None:
-    """Stop the current run, as a signal does: the user has stopped it elsewhere."""
+    """Stop the current run as a signal would; used when the user has stopped another rank."""
     for interrupts in _active:
         interrupts.request(signal.SIGINT, None)
 

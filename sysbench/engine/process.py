@@ -1,4 +1,4 @@
-"""One worker process, from launch to end: its messages, its state, and how it ended."""
+"""One worker process, from launch to end: its messages, its state, and its exit."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ def prelaunched(launcher: Launcher) -> Iterator[None]:
 
 
 def get_worker(launcher: Launcher, *, simulates: bool = False) -> WorkerProcess:
-    """Return the worker that was launched ahead with the same command line, or a new one; raises SysbenchError.
+    """Return the worker that was launched ahead with the same command line, or a new one.
 
-    A worker that has simulated is returned only to a run that `simulates`, and ends otherwise.
+    A worker that has run a simulation is returned only if `simulates` is set; otherwise, it is ended. Raises
+    SysbenchError if a new worker cannot be launched.
     """
     if _idle_workers and _idle_workers[0].command == launcher.command():
         worker = _idle_workers.pop()
@@ -105,7 +106,7 @@ class WorkerProcess:
         self.ready: WorkerReady | None = None
         """The worker's report of its devices and of torch, once it is ready."""
         self.has_simulated = False
-        """Whether it has simulated, and should measure nothing afterwards."""
+        """Whether the worker has run a simulation, and should measure nothing afterwards."""
         self._key = os.urandom(32)
         self._connection: Connection | None = None
         with ExitStack() as resources:
@@ -221,7 +222,7 @@ class WorkerProcess:
             raise WorkerGoneError from error
 
     def end(self, patience_s: float) -> WorkerExited:
-        """Wait up to `patience_s` for the end of the process, kill it if necessary, and return how it ended."""
+        """Wait up to `patience_s` for the process to end, kill it if necessary, and return its WorkerExited event."""
         from sysbench.log.events import WorkerExited
 
         code, tail = self.close(patience_s)

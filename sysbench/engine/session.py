@@ -161,7 +161,7 @@ class Session:
                 _stop(executor)
                 raise OutputError(f"{error}. The run was stopped; the log has all earlier events") from error
             except SysbenchError as error:
-                # A rank that its user has stopped may be missed first.
+                # If the user stops a rank, its disconnection may be noticed before the request to stop.
                 status, failure = ("interrupted", None) if interrupts.requested else ("failed", error)
             except BaseException as error:
                 # Abandoned in the middle: by the caller, by a third Ctrl-C, or because of a bug.

@@ -68,10 +68,10 @@ class Supervisor:
         links: Links | None = None,
         simulates_in_sequence: bool = False,
     ) -> None:
-        """With `simulates_in_sequence`, share one worker with the runs before and after, which must only simulate too.
+        """With `simulates_in_sequence`, share one worker with the runs before and after, all of which only simulate.
 
-        A measured run always starts with a new worker. In the worker of a run with a larger context, its first step
-        took 40 % less time and its peak of host memory was 1.9 times as high.
+        A measured run always starts with a new worker: in a worker reused from a run with a larger context, the first
+        step took 40 % less time, and the peak of host memory was 1.9 times as high.
         """
         self._links = links
         self._shares_worker = simulates_in_sequence
@@ -121,7 +121,7 @@ class Supervisor:
         raise AssertionError("a worker becomes ready, or that raises")
 
     def stop(self) -> list[WorkerExited]:
-        """End the worker at once, if there is one, and return how it ended."""
+        """End the worker at once, if there is one, and return its WorkerExited event."""
         return [self._end_worker(self._worker)] if self._worker is not None else []
 
     def _run_cell(self, placed: PlacedCell) -> Iterator[Event]:
@@ -142,7 +142,7 @@ class Supervisor:
             return  # no real memory ran out
         if finished.outcome == "oom":
             self._admission.remember_too_large(placed)
-        # The other ranks may still wait for one that has failed, however harmless that was to its process.
+        # After a failure, other ranks may still be waiting for the failed one, even if its process is unharmed.
         unusable = finished.outcome != "ok" if placed.cell.workers > 1 else finished.outcome not in REUSABLE_OUTCOMES
         if unusable or placed.cell.needs_fresh_worker:
             yield from self._replace_worker()

@@ -162,7 +162,7 @@ class Team:
                 worker.send(command)
 
     def end(self, patience_s: float) -> WorkerExited:
-        """End all processes; return how the rank that disconnected or died ended, or how rank 0 ended if none did.
+        """End all processes; return the WorkerExited event of the rank that disconnected or died, or else of rank 0.
 
         Only this rank is waited for, because the others may in turn be waiting for it.
         """

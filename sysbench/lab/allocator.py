@@ -62,8 +62,9 @@ def peaks(device: torch.device) -> Peaks:
 def release(device: torch.device) -> None:
     """Free unreferenced memory on device and host, and on Linux reset the host's peak, so that cells are independent.
 
-    Runs Python's garbage collector, then returns cached memory to the device, and free memory to the host. glibc keeps
-    freed blocks of up to 32 MiB, gigabytes after a large model, which would count as memory of a small one after it.
+    Runs Python's garbage collector, then returns cached memory to the device, and free memory to the host. Otherwise,
+    glibc keeps freed blocks of up to 32 MiB. After a large model, these blocks add up to gigabytes, which would count
+    as memory of the next cell.
     """
     gc.collect()
     if device.type == "cuda":
@@ -154,7 +155,7 @@ class History:
 
     @contextmanager
     def phase(self, number: int, name: str, step: _Step) -> Iterator[None]:
-        """Record start and end of phase `name` of step `number`, and categorize the blocks that remain at the end."""
+        """Record the start and end of phase `name` of step `number`; categorize the blocks that remain at the end."""
         start_us = _now_us()
         if number != self._step:
             self._step, self._step_since_us = number, start_us

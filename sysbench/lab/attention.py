@@ -25,7 +25,7 @@ from sysbench.spec.model import Attention
 
 
 class NaiveAttention(nn.Module):
-    """Attention with every intermediate in memory, each ctx × ctx: scores, masked scores, exponentials and weights."""
+    """Attention that materializes every ctx × ctx intermediate: scores, masked scores, exponentials and weights."""
 
     future: Tensor
 
@@ -70,7 +70,7 @@ class FusedAttention(nn.Module):
 
 
 class FlexAttention(nn.Module):
-    """`flex_attention` with a causal block mask, compiled on CUDA, where compilation fuses the kernel."""
+    """`flex_attention` with a causal block mask; on CUDA, compiled into a fused kernel."""
 
     def __init__(self, ctx: int) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def kernel_of(attention: nn.Module, q: Tensor, k: Tensor, v: Tensor) -> str:
 
 @contextmanager
 def unsupported_as_unavailable(prefix: str = "") -> Iterator[None]:
-    """In this context, convert torch's error that no kernel supports the inputs to UnavailableError.
+    """In this context, raise UnavailableError instead of torch's error if no kernel supports the inputs.
 
     The message is `prefix`, followed by torch's reasons, including reasons that torch gives as warnings.
     """

@@ -53,7 +53,7 @@ def function_for(cell: AttentionCell, device: torch.device) -> Attention:
 
 
 def naive(*, causal: bool) -> Attention:
-    """Return attention with every intermediate in memory; exponentials and weights are kept for the backward pass."""
+    """Return attention that materializes every intermediate, and keeps exponentials and weights for backward."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
@@ -117,7 +117,7 @@ def _flash_attn(cell: AttentionCell, device: torch.device) -> Attention:
 
 
 def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
-    """Return attention by flash-attn's `kernel`, which takes inputs of shape (batch, seq, heads, dim)."""
+    """Return attention computed by flash-attn's `kernel`, which takes inputs of shape (batch, seq, heads, dim)."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _with_heads(

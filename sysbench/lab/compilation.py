@@ -88,7 +88,10 @@ def model_built(cell: str, step: TrainingStep, build_s: float) -> ModelBuilt:
 
 
 def compiled_event(cell: str, compile_s: float) -> Compiled:
-    """Return the Compiled event of a cell, with counters since `reset_counters`; the first step took `compile_s`."""
+    """Return the Compiled event of a cell, with counters since `reset_counters`.
+
+    `compile_s` is the duration of the first step.
+    """
     counters = compilation()
     return Compiled(
         at_s=time.time(),

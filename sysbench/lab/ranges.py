@@ -118,7 +118,7 @@ def named(name: str) -> Range:
 
 @contextmanager
 def visible_to(profiler: Profiler, model: nn.Module | None = None) -> Iterator[None]:
-    """Make `named` blocks and calls of modules of `model` in this context visible to `profiler` as ranges."""
+    """In this context, report `named` blocks and the calls of `model`'s modules to `profiler` as ranges."""
     global _range
     before = _range
     ranges = _ModuleRanges(_ranges_of(profiler))

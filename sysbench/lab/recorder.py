@@ -19,7 +19,7 @@ from sysbench.lab import ranges
 from sysbench.meeting import CAPTURE_RANGE
 
 _FULL_DISK_BYTES: Final = 1 << 20
-"""If a trace failed and the disk has less free space than this, the disk is assumed to be full."""
+"""If writing a trace fails and the disk has less free space than this, the disk is assumed to be full."""
 
 
 class Recorder(Protocol):
@@ -34,7 +34,7 @@ class Recorder(Protocol):
         yield
 
     def write(self, path: Path) -> None:
-        """Write the trace to `path`, if this profiler writes it itself; raises OutputError."""
+        """Write the trace to `path`, if this profiler writes it itself; raises OutputError if writing fails."""
 
 
 class TorchRecorder:

@@ -136,7 +136,7 @@ class TrainingStep:
 
     def _zero_grad(self) -> None:
         with named("zero_grad"):
-            # Through the optimizer, as in a training loop: it has a list of parameters, a model must walk its modules.
+            # Through the optimizer, as in a training loop: it has a list of parameters; a model must walk its modules.
             (self._optimizer or self.model).zero_grad(set_to_none=True)
 
     def _forward(self, number: int) -> None:
@@ -180,7 +180,7 @@ class TrainingStep:
 class _Scaler(GradScaler):
     """A gradient scaler that unscales sharded and whole gradients separately.
 
-    torch's own unscales all gradients at once, and fails if only some are sharded, as in tensor parallelism.
+    torch's own scaler unscales all gradients at once, and fails if only some are sharded, as in tensor parallelism.
     """
 
     def _unscale_grads_(
@@ -193,7 +193,7 @@ class _Scaler(GradScaler):
         for alike in kinds.values():
             one: Any = SimpleNamespace(param_groups=[{"params": alike}])
             found = super()._unscale_grads_(one, inv_scale, found_inf, allow_fp16) or found
-            # The operator sets this to 1 at an infinity and never resets it, so the next kind continues with it.
+            # The operator sets this flag to 1 if it finds an infinity, and never resets it: all kinds share the flag.
             found_inf = next(iter(found.values()), found_inf)
         return found
 

@@ -82,9 +82,9 @@ def _correctness(seen: CellEvents) -> Iterator[Caution]:
 
 
 def _lower_bound(cell: TimeCell, wall: statistics.Series, rates: RateRecord | None) -> Iterator[Caution]:
-    """Warn if the step is faster than the measured ceiling allows, or than its matrix products at data-sheet peak.
+    """Warn if the step is faster than the measured ceiling or the data-sheet peak allows.
 
-    The products above the causal diagonal are not counted, because fused kernels may skip them.
+    For the peak, products above the causal diagonal are not counted, because fused kernels may skip them.
     """
     if rates is None:
         return
@@ -161,7 +161,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
 def precision_of_the_median(wall: statistics.Stream, until: float | None, max_steps: int) -> Iterator[Caution]:
     """Warn if the interval of the median is too wide, or if there are too few steps for an interval.
 
-    The limit of the width is `until`; the default is 5 %.
+    The largest accepted width, as a share of the median, is `until`, or 5 % if `until` is not given.
     """
     if statistics.too_few(wall):
         yield Caution(

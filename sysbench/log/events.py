@@ -181,7 +181,7 @@ class CeilingMeasured(Event):
 
 
 class CeilingFailed(Event):
-    """The matmul ceiling could not be measured; the run continues without shares of the ceiling."""
+    """The matmul ceiling could not be measured; the run continues, and rates are not compared with it."""
 
     event: Literal["ceiling_failed"] = "ceiling_failed"
     device: str
@@ -190,7 +190,7 @@ class CeilingFailed(Event):
 
 
 class MemoryForeseen(Event):
-    """Forecast for a cell, from a simulation before its measurement: whether the cell fits in the free memory."""
+    """Whether a cell is expected to fit in the free memory, according to a simulation before the measurement."""
 
     event: Literal["memory_foreseen"] = "memory_foreseen"
     cell: str
@@ -263,7 +263,7 @@ class OwnModelFacts(Frozen):
 
     class_name: str
     config_class: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Class of the config that the model was built from: `GPTConfig` for `GPT(config)`; None if it takes none."""
+    """Class of the config that the model was built from: `GPTConfig` for `GPT(config)`; None if there is none."""
     parameters: Count
     """Shared parameters count once."""
     trainable_parameters: Count

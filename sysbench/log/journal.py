@@ -82,7 +82,7 @@ class Log:
 
     @classmethod
     def reopen(cls, path: Path) -> Log:
-        """Open an existing log; raises LogError if it does not exist, UsageError if another run is writing to it."""
+        """Open an existing log; raises LogError if there is none, and UsageError if another run is writing to it."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError as error:
@@ -140,7 +140,7 @@ class Log:
         self.close()
 
     def _truncate(self, size_bytes: int) -> None:
-        # Called when writing has failed already: a torn last line that cannot be cut either is ignored by readers.
+        # An error is ignored: if a partial last line cannot be removed after a failed write, readers ignore it.
         if self._descriptor is not None:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, size_bytes)

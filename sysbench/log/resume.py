@@ -39,7 +39,7 @@ class EarlierRun:
     """Device of the last attempt, by cell."""
 
     def keeps(self, cell: RunCell) -> bool:
-        """Whether the logged result of this cell is kept instead of running the cell again."""
+        """Whether the logged result of this cell is kept, so that the cell does not run again."""
         return self.outcome(cell) in LASTING
 
     def outcome(self, cell: RunCell) -> Outcome | None:
@@ -62,7 +62,7 @@ class EarlierRun:
             raise UsageError(f"--resume {self.path}: the log was made with different options: {listed}")
 
     def refuse_other_code(self, digest: str) -> None:
-        """Raise UsageError if the log was recorded by different source code of sysbench."""
+        """Raise UsageError if the log was recorded with different source code of sysbench."""
         if self.started.source_digest != digest:
             raise UsageError(
                 f"--resume {self.path}: the log was made by different code: sysbench {self.started.sysbench_version} "
@@ -70,7 +70,7 @@ class EarlierRun:
             )
 
     def refuse_other_machine(self, ready: WorkerReady, placed: Iterable[PlacedCell]) -> None:
-        """Raise UsageError if the version of torch, or the device of a kept cell, differs from the log."""
+        """Raise UsageError if the version of torch, or the device of a kept cell, differs from the one in the log."""
         if self.worker is not None and self.worker.torch.torch != ready.torch.torch:
             raise UsageError(
                 f"--resume {self.path}: the log was made with a different torch: {self.worker.torch.torch} there, "

@@ -89,7 +89,7 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
 
 
 def find_experiment(name: str, directory: Path = RUNS) -> Path:
-    """Return the directory of the experiment that matches `name`: a path, or a name in `directory` as in `find`.
+    """Return the directory of the experiment that matches `name`: a path, or a name in `directory`; see `find`.
 
     The name of an experiment, such as `quick`, selects its latest run. Raises LogError if no directory matches, or if a
     name is ambiguous.
@@ -216,7 +216,7 @@ def _children(directory: Path) -> list[Path]:
 
 
 MAX_SEARCHED = 100_000
-"""Maximum number of names searched below one directory; searching that many takes about a second."""
+"""Maximum number of files and directories searched under one directory; searching them takes about a second."""
 
 
 def _runs_below(directory: Path) -> list[Path]:

@@ -194,7 +194,7 @@ def _limiting_rate(kernel: Kernel, predicted_s: float, gpu: GpuRates) -> GpuRate
 
 
 def _identify_kernel(operator: str, shapes: str, name: str) -> Kernel | None:
-    """Return the kernel that its name and its operator's name and shapes identify; None if they do not suffice."""
+    """Return the kernel, identified by its name and its operator's name and shapes; None if these do not suffice."""
     bare = operator.removeprefix("aten::")
     sizes = _sizes(shapes)
     dtype = next((dtype for dtype, pattern in _DTYPES if pattern.search(name[:400])), None)

@@ -212,10 +212,11 @@ def limit(kernel: Kernel, drawn: RateDraws) -> Limit:
 
 
 def lower_bound_seconds(kernel: Kernel, gpu: GpuRates) -> float:
-    """Return a lower bound on the kernel's time: the longer of FLOPs at peak rate and bytes at full bandwidth.
+    """Return a lower bound on the kernel's time.
 
-    Peak and bandwidth come from the data sheet or, if it lacks them, from the measured rates. The bound for a
-    collective is 0.
+    The bound is the time for the FLOPs at the peak rate or for the bytes at full bandwidth, whichever is longer. Peak
+    and bandwidth come from the data sheet or, if it lacks them, from the measured rates. The bound for a collective is
+    0.
     """
     if kernel.kind == "collective":
         return 0.0

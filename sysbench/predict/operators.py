@@ -79,7 +79,7 @@ class Call:
 
     @cached_property
     def name(self) -> str:
-        """Return the operator's name without namespace and overload: `bmm`."""
+        """Return the operator's name without namespace or overload: `bmm`."""
         return str(self.func._schema.name).partition("::")[2]
 
     @cached_property
@@ -100,7 +100,7 @@ class Call:
 
     @cached_property
     def is_on_device(self) -> bool:
-        """Return whether any argument or result is a tensor of the simulated device."""
+        """Return whether any argument or result is a tensor on the simulated device."""
         return any(type(each) is SimulatedTensor for each in [*self.tensors, *self.results])
 
     @property
@@ -233,7 +233,7 @@ def _gather(call: Call) -> Kernels:
 
 
 def _scatter(call: Call) -> Kernels:
-    """Return the kernels for the gradient of a table: fill it with zeros, sort the indices, add rows.
+    """Return the kernels that compute the gradient of a table: fill it with zeros, sort the indices, add rows.
 
     Source: cuda/Embedding.cu.
     """
@@ -306,7 +306,7 @@ def _elementwise_kind(name: str, sources: list[Tensor], out: Tensor) -> Kind:
 
 
 def _foreach(call: Call) -> Kernels:
-    """Return the kernels of an operator on lists, which reads each list and writes one."""
+    """Return the kernels of an operator on lists of tensors, which reads every list and writes one list."""
     lists = call.lists
     return _multi_tensor("foreach", call, passes=len(lists) + 1, lists=len(lists) + (not call.name.endswith("_")))
 
@@ -324,9 +324,9 @@ def _fused_adam(call: Call) -> Kernels:
 
 
 def _multi_tensor(kind: Kind, call: Call, *, passes: int, lists: int) -> Kernels:
-    """Return the kernels, of equal work, for an operator on lists of tensors.
+    """Return kernels of equal work for an operator on lists of tensors.
 
-    `passes` is how many lists are read or written, and `lists` how many a kernel receives.
+    `passes` is how many lists are read or written, and `lists` how many lists a kernel receives.
     """
     tensors = call.lists[0]
     count = sum(each.numel() for each in tensors)
@@ -411,9 +411,9 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def bytes_touched(tensor: Tensor) -> int:
-    """Return the bytes that reading a whole tensor moves.
+    """Return the number of bytes moved by reading a whole tensor.
 
-    Broadcast dimensions count once. If the tensor is strided, whole DRAM sectors count.
+    Broadcast dimensions count once. If the tensor is strided, the unused bytes of each DRAM sector also count.
     """
     steps = _steps(tensor)
     spacing = min((step for step, _ in steps), default=1)

@@ -102,7 +102,7 @@ class HostRates:
 
     @classmethod
     def read(cls, path: Path) -> HostRates:
-        """Read a host from a TOML file with `title`, `spread` and one `[rates.NAME]` per rate.
+        """Read the rates of a host from a TOML file with `title`, `spread` and one `[rates.NAME]` per rate.
 
         Raises UsageError if the file is missing or invalid.
         """
@@ -159,7 +159,7 @@ COMPILED_SPREAD = 0.15
 
 
 def unexplained(count: int, seed: int = 0, *, compiled: bool = False) -> Draws:
-    """Return random factors of shape (count,) for variation of step times that no rate explains; the first is 1."""
+    """Return random factors of shape (count,) for the variation in step times that no rate explains; the first is 1."""
     return np.exp((COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD) * normal(count, seed, "unexplained"))
 
 
@@ -178,7 +178,7 @@ def _group(name: str) -> str:
 def normal(count: int, seed: int, name: str) -> Draws:
     """Return stratified standard normal draws in random order, of shape (count,); the first is 0.
 
-    Stratification (Latin hypercube sampling, McKay, Beckman and Conover 1979) stabilises quantiles of few draws.
+    Stratification (Latin hypercube sampling, McKay, Beckman and Conover 1979) stabilises quantiles for a small `count`.
     """
     generator = np.random.default_rng([seed, *name.encode()])
     levels = (generator.permutation(count - 1) + 0.5) / max(1, count - 1)

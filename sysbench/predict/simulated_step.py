@@ -1,7 +1,7 @@
 """Prediction of a cell's step on a GPU that is not present.
 
-The step is traced once without data, and then predicted for each GPU. The same run simulates the memory, so that a cell
-that does not fit ends as out of memory.
+The step is traced once without data, and then predicted for each GPU. The same run also simulates the memory, so a cell
+that does not fit is reported as out of memory.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def predict(
 
 @lru_cache(maxsize=2)
 def _issued(trace: Trace, host: HostRates, draws: int, seed: int) -> Mapping[str, Sequence[walking.Issued]]:
-    """Return the occurrences of each phase as the host issues them; cached, because many GPUs use the same rates."""
+    """Return the occurrences of each phase as the host issues them; cached, because many GPUs have the same host."""
     issued: dict[str, list[walking.Issued]] = {}
     host_rates = host.drawn(draws, seed)
     each = {id(phase): walking.Issued((phase,), host_rates) for phase in trace.phases}  # micro-batches repeat

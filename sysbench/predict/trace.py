@@ -101,7 +101,7 @@ class PhaseTrace:
 
     @cached_property
     def issuers(self) -> Positions:
-        """Return (launches,): for each kernel, the position in the phase of the operator that launches it."""
+        """Return the position of each launch's operator in the phase, of shape (launches,)."""
         return np.repeat(np.arange(len(self.launches)), self.launches)
 
     @cached_property
@@ -136,7 +136,7 @@ class Trace:
 
     @cached_property
     def counts(self) -> Mapping[str, NDArray[np.intp]]:
-        """Return the number of launches of each kernel, (kernels,), by phase."""
+        """Return, for each phase, the number of launches of each kernel, of shape (kernels,)."""
         none = np.zeros(len(self.kernels), dtype=np.intp)
         counts = dict.fromkeys((phase.name for phase in self.phases), none)
         for phase in self.phases:
@@ -165,7 +165,7 @@ def _is_fp32_product(kernel: Kernel) -> bool:
 
 @dataclass
 class TraceWriter:
-    """A trace that is written operator by operator."""
+    """Writer that builds a trace operator by operator."""
 
     kernels: dict[Kernel, int] = field(default_factory=dict)
     operators: dict[str, int] = field(default_factory=dict)

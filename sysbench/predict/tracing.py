@@ -37,7 +37,7 @@ class Tracer:
     def __init__(self, step: int, *, compiled: bool = False) -> None:
         """Trace step number `step`; earlier steps only create state, such as optimizer state.
 
-        `compiled` fuses the kernels of forward and backward as torch.compile would.
+        With `compiled`, the kernels of forward and backward are fused as torch.compile would fuse them.
         """
         self._writer = TraceWriter()
         self._step = step

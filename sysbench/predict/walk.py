@@ -34,7 +34,7 @@ class Issued:
 
     @cached_property
     def operator_ends_s(self) -> Floats:
-        """Return the seconds until the host has finished each operator, of shape (draws, operators)."""
+        """Return when the host has finished each operator, in seconds, of shape (draws, operators)."""
         host = self.host
         operator_ends_s = np.zeros((len(host["launch"]), 1))
         issued_s = [operator_ends_s[:, :0]]
@@ -49,7 +49,7 @@ class Issued:
 
     @cached_property
     def launched_s(self) -> Floats:
-        """Return the seconds until the host has finished the operator of each launch, of shape (draws, launches)."""
+        """Return when the host has finished each launch's operator, in seconds, of shape (draws, launches)."""
         before = np.cumsum([0, *(len(phase.host) for phase in self.phases)])
         issuers = [phase.issuers + first for phase, first in zip(self.phases, before[:-1], strict=True)]
         return self.operator_ends_s[:, np.concatenate([_NO_POSITIONS, *issuers])]
@@ -61,7 +61,7 @@ class Issued:
 
     @cached_property
     def ready_s(self) -> Floats:
-        """Return the seconds until each kernel could begin on an idle device, of shape (launches, draws)."""
+        """Return when each kernel could begin on an idle device, in seconds, of shape (launches, draws)."""
         return np.ascontiguousarray(self.launched_s.T) + LAUNCH_LATENCY_S
 
     @cached_property
@@ -71,7 +71,7 @@ class Issued:
 
     @property
     def end_s(self) -> Draws:
-        """Return the seconds until the host has finished everything, of shape (draws,)."""
+        """Return when the host has finished everything, in seconds, of shape (draws,)."""
         last_s: Draws = self.operator_ends_s[:, -1] if self.operator_ends_s.size else np.zeros(len(self.host["launch"]))
         return last_s
 

@@ -312,7 +312,7 @@ def _cell(declared: Field, value: Any) -> Cell:
 def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name, ...]:
     """Return the names of the columns that a table can have besides its axes.
 
-    A spec adds the columns whose names contain an axis value.
+    Columns whose names contain an axis value are included only if `spec` is given.
     """
     declared: DeclaredTable = measuring(kind).part("tables")[table]
     return tuple(dict.fromkeys(declared.names(_values(spec))))

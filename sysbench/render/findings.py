@@ -124,7 +124,10 @@ def counted(count: int, noun: str = "cell") -> str:
 
 
 def with_interval(found: Ratio, called: str = "95 % CI ") -> str:
-    """Format a ratio with its interval: `3.65× (95 % CI 3.61–3.69)`; without it if both ends round to the ratio."""
+    """Format a ratio with its interval: `3.65× (95 % CI 3.61–3.69)`.
+
+    The interval is left out if both of its ends round to the ratio.
+    """
     decimals = units.ratio_decimals([found.value])
     shown = {f"{each:.{decimals}f}" for each in (found.low, found.value, found.high) if each is not None}
     return units.ratio(found.value) if len(shown) == 1 else f"{units.ratio(found.value)} ({called}{interval(found)})"
@@ -142,10 +145,11 @@ def contains_one(found: Ratio) -> bool:
 
 
 def unresolved(one: str, other: str, each: Sequence[tuple[Ratio, int]], noun: str = "step") -> str:
-    """Return a clause that the times of `one` and `other` do not differ measurably; it replaces their ratio.
+    """Return a clause saying that the times of `one` and `other` do not differ measurably.
 
-    `each` has the ratio of every cell and its number of samples, which `noun` names. A ratio may have an interval
-    without 1 and yet be insignificant (`sysbench.statistics.effect`): then the clause says so.
+    `each` contains the ratio of every cell and its number of samples; `noun` is the word for a sample. An interval may
+    exclude 1 although the difference is insignificant (`sysbench.statistics.effect`). The clause then says that the
+    ratios differ from 1 by less than 1 %, or that the samples are too few or vary too much.
     """
     ratios, counts = [ratio for ratio, _ in each], sorted(count for _, count in each)
     many = f"{counts[0]} {noun}s" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} {noun}s"
@@ -242,7 +246,10 @@ def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell
 
 
 def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
-    """Yield a sentence that names the cells excluded from `of`, and their cautions; nothing if no cell is excluded."""
+    """Yield a sentence that names the cells excluded from the result that `of` names, and their cautions.
+
+    Yields nothing if no cell is excluded.
+    """
     by_code: dict[CautionCode, list[AnyCell]] = {}
     for cell in cells:
         for code in sorted(doubts(cell)):

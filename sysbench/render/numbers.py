@@ -1,6 +1,7 @@
-"""Number formatting in tables: columns with the same unit share a scale (ms, GiB), columns of a group share decimals.
+"""Number formatting in tables.
 
-Columns whose numbers are far larger or smaller than the others get a scale of their own.
+Columns with the same unit share a scale (ms, GiB), and columns of a group also share the number of decimals. Columns
+whose numbers are far larger or smaller than the others get a scale of their own.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviat
 
 
 def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
-    """Format a number with a unit of its own, shared by its deviation or interval."""
+    """Format a number with a unit of its own, which also applies to its deviation or interval."""
     if not isinstance(cell, Measure) or unit is None:
         return _plain(cell)
     if cell.text is not None:

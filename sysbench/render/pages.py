@@ -62,7 +62,7 @@ def environment(finalized: Callable[[str], str], **syntax: str) -> Environment:
 
     The result of `finalized` is escaped as HTML unless it is `markupsafe.Markup`.
     """
-    # This import takes a tenth of a second, which only the writing of pages needs.
+    # This import takes a tenth of a second, and only writing a page needs it.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -89,7 +89,7 @@ def asset(folder: str, name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace characters that a page cannot show or should not interpret with spaces."""
+    """Replace with spaces all characters that a page cannot show or should not interpret."""
     return _UNPRINTABLE.sub(" ", text)
 
 

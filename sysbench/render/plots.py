@@ -60,7 +60,7 @@ def write(path: Path, draw: Callable[[], Figure]) -> None:
 
 def content(draw: Callable[[], Figure], suffix: str) -> bytes:
     """Return a figure as the bytes of a png, svg or pdf file."""
-    # matplotlib takes half a second to import, which only figures need.
+    # Importing matplotlib takes half a second, and only figures need it.
     import matplotlib as mpl
 
     file = io.BytesIO()
@@ -112,7 +112,7 @@ def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:
 
 
 def captioned(text: str, about: Sequence[str], left_out: str = "") -> str:
-    """Return a caption such as `Median step time over the context (batch 4, train). Shown are …`."""
+    """Return a caption such as `Median time of each phase of a step (batch 4, train). Shown are …`."""
     common = f" ({', '.join(about)})" if about else ""
     return f"{text}{common}.{f' {left_out}' if left_out else ''}"
 
@@ -432,7 +432,7 @@ def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float
 
 
 def draw_crosses(axes: Axes, at: float, colours: Sequence[str], size: float, apart: float, zorder: float) -> None:
-    """Draw crosses side by side near the upper edge, one for each line that ends at `at` for lack of memory."""
+    """Draw crosses side by side near the upper edge, one for each line that ends at `at` because memory ran out."""
     for number, colour in enumerate(colours):
         axes.annotate(
             "×", (at, 0.93), ((number - (len(colours) - 1) / 2) * apart, 0), xycoords=("data", "axes fraction"),

@@ -82,7 +82,7 @@ def _fitted_character(character: str, encoding: str) -> str:
 
 
 def elided(text: str, width: int) -> str:
-    """Shorten text to `width` terminal cells by omitting its middle: both ends distinguish long names."""
+    """Shorten text to `width` terminal cells by omitting its middle: both ends are needed to distinguish long names."""
     if cell_len(text) <= width:
         return text
     tail = _first_cells(text[::-1], width // 3)[::-1]

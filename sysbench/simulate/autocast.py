@@ -201,7 +201,7 @@ def _operator(name: str) -> Any:
 def _is_eligible(value: Any) -> bool:
     """Return whether autocast may cast the value: a simulated floating-point tensor other than fp64 (is_eligible).
 
-    For a tensor that is sharded over ranks, the local shard decides.
+    A tensor that is sharded over ranks is eligible if its local shard is.
     """
     local = getattr(value, "_local_tensor", value)
     return isinstance(local, SimulatedTensor) and local.is_floating_point() and local.dtype != torch.float64

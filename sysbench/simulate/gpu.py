@@ -60,7 +60,7 @@ class Gpu:
         return self.context_bytes + self.other_bytes + self.nccl_bytes
 
     def with_nccl_memory(self, strategy: Strategy | None, ranks: int) -> Gpu:
-        """Return this GPU with the NCCL memory of one of `ranks` ranks: one communicator per process group."""
+        """Return a copy with the NCCL memory of one of `ranks` ranks, which has one communicator per process group."""
         groups = layout(strategy, ranks)
         return replace(self, nccl_bytes=sum(NCCL_BYTES.get(each, MAX_NCCL_BYTES) for each in groups))
 

@@ -183,8 +183,8 @@ def simulate(
 ) -> SimulatedMemory:
     """Simulate the memory of `cell` under `protocol` on `gpu`.
 
-    `origins` records stacks and modules, which takes a fifth of the total time. Raises UnavailableError for attention
-    that does not exist on the GPU, and for cells that cannot be simulated.
+    With `origins`, stacks and modules are recorded, which takes a fifth of the total time. Raises UnavailableError for
+    attention that does not exist on the GPU, and for cells that cannot be simulated.
     """
     unavailable = cell.unavailable("cuda")
     if unavailable is not None:

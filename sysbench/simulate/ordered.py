@@ -46,7 +46,7 @@ class OrderedStream(torch.cpu.Stream):
         self.wait_event(stream.record_event())
 
     def take_waits(self, stage: Hashable) -> list[int]:
-        """Return the positions of the launches in `stage` that the next launch here waits for; clear all waits."""
+        """Return the positions in `stage` of the launches that the stream's next launch waits for; clear all waits."""
         waits, self._waits = self._waits, []
         return [position for of, position in waits if of == stage]
 

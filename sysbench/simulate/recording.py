@@ -223,8 +223,8 @@ def record(
 ) -> StepRecording:
     """Run the cell under the protocol, without data, and record its allocator requests.
 
-    `origins` records stacks and modules, which takes a fifth of the total time. With `parts`, the named parts of a
-    module count as modules. `device` creates the device to run on, given the observer to report to. Raises
+    With `origins`, stacks and modules are recorded, which takes a fifth of the total time. With `parts`, the named
+    parts of a module count as modules. `device` creates the device to run on, given the observer to report to. Raises
     UnavailableError for cells that cannot be simulated, and for attention that the platform does not support.
     """
     if cell.execution == "compiled":
@@ -378,7 +378,7 @@ class Recorder:
         """Return whether this allocation is a cuBLAS workspace."""
         return self._categories.get(number) == "workspace"
 
-    # --- reports of the device
+    # --- reports from the device
 
     def begins(self, func: Operator) -> None:
         """Determine the operator's origin, which applies to all allocations of the operator."""
@@ -510,9 +510,9 @@ class _StepRecorder(Recorder):
             self._flops[self.step, self.phase] += flops(func, arguments, options, result)
 
     def freed(self, number: int) -> None:
-        """Record a free. If a loss stands for micro-batches that were not run, free their losses first.
+        """Record a free. Before the loss of a repeated micro-batch is freed, free the losses of its repetitions.
 
-        A step frees its losses from the last one to the first.
+        A step frees its losses in reverse order.
         """
         for loss in self._repeated_losses.pop(number, ()):
             super().freed(loss)
@@ -521,11 +521,11 @@ class _StepRecorder(Recorder):
     def repeat_micro_batch(self, times: int) -> bool:
         """Record the latest micro-batch `times` more times without running it; return whether this is possible.
 
-        If a micro-batch did exactly the same as the previous one and left nothing but its loss, the next one starts
-        from the same state and does the same. The first micro-batches of a run differ, because they create gradients,
-        buckets and scales. The last micro-batch of a step always runs, because it may exchange gradients, and keeps its
-        output. Every micro-batch runs on a real device, which is to be measured, and with user code, which may count
-        its calls.
+        If a micro-batch did exactly the same as the previous one, and only its loss is still allocated, the next one
+        would do the same. The first micro-batches of a run differ, because they create gradients, buckets and scales.
+        The last micro-batch of a step always runs, because it may exchange gradients, and its output is kept. No
+        micro-batch is skipped on a real device, whose memory is to be measured, or with user code, which may count its
+        calls.
         """
         ends = [span.end for span in self._spans if (span.step, span.name) == (self.step, "backward")]
         if times < 1 or len(ends) < 3 or self._is_own or not isinstance(self.device, SimulatedDevice):

@@ -130,7 +130,7 @@ class Replay:
     def _serve(self, first: int, end: int) -> int:
         """Serve the events from `first` to `end`; return the position after the event that first reaches the peak.
 
-        If no event exceeds the allocated bytes at the start, return `first`.
+        If the allocated bytes never exceed those at the start, return `first`.
         """
         allocator, addresses, sizes, reserved = self.allocator, self._addresses, self.sizes, self.reserved_bytes
         highest_bytes, peak = self._allocated_bytes, first

@@ -17,7 +17,7 @@ MAX_VALUE = 2**20
 
 
 MAX_RANKS = 4096
-"""Upper limit of the search for ranks. Beyond it, memory savings are within the uncertainty about a GPU."""
+"""Upper limit of the search for ranks. With more ranks, the savings are within the uncertainty about a GPU's memory."""
 
 
 @dataclass(frozen=True)

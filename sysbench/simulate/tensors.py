@@ -56,7 +56,7 @@ class SimulatedTensor(Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """Return `DEVICE`; torch's shape functions see `meta`."""
+        """Return `DEVICE`, or `meta` while torch's shape functions run."""
         return _META if SimulatedTensor.inferring_shapes else DEVICE
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -357,7 +357,7 @@ class SimulatedDevice(ObservedDevice):
 def _refuse_user_reads() -> None:
     """Raise UnavailableError if user code reads a value, because the code may behave differently for the real value.
 
-    torch's optimizers and gradient scalers may read values; they get 0, which makes them take their usual path.
+    torch's optimizers and gradient scalers may read values: they get 0, with which they run as usual.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -37,10 +37,10 @@ _ON_INTEGERS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 def without_compiler() -> Iterator[None]:
     """Context manager that keeps torch from importing its compiler and sympy.
 
-    Optimizers and shape functions are marked to be skipped by the compiler, and `torch._compile` imports the compiler
-    for this. Nothing is compiled here, so a stand-in that does nothing replaces the compiler. To compare sizes, shape
-    functions call helpers that also support symbols. Sizes are integers here, so another stand-in compares integers,
-    and imports the original for everything else. On exit, everything is restored.
+    torch marks optimizers and shape functions to be skipped by the compiler, and imports the compiler to do so
+    (`torch._compile`). Nothing is compiled here, so a stand-in that does nothing replaces the compiler. To compare
+    sizes, shape functions call helpers that also support symbols. Sizes are integers here, so another stand-in compares
+    integers, and imports the original for everything else. On exit, everything is restored.
     """
     with _without_sympy():
         if _COMPILER in sys.modules:

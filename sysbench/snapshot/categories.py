@@ -441,7 +441,7 @@ def _categories_between_phases(
 
 
 def _phase_of(state: npt.NDArray[np.int64], phases: tuple[Phase, ...]) -> npt.NDArray[np.int64]:
-    """Return the position of the phase whose events lead to each state; the number of phases if there is none."""
+    """For each state, return the position of the phase whose events lead to it, or `len(phases)` if there is none."""
     if not phases:
         return np.zeros(len(state), np.int64)
     first = np.array([phase.first for phase in phases])
@@ -457,7 +457,7 @@ def _resident_categories(size_bytes: Column, gradients_bytes: Column, trains: bo
     size in address order are parameters, and the others are optimizer state (two per parameter with Adam). Allocations
     of twice the size of a gradient are optimizer state too: fp32 copies for 16-bit gradients. If the trace contains no
     gradients, and the number of allocations of every large size is a multiple of three, the allocations are parameters
-    and Adam's state. Multiples of four also include gradients that are never released.
+    and Adam's state. If it is a multiple of four instead, they also include gradients that are never released.
     """
     category = np.full(len(size_bytes), _CODE["parameters"], np.uint8)
     per_parameter = 1 if len(gradients_bytes) else _allocations_per_parameter(size_bytes, trains)

@@ -140,7 +140,7 @@ def _reserved(
     state: npt.NDArray[np.int64],
     states: int,
 ) -> Reserved:
-    """Compute reserved memory backwards from the end of the trace, because its beginning may not have been recorded."""
+    """Compute reserved memory backwards from the end of the trace; the initial amount may not have been recorded."""
     segments, trace = snapshot.segments, snapshot.trace
     on_device = np.flatnonzero(segments.device == device)
     final = [

@@ -90,8 +90,8 @@ def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: 
     `finish` is called with every non-empty list after each batch of items, and may replace the items with something
     smaller. If it leaves a single item, later lists with the same references get this item without another call.
 
-    Raises UnreadableError for anything other than a complete pickle of plain data, and if the memory of this process
-    grows by more than `budget_bytes`.
+    Raises UnreadableError if the file is not a complete pickle of plain data, or if the memory of this process grows by
+    more than `budget_bytes`.
     """
     filtered = _Filter(stream, budget_bytes)
     gc_was_enabled = gc.isenabled()
@@ -131,7 +131,7 @@ class _Unpickler(pickle.Unpickler):
         raise UnreadableError(f"is refused: it refers to {refused!r}, but a snapshot contains only plain data")
 
     def persistent_load(self, value: Any) -> object:
-        """Pass on a completed list, or check a tuple. For the number of a known list, return the list's only item."""
+        """Pass a list to `finish`, or refuse a nested tuple. For the number of a reduced list, return the only item."""
         if type(value) is list:
             self._finish(value)
             self._latest = value

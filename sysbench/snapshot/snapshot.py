@@ -2,7 +2,7 @@
 
 A snapshot is returned as columns: one row per trace entry, per segment and per block, with a table of distinct stacks.
 The file's dicts become columns while the file is still being read. All layouts since 2022 are supported, including
-those without `allocator_settings`, addresses of blocks or traces, those with `history` in place of `frames`, and a bare
+those without `allocator_settings`, block addresses or traces, those with `history` in place of `frames`, and a bare
 list of segments. Sources of the layout: torch/cuda/memory.py (`_snapshot`), torch/csrc/cuda/Module.cpp and
 memory_snapshot.cpp, torch/utils/viz/MemoryViz.js.
 
@@ -97,7 +97,7 @@ def of(snapshot: Mapping[str, Any] | list[Any]) -> Snapshot:
 def write(path: Path, snapshot: Mapping[str, Any]) -> None:
     """Write a snapshot for the public viewer: pickle protocol 4, with JSON types and tuples only.
 
-    Raises OutputError if the file cannot be written, and ValueError if the snapshot holds other types.
+    Raises OutputError if the file cannot be written, and ValueError if the snapshot contains other types.
     """
     _refuse_unsupported_types(snapshot)
     content = pickle.dumps(_with_unknown_category(dict(snapshot)), protocol=4)
@@ -122,7 +122,7 @@ _PLAIN = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 
 
 def _refuse_unsupported_types(snapshot: Mapping[str, Any]) -> None:
-    """Raise ValueError if the snapshot holds a type that the viewer cannot read."""
+    """Raise ValueError if the snapshot contains a type that the viewer cannot read."""
     seen: set[int] = set()
     pending: list[Any] = [dict(snapshot)]
     while pending:
@@ -195,8 +195,8 @@ _FRAME: Final = object()
 class _StackTable:
     """Table of distinct frames and stacks.
 
-    Frames and lists of frames are replaced in place, because a pickle may refer to the same one again; later references
-    then see the replacement.
+    Frames and lists of frames are replaced in place, because a pickle may refer to the same object again; later
+    references then find the replacement.
     """
 
     def __init__(self) -> None:
@@ -259,8 +259,9 @@ class _Rows:
             self.pack()
 
     def columns(self) -> dict[str, Column]:
-        """Return all rows as columns and remove them from this object. Raises UnreadableError if a dict is not a valid
-        row.
+        """Return all rows as columns and remove them from this object.
+
+        Raises UnreadableError if a dict is not a valid row.
         """
         self.pack()
         # Convert column by column, so that at most one column exists twice at any time.

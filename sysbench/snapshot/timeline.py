@@ -234,7 +234,7 @@ class Timeline:
         return np.stack([self._live(category == code) for code in range(len(CATEGORIES))])
 
     def _live(self, which: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Return the live bytes of the selected allocations in every state, as int64: long float64 sums are inexact."""
+        """Return the live bytes of the selected allocations in every state, as exact int64 sums."""
         change = np.zeros(self.states + 1, np.int64)
         allocations = self.allocations
         np.add.at(change, allocations.born[which], allocations.size_bytes[which])

@@ -220,7 +220,7 @@ def named(name: str) -> Hardware:
 def gpus(value: object) -> tuple[str, ...]:
     """Parse names of GPUs and memory sizes, such as `h100,24GiB`, into slugs; raises ValueError for unknown ones.
 
-    With slugs, a cell does not depend on how the user has spelled a name.
+    Slugs make cells independent of the user's spelling of a name.
     """
     try:
         return texts([named(name).slug for name in texts(value)])

@@ -142,7 +142,7 @@ class GridCell(RunCell):
     """How the model is distributed over the ranks; None for one rank."""
     bucket_mb: Size | None = Field(default=None, exclude_if=lambda value: value is None)
     """Capacity of DDP's buckets in MiB; None leaves torch's default, where the first bucket is smaller. This field and
-    the following ones are those of `KNOBS`; they are not stored at their defaults either.
+    the following ones are in `KNOBS`; they too are not stored if they have their default values.
     """
     gradient_as_bucket_view: Switch | None = Field(default=None, exclude_if=lambda value: value is None)
     """Whether DDP's gradients are views of the buckets instead of separate tensors; None is off."""
@@ -479,7 +479,7 @@ class ModelSpec(RunSpec):
         default = cls.model_fields["size"].default
         shape = SIZES[default[0]].model_dump(exclude={"vocab"})
         if texts(fields.get("size", ())) == default and not fields.keys() & shape.keys():
-            # The default size stands for the model's own dimensions; where it is requested, they are spelled out.
+            # The default size would mean the model's own dimensions; if the user requests it, list its dimensions.
             return {**fields, **shape}
         return fields
 

@@ -170,7 +170,7 @@ class OwnModel(BaseModel):
         return path / "config.json" if path.is_dir() else path
 
     def problem(self) -> str | None:
-        """Return a one-line message if a file of the user's, or the name in it, does not exist; otherwise None.
+        """Return a one-line message if a user's file is missing or invalid, or lacks the given name; otherwise None.
 
         Files are parsed, not run. Names that only an import can find are not checked.
         """

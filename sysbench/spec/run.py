@@ -75,7 +75,7 @@ class Selection:
     """The part of a profile to show, and the order of its rows."""
 
     range: str | None = None
-    """Only work launched in ranges with this name, or below modules of this path; None for everything."""
+    """Only work launched in ranges with this name, or in modules under this path; None for everything."""
     kernel: re.Pattern[str] | None = None
     """Only kernels, or operators on a CPU, whose full name matches this pattern."""
     top: int = 20
@@ -164,7 +164,7 @@ class RunOptions(BaseModel):
 
     @model_validator(mode="after")
     def _refuse_one_file_for_two(self) -> Self:
-        """Refuse the same path in two options: the second file would overwrite the first, or a file to be read."""
+        """Refuse the same path in two options: the second file would overwrite the first or an input file."""
         taken: dict[Path, str] = {}
         for name, path in self._files():
             first = taken.setdefault(path.resolve(), name)

@@ -87,7 +87,7 @@ def _explain(model: type[BaseModel], error: ValidationError) -> str:
 
 
 def literals(annotation: Any) -> tuple[str, ...]:
-    """Return the words of a Literal type, also within a union or a tuple; empty for other types."""
+    """Return the words of a Literal type, even inside a union or a tuple; empty for other types."""
     if get_origin(annotation) in (Union, types.UnionType, tuple):
         return tuple(word for member in get_args(annotation) for word in literals(member))
     return tuple(map(str, get_args(annotation))) if get_origin(annotation) is Literal else ()

@@ -39,7 +39,7 @@ class Modes:
 
 
 def two_modes(samples: Stream) -> Modes | None:
-    """Return two groups of samples if a gap separates them, as after a change of clock rate or code path; else None.
+    """Return two groups of samples if a gap separates them, for example after a change of clock rate; else None.
 
     The sorted samples are split where the variance between the two groups is largest. Each group has at least three
     samples, and at least a tenth of all samples. Before the split, ties are spread over the clock's tick, and the

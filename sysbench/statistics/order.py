@@ -129,8 +129,8 @@ _SLOW_START_LEVEL = 0.0025
 """Significance level of sign 3 in `warmup_unfinished` if there is no warm-up."""
 
 _SLOW_START_LEVEL_AFTER_WARMUP = 0.012
-"""Significance level of sign 3 after a warm-up, which must confirm the sign, and confirms less than half of the false
-alarms by chance."""
+"""Significance level of sign 3 after a warm-up. The warm-up must confirm the sign; it confirms less than half of the
+false alarms by chance."""
 
 
 def warmup_unfinished(warmup: Stream, samples: Stream) -> WarmupUnfinished | None:

@@ -141,14 +141,17 @@ def has_converged(samples: Stream, share: float) -> bool:
 
 
 def too_few(samples: Stream) -> TooFew | None:
-    """Return TooFew for fewer than six samples, the minimum for a 95 % interval of the median; else None."""
+    """Return TooFew if there are fewer than six samples, the minimum for a 95 % interval of the median; else None."""
     count = len(series(samples))
     return TooFew(count, MIN_SAMPLES) if count < MIN_SAMPLES else None
 
 
 @lru_cache(maxsize=1024)
 def _interval_depth(count: int, confidence: float) -> tuple[int, float] | None:
-    """Return the outer order statistic's depth d ≥ 1 and the fraction of the way to d + 1; None for too few samples."""
+    """Return the depth d ≥ 1 of the outer order statistic, and the fraction of the way to d + 1.
+
+    Returns None if there are too few samples.
+    """
     combinations, outside, coverage = 1, 1, 1.0
     for depth in range(1, count // 2 + 1):
         # `outside` counts the subsets with fewer than `depth` members: exactly 2^count · P(B < depth).
@@ -171,7 +174,10 @@ def _interpolation_weight(
 
 
 def has_enough_samples(samples: Stream, min_samples: int, until: float | None, max_samples: int) -> bool:
-    """Whether there are at least `min_samples` and, given `until`, either `has_converged` or at least `max_samples`."""
+    """Whether there are at least `min_samples`, and the median has converged (`has_converged`).
+
+    Convergence is required only if `until` is given and there are fewer than `max_samples`.
+    """
     if len(samples) < min_samples:
         return False
     return until is None or len(samples) >= max_samples or has_converged(samples, until)

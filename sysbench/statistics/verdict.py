@@ -225,7 +225,7 @@ _MAX_EXACT_SAMPLES = 40
 
 
 def rank_sum(one: Stream, other: Stream) -> float:
-    """Return the two-sided p-value of the Mann–Whitney U test for equal distributions of the two streams.
+    """Return the two-sided p-value of the Mann–Whitney U test for the null hypothesis of equal distributions.
 
     If neither stream has more than 40 samples, the p-value is exact except for ties, which count as half; for longer
     streams, it comes from the normal distribution with continuity correction (Mann and Whitney, On a test of whether

@@ -49,7 +49,7 @@ from sysbench.trace.recording import (
 from sysbench.trace.summary import ProfileSource
 
 MIN_SLICE_ROWS: Final = 400_000
-"""Minimum number of rows (operators and pieces of work) in a slice; these take tens of megabytes."""
+"""Minimum number of rows (operators and pieces of work) in a slice, which then takes tens of megabytes."""
 _CANDIDATES_PER_TABLE: Final = 8192
 """Approximate number of points in time, per table, that are considered as ends of slices."""
 _ALL_TIME: Final = (-(2**63), 2**63 - 1)
@@ -66,7 +66,7 @@ _THREAD, _FORWARD_THREAD = column_index(Operators, "thread"), column_index(Opera
 
 @dataclass(frozen=True)
 class LaunchedWork(DeviceWork):
-    """Device work with its launch."""
+    """Device work with the launch of each piece of work."""
 
     launch: Integers
     """Index into the recording's launches; NONE if not recorded."""
@@ -127,7 +127,7 @@ def slice_recording(recording: Recording) -> tuple[RangeTree, Slices]:
 
 
 def _append_launches(work: Table, launches: Table) -> None:
-    """Append to each piece of work its launch: the first launch with the same correlation number."""
+    """Append columns with the launch of each piece of work: the first launch with its correlation number."""
     correlation = launches.column(column_index(Launches, "correlation"))
     order = np.argsort(correlation, kind="stable").astype(np.int32)
     correlation = correlation[order]
@@ -211,8 +211,8 @@ def _forward_operators(operators: Operators, backward_: NDArray[np.bool_]) -> In
     """For each backward operator, return the forward operator with the same sequence number; NONE for all others.
 
     torch records with each operator the sequence number of the next graph node to be created on the operator's thread.
-    All operators before that node's creation therefore have the same number, and the last of them creates the node
-    (torch/csrc/autograd/function.h, `sequence_number`).
+    All operators between the creation of two nodes therefore have the same number, and the last of them creates the
+    second node (torch/csrc/autograd/function.h, `sequence_number`).
     """
     forward = np.full(len(operators.name), NONE, np.int64)
     backward = np.flatnonzero(backward_ & (operators.sequence != NONE))
@@ -234,7 +234,7 @@ def _last_matching_forward(operators: Operators, forward: Integers, backward: In
     thread = operators.thread[forward] if same_thread else none
     sequence, start = operators.sequence[forward], operators.start_ns[forward]
     wanted_thread = operators.forward_thread[backward] if same_thread else np.zeros(len(backward), np.int64)
-    # Makers and backward operators are sorted together; each backward operator then looks back to the last maker.
+    # Forward and backward operators are sorted together; the last forward operator before each backward one is found.
     order = np.lexsort(
         (
             np.concatenate([start, operators.start_ns[backward]]),

@@ -47,7 +47,10 @@ def distinct(numbers: Integers) -> Integers:
 
 
 def first_positions(which: Integers, groups: int) -> Integers:
-    """Return the position of each group's first value; `which` gives the group of each value. No group may be empty."""
+    """Return the position of each group's first value; `which` gives the group of each value.
+
+    Every group must have at least one value.
+    """
     found = np.zeros(groups, np.int64)
     found[which[::-1]] = np.arange(len(which) - 1, -1, -1)
     return found

@@ -1,7 +1,7 @@
 """A profiler's recording as columns, in the same form for torch.profiler (Kineto) and Nsight Systems.
 
 Columns hold integers and have equal length within a table. Times are integer nanoseconds since the first event, so
-totals are exact. Names are stored once, and columns hold their index. Readers (`sysbench.trace.readers`) build a
+totals are exact. Names are stored once, and columns contain indices. Readers (`sysbench.trace.readers`) build a
 `Recording`, whose tables are packed as they grow. A trace of several gigabytes has tens of millions of numbers, most of
 them small or close to their neighbours. Columns are therefore packed in chunks of rows: each chunk stores its smallest
 number in full, and the other numbers as differences from it. A recording can be unpacked slice by slice, or completely,
@@ -368,7 +368,7 @@ class Recording(RecordingMetadata):
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """Return the four tables that together hold each event once."""
+        """Return the four tables that together contain every event exactly once."""
         return (self.work, self.launches, self.operators, self.ranges)
 
     def whole(self) -> Trace:

@@ -81,7 +81,7 @@ class Window:
     """Name of the range that defines the window; None for the whole trace."""
 
     def holds(self, start_ns: Integers) -> Booleans:
-        """Return whether each event starts in the window; events that start earlier would lack their beginning."""
+        """Return whether each event starts in the window; one that starts earlier would be cut off."""
         return (start_ns >= self.start_ns) & (start_ns <= self.end_ns)
 
 
@@ -132,10 +132,10 @@ def find_window(recording: Recording, wanted: str | None) -> Window:
 
 
 def extract_slice(recording: Recording, window: Window, max_rows: int) -> TraceSlice:
-    """Extract the rows that start in the window, and the work that was launched in it, whenever the work runs.
+    """Extract the rows that start in the window, and the work launched in the window, regardless of when the work runs.
 
-    If there are more than `max_rows` rows, only the earliest are kept, including ties with the last of them. Besides
-    the rows, this needs memory for one number per launch in the recording.
+    If there are more than `max_rows` rows, only the earliest are kept, including ties with the last of them. In
+    addition to the rows, this needs memory for one number per launch in the recording.
     """
     chosen = replace(
         recording,
@@ -155,7 +155,7 @@ def extract_slice(recording: Recording, window: Window, max_rows: int) -> TraceS
 
 
 def _launched_in(window: Window, launches: Table) -> Callable[[Integers, Integers], Booleans]:
-    """Return a predicate: whether work was launched in the window or, if its launch is unknown, starts there."""
+    """Return a predicate: whether work was launched in the window or, if the launch is unknown, starts in it."""
     all_launches = distinct(launches.column(_LAUNCH_CORRELATION))
     chunks = [
         correlation[window.holds(start_ns)] for start_ns, correlation in launches.chunks(START, _LAUNCH_CORRELATION)
@@ -182,7 +182,7 @@ def _is_in_sorted(ordered: Integers, numbers: Integers) -> Booleans:
 
 
 def _earliest_rows(rows: int, recording: Recording) -> Recording:
-    """Keep only the `rows` earliest rows over all tables, including ties with the last row."""
+    """Return a recording with only the `rows` earliest rows of all tables, including ties with the last one."""
     if sum(map(len, recording.tables)) <= rows:
         return recording
     # The earliest starts are selected while they are collected, so that they are never all in memory.

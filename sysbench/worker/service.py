@@ -183,7 +183,10 @@ class Channel:
         return cls(Client(address, authkey=key))
 
     def send(self, event: Event) -> None:
-        """Send one event; raises EngineGoneError. Call this between timed phases, never inside one."""
+        """Send one event; raises EngineGoneError if the engine has disconnected.
+
+        Call this between timed phases, never inside one.
+        """
         try:
             self._connection.send_bytes(encode(event))
         except OSError as error:

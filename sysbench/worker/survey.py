@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _query_torch(facts: Facts, torch: Any) -> None:
-    """Ask each question separately, so that a failure does not affect the others."""
+    """Collect each fact separately, so that a failure does not affect the others."""
     queries: dict[str, Callable[[Any], object]] = {
         "version": lambda torch: str(torch.__version__),
         "bytecode_kept": lambda torch: Path(torch.__cached__).is_file(),

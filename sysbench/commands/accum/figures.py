@@ -106,7 +106,7 @@ def _logarithmic(axes: Axes) -> None:
 
 
 def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw running sums and their errors: every format is_pure, and the narrow format with fp32 or Kahan summation."""
+    """Draw running sums and their errors: each format alone, and the narrow format with fp32 or Kahan summation."""
     value, count, narrow = float(cell.axes["value"]), int(cell.axes["count"]), mixed_format(cell)
     _title(figure, f"s += {value:g}, {count} times")
     left, right = figure.add_axes((0.075, _FLOOR, 0.38, 0.67)), figure.add_axes((0.55, _FLOOR, 0.27, 0.67))
@@ -138,7 +138,7 @@ def _draw_sums(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_types(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the dtypes as coloured fields, for this device next to CUDA."""
+    """Draw the dtypes as coloured fields, with this device and CUDA side by side."""
     from matplotlib.patches import Rectangle
 
     _title(figure, f"dtypes in {cell.cell.size} under autocast")

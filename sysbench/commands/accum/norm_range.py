@@ -77,7 +77,7 @@ def scaled_inputs(width: int, seed: int) -> Tensor:
 def normalised(inputs: Tensor, dtype: torch.dtype, eps: float) -> tuple[Tensor, Statistics]:
     """Apply layer norm without gain and bias to each row of (rows, width), with every intermediate result in `dtype`.
 
-    Like torch's definition, takes two passes: the mean, then the mean squared deviation. Outputs have the dtype of the
+    Takes two passes, like torch's definition: the mean, then the mean squared deviation. Outputs have the dtype of the
     inputs.
     """
     x = inputs.to(dtype)

@@ -32,7 +32,7 @@ _TF32_CAPABILITY = 8
 
 @dataclass(frozen=True)
 class MatmulMethod:
-    """A method to compute a product in one format."""
+    """A method of computing a product in one format."""
 
     dtype: FormatName
     accumulation: Accumulation

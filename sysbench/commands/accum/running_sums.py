@@ -81,7 +81,7 @@ def run(cell: AccumCell, device: DeviceInfo) -> Iterator[Event]:
 
 
 def summations(cell: AccumCell) -> Iterator[Summation]:
-    """Yield every format in every order; all except fp32 also with an fp32 accumulator, with and without upcast."""
+    """Yield each format in each order, and all except fp32 with an fp32 accumulator, with and without upcast."""
     for name in cell.dtypes:
         for order in dict.fromkeys(("sequential", *(cell.orders or ()))):
             yield Summation(name, name, order)

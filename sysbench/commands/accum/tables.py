@@ -91,7 +91,10 @@ def _added(each: SumRecord) -> str:
 
 
 def _four_sums(cell: AccumCellRecord) -> list[SumRecord]:
-    """Return four sums: in fp32, in a narrow format, and of narrow numbers in fp32, with and without upcast."""
+    """Return four sums: one in fp32, one in a narrow format, and two of narrow numbers accumulated in fp32.
+
+    The last two differ in the upcast: only one converts each number to fp32 explicitly.
+    """
     narrow = mixed_format(cell)
     four = (("fp32", "fp32"), (narrow, narrow), ("fp32", narrow))
     return [each for each in cell.sums if each.order == "sequential" and (each.accumulator, each.addend) in four]
@@ -120,7 +123,7 @@ SUMS = DeclaredTable(
         f"error of x: {_spaced(cell.cell.count or 0)} times its rounding error; error of adding: the rest",
     ),
 )
-"""The four sums: fp32, a narrow format, and narrow numbers added in fp32, with and without conversion."""
+"""Four sums: in fp32, in a narrow format, and two of narrow numbers accumulated in fp32 (see `_four_sums`)."""
 
 _METHODS: Mapping[str, str] = {
     "sequential": "one by one",
@@ -150,7 +153,7 @@ class _Format:
         return _exactly(each.result if each else None, "{:.6g}".format)
 
     def stall(self) -> Cell:
-        """Return the step from which additions no longer change the sum."""
+        """Return the first step at which adding no longer changes the sum."""
         each = self.sums.get((self.name, "sequential"))
         if each is None:
             return None

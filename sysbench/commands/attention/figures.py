@@ -1,7 +1,7 @@
-"""Figures of an attention sweep: curves over the sequence length, and heat maps.
+"""Figures of an attention sweep: curves against sequence length, and heat maps.
 
 Both kinds show where memory runs out. An implementation has the same colour, marker and dashes in all figures. `Panel`
-(curves over N at one head dimension) and `HeatMap` (one quantity over d and N) hold the data to draw.
+(curves against N at one head dimension) and `HeatMap` (one quantity over d and N) hold the data to draw.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ _GUIDES: Final = ((1, "N"), (2, "N²"))
 
 @dataclass(frozen=True)
 class Curve:
-    """Curve of one implementation over the sequence length."""
+    """Curve of one implementation against sequence length."""
 
     implementation: str
     points: tuple[Point, ...]
-    """Sequence length, value, and the bounds of the value's interval, or None."""
+    """Sequence length, value, and the two bounds of the value's interval (None if it has no interval)."""
     beyond: int | None = None
     """Length of the shortest sequence that does not fit."""
     growth: str = ""
@@ -242,7 +242,7 @@ def _draw_curve(axes: Axes, curve: Curve, names: Sequence[str]) -> None:
 
 
 def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
-    """Draw a cross at the top for each curve that ends because memory runs out; crosses at one N are side by side."""
+    """Draw a cross at the top for each curve that runs out of memory; crosses at the same N are side by side."""
     curves_by_length: dict[int, list[Curve]] = {}
     for curve in curves:
         if curve.beyond is not None:
@@ -449,8 +449,9 @@ def of_run(record: AttentionRecord) -> Iterator[Drawn]:
 def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | None = None) -> Iterator[Path]:
     """Write the requested figures, one file per setting, and yield the path of each file.
 
-    With several settings (batches, precisions, devices), file names contain the number of the setting. Settings without
-    results have no files. Raises UsageError for an unknown picture format, and OutputError if a file cannot be written.
+    With several settings (batches, precisions, devices), file names contain the number of the setting. No file is
+    written for a setting without results. Raises UsageError for an unknown picture format, and OutputError if a file
+    cannot be written.
     """
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):

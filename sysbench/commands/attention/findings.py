@@ -50,7 +50,7 @@ NAMES: Final[dict[Quantity, str]] = {
 SYMBOLS: Final = {"seq": "N", "dim": "d"}
 
 USUAL_DIM: Final = 64
-"""Head dimension of most models; sentences refer to it if the sweep includes it."""
+"""Head dimension of most models; findings refer to it if the sweep includes it."""
 
 LARGEST: Final = 2
 """Largest number of kinds of tensors that a sentence names."""
@@ -75,7 +75,7 @@ def implementations(cells: Iterable[AttentionCellRecord]) -> list[str]:
 
 
 def usual_dim(cells: Cells) -> int | None:
-    """Return the head dimension to which sentences refer: 64 if the sweep includes it, otherwise the middle one."""
+    """Return the head dimension that findings refer to: 64 if the sweep includes it, otherwise the middle one."""
     found = dims(cells)
     if not found:
         return None
@@ -161,7 +161,7 @@ class Frontier:
 
     @property
     def untried(self) -> tuple[int, ...]:
-        """Sequence lengths between `fits` and `beyond` that were skipped or failed, so it is unknown if they fit."""
+        """Sequence lengths between `fits` and `beyond` that were skipped or failed: it is unknown whether they fit."""
         first = self.fits.cell.seq if self.fits else 0
         last = self.beyond.cell.seq if self.beyond else None
         lengths = (cell.cell.seq for cell in self.cells if cell.outcome != "ok")
@@ -194,7 +194,7 @@ class Compared:
     ratio: Ratio
 
     def calls(self, quantity: Quantity) -> int:
-        """Return the number of measured calls of the cell that has fewer."""
+        """Return the number of measured calls in whichever cell has fewer."""
         return min(len(found.samples_s) for cell in (self.first, self.second) if (found := samples(cell, quantity)))
 
 
@@ -409,7 +409,7 @@ def _do_not_differ(cells: Cells) -> str:
 
 
 def _with_interval(pair: Compared) -> str:
-    """Format the ratio of a pair with its interval: of 95 % if measured, of 90 % if predicted."""
+    """Format the ratio of a pair with its interval: 95 % if measured, 90 % if predicted."""
     return with_interval(pair.ratio, "90 % interval " if pair.first.prediction is not None else "95 % CI ")
 
 

@@ -111,7 +111,7 @@ def taken_s(cell: AttentionCellRecord) -> float | None:
 
 
 def _seconds(timed: Sequence[AttentionTimed], phase: Phase, *, warmup: bool = False) -> list[float]:
-    """Return the times by the device's clock if there is one, otherwise by the host's clock."""
+    """Return the times measured by the device's clock if available, otherwise by the host's clock."""
     samples = [each.sample for each in timed if each.phase == phase and each.warmup == warmup]
     if all(sample.device_s is not None for sample in samples):
         return [sample.device_s for sample in samples if sample.device_s is not None]

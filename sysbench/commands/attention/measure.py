@@ -272,7 +272,7 @@ class _Calls(AttentionCall):
         self._rotation = cycle([inputs])
 
     def prepare(self, sets: int) -> None:
-        """Make calls alternate between `sets` copies of the input, so that the next input is in no cache.
+        """Make calls alternate between `sets` copies of the input, so that the next input is not in a cache.
 
         With --cold, also allocate the buffer that flushes the caches.
         """
@@ -298,7 +298,7 @@ def _copies(inputs: Inputs) -> Inputs:
 
 
 def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
-    """Call forward and backward once, compiling them if necessary; check the results and yield the operator."""
+    """Run forward and backward once, compiling them if necessary; check the results and yield the operator."""
     compiles = cell.implementation in ("compiled", "flex")
     if compiles:
         yield stage_entered(cell.key, "compiling")
@@ -329,9 +329,9 @@ def _first_call(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
 
 
 def _refuse_invalid_output(cell: AttentionCell, calls: _Calls) -> None:
-    """Raise UnavailableError if the output cannot be that of attention; a user's own function may return anything.
+    """Raise UnavailableError unless the output is a finite tensor that requires grad and has the shape of q.
 
-    This is a separate function so that no reference to the output remains.
+    A user's own function may return anything. This is a separate function so that no reference to the output remains.
     """
     output, q = calls.output, calls.inputs[0]
     if not isinstance(output, Tensor) or output.shape != q.shape:

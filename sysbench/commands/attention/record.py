@@ -33,12 +33,12 @@ class AttentionMemory(Event):
     cell: str
     source: Source
     before_backward_bytes: Bytes | None
-    """All tensors that are alive when backward begins: inputs, output and saved tensors."""
+    """Size of all tensors that are alive when backward begins: inputs, output and saved tensors."""
     saved_bytes: Bytes | None
-    """Tensors that forward saves for backward, except its inputs and its output."""
+    """Size of the tensors that forward saves for backward, except its inputs and its output."""
     peak_allocated_bytes: Bytes | None
     peak_reserved_bytes: Bytes | None = None
-    """Peak of the allocator's reserved memory; None if unknown, or without an allocator."""
+    """Peak of the allocator's reserved memory; None if unknown, or if the device has no allocator."""
 
 
 class AttentionPredicted(GpuPrediction, Event):
@@ -112,7 +112,7 @@ class AttentionRates(Frozen):
     """Minimum memory traffic: inputs read once, results written once."""
     bytes_per_s: Amount
     limit_s: Seconds | None
-    """Lower bound of the time on this hardware: the larger of FLOPs / peak rate and bytes / bandwidth."""
+    """Lower bound on the time on this hardware: the larger of FLOPs / peak rate and bytes / bandwidth."""
     limit_share: Amount | None
     limited_by: Literal["compute", "bandwidth"] | None
 

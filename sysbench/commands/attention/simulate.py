@@ -147,7 +147,7 @@ class _Run:
         self._held_events = 0
 
     def recorded(self) -> Recording:
-        """Record all allocations of building the cell and calling it twice."""
+        """Record all allocations made while building the cell and calling it twice."""
         if self._cell.precision in ("bf16", "tf32") and self._gpu.compute_capability < _AMPERE:
             raise UnavailableError(
                 f"{self._cell.precision} needs sm80 or newer; {self._gpu.title} is older: use fp16 or fp32"

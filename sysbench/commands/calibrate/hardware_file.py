@@ -91,7 +91,7 @@ def host_toml(device: Hardware) -> str:
 
 
 def write(device: Hardware, path: Path | None) -> Path:
-    """Write the device to `path`, by default in the user's directory; return the path.
+    """Write the device to `path`, by default to a file in the user's directory; return the path.
 
     Raises OutputError if the file cannot be written.
     """

@@ -75,7 +75,7 @@ class Bench:
     def seconds(self, call: Callable[[], object], share: float) -> list[float]:
         """Time a call until its samples settle or `share` of the budget is used up; return the last samples in seconds.
 
-        On CUDA, a sample is device time without launches; elsewhere, it is host time.
+        `share` is a fraction. On CUDA, a sample is device time without launches; elsewhere, it is host time.
         """
         clock = clock_for(self.device, without_launches=True)
         call()  # the first call loads libraries and chooses kernels
@@ -148,9 +148,9 @@ REPEATS = 7
 
 
 def launch(cell: CalibrateCell, bench: Bench) -> Iterator[Timed]:
-    """Time the fixed costs of a kernel: on the device, between two kernels, and for the host.
+    """Time the fixed costs of a kernel: its run time, the gap to the next kernel, and the host time to launch it.
 
-    The device's costs are measured on CUDA only. On a CPU, only the rate `scalar` is measured.
+    The run time and the gap are measured on CUDA only. On a CPU, only the rate `scalar` is measured.
     """
     one = torch.zeros(1, device=bench.device)
     steps = [torch.zeros(()) for _ in range(KERNELS)]

@@ -47,9 +47,9 @@ class TimeComparison(Frozen):
     """One timed quantity of a cell on both sides, with the verdict."""
 
     quantity: str
-    """`step`, or one of its phases; `forward` and `backward` of attention."""
+    """`step`, or one of its phases; for attention, `forward` or `backward`."""
     headline: bool
-    """Whether the verdict on the cell uses this time; if not, this is a phase of one that it uses."""
+    """Whether the cell's verdict uses this time; if not, this is a phase of a time that the verdict uses."""
     a_s: float
     """Median; for several runs, the median of their medians."""
     b_s: float
@@ -304,7 +304,7 @@ def _judged(
 ) -> tuple[ComparedRatio, float, float] | None:
     """Return the verdict and the medians of A and B; None if runs are paired and no round contains both sides.
 
-    The verdict compares rounds if runs are paired, runs if there are enough of them, or else steps of the last runs.
+    The verdict compares rounds if runs are paired, runs if there are enough, otherwise the steps of the last runs.
     """
     if rules.paired:
         both = [run for run in a if run in b]

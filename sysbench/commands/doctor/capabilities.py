@@ -50,7 +50,7 @@ class Facts:
 
     @property
     def state(self) -> GpuState | None:
-        """The driver's view of `gpu`; None if the driver does not list it."""
+        """State of `gpu` according to the driver; None if the driver does not list it."""
         gpu = self.gpu
         bare = _bare(gpu.uuid) if gpu else None
         return next((state for state in self.nvml.gpus if bare and _bare(state.uuid) == bare), None)

@@ -1,6 +1,6 @@
 """Child processes that answer one question each, within a time limit and without affecting each other.
 
-Includes checks of the programs that some options need: whether they are installed, and whether they run.
+This module also checks whether the programs that some options need are installed and run.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class ToolQuestion:
 
 
 def questions(environment: Mapping[str, str] = os.environ) -> dict[str, ToolQuestion]:
-    """Start asking all programs; return the questions by field of a `ToolsSection`."""
+    """Start asking every program for its version; return the pending questions, by field of `ToolsSection`."""
     path = environment.get("PATH")
     return {
         "nsys": ToolQuestion("nsys", shutil.which("nsys", path=path)),
@@ -183,7 +183,7 @@ def whole_version(text: str) -> str | None:
 def _first(names: Sequence[str | None], path: str | None) -> str | None:
     """Return the path of the first program that is installed.
 
-    The first name is the user's choice (CC, CXX): it is returned even if it does not exist, so that its failure shows.
+    The first name is the user's choice (CC, CXX); it is returned even if it does not exist, so the failure is reported.
     """
     for name in names:
         if not name:

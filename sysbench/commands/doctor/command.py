@@ -123,7 +123,10 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
 
 
 def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
-    """Measure and show the overhead of sysbench; return the record with it, or unchanged if there is no device."""
+    """Measure and show the overhead of sysbench; return the record with the overhead.
+
+    If there is no device, return the record unchanged.
+    """
     if not record.torch.devices:
         return record
     from sysbench.commands.doctor import screen, self_cost

@@ -13,7 +13,7 @@ from sysbench.simulate.allocator.settings import ENVIRONMENT_VARIABLES, Allocato
 Answer = TypeVar("Answer")
 
 LIMIT_S = 2.0
-"""/proc and /sys answer within a millisecond; anything slower hangs."""
+"""Time limit: /proc and /sys answer within a millisecond, so a slower answer means a hang."""
 
 
 class Questions:

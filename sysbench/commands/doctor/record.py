@@ -1,4 +1,4 @@
-"""The record of `sysbench doctor`: what this machine has, what works on it or why not, and the overhead of sysbench.
+"""The record of `sysbench doctor`: what this machine has, what works on it, and how much overhead sysbench has.
 
 A field is None if its value is unknown (the section's `unknown` has the reason), or if the thing does not exist: no
 limit, no container, no program.

@@ -104,7 +104,7 @@ def torch(found: TorchSection) -> RenderableType:
 
 
 def prospects(found: Sequence[Prospect]) -> RenderableType:
-    """Render whether each command and option works, why or why not, and the remedy."""
+    """Render a table of commands and options: whether each one works, the reason, and the remedy."""
     return _Prospects(tuple(found))
 
 
@@ -255,7 +255,7 @@ def _joined(*words: str | None) -> str:
     return " · ".join(word for word in words if word)
 
 
-# --- the looks
+# --- layout
 
 
 class _Line:
@@ -292,7 +292,7 @@ class _Part:
 
 
 class _Prospects:
-    """A table of commands and options: whether they work, why, and the remedy."""
+    """A table of commands and options: whether each one works, the reason, and the remedy."""
 
     def __init__(self, found: tuple[Prospect, ...]) -> None:
         self._found = found

@@ -56,7 +56,7 @@ class Account:
     """Context manager that collects the events of a loop, and folds them into a record at the end."""
 
     def __init__(self, spec: LoopSpec, save: Path | None, progress: Progress | None) -> None:
-        """Raise UsageError for an unavailable device or a file other than .json; OutputError for an unwritable file."""
+        """Raise UsageError for an unavailable device or a non-.json file, and OutputError for an unwritable file."""
         if save is not None:
             if save.suffix != ".json":
                 raise UsageError(f"{save} must end in .json, because it will hold a record")

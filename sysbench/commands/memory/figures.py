@@ -49,7 +49,7 @@ COLOURS: Final = {
 """Categories in stacking order, from the bottom: permanent categories below temporary ones, and activations (which
 backward frees) below gradients (which it creates).
 
-Paul Tol's bright scheme, which is distinct under all common colour blindness (personal.sron.nl/~pault), a second grey,
+Paul Tol's bright scheme, which is distinct for colour-blind readers (personal.sron.nl/~pault), a second grey,
 and the indigo of his muted scheme.
 """
 
@@ -131,7 +131,7 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
 
 
 def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
-    """Return the figure of peaks by phase of a training step, with a panel per size and context, or None."""
+    """Return the figure of peaks by phase, with a panel per size and context; None if there is nothing to show."""
     training = [cell for cell in known(cells) if cell.cell.mode in TRAINING and len(cell.peaks_by_phase) > 1]
     if not training:
         return None

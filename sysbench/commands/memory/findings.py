@@ -21,7 +21,7 @@ from sysbench.render.findings import Said, counted, listed, named, namer, share_
 from sysbench.render.table import sentence
 
 NOTABLE: Final = 0.01
-"""Smallest difference of two peaks that is reported, as a share."""
+"""Smallest difference between two peaks that is reported, as a share."""
 
 EXACT: Final = 0.01
 """Largest allowed relative error of a growth formula at any of its points."""

@@ -84,7 +84,7 @@ def _peaks(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
     """Return the fields that a cell's record and a rank's record have in common."""
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     snapshot = seen.last(SnapshotWritten)
-    # Combine the kernel's maximum with the sampled one, because sampling misses short peaks.
+    # Combine the operating system's maximum with the sampled one, because sampling misses short peaks.
     resident = [each.host_rss_bytes for each in seen.readings] + [peak.host_rss_peak_bytes if peak else None]
     resident_peak = max((size_bytes for size_bytes in resident if size_bytes is not None), default=None)
     return {

@@ -220,7 +220,7 @@ class MemoryCellRecord(ModelCellRecord):
     peak_reserved_bytes: Bytes | None
     peak_phase: str | None
     host_rss_peak_bytes: Bytes | None
-    """Peak resident memory of the worker: the larger of the sampled maximum and the kernel's own maximum."""
+    """Peak resident memory of the worker: the larger of the sampled maximum and `ru_maxrss`."""
     device_used_peak_bytes: Bytes | None
     """Memory in use on the whole device, including other processes, according to NVML."""
     context_bytes: Bytes | None

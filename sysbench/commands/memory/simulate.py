@@ -132,7 +132,7 @@ def _search(
 
 
 def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
-    """Yield the peak of each phase. Measured peaks lack reserved memory, because only tensors were tracked."""
+    """Yield the peak of each phase. Reserved bytes of measured peaks are None, because only tensors were tracked."""
     for phase in result.phases:
         yield PhaseMemoryMeasured(
             at_s=time.time(),

@@ -115,7 +115,7 @@ LARGEST_ALLOCATIONS = DeclaredTable(
     leading=(),
     words=_SOURCES,
 )
-"""The largest allocations at the peak, grouped by similarity, with their source lines."""
+"""The largest allocations at the peak, grouped by size, category and stack, with their source lines."""
 
 MODULES = DeclaredTable(
     "modules",

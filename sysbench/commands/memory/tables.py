@@ -443,7 +443,7 @@ LARGEST_ALLOCATIONS = DeclaredTable(
     leading=(),
     words=_SOURCES,
 )
-"""For each cell, the largest allocations at its peak, grouped by similarity, with their source lines."""
+"""For each cell, the largest allocations at its peak, grouped by size, category and stack, with their source lines."""
 
 
 class ModuleRow(NamedTuple):
@@ -500,7 +500,7 @@ MODULES = DeclaredTable(
 
 
 def _value(cell: MemoryCellRecord, axis: SearchAxis) -> int:
-    """Return the value of an axis for which the cell has results: found by a search, or requested."""
+    """Return a cell's value on an axis: the value found by a search, or otherwise the requested value."""
     found = cell.found
     return found.value if found and found.axis == axis and found.value else int(getattr(cell.cell, axis))
 

@@ -79,8 +79,9 @@ def draw(timeline: Timeline, title: str) -> Figure:
 
 
 def representative_states(values: npt.NDArray[np.int64], buckets: int) -> npt.NDArray[np.int64]:
-    """Return the states to draw: the first, the last, and the highest and lowest of each bucket, or all if there are
-    few.
+    """Return the states to draw: the first, the last, and the highest and lowest in each bucket.
+
+    If there are few states, all are drawn.
     """
     count = len(values)
     if count <= 3 * buckets:

@@ -34,7 +34,7 @@ WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.wo
 
 @dataclass(frozen=True)
 class Part:
-    """One row of a table: times of some kernels of a profile, and the total time of which the row is a share."""
+    """One row of a table: times of some kernels in a profile, and the total time to which the row's share refers."""
 
     profile: Profile
     label: str

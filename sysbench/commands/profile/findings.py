@@ -170,7 +170,7 @@ class Leading:
     share: float
     """Share of the time of all kernels in the given phases."""
     calls: str
-    """Calls per step, with the noun."""
+    """Number of calls per step as text, including the noun."""
 
 
 def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | None:
@@ -208,7 +208,7 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
 
 
 def _leaders_elsewhere(each: Sequence[Leading]) -> str:
-    """Describe the leading kernels of backward and of the whole step in sentences, where all cells agree."""
+    """Return sentences that name the leading kernels of backward and of the whole step, if all cells agree on them."""
     same, others = [], []
     for what in ("backward", "the step"):
         found = [leading(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]

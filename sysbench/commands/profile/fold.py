@@ -34,7 +34,7 @@ UNLINKED_SHARE = 0.01
 """A caution is issued above this share of kernel time without a known launch."""
 
 FOREIGN_SHARE = 0.02
-"""A caution is issued above this share of matrix product time in another precision than the cell's."""
+"""A caution is issued above this share of matrix product time in a precision other than the cell's."""
 
 
 def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, run: Run) -> list[Caution]:

@@ -210,7 +210,7 @@ class Profiles:
 
 
 SLOWER_SHARE: Final = 0.02
-"""The slowest profile is marked if its steps take longer than the next slowest by more than this share."""
+"""The slowest profile is marked if its steps are longer than those of the next slowest by more than this share."""
 
 
 # --- names that a pattern matches

@@ -79,7 +79,7 @@ class ProfileCellRecord(CellRecord):
     cost_share: Finite | None
     """Relative increase of the mean step time due to the profiler."""
     coverage: Amount | None
-    """Busy time of the profiled step over the mean of the unprofiled steps; None on a CPU."""
+    """Mean busy time per profiled step divided by the mean duration of the unprofiled steps; None on a CPU."""
     trace: str | None
     """Path of the trace, if it was kept; traces of other ranks are in the same directory: `trace-rank1.json`."""
     trace_bytes: Bytes | None

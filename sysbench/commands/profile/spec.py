@@ -58,7 +58,7 @@ class ProfileCell(ModelCell):
 
     @property
     def timed_first(self) -> TimeCell | None:
-        """Return the cell that times the unprofiled step, synchronized only once per step; None if no step is timed."""
+        """Return the cell that times the unprofiled step (one synchronization per step); None if no step is timed."""
         if not self.steps or self.simulate:
             return None
         shared = {name: getattr(self, name) for name in ModelCell.model_fields}
@@ -178,7 +178,7 @@ def _pattern(value: object) -> object:
 
 
 def _rank_pattern(value: object) -> object:
-    """Validate that a regular expression has a group, which matches the rank."""
+    """Validate that a regular expression has a group for the rank."""
     if isinstance(_pattern(value), str) and not re.compile(str(value)).groups:
         raise ValueError(f"{value} has no group: put the digits of the rank in parentheses, as in rank(\\d+)")
     return value

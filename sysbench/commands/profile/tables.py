@@ -221,7 +221,7 @@ def sheet_of(
 
 
 def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
-    """Return those of the requested tables for which the record has data."""
+    """Return the requested tables for which the record has data."""
     profiles = _of_run(record, selection)
     return _marked(profiles, (table for name in names for table in TABLES[name](profiles))) if profiles.each else []
 

@@ -50,7 +50,7 @@ TOP_KERNELS = 10
 """Number of kernels, or operators, listed for each cell of a run with more than FEW_CELLS cells."""
 
 OF_AXES: Mapping[str, str] = {"warmup": "warmup"}
-"""Tables that are shown only if a certain axis varies, with this axis."""
+"""Tables that are shown only if a certain axis varies, each with the name of that axis."""
 
 
 def tables_of(record: RunRecord[Any]) -> Iterator[Table]:

@@ -91,7 +91,7 @@ class GatheredCaution:
     remedy: str
     about: tuple[Basis, ...]
     of_run: Mapping[str, str] = field(default_factory=dict)
-    """The message with the numbers of each run, if it differs from `message`."""
+    """For each run, the message with that run's numbers, if it differs from `message`."""
 
     def is_about(self, run: str) -> bool:
         """Whether the caution applies to a cell of this run."""
@@ -146,11 +146,11 @@ class ReportedRun(Generic[AnyRecord]):
     """Name given by `sysbench run`, or the command, numbered if there are several; unique in the report."""
     record: AnyRecord
     title: str = ""
-    """Title given by its experiment, if it belongs to one."""
+    """Title given by the run's experiment; empty if there is none."""
     question: str = ""
-    """The question that it answers, if known."""
+    """The question that this run answers, if known."""
     note: str = ""
-    """Difference from its experiment file, if any."""
+    """How the run differs from the experiment file; empty if it does not."""
     pictures: tuple[Path, ...] = ()
     """Image files drawn by the run itself."""
 

@@ -39,7 +39,7 @@ def text(document: Document, folder: str) -> str:
 
 
 def _table(table: Table, mark: str) -> Iterator[str]:
-    """Yield a table in pieces that fit on a page; if it is too wide, the least important columns are hidden."""
+    """Yield a table in parts that each fit on a page; if it is too wide, the least important columns are hidden."""
     found = fit(table, CHARACTERS)
     hidden = () if found.stacked else found.hidden
     columns = shown(table) if found.stacked else found.columns

@@ -230,7 +230,7 @@ def render(document: Document) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Join names as in `this`, `this and that`, `this, that and 3 more`."""
+    """Join names: `this`, `this and that`, `this, that and 3 more`."""
     if len(names) > MACHINES_NAMED:
         names = [*names[: MACHINES_NAMED - 1], f"{len(names) - MACHINES_NAMED + 1} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

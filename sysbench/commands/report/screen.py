@@ -34,12 +34,13 @@ def sheets(document: Document) -> Iterator[Sheet]:
 
 
 _STATED: Final = re.compile(r"[^:]*\b(predicted|simulated)\b[^:]*:", re.IGNORECASE)
-"""A finding that begins with the origin of its numbers."""
+"""Matches a finding that begins with the origin of its numbers."""
 
 
 def _finding(finding: Finding, of: str = "") -> Remark:
-    """Return a finding with its origin, unless it was measured or names its origin itself: `Simulated: 2.7b: the peak
-    …`.
+    """Return a finding, prefixed with its origin unless its numbers were measured or its text states the origin.
+
+    For example: `Simulated: 2.7b: the peak …`.
     """
     mark = MARKS[finding.origin]
     stated = _STATED.match(finding.text) is not None

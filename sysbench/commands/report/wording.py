@@ -27,7 +27,7 @@ HEADLINES: Final = 10
 """Number of section findings that the summary repeats; every section has at least one."""
 
 NAMED: Final = 6
-"""Largest number of cells that are all named; the others are counted."""
+"""Largest number of cells to name; further cells are only counted."""
 
 MARKS: Final[Mapping[Origin, str]] = {
     "measured": "",
@@ -176,7 +176,7 @@ def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
 
 
 def reserved(finding: Finding) -> GatheredCaution:
-    """Convert a finding about cells that are excluded from findings to a caution."""
+    """Return a caution with the text of a finding that explains why cells are excluded."""
     return GatheredCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.rests_on))
 
 

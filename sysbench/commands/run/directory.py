@@ -53,7 +53,7 @@ class ExperimentDirectory:
 
 @contextmanager
 def created(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirectory]:
-    """Create and lock a new directory in `out`, named by the current time and `name`; raises OutputError on failure."""
+    """Create and lock a new directory in `out`, named after the time and `name`; raises OutputError on failure."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{name}"
     path = next(path for number in count(1) if (path := _claimed(out / (stem if number == 1 else f"{stem}-{number}"))))

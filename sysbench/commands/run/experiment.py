@@ -44,7 +44,7 @@ class _Overrides:
     """Name of the experiment."""
     taken: set[str] = field(default_factory=set)
     kept: dict[str, str] = field(default_factory=dict)
-    """Name of a run that keeps its own value of an option, by the long name of the option."""
+    """Maps the long name of an option to a run that keeps its own value of the option."""
 
     def over(self, run: WrittenRun, words: Words) -> Words:
         """Return `words` with these overrides applied, except to fields that the run keeps.
@@ -75,9 +75,9 @@ def plan(
 ) -> tuple[PlannedRun, ...]:
     """Plan every run of the experiment for a machine with these `devices`; the first one is the default (`auto`).
 
-    `overrides` are options by long name, "" for switches. An override applies to every run that has the option and does
-    not keep its own value. Raises UsageError for an override that no run uses, and for options that are invalid on any
-    type of device.
+    `overrides` maps long option names to values ("" for a switch). An override applies to every run that has the option
+    and does not keep its own value. Raises UsageError for an override that no run uses, and for options that are
+    invalid on any type of device.
     """
     outermost = _Overrides({name: Word(text) for name, text in overrides.items()}, experiment.name)
     planned: list[PlannedRun] = []
@@ -138,7 +138,7 @@ def _planned(
     def changed(words: Words) -> Words:
         return reduce(lambda so_far, layer: layer.over(run, so_far), layers, words)
 
-    # The type of device on which the run takes place: the first one that the run names, if it exists.
+    # The type of device that the run uses: the first one that it names, or the default if the machine lacks that one.
     at_first = changed(run.words)
     named = (at_first["device"].text or "") if "device" in at_first else "auto"
     landing = next((each for each in devices if each == named.partition(",")[0].partition(":")[0].strip()), devices[0])
@@ -152,7 +152,7 @@ def _planned(
         if "simulate" not in {**run.words, **instead.words} and _are_known(words["simulate"]):
             try:
                 _checked(run, words)
-            except OptionError as error:  # --simulate is for the runs of an experiment that can be simulated
+            except OptionError as error:  # runs that cannot be simulated ignore an overriding --simulate
                 words, not_simulated = as_written, str(error)
     spec, options = _spec_and_options(run, words)
     models: tuple[type[BaseModel], ...] = (measuring(run.command).spec_class, measuring(run.command).options_class)
@@ -188,7 +188,7 @@ def _are_known(gpus: Word) -> bool:
 def _difference(
     run: WrittenRun, words: Words, instead: Instead, landing: DeviceType, devices: Sequence[DeviceType]
 ) -> tuple[Here, str]:
-    """Return in what way the run differs from the experiment file on this machine, and the reason."""
+    """Return how the run differs from the experiment file on this machine, and the reason."""
     reason = {"cuda": "on a CUDA GPU", "mps": "on an Apple GPU", "cpu": "on the CPU"}[landing]
     if landing == "cpu" and devices == ("cpu",):
         reason = "no GPU on this machine"

@@ -188,7 +188,7 @@ def _parsed(path: Path) -> tuple[Place, dict[str, Any]]:
         raise UsageError(f"{path} is not a UTF-8 text file") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # of TOML, or of a number with thousands of digits
+    except ValueError as error:  # invalid TOML, or a number with thousands of digits
         raise UsageError(f"{path} is not TOML: {error}") from None
     except RecursionError:
         raise UsageError(f"{path} is nested too deeply") from None

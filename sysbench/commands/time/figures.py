@@ -70,7 +70,7 @@ _DASHES: Final = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
 def series(number: int) -> Look:
-    """Return the look of series `number`, counted from 0; dashes distinguish series of the same colour."""
+    """Return the style of series `number`, counted from 0; dashes distinguish series of the same colour."""
     look = SERIES[number % len(SERIES)]
     return Look(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
 
@@ -257,7 +257,7 @@ def draw_times(layout: Layout, heading: Heading) -> Figure:
 
 
 def draw_rates(layout: Layout, heading: Heading) -> Figure:
-    """Draw the share of peak FLOP/s over context, size or batch."""
+    """Draw the share of peak FLOP/s against context, size or batch."""
 
     def rated(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         share = _peak_share(cell)

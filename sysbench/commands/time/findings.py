@@ -86,7 +86,7 @@ def headlines(cells: Cells) -> Iterator[Said]:
 def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
     """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`).
 
-    If `alone`, for findings that compare a cell only with itself, fewer cautions exclude a cell.
+    `alone` is for findings that compare a cell only with itself: fewer cautions then exclude a cell.
     """
     return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
 
@@ -128,7 +128,7 @@ class _Compared:
         return self.effect.ratio.value
 
     def steps(self, phase: str) -> int:
-        """Return the number of steps of the cell that has fewer."""
+        """Return the number of steps in whichever cell has fewer."""
         return min(len(timed.samples_s) for cell in (self.base, self.other) if (timed := cell.samples(phase)))
 
 
@@ -158,7 +158,7 @@ class _Comparison:
 
 
 def _comparisons(cells: Cells) -> Iterator[Said]:
-    """Yield comparisons of each axis value with the first one, and when compilation pays off."""
+    """Yield comparisons of each axis value with the first one; for compilation, also how soon it pays off."""
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
         phase = "optimizer" if axis == "optimizer" else "step"
@@ -304,7 +304,7 @@ def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Ratio of the time of some phases to that of others, for each cell, in ascending order."""
+    """Ratios of the time of some phases to the time of others, one per cell, in ascending order."""
 
     each: tuple[tuple[Ratio, TimeCellRecord], ...]
 
@@ -384,7 +384,10 @@ def _backward_ends(found: _Parts, name: Namer) -> str:
 
 
 def _backward_of_working(found: _Parts, group: Cells) -> str:
-    """Return the ratio in the cells that are not launch-bound, if at least two but not all cells are not."""
+    """Return the ratio in the cells that are not launch-bound.
+
+    Empty unless there are at least two such cells, and at least one launch-bound cell.
+    """
     waiting = {cell.key for cell in paced_by_launches(group)}
     working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
     if not 2 <= len(working.each) < len(found.each):
@@ -423,7 +426,7 @@ MORE_WORK: Final = 1.5
 
 
 def _flat(cells: Cells) -> list[tuple[Cells, float]]:
-    """Return the flat part of each row along the context: the leading cells whose forward passes take equally long.
+    """Return the flat part of each row along the context: the leading cells with nearly equal forward times.
 
     Each flat part comes with the ratio of its last cell's FLOPs to its first cell's, which is at least `MORE_WORK`.
     """
@@ -438,7 +441,7 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
 
 
 def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
-    """Whether forward takes equally long in both cells, judged by the interval of the ratio and the ratio of the means.
+    """Whether forward takes about the same time in both cells, by the interval of the ratio and the ratio of the means.
 
     Also False if forward is much faster in `other`, which has more work: the first cell must have been disturbed.
     """
@@ -589,7 +592,7 @@ class _FirstSteps:
     settles_after: int
     """Number of steps before the first one that has settled."""
     excess_share: float
-    """Relative increase of the mean if the same number of steps had been measured without a warm-up."""
+    """Relative increase in the mean if the same number of steps had been measured without a warm-up."""
     steps: int
     """Number of measured steps."""
 
@@ -684,9 +687,10 @@ NOTICEABLE: Final = 0.0005
 
 
 def _means_over_medians(ordered: Cells) -> str:
-    """Compare mean and median for each number of warm-up steps; those with practically equal ones share a sentence.
+    """Compare mean and median for each number of warm-up steps.
 
-    `without warm-up, the mean of 10 steps is 116 % above the median (301.9 ± 513.5 ms).`
+    `without warm-up, the mean of 10 steps is 116 % above the median (301.9 ± 513.5 ms).` Numbers of warm-up steps for
+    which the two are nearly equal share a sentence.
     """
     sentences: list[str] = []
     equal: list[tuple[int, str]] = []

@@ -40,7 +40,7 @@ UPDATE_S = 0.1
 """Longest time between two updates of the counter."""
 
 SHORTEST_S = 10 * UPDATE_S
-"""Shortest time between the first and the last reading for which their uncertainty does not exceed 10 %."""
+"""Shortest time between the first and the last reading at which the relative uncertainty is at most 10 %."""
 
 
 def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:

@@ -44,7 +44,7 @@ def _found(cell: TimeCellRecord) -> PredictionRecord | None:
 
 
 def instead(cell: TimeCellRecord) -> Word | None:
-    """Return the reason why a cell has no time: its outcome (`oom`), or `withheld`; None if it has one."""
+    """Return the reason why a cell has no predicted time: its outcome (`oom`), or `withheld`; None if it has a time."""
     if cell.outcome != "ok":
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
     return Word("withheld", "bad") if cell.prediction is None or cell.prediction.step is None else None
@@ -153,7 +153,7 @@ def _settings(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
 
 
 def _order(cell: TimeCellRecord) -> tuple[bool, float, float]:
-    """Return the sort key: cells with a predicted step first, then by cost of a million tokens, then by step time."""
+    """Return the sort key: cells with a predicted step first, then by cost per million tokens, then by step time."""
     found = _found(cell)
     cost = found.price_per_million_tokens if found else None
     step = found.step if found else None

@@ -20,7 +20,7 @@ FORWARD_BACKWARD: Final = ("forward", "loss", "backward")
 
 
 class RateRecord(Frozen):
-    """Rates of all ranks together, based on the mean step, and their shares of the hardware's limits."""
+    """Combined rates of all ranks, based on the mean step, and their shares of the hardware's limits."""
 
     step_flops: Flops | None
     """None if the FLOPs of a custom model could not be counted; FLOP rates are then None too."""

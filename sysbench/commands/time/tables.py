@@ -98,7 +98,7 @@ def _share(name: str) -> Callable[[TimeCellRecord], Cell]:
 
 
 def _peak_bytes(cell: TimeCellRecord) -> int | None:
-    """Return the peak of allocated bytes; without an allocator, the peak of the worker's resident memory."""
+    """Return the peak of allocated bytes; if the device has no allocator, the worker's peak resident memory."""
     memory = cell.memory
     return memory.allocated_peak_bytes if memory.allocated_peak_bytes is not None else memory.host_rss_peak_bytes
 
@@ -417,7 +417,10 @@ class _Row:
     compared: Mapping[tuple[str, Any], _Compared | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
-        """Return the median, on which speed-ups are based; if the cell has no numbers, its outcome, once per row."""
+        """Return the median, on which speed-ups are based.
+
+        If the cell has no numbers, its outcome is returned instead, but only for the last phase.
+        """
         cell = self.cells.get(arm)
         if cell is None:
             return None
@@ -436,7 +439,7 @@ def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
 
 
 def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], Measure]) -> Field:
-    """Declare a column for the change relative to the baseline; it is most important for the last phase."""
+    """Declare a column for the change relative to the baseline; the last phase's column is the most important."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
         key,
@@ -509,7 +512,7 @@ class _Across:
     def of(cls, record: TimeRecord, axis: str, head: Callable[[TimeCellRecord], Any], model: bool = False) -> _Across:
         """Arrange the cells in columns by `head`; the cells of a row agree on all axes but `axis`.
 
-        With `model`, they agree on the model instead of the axis `size`.
+        If `model` is true, `size` is not a row axis, but the cells of a row still agree on their size and model.
         """
         down = tuple(
             each for each in axes.varying(axes.axes_of(record.cells)) if each != axis and not (model and each == "size")
@@ -582,7 +585,10 @@ GRID = DeclaredTable(
 def _on_device(
     get: Callable[[TimeCellRecord], Cell], word: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
-    """Return a function that shows a value of the cell on a device; with `word`, the outcome if there is no value."""
+    """Return a function that shows the cell's value on a device.
+
+    If the cell has no value, the function shows the cell's outcome if `word` is true, and nothing otherwise.
+    """
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:

@@ -1,4 +1,4 @@
-"""Reading of the environment variables of torchrun or srun: the rank of this process, and the address of rank 0."""
+"""The rank of this process and the address of rank 0, from the environment variables of torchrun or srun."""
 
 from __future__ import annotations
 

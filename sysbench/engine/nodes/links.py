@@ -233,7 +233,7 @@ class RemoteWorker:
             raise WorkerGoneError from error
 
     def end(self, patience_s: float) -> WorkerExited:
-        """Stop the worker, and return how it ended; `lost` is set if the rank does not respond in time."""
+        """Stop the worker, and return its exit status; `lost` is set if the rank does not respond in time."""
         self.close(patience_s)
         return self._exited or WorkerExited(at_s=time.time(), pid=self.pid, exit_code=None, signal=None, lost=True)
 

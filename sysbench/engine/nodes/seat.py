@@ -44,7 +44,7 @@ def take(
     """Serve as one rank of a run until rank 0 dismisses this process.
 
     Measures only `cells`, which are given by key. Raises UsageError if rank 0 cannot be reached or rejects this rank,
-    SysbenchError if rank 0 disconnects, and KeyboardInterrupt after a signal, which it reports to rank 0.
+    and SysbenchError if rank 0 disconnects. Raises KeyboardInterrupt after a signal, which is also reported to rank 0.
     """
     connection = _connection(own, min(GATHERING_S, timeout_s))
     try:

@@ -63,8 +63,8 @@ def in_container(root: Path, environment: Mapping[str, str]) -> bool:
 def commit_of(package: Path) -> str | None:
     """Return the commit of the git checkout that contains `package`, with `-dirty` if tracked files have changed.
 
-    None if there is no checkout, git does not answer, or the checkout belongs to another project and does not track
-    `package` (for example, a virtual environment in that checkout).
+    Returns None if there is no checkout or no commit, or if git does not answer. Also returns None if the checkout
+    belongs to another project, for example if `package` is installed in a virtual environment there.
     """
     if not any(_exists(parent / ".git") for parent in package.resolve().parents):
         return None

@@ -114,7 +114,10 @@ class Nvml:
         self.driver: str | None = _text(binding, "nvmlSystemGetDriverVersion")
 
     def gpu(self, uuid: str) -> Gpu:
-        """Return the GPU or the MIG instance with this UUID, with or without its prefix; raises NvmlUnusableError."""
+        """Return the GPU or MIG instance with this UUID, with or without its prefix.
+
+        Raises NvmlUnusableError if NVML does not find it.
+        """
         error, bare = None, uuid.removeprefix("GPU-")
         # CUDA reports the UUID of an instance without marking it as such.
         for spelling in (uuid,) if uuid.startswith("MIG-") else (f"GPU-{bare}", f"MIG-{bare}"):
@@ -286,7 +289,7 @@ def _board(binding: ModuleType, instance: object) -> object:
 def _throttle_reason_names(reasons: int) -> tuple[str, ...]:
     """Return the names of the throttle reasons whose bits are set; a bit without a name becomes `reason-0x800`.
 
-    An idle GPU is not throttled, so its bit is ignored.
+    The bit for an idle GPU is ignored, because an idle GPU is not throttled.
     """
     bits = (1 << position for position in range(reasons.bit_length()) if reasons >> position & 1)
     return tuple(THROTTLE_REASONS.get(bit, f"reason-{bit:#x}") for bit in bits if bit != _GPU_IDLE)

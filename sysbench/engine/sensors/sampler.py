@@ -123,7 +123,7 @@ class SystemSampler:
         return failures
 
     def count_other_processes(self) -> int | None:
-        """Count the processes of other programs on the current GPU; None if there is no GPU, or if unknown.
+        """Count the processes of other programs on the current GPU; None if there is no GPU or the number is unknown.
 
         In a container, the driver may list host process ids, which are meaningless inside the container. If none of the
         ids exists inside, return None rather than a guess.

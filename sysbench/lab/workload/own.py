@@ -243,8 +243,8 @@ def build_from_config(path: Path, fields: Mapping[str, Any], attention: Attentio
     """Build the model that a config describes, on torch's default device; `fields` override fields of the config.
 
     Parameters are fp32 unless `fields` has a `dtype`; the config's dtype applies to trained weights and is ignored. The
-    cache for text generation is off unless `fields` turns it on. Raises UnavailableError for an unknown field or model,
-    or if transformers is not installed.
+    cache for text generation is off unless `fields` turns it on. Raises UnavailableError if a field or the model is
+    unknown, or if transformers is not installed.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:

@@ -37,12 +37,12 @@ class OwnWorkload:
     """Additional facts about a user's model.
 
     class_name    class of the model before FSDP2 replaces it
-    config_class  class of the config that the model was built from; None if it takes none
-    files         files of its code, as they were imported
+    config_class  class of the config that the model was built from; None if the model takes no config
+    files         files of the model's code, as they were imported
     inputs        origin of the inputs, for messages
     loss          returns a description of the loss, which is known after the first step
-    printed       output of its code so far
-    import_s      duration of the first import of its code
+    printed       output of the model's code so far
+    import_s      duration of the first import of the model's code
     """
 
     class_name: str

@@ -65,7 +65,7 @@ class Pace:
     def due(self, share: float, *, torn: bool = False) -> bool:
         """Whether a drawing is due, given the share of a core that drawing may use.
 
-        The share does not apply to a picture that a resize has `torn`.
+        If a resize has `torn` the picture, this limit does not apply.
         """
         wait_s = 0.0 if torn else self._cost_s / share
         return self.clock.monotonic() - self._drawn_s >= max(INTERVAL_S, wait_s)
@@ -107,7 +107,8 @@ class Dashboard:
     """Live display of a run on a terminal.
 
     Output to stderr is held back until the display ends. `earlier` are the events in the log of a resumed run;
-    `overall` is the progress of its experiment, if it belongs to one. Otherwise `above` is a line above the display.
+    `overall` is the progress of its experiment. If the run is not part of an experiment, `above` is a line above the
+    display.
     """
 
     def __init__(

@@ -148,7 +148,7 @@ class CachingAllocator:
         """Restore the state of another allocator that has the same settings and has not released any memory.
 
         segments  (request that caused the segment, segment size, stream) of each segment, in order of allocation
-        blocks    (address, block size, requested size) of each block in use, by address
+        blocks    (address, block size, requested size) of each block in use, sorted by address
         """
         remaining = deque(blocks)
         for request, size, stream in segments:

@@ -42,7 +42,7 @@ class VirtualSegment:
         return (size + self.page_bytes - 1) // self.page_bytes * self.page_bytes
 
     def pages_within(self, block: Block) -> tuple[int, int]:
-        """Return the first address and the size of all pages within `block`; the size is ≤ 0 if there are none."""
+        """Return the start and the total size of the whole pages within `block`; the size is ≤ 0 if there are none."""
         start = self.address + self.round_up_to_pages(block.address - self.address)
         end = block.address + block.size
         return start, (end - start) // self.page_bytes * self.page_bytes
@@ -143,7 +143,7 @@ class BlockPool:
         return self._free[stream]
 
     def unmapped_blocks(self, stream: int) -> list[tuple[int, Block]]:
-        """Return (address, block) for each unmapped block of a stream, by address."""
+        """Return (address, block) for each unmapped block of a stream, sorted by address."""
         return self._unmapped[stream]
 
     def __iter__(self) -> Iterator[Block]:

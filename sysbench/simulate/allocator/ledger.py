@@ -70,7 +70,7 @@ class AllocatorStatistics:
 class Ledger:
     """The counters and events of one allocator.
 
-    events  in order, oldest first; None if events are not recorded
+    events  oldest first; None if events are not recorded
     """
 
     def __init__(self, record: bool) -> None:
@@ -95,7 +95,7 @@ class Ledger:
         self.allocations.add(1)
 
     def freed(self, size: int, requested: int) -> None:
-        """Count a block that is no longer in use. Peaks stay as they are, because the counters only fall."""
+        """Count a block that is no longer in use. The counters only decrease, so their peaks do not change."""
         self.allocated.current -= size
         self.requested.current -= requested
         self.allocations.current -= 1

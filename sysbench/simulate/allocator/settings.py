@@ -270,12 +270,12 @@ def _read_early_rejection(name: str, text: str, values: dict[str, Any]) -> None:
 
 
 def _accept_flag(name: str, text: str, values: dict[str, Any]) -> None:
-    """Check a flag that does not affect simulated device memory: for pinned host memory, locks or graph capture."""
+    """Validate a flag for pinned host memory, locks or graph capture; it does not affect simulated device memory."""
     _boolean(name, text)
 
 
 def _accept_number(name: str, text: str, values: dict[str, Any]) -> None:
-    """Check a size or number for pinned host memory, which does not affect device memory."""
+    """Validate a size or number for pinned host memory; it does not affect simulated device memory."""
     _integer(name, text)
 
 

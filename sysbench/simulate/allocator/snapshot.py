@@ -1,6 +1,6 @@
 """Conversion of the allocator's state to the format of `torch.cuda.memory._snapshot()`.
 
-Sources: THCPModule_memorySnapshot of torch/csrc/cuda/Module.cpp and DeviceCachingAllocator::snapshot;
+Sources: THCPModule_memorySnapshot in torch/csrc/cuda/Module.cpp, and DeviceCachingAllocator::snapshot.
 torch/cuda/memory.py describes the format.
 """
 

@@ -22,7 +22,7 @@ from typing import Final
 from sysbench.trace.summary import KernelClass
 
 MAX_LENGTH: Final = 72
-"""Maximum length of a shortened name in characters; longer names lose their middle."""
+"""Maximum length of a shortened name in characters; the middle of longer names is elided."""
 
 _MAX_READ: Final = 4000
 """Number of characters of a name that are examined."""
@@ -117,7 +117,7 @@ def _function(text: str, depth: int) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the text before the first bracket, and the text inside the bracket if it is a `<`."""
+    """Return the text before the first bracket and, if this bracket is a `<`, the text inside the brackets."""
     opening = next((position for position, character in enumerate(text) if character in "<("), len(text))
     if opening == len(text) or text[opening] == "(":
         return text[:opening], ""

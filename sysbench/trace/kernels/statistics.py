@@ -31,7 +31,7 @@ from sysbench.trace.summary import STEP, DeviceUse, KernelStatistics, OperatorSt
 MAX_RANGES: Final = 80
 """Number of folded modules with their own kernel table: those that take the most time."""
 MAX_KERNELS: Final = 100
-"""Number of kernels with statistics per range: those that take the most time. `ProfileSummary.spent` has all."""
+"""Number of kernels with statistics per range: those that run longest. `ProfileSummary.spent` has all kernels."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class LaunchSums:
         self.streams: set[tuple[int, int]] = set()
 
     def add(self, part: StepWork) -> None:
-        """Add the work that a slice launches within steps."""
+        """Add the work of one slice."""
         work = part.work
         self.work_ns += int(work.duration_ns.sum())
         (_, device), (streams, stream) = unique_with_inverse(work.device), unique_with_inverse(work.stream)
@@ -314,7 +314,7 @@ class Timeline:
         self._close(running, launched[beginning], len(running.start_ns) - 1)
 
     def close(self) -> None:
-        """Add the last busy interval to the totals. No more work may follow."""
+        """Add the last busy interval to the totals. No work may be added afterwards."""
         start, end, launched = self._open
         self._close(Intervals(start, end), launched, len(start))
 

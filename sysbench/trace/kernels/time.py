@@ -164,7 +164,7 @@ class KernelTimeSums:
         self._groups: list[tuple[Integers, Integers, Integers]] = []
 
     def add(self, part: StepWork) -> None:
-        """Add the work that a slice launches within steps."""
+        """Add the work of one slice."""
         np.minimum.at(self._first_launch_ns, part.module, part.work.at_ns)
         keys = (part.phase * len(self._modules) + part.module) * self._names + part.work.name
         different, which = unique_with_inverse(keys)
@@ -246,7 +246,7 @@ class Calls:
         self._table = Table(8)
 
     def add(self, part: StepWork) -> None:
-        """Add the work that a slice launches within steps."""
+        """Add the work of one slice."""
         work = part.work
         launched = np.where(work.launch == NONE, NONE, work.at_ns)
         moments = [work.start_ns, work.duration_ns, work.device, launched]

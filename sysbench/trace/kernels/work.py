@@ -159,7 +159,7 @@ def _tensor_parallel_ranks(cell: ModelCell) -> int:
 def expected_products(cell: ModelCell) -> dict[str, int]:
     """Return the expected number of matrix products per step and phase: 9 per layer, plus the output head.
 
-    Empty if the model is compiled or attention is fused, and under tensor parallelism: a DTensor operator calls the
+    Empty if the model is compiled, if attention is fused, or under tensor parallelism: a DTensor operator calls the
     same operator on its local shard, so a CPU trace contains each product twice.
     """
     if cell.shape is None or cell.attention not in MATERIALISED or cell.execution != "eager" or cell.strategy == "tp":
@@ -174,8 +174,8 @@ def rates(
 ) -> Iterator[Rate]:
     """Yield the time, FLOPs and bytes of the parts of attention, then of kernel classes; one row per part and phase.
 
-    FLOPs and bytes come from the dimensions of `cell`, or from `products` for a custom model or without a cell. The
-    parts of attention are omitted unless scores, softmax and output can all be identified.
+    FLOPs and bytes come from the dimensions of `cell`, or from `products` if the model is custom or there is no cell.
+    The parts of attention are omitted unless scores, softmax and output can all be identified.
     """
     parts = [part_of(module) for module in time.modules]
     by_part: dict[tuple[str, str], int] = {}
@@ -233,7 +233,7 @@ class ProductShapes:
         self._complete = True
 
     def add(self, part: StepWork) -> None:
-        """Add the work that a slice launches within steps."""
+        """Add the work of one slice."""
         operators = part.slice.operators
         rows = np.flatnonzero(self._kernels.are_products(part.work.name) & (part.work.duration_ns > 0))
         launched = part.operator[rows]
@@ -310,7 +310,7 @@ class ProductCounts:
         self._without_caller: set[str] = set()
 
     def add(self, part: StepWork) -> None:
-        """Add the work that a slice launches within steps."""
+        """Add the work of one slice."""
         names, which = unique_with_inverse(part.work.name)
         are_products = []
         for name in names.tolist():

@@ -63,7 +63,7 @@ class WaitTimes:
 
 
 Key = tuple[Group, str, int]
-"""Group, step, and number of the collective within both; the step is empty if collectives are numbered per group."""
+"""Group, step, and the collective's number within them; the step is empty if collectives are numbered per group."""
 
 
 def match_collectives(readings: Mapping[int, RankReading], steps: Sequence[str]) -> tuple[list[MatchedCollective], int]:
@@ -226,7 +226,7 @@ class Timeline:
 def timeline(readings: Mapping[int, RankReading]) -> Timeline | None:
     """Return the timeline of the last step that all ranks have; None if they have no step in common.
 
-    Every reading must contain `compute`. Gaps of at most 1/RESOLUTION of the step are closed, which bounds the size of
+    Every reading must contain `compute`. Gaps of at most 1/MAX_PAUSES of the step are closed, which bounds the size of
     the result for any trace.
     """
     first, *others = (reading.steps for reading in readings.values())

@@ -45,7 +45,7 @@ MIN_WAITING_SHARE: Final = 0.05
 """A straggler is not reported if the waiting for it takes less than this share of a step."""
 
 MIN_STEPS: Final = 3
-"""With fewer steps, a rank that is always late cannot be distinguished from chance."""
+"""With fewer steps, a rank that is always late cannot be distinguished from one that is late by chance."""
 
 MIN_EXPLAINED_SHARE: Final = 0.5
 """A rank is named as the straggler only if its additional compute and idle time is at least this share of the waiting

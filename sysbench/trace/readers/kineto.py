@@ -47,7 +47,7 @@ _HEADER_BYTES: Final = 16 * 1024**2
 """Maximum size of the header; a file without an event within this size is not a trace."""
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _EVENT_LIST: Final = re.compile(rb"\s*\[(?=\s*(\{|\]|$))")
-"""Start of Chrome's other form: a plain list of events."""
+"""Start of Chrome's alternative format: a plain list of events."""
 GZIP: Final = b"\x1f\x8b"
 PIECE_BYTES: Final = 512 * 1024
 """Size of a piece: small enough for its events to stay in a processor's cache until they are converted to columns."""
@@ -289,7 +289,7 @@ class Pieces:
         self.remarks = blocks.remarks
 
     def process_all(self) -> None:
-        """Process all events up to the end of the list of events, to damage, or to the end of a truncated file."""
+        """Process all events until the list of events ends, damage is found, or a truncated file ends."""
         if self._process_blocks() and self._process_buffer(decode_events) and self._process_buffer(decode_one_by_one):
             self.remarks.append(f"cut off: read to {self._describe_position(0)}")
 
@@ -303,7 +303,7 @@ class Pieces:
         )
 
     def _process_blocks(self) -> bool:
-        """Process all blocks; return False at the end of the list of events, or at damage."""
+        """Process all blocks; return False if the list of events has ended or damage was found."""
         # If an event does not end within a piece, the next piece is as long as the buffer, so that the total search
         # time remains linear.
         while block := self._blocks.next(len(self._buffer)):
@@ -330,7 +330,7 @@ class Pieces:
         return not decoded.at_end and decoded.damaged_byte is None
 
     def _describe_position(self, byte: int) -> str:
-        """Describe the position of a byte of the buffer in the file."""
+        """Describe the position in the file of a byte in the buffer."""
         return f"byte {self._taken_bytes + byte:,}{' after decompression' if self._blocks.is_packed else ''}"
 
 

@@ -131,7 +131,7 @@ class _LaunchShapes(dict[tuple[Any, Any], int]):
 
 
 class PartMetadata(msgspec.Struct):
-    """Data from one part of a file, except the rows, for transfer between processes."""
+    """All data from one part of a file except the rows, for transfer between processes."""
 
     names: list[str]
     threads: list[tuple[int | str, int | str]]
@@ -361,7 +361,7 @@ def _whole(value: object) -> int | None:
 
 
 def _process_groups(listed: object) -> Iterator[ProcessGroup]:
-    """Yield the process groups in the header that have ranks."""
+    """Yield the process groups that the header lists with valid ranks."""
     for each in listed if isinstance(listed, list) else ():
         ranks = each.get("ranks") if isinstance(each, dict) else None
         if isinstance(ranks, list) and ranks and all(_whole(rank) is not None for rank in ranks):
@@ -373,7 +373,7 @@ def _is_known(value: Decimal | None, largest: Decimal) -> bool:
 
 
 def _renumbered(numbers: Iterable[int]) -> Integers:
-    """Return a lookup table from another process's numbers to ours. Its last entry maps NONE (-1) to NONE."""
+    """Return a lookup table from another process's numbers to this one's. Its last entry maps NONE (-1) to NONE."""
     return np.array([*numbers, NONE], np.int64)
 
 

@@ -313,14 +313,14 @@ class Query:
         return f"SELECT count(*), {chosen} FROM {self._source(part)}"
 
     def as_one_text(self, part: str) -> str:
-        """Return SQL that counts the rows and the non-null values, and selects the only column as one text."""
+        """Return SQL that counts the rows and the non-null values, and selects the single column as one text."""
         column = _coalesce(*self.columns)
         return (
             f"SELECT count(*), count({column}), group_concat({column}, '{_TEXT_SEPARATOR}') FROM {self._source(part)}"
         )
 
     def as_values(self, part: str) -> str:
-        """Return SQL that selects the values of the only column."""
+        """Return SQL that selects the values in the single column."""
         return f"SELECT {_coalesce(*self.columns)} FROM {self._source(part)}"
 
     def as_rows(self, part: str) -> str:
@@ -370,11 +370,17 @@ class QueryRunner:
             yield cls(connections, threads)
 
     def columns(self, query: Query) -> Iterator[list[Integers]]:
-        """Yield all columns in batches, in the order of the table's rows; raises NonNumericError and sqlite3.Error."""
+        """Yield all columns in batches, in the order of the table's rows.
+
+        Raises NonNumericError if a value is not a number, and sqlite3.Error if the query fails.
+        """
         return self._results(query, _columns)
 
     def texts(self, query: Query) -> Iterator[list[str | None]]:
-        """Yield the texts of the only column, in the same batches as `columns`; raises sqlite3.Error."""
+        """Yield the strings in the single column, in the same batches as `columns`.
+
+        Raises sqlite3.Error if the query fails.
+        """
         return self._results(query, _texts)
 
     def _results(self, query: Query, run_query: Callable[[sqlite3.Connection, Query, str], Result]) -> Iterator[Result]:
