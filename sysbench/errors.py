@@ -1,4 +1,4 @@
-"""All exceptions that sysbench raises deliberately; each class has its exit code."""
+"""All exceptions that sysbench raises deliberately; each class has its own exit code."""
 
 from __future__ import annotations
 

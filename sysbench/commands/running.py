@@ -1,4 +1,4 @@
-"""Shared code of commands that run cells: validation, the run itself, saving, output, and the exit code."""
+"""Code shared by the commands that run cells: validation, the run itself, saving, output, and the exit code."""
 
 from __future__ import annotations
 

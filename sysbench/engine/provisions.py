@@ -1,4 +1,4 @@
-"""Special provisions for individual cells of a run: paths for large results, and launchers."""
+"""Special handling of individual cells of a run: paths for large results, and launchers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _UNPRINTABLE: Final = re.compile(
 def render(folder: str, **content: object) -> str:
     """Render a folder's template with `content`.
 
-    All text is escaped, except `markupsafe.Markup`. In the template, `assets("a.js", "b.js")` inserts files of the
+    All text is escaped, except `markupsafe.Markup`. In the template, `assets("a.js", "b.js")` inserts files from the
     folder.
     """
     from markupsafe import Markup

@@ -240,7 +240,7 @@ def _remark(remark: Remark, write: _Writer) -> Iterator[RenderableType]:
 class _Indented:
     """Content indented by `mark` on the first line, and by spaces on the others.
 
-    There is no padding on the right, which would be copied into files and clipboards.
+    There is no padding on the right, because it would be copied into files and clipboards.
     """
 
     content: RenderableType

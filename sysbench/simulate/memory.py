@@ -184,7 +184,7 @@ def simulate(
     """Simulate the memory of `cell` under `protocol` on `gpu`.
 
     With `origins`, stacks and modules are recorded, which takes a fifth of the total time. Raises UnavailableError for
-    attention that does not exist on the GPU, and for cells that cannot be simulated.
+    an attention implementation that is not available on the GPU, and for cells that cannot be simulated.
     """
     unavailable = cell.unavailable("cuda")
     if unavailable is not None:

@@ -88,7 +88,8 @@ def load(stream: ByteStream, finish: Callable[[list[Any]], None], budget_bytes: 
     """Return the object in a pickle.
 
     `finish` is called with every non-empty list after each batch of items, and may replace the items with something
-    smaller. If it leaves a single item, later lists with the same references get this item without another call.
+    smaller. If it leaves a single item, later lists that hold the same references are replaced with this item, without
+    another call of `finish`.
 
     Raises UnreadableError if the file is not a complete pickle of plain data, or if the memory of this process grows by
     more than `budget_bytes`.
@@ -131,7 +132,9 @@ class _Unpickler(pickle.Unpickler):
         raise UnreadableError(f"is refused: it refers to {refused!r}, but a snapshot contains only plain data")
 
     def persistent_load(self, value: Any) -> object:
-        """Pass a list to `finish`, or refuse a nested tuple. For the number of a reduced list, return the only item."""
+        """Pass a list to `finish`, or refuse a nested tuple. If the value is the number of a reduced list, return its
+        only item.
+        """
         if type(value) is list:
             self._finish(value)
             self._latest = value

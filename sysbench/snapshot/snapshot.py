@@ -141,7 +141,7 @@ def _with_unknown_category(snapshot: dict[str, Any]) -> dict[str, Any]:
     """Add the category `unknown` to a snapshot, unless the snapshot has no categories at all.
 
     Without this category, the public viewer tries to add it and fails because of a misspelt name (MemoryViz.js,
-    `snapshot.categores`). The category is added with an entry of the action `snapshot`, which has no other effect.
+    `snapshot.categores`). The category is added by an entry whose action is `snapshot`, which has no other effect.
     """
     traces = snapshot.get("device_traces", [])
     recorded = {entry.get("category") for trace in traces for entry in trace} - {None}

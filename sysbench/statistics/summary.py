@@ -125,7 +125,7 @@ def has_converged(samples: Stream, share: float) -> bool:
 
     Call this after every sample. Checks take place only at 10, 15, 23, 35, 53, … samples, each number 1.5 times the
     previous one; in between, the result is False. The interval must be narrow enough at two consecutive checks. Checks
-    after every sample would select streams whose spread happens to look small: the interval at the stop would then
+    after every sample would select streams whose spread happens to look small: the interval at the end would then
     cover the median in only 91 % of runs (simulated, with checks after the tenth and every later sample). With less
     frequent checks, simulated coverage is at least 93.5 % on normal, lognormal and Laplace samples, for shares from 0.4
     to 2 standard deviations.

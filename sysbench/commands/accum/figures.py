@@ -234,7 +234,7 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
 
 
 def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
-    """Draw the errors against the length of the dot products on logarithmic axes."""
+    """Plot the errors against the length of the dot products on logarithmic axes."""
     _title(figure, "matrix products vs. fp64")
     axes = figure.add_axes((0.075, _FLOOR, 0.68, 0.67))
     names = {"as it is": "", "narrow": ", every sum rounded", "reduced": ", reduced", "not reduced": ", not reduced"}

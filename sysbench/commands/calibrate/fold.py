@@ -1,4 +1,4 @@
-"""Conversion of the event log of `sysbench calibrate` to its record."""
+"""Convert the event log of `sysbench calibrate` into a record."""
 
 from __future__ import annotations
 

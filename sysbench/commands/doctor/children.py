@@ -147,7 +147,7 @@ class ToolQuestion:
 
 
 def questions(environment: Mapping[str, str] = os.environ) -> dict[str, ToolQuestion]:
-    """Start asking every program for its version; return the pending questions, by field of `ToolsSection`."""
+    """Start querying every program for its version; return the pending queries, by field of `ToolsSection`."""
     path = environment.get("PATH")
     return {
         "nsys": ToolQuestion("nsys", shutil.which("nsys", path=path)),

@@ -28,7 +28,7 @@ TRACED = 3
 class Recorder(Stopwatch):
     """Context manager for a program's own loop; it derives the steps from marks in the program.
 
-    A step begins with a phase and ends when this phase begins again. Once `step` has been called, only calls of `step`
+    A step begins with a phase and ends when this phase begins again. Once `step` has been called, only calls to `step`
     end a step, and everything before the first call is one step. A step with a failed phase is not counted. After
     `max_steps` measured steps, marks do nothing.
     """

@@ -75,7 +75,7 @@ class MemoryCell(GridCell):
 
     @property
     def is_first_step(self) -> bool:
-        """Whether the measured step is the first one, so that the optimizer has no state before it."""
+        """Whether the measured step is the first one, before which the optimizer has no state."""
         return PROCEDURES[self.mode].earlier_steps == 0
 
     @property

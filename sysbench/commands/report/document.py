@@ -25,7 +25,7 @@ Origin = Literal["measured", "simulated", "predicted", "mixed"]
 
 @dataclass(frozen=True)
 class Basis:
-    """Cells of one run on which a sentence is based."""
+    """The cells of one run that a sentence is based on."""
 
     run: str
     """The run's name in this document."""

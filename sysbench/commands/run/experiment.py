@@ -188,7 +188,7 @@ def _are_known(gpus: Word) -> bool:
 def _difference(
     run: WrittenRun, words: Words, instead: Instead, landing: DeviceType, devices: Sequence[DeviceType]
 ) -> tuple[Here, str]:
-    """Return how the run differs from the experiment file on this machine, and the reason."""
+    """Return how the run on this machine differs from the experiment file, and why."""
     reason = {"cuda": "on a CUDA GPU", "mps": "on an Apple GPU", "cpu": "on the CPU"}[landing]
     if landing == "cpu" and devices == ("cpu",):
         reason = "no GPU on this machine"

@@ -70,7 +70,7 @@ def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
 
 
 def _sum(cell: TimeCellRecord, phases: Sequence[str], there: str) -> list[float] | None:
-    """Return the sum of these phases for each step in seconds; None if the cell has no phase `there`."""
+    """Return the sum of these phases for each step in seconds; None if the cell does not have the phase `there`."""
     return cell.summed(phases) if there in cell.phases and cell.outcome in MEASURED else None
 
 

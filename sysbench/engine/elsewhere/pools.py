@@ -38,7 +38,7 @@ Failure = tuple[Outcome, str]
 
 
 class Job(Protocol):
-    """A submitted share."""
+    """A submitted part of a run: a Ray task or a SLURM job."""
 
     def done(self) -> bool:
         """Whether the share has ended, successfully or not."""

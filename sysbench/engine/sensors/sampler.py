@@ -141,7 +141,7 @@ class SystemSampler:
         return sum(map(psutil.pid_exists, others)) if any(map(psutil.pid_exists, pids)) else None
 
     def free_bytes(self, device: DeviceInfo) -> int | None:
-        """Return the memory that a new process can allocate: on a GPU, or on the host within this process's limits."""
+        """Return the memory that a new process can allocate on a GPU or, within this process's limits, on the host."""
         if device.type != "cuda":
             return self._query_host("available memory", self._host_available_bytes)
         gpu = self._find(device)

@@ -30,7 +30,7 @@ class WorkerTree:
         return frozenset(member.pid for member in self._members)
 
     def list_members(self) -> None:
-        """Update the list of members, since processes start and end."""
+        """Update the list of members, as processes may have started or exited."""
         alive = [root for root in self._roots if root.is_running()]
         self._members = [member for root in alive for member in (root, *_descendants(root))]
 

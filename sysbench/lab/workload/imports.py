@@ -179,7 +179,7 @@ def _location(error: BaseException) -> str | None:
 
 
 def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost frame of a traceback outside torch and sysbench."""
+    """Return the innermost traceback frame that is outside torch and sysbench; None if there is none."""
     user_frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class OneLine:
-    """A text on one line that is cut instead of wrapped."""
+    """A single line of text that is truncated instead of wrapped."""
 
     text: Text
 

@@ -129,7 +129,7 @@ def _decoded_header(text: bytes) -> tuple[dict[str, Any], list[str]]:
 
 
 class Part(msgspec.Struct):
-    """Result of the process that reads one part of a file, without the rows."""
+    """Information about one part of a file, returned by the process that reads the part; the rows are not included."""
 
     metadata: PartMetadata
     ends_at_event: bool
