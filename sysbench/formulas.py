@@ -269,8 +269,8 @@ class _Sizes:
     def optimizer_temporaries(self, parameters: int) -> int:
         """Return the bytes of AdamW's denominators: of all parameters at once, of one parameter at a time, or none.
 
-        torch/optim/adam.py: `_multi_tensor_adam` has one list of square roots. `_single_tensor_adam` allocates a square root
-        and then its quotient, while the quotient of the previous parameter is still live.
+        torch/optim/adam.py: `_multi_tensor_adam` has one list of square roots. `_single_tensor_adam` allocates a square
+        root and then its quotient, while the quotient of the previous parameter is still live.
         """
         shape = self.shape
         largest = max(shape.vocab, shape.d_ff, shape.d_model) * shape.d_model * FULL_BYTES

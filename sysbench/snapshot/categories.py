@@ -483,7 +483,8 @@ LARGE_SHARE = 0.001
 def _allocations_per_parameter(size_bytes: Column, trains: bool) -> int:
     """Return the number of allocations per parameter (weight, gradient, optimizer state); 1 if unknown.
 
-    The number is 3 or 4 (or 2, in training only) if, for every large size, the number of allocations is a multiple of it.
+    The number is 3 or 4 (or 2, in training only) if, for every large size, the number of allocations is a multiple of
+    it.
     """
     sizes, counts = np.unique(size_bytes, return_counts=True)
     counts = counts[sizes * counts >= LARGE_SHARE * size_bytes.sum()]
