@@ -291,11 +291,15 @@ def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> It
 def _by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[ProfileCellRecord]]:
     """For each range, return the cell whose mode is that range, as in the table; without it, all cells that cover it.
 
-    `alike` are cells of one setting, which differ in `mode` only.
+    `alike` are cells of one setting, which differ in `mode` only. Inference, which runs other kernels than the forward
+    phase of training, counts only if no cell has a backward phase.
     """
+    forward = [cell for cell in alike if has_phase(cell, "forward")]
+    if not any(has_phase(cell, "backward") for cell in forward):
+        return {"forward": forward} if forward else {}
     found = {}
     for what, (mode, last_phase) in _MODES.items():
-        covering = [cell for cell in alike if has_phase(cell, "forward") and has_phase(cell, last_phase)]
+        covering = [cell for cell in forward if has_phase(cell, last_phase) and cell.cell.mode != "inference"]
         if covering:
             found[what] = [cell for cell in covering if cell.cell.mode == mode] or covering
     return found

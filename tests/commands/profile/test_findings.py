@@ -83,6 +83,15 @@ def test_the_share_of_a_range_is_that_of_the_cell_whose_mode_is_that_range() -> 
     assert about(cells[1:], "matrix products take").startswith("matrix products take 94 % of the time in forward, ")
 
 
+def test_inference_stands_beside_forward_but_not_beside_training() -> None:
+    forward = [kernel for kernel in LARGE if kernel.phase == "forward"]
+    inference = profile_cell(forward, mode="inference", scale=("ampere_sgemm_128x64_tn", 3.0))
+    text = about([inference, profile_cell(forward, mode="forward")], "matrix products take")
+    assert text == "matrix products take 86 % (forward) to 94 % (inference) of the time in forward."
+    train = profile_cell(LARGE, mode="train")
+    assert about([inference, train], "matrix products take") == about([train], "matrix products take")
+
+
 def test_a_setting_without_backward_does_not_hide_the_ranges_of_others() -> None:
     forward = [kernel for kernel in LARGE if kernel.phase == "forward"]
     cells = [profile_cell(forward, mode="forward", size="xl"), profile_cell(LARGE, mode="train")]
