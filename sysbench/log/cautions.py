@@ -121,7 +121,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
             code="warmup-unfinished",
             message=f"the first {_count_of_steps(unfinished.slow_steps)} still took "
             f"{units.share(unfinished.excess_share)} longer than the later ones",
-            remedy=f"use --warmup {max(2 * len(warmup), 5)}",
+            remedy=f"use --warmup {max(len(warmup) + unfinished.slow_steps, 2 * len(warmup), 5)}",
         )
     if modes := statistics.two_modes(wall):
         levels = f"{units.seconds(modes.lower)} and {units.seconds(modes.upper)}"
@@ -134,11 +134,13 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
             remedy="look for other programs or switching clocks; quote both values, or measure again",
         )
     elif drift := statistics.drift(wall):
-        direction = "slower" if drift.change_share > 0 else "faster"
+        slower = drift.change_share > 0
         yield Caution(
             code="drift",
-            message=f"steps get {direction}, by {units.share(abs(drift.change_share))} from the first to the last",
-            remedy="use a longer --warmup, or let the device cool down first",
+            message=f"steps get {'slower' if slower else 'faster'}, by {units.share(abs(drift.change_share))} from the "
+            "first to the last",
+            # Only a device that heats up, and therefore slows down, gains from cooling.
+            remedy=f"use a longer --warmup{', or let the device cool down first' if slower else ''}",
         )
     if outliers := statistics.outliers(wall):
         yield Caution(

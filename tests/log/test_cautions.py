@@ -8,6 +8,7 @@ import pytest
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.cautions import stability
 from sysbench.log.events import (
     CellStarted,
     Compiled,
@@ -77,6 +78,14 @@ def test_drift_says_how_far_and_which_way() -> None:
     assert any("faster" in caution.message or "slower than" in caution.message for caution in faster.values())
 
 
+def test_only_a_device_that_slows_down_is_to_cool() -> None:
+    slower, faster = (stability([], [1 + change * index / 39 for index in range(40)]) for change in (0.05, -0.05))
+    (slower_drift,), (faster_drift,) = ([each for each in found if each.code == "drift"] for found in (slower, faster))
+    assert slower_drift.remedy == "use a longer --warmup, or let the device cool down first"
+    assert "steps get faster" in faster_drift.message
+    assert faster_drift.remedy == "use a longer --warmup"
+
+
 def test_two_modes_are_both_named() -> None:
     caution = cautions(with_steps(lambda index, wall_s: wall_s * (1.1 if index * 7 % 3 == 0 else 1)))["two-modes"]
     assert caution.message.startswith("step times switch between ")
@@ -94,7 +103,18 @@ def test_outliers_say_how_much_they_move_the_mean() -> None:
 
 def test_a_slow_start_asks_for_a_longer_warmup() -> None:
     slow = with_steps(lambda index, wall_s: wall_s * (1 + 0.5 * 0.4**index), warmup=1)
-    assert cautions(slow)["warmup-unfinished"].remedy == "use --warmup 5"
+    caution = cautions(slow)["warmup-unfinished"]
+    assert caution.message.startswith("the first 7 measured steps still took ")
+    assert caution.remedy == "use --warmup 8"
+    first_only = with_steps(lambda index, wall_s: wall_s * (1.5 if index == 0 else 1), warmup=1)
+    assert cautions(first_only)["warmup-unfinished"].remedy == "use --warmup 5"
+
+
+def test_the_proposed_warmup_covers_the_steps_that_were_still_slow() -> None:
+    steps = [1.44 - 0.01 * index for index in range(8)] + [1 + 0.001 * (index * 7 % 5) for index in range(32)]
+    found = {each.code: each for each in stability([3.0, 2.0], steps)}["warmup-unfinished"]
+    assert found.message.startswith("the first 8 measured steps still took ")
+    assert found.remedy == "use --warmup 10"
 
 
 def test_three_steps_are_too_few() -> None:

@@ -13,10 +13,8 @@ from sysbench.log.outcomes import Caution, CautionCode
 from sysbench.log.records import PeakRecord, Samples
 
 REMEDIES: Mapping[CautionCode, str] = {
-    "warmup-unfinished": "use a larger warmup=",
-    "drift": "use a larger warmup=, or let the device cool down first",
     "outliers": "quote the median; close other processes; measure more steps",
-    "autocorrelated": "the interval is too narrow; measure more steps",
+    "autocorrelated": "measure more steps",
     "too-few-steps": "measure at least 10 steps",
     "interval-too-wide": "measure more steps",
     "launch-bound": "use torch.compile, or a larger batch",
@@ -24,6 +22,9 @@ REMEDIES: Mapping[CautionCode, str] = {
     "gpu-shared": "stop them, or use another device",
 }
 """Remedies in terms of the Python API; the default remedies name command-line options."""
+
+WORDS: Mapping[str, str] = {"a longer --warmup": "a larger warmup=", "--warmup ": "warmup="}
+"""Words of the Python API for those of other remedies, which depend on what was measured."""
 
 
 def fold(events: Iterable[Event]) -> LoopRecord:
@@ -86,4 +87,7 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
             else ()
         ),
     ):
-        yield caution.model_copy(update={"remedy": REMEDIES.get(caution.code, caution.remedy)})
+        remedy = REMEDIES.get(caution.code, caution.remedy)
+        for option, argument in WORDS.items():
+            remedy = remedy.replace(option, argument)
+        yield caution.model_copy(update={"remedy": remedy})

@@ -24,6 +24,8 @@ from sysbench.log.events import PhaseSample
 TRACED = 3
 """Number of steps in a trace: enough to see one step between two others."""
 
+NO_MARKS = "neither sysbench.phase nor sysbench.step was called in the recording thread"
+
 
 class Recorder(Stopwatch):
     """Context manager for a program's own loop; it derives the steps from marks in the program.
@@ -133,6 +135,8 @@ class Recorder(Stopwatch):
     ) -> None:
         """Pass the warm-up steps and the measured steps to the account."""
         if not self._done:
+            if not self._explicit and self._first is None:
+                self.account.remark = NO_MARKS
             if error is None and not self._explicit and not self._spoiled and self._first is not None:
                 # The end of the last step is unknown, but its phases have ended.
                 if len(self._taken) <= self._counted_from:

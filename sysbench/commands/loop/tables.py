@@ -162,13 +162,19 @@ def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | 
 def _notes(cell: LoopCellRecord) -> Iterator[str]:
     yield "measured by the process itself, not from outside"
     if not cell.phases:
-        yield "no step was measured: all steps were warm-up; run more steps"
+        yield f"no step was measured{_why_not(cell)}"
         return
     if cell.outcome == "ok" and cell.detail is not None:
         yield cell.detail
     if cell.trace is not None:
         steps = phrase("steps", cell.trace.steps)
         yield f"trace of {steps}, excluded from the times: sysbench profile --from {cell.trace.path}"
+
+
+def _why_not(cell: LoopCellRecord) -> str:
+    if cell.warmup_samples_s:
+        return ": all steps were warm-up; run more steps"
+    return f": {cell.detail}" if cell.outcome == "ok" and cell.detail is not None else ""
 
 
 def usual(spec: LoopSpec) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from sysbench import units
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.log.outcomes import CautionCode
 from sysbench.render.findings import Namer, Said, left_out, listed, named, namer, share_range
+from sysbench.spec.model import Mode, Phase
 from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
 
 DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
@@ -32,6 +33,13 @@ RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
     "the step": None,
 }
 """Phases of each range by name; None stands for all phases."""
+
+_MODES: Final[Mapping[str, tuple[Mode, Phase]]] = {
+    "forward": ("forward", "forward"),
+    "forward and backward": ("forward-backward", "backward"),
+    "the step": ("train", "optimizer"),
+}
+"""The mode that consists of each range, and the last phase of the range."""
 
 PARTS: Final = ("scores", "mask", "softmax", "output")
 """Parts of naive attention, in order."""
@@ -250,25 +258,23 @@ def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Name
 def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
     """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step.
 
-    Ranges with phases that were not profiled are omitted.
+    Ranges that were not profiled in every setting are omitted; settings without backward, where others have it.
     """
-    forward = [cell for cell in group if has_phase(cell, "forward")]
-    cells = [cell for cell in forward if has_phase(cell, "backward")]
-    ranges = ["forward", "forward and backward"] if cells else ["forward"]
-    if cells and all(has_phase(cell, "optimizer") for cell in cells):
-        ranges.append("the step")
-    cells = cells or forward
-    if not cells:
+    settings = [covering for alike in axes.alike(group, "mode") if (covering := _by_range(alike))]
+    settings = [each for each in settings if "forward and backward" in each] or settings
+    if not settings:
         return
-    shares = {what: [class_shares(cell, RANGES[what]) for cell in cells] for what in ranges}
+    ranges = [what for what in _MODES if all(what in each for each in settings)]
+    cells = {what: [cell for each in settings for cell in each[what]] for what in ranges}
+    shares = {what: [class_shares(cell, RANGES[what]) for cell in cells[what]] for what in ranges}
     words: list[str] = []
     for what, found in shares.items():
-        products = [(share.get("matmul", 0.0), cell) for share, cell in zip(found, cells, strict=True)]
+        products = [(share.get("matmul", 0.0), cell) for share, cell in zip(found, cells[what], strict=True)]
         of_time = "" if words else " of the time"
         words.append(f"{share_range(products, name)}{of_time} in {f'{what} together' if 'and' in what else what}")
 
     def mean(what: str, kind: KernelClass) -> float:
-        return sum(each.get(kind, 0.0) for each in shares[what]) / len(cells)
+        return sum(each.get(kind, 0.0) for each in shares[what]) / len(shares[what])
 
     first, last = ranges[0], ranges[-1]
     kinds = {kind for each in (*shares[first], *shares[last]) for kind in each} - {"matmul"}
@@ -276,9 +282,27 @@ def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> It
     gains = ""
     if rise >= NOTABLE:
         before, after = units.share(mean(first, kind)), units.share(mean(last, kind))
-        many = " on average" if len(cells) > 1 else ""
+        many = " on average" if max(len(cells[first]), len(cells[last])) > 1 else ""
         gains = f" The share of {NAMES[kind]} grows most, from {before} in {first} to {after} in {last}{many}."
-    yield Said(f"{where}matrix products take {listed(words)}.{gains}", tuple(cells))
+    basis = {cell.key: cell for what in ranges for cell in cells[what]}
+    yield Said(f"{where}matrix products take {listed(words)}.{gains}", tuple(basis.values()))
+
+
+def _by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[ProfileCellRecord]]:
+    """For each range, return the cell whose mode is that range, as in the table; without it, all cells that cover it.
+
+    `alike` are cells of one setting, which differ in `mode` only. Inference, which runs other kernels than the forward
+    phase of training, counts only if no cell has a backward phase.
+    """
+    forward = [cell for cell in alike if has_phase(cell, "forward")]
+    if not any(has_phase(cell, "backward") for cell in forward):
+        return {"forward": forward} if forward else {}
+    found = {}
+    for what, (mode, last_phase) in _MODES.items():
+        covering = [cell for cell in forward if has_phase(cell, last_phase) and cell.cell.mode != "inference"]
+        if covering:
+            found[what] = [cell for cell in covering if cell.cell.mode == mode] or covering
+    return found
 
 
 # --- attention

@@ -143,7 +143,9 @@ def _ended(each: Ended) -> tuple[Cell, ...]:
     outcomes = [cell.outcome for cell in each.record.cells]
     others = dict.fromkeys(outcome for outcome in outcomes if outcome != "ok")
     said = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in others)
-    bad = bool(FAILURES & set(outcomes)) or each.record.status != "complete"
-    words = ", ".join(word for word in (said, "" if each.record.status == "complete" else each.record.status) if word)
+    status = each.record.status
+    bad = bool(FAILURES & set(outcomes)) or status != "complete"
+    # An interrupted run usually has interrupted cells: the word is not repeated.
+    words = ", ".join(word for word in (said, "" if status in ("complete", *others) else status) if word)
     fate = Word(words, "bad" if bad else "plain")
     return each.entry.name, each.entry.command, here, len(outcomes), outcomes.count("ok"), fate

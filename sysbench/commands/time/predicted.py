@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
-from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictionRecord
+from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictedTime, PredictionRecord
 from sysbench.render.declared import DeclaredTable, Each, Field, leading
 from sysbench.render.findings import Said, listed, namer
 from sysbench.render.plots import WIDTH_IN, Drawn, Heading, captioned, dressed, head, legend, printable, subject
@@ -299,28 +299,79 @@ _LIMITS: Final = {"host": "the host", "matmul": "matrix products", "elementwise"
 """Names in sentences of what limits a step; the others are nouns already."""
 
 
+class _Candidate(NamedTuple):
+    """A GPU with its predicted step, and the range of what GPUs are compared by: cost if there are prices, or time."""
+
+    gpu: str | None
+    found: PredictionRecord
+    step: PredictedTime
+    low: float
+    high: float
+
+
+def _candidates(group: Sequence[TimeCellRecord]) -> list[_Candidate]:
+    """Return the GPUs that may be the best, in the order of `_order`; empty if no GPU has a predicted time.
+
+    A GPU may be the best if its 90 % interval begins below the end of every other one. Of GPUs with and without prices,
+    only those with prices are compared.
+    """
+    ordered = [
+        (cell.cell.simulate, found, found.step, found.price_per_million_tokens)
+        for cell in sorted(group, key=_order)
+        if (found := _found(cell)) and found.step is not None
+    ]
+    priced = any(cost for *_, cost in ordered)
+    compared: list[_Candidate] = []
+    for gpu, found, step, cost in ordered:
+        if bool(cost) == priced:
+            scale = cost / step.point_s if cost else 1.0
+            compared.append(_Candidate(gpu, found, step, step.low_s * scale, step.high_s * scale))
+    first_end = min((each.high for each in compared), default=0.0)
+    return [each for each in compared if each.low <= first_end]
+
+
+def _the_best(best: _Candidate) -> str:
+    cost, step = best.found.price_per_million_tokens, best.step
+    what = "the fastest"
+    if cost:
+        what = f"the cheapest, at {cost:.3g} per million tokens (90 % interval {best.low:.3g} to {best.high:.3g})"
+    limit = _LIMITS.get(best.found.limited_by, best.found.limited_by)
+    return (
+        f"{best.gpu} is predicted to be {what}. A step takes {units.seconds(step.point_s)} "
+        f"(90 % interval {units.seconds(step.low_s)} to {units.seconds(step.high_s)}) and is limited by {limit}."
+    )
+
+
+def _undecided(candidates: Sequence[_Candidate]) -> str:
+    priced = any(each.found.price_per_million_tokens for each in candidates)
+    ranges = [
+        f"{cost:.3g} ({each.low:.3g} to {each.high:.3g})"
+        if (cost := each.found.price_per_million_tokens)
+        else f"{units.seconds(each.step.point_s)} ({units.seconds(each.low)} to {units.seconds(each.high)})"
+        for each in candidates
+    ]
+    return (
+        f"the predictions do not decide which of {listed([str(each.gpu) for each in candidates])} is the "
+        f"{'cheapest' if priced else 'fastest'}, because their 90 % intervals overlap: {listed(ranges)} per "
+        f"{'million tokens' if priced else 'step'}."
+    )
+
+
 def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
     """Yield the best GPU for each setting, and the cells that are limited by the host."""
     for group in axes.alike(cells, "simulate")[:MOST_SETTINGS]:
-        ordered = sorted(group, key=_order)
-        best, where = ordered[0], namer(cells, ("simulate",))(ordered[0])
-        found = _found(best)
-        if len(group) < 2 or found is None or found.step is None:
-            continue
-        cost = found.price_per_million_tokens
-        why = f"the cheapest, at {cost:.3g} per million tokens" if cost else "the fastest"
-        limit = _LIMITS.get(found.limited_by, found.limited_by)
-        interval = f"{units.seconds(found.step.low_s)} to {units.seconds(found.step.high_s)}"
-        yield Said(
-            f"{f'{where}: ' if where else ''}{best.cell.simulate} is predicted to be {why}. A step takes "
-            f"{units.seconds(found.step.point_s)} (90 % interval {interval}) and is limited by {limit}.",
-            group,
-        )
-    tight = [cell for cell in cells if (found := _found(cell)) and found.limited_by == "host"]
+        where = namer(cells, ("simulate",))(group[0])
+        candidates = _candidates(group)
+        if len(group) > 1 and candidates:
+            text = _the_best(candidates[0]) if len(candidates) == 1 else _undecided(candidates)
+            yield Said(f"{f'{where}: ' if where else ''}{text}", group)
+    timed = [(cell, found) for cell in cells if (found := _found(cell)) and found.step is not None]
+    tight = [cell for cell, found in timed if found.limited_by == "host"]
     if tight:
-        alone = len(tight) == len(cells) == 1
-        many = "this cell" if alone else f"{len(tight)} of {len(cells)} cells"
-        intervals = "The interval is" if alone else "Their intervals are"
+        with_time = "" if len(timed) == len(cells) else " with a predicted time"
+        only = f"the only cell{with_time}" if with_time else "this cell"
+        many = f"{len(tight)} of {len(timed)} cells{with_time}" if len(timed) > 1 else only
+        intervals = "The interval is" if len(tight) == 1 else "Their intervals are"
         yield Said(
             f"the host is predicted to limit {many}; a faster GPU would not help there. {intervals} wide because host "
             "speeds differ; to reduce this uncertainty, calibrate the host (--host FILE).",

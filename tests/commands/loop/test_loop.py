@@ -1,6 +1,7 @@
 """A program that measures its own training loop: times against known ones, steps by marks, and what is kept."""
 
 import gc
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -16,9 +17,12 @@ import torch
 import sysbench
 from sysbench import marks
 from sysbench.api import Run
+from sysbench.commands.loop.fold import fold
 from sysbench.commands.loop.stopwatch import Stopwatch
 from sysbench.lab.clocks import SynchronizedClock
+from sysbench.log.events import Event, PhaseSample, StepMeasured
 from sysbench.log.outcomes import CautionCode
+from tests.cli.running import answered
 
 SHORT_S, LONG_S, REST_S = 0.004, 0.010, 0.002
 
@@ -124,6 +128,31 @@ def test_cautions_are_those_of_time_with_remedies_in_words_of_a_program() -> Non
     run = sysbench.measure(sleeping(0.001), device="cpu", warmup=0, steps=3)
     assert "too-few-steps" in codes(run)
     assert not any("--" in caution.remedy for caution in run.cells[0].cautions)
+
+
+@pytest.mark.parametrize(
+    ("steps_s", "code", "remedy"),
+    [
+        ([0.03 - 0.001 * each for each in range(8)] + [0.01] * 32, "warmup-unfinished", "use warmup=10"),
+        ([0.01 * (1 - each / 400) for each in range(40)], "drift", "use a larger warmup="),
+        ([0.01 * (1 + each / 400) for each in range(40)], "drift", "use a larger warmup=, or let the device cool"),
+        ([0.01 * (2 + math.sin(each / 9)) for each in range(200)], "autocorrelated", "measure more steps"),
+    ],
+)
+def test_remedies_follow_what_was_measured_and_do_not_repeat_it(steps_s: list[float], code: str, remedy: str) -> None:
+    heard: list[Event] = []
+    sysbench.measure(lambda: None, device="cpu", warmup=2, steps=len(steps_s), progress=heard.append)
+    given_s = iter([0.05, 0.04, *steps_s])  # the warm-up was slower still
+    events = [
+        event.model_copy(update={"step": PhaseSample(wall_s=next(given_s))})
+        if isinstance(event, StepMeasured)
+        else event
+        for event in heard
+    ]
+    found = {caution.code: caution for caution in fold(events).cells[0].cautions}[code]  # type: ignore[index]
+    assert found.remedy.startswith(remedy)
+    assert ("cool down" in found.remedy) == ("slower, by" in found.message)
+    assert "too narrow" not in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -265,7 +294,24 @@ def test_a_loop_that_ends_in_its_warm_up_says_so() -> None:
         loop(2, mark=True)
     assert recording.run is not None
     assert recording.run.cells[0].phases == {}
-    assert "no step was measured" in recording.run._repr_html_()
+    assert "no step was measured: all steps were warm-up" in recording.run._repr_html_()
+
+
+def test_a_recording_without_marks_says_so(place: Path) -> None:
+    with sysbench.record("empty.json", device="cpu"):
+        pass
+    shown = answered("loop", "empty.json", cwd=place)
+    assert "no step was measured: neither sysbench.phase nor sysbench.step was called" in " ".join(shown.out.split())
+    assert "warm-up;" not in shown.out
+
+
+def test_a_recording_that_has_only_a_failed_step_does_not_blame_the_marks() -> None:
+    with sysbench.record(device="cpu") as recording, suppress(ValueError), sysbench.phase("forward"):
+        raise ValueError("a bad batch")
+    assert recording.run is not None
+    shown = recording.run._repr_html_()
+    assert "no step was measured" in shown
+    assert "neither" not in shown
 
 
 @pytest.mark.parametrize("bad", [0, 2])

@@ -63,6 +63,41 @@ def test_the_share_of_matrix_products_falls_with_backward_and_with_the_optimizer
     )
 
 
+def test_the_share_of_a_range_is_that_of_the_cell_whose_mode_is_that_range() -> None:
+    forward = [kernel for kernel in LARGE if kernel.phase == "forward"]
+    both = [kernel for kernel in LARGE if kernel.phase != "optimizer"]
+    slow = ("ampere_sgemm_128x64_tn", 3.0)
+    cells = [
+        profile_cell(forward, mode="forward"),
+        profile_cell(both, mode="forward-backward", scale=slow),
+        profile_cell(LARGE, mode="train", scale=slow),
+    ]
+    # Of `forward`, as in the table; in the two others, its largest product took three times as long.
+    text = about(cells, "matrix products take")
+    alone = [about([cell], "matrix products take") for cell in cells]
+    assert text.startswith("matrix products take 86 % of the time in forward, ")
+    assert alone[0] == "matrix products take 86 % of the time in forward."
+    assert alone[1].startswith("matrix products take 94 % of the time in forward and 84 % in forward and backward ")
+    assert "84 % in forward and backward together and" in text
+    assert text[text.index("and backward together and ") :].split(".")[0] in alone[2]
+    assert about(cells[1:], "matrix products take").startswith("matrix products take 94 % of the time in forward, ")
+
+
+def test_inference_stands_beside_forward_but_not_beside_training() -> None:
+    forward = [kernel for kernel in LARGE if kernel.phase == "forward"]
+    inference = profile_cell(forward, mode="inference", scale=("ampere_sgemm_128x64_tn", 3.0))
+    text = about([inference, profile_cell(forward, mode="forward")], "matrix products take")
+    assert text == "matrix products take 86 % (forward) to 94 % (inference) of the time in forward."
+    train = profile_cell(LARGE, mode="train")
+    assert about([inference, train], "matrix products take") == about([train], "matrix products take")
+
+
+def test_a_setting_without_backward_does_not_hide_the_ranges_of_others() -> None:
+    forward = [kernel for kernel in LARGE if kernel.phase == "forward"]
+    cells = [profile_cell(forward, mode="forward", size="xl"), profile_cell(LARGE, mode="train")]
+    assert about(cells, "matrix products take") == about(cells[1:], "matrix products take")
+
+
 def test_what_else_takes_time_in_forward_is_named() -> None:
     # The report: "except for matrix multiplication, there's also 7 % element wise kernels".
     assert about([profile_cell(LARGE)], "besides") == (

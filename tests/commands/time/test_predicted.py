@@ -13,7 +13,7 @@ import pytest
 from sysbench import formulas
 from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.predicted import GPUS, PREDICTED
+from sysbench.commands.time.predicted import GPUS, PREDICTED, said
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
 from sysbench.engine.sensors import nvml
@@ -79,6 +79,40 @@ def test_with_prices_the_cheapest_comes_first_and_a_million_tokens_cost_what_the
                 if column.key == "million_tokens")  # fmt: skip
     assert isinstance(cost, Measure)
     assert cost.value == pytest.approx(2 / 3600 * 0.9 / (4 * 128) * 1e6)
+
+
+def texts(found: TimeRecord) -> list[str]:
+    return [each.text for each in said(found.cells)]
+
+
+def test_the_cheapest_gpu_is_named_with_the_interval_of_its_cost_where_no_other_interval_overlaps() -> None:
+    spec = TimeSpec(**{**THREE.model_dump(), "price": "h100=2,a100-80gb=9"})
+    text = texts(record(spec, (0.2, "ok"), (0.9, "ok"), (0.5, "ok")))[0]
+    cost = 2 / 3600 * 0.9 / (4 * 128) * 1e6  # its interval is from 0.8 to 1.3 times as much
+    interval = f"(90 % interval {0.8 * cost:.3g} to {1.3 * cost:.3g})"
+    assert f"h100 is predicted to be the cheapest, at {cost:.3g} per million tokens {interval}. A step takes" in text
+
+
+@pytest.mark.parametrize("priced", [True, False])
+def test_no_gpu_is_said_to_be_the_best_if_its_interval_overlaps_with_the_next_one(priced: bool) -> None:
+    prices = {"price": "t4=1,h100=1,a100-80gb=1"} if priced else {}
+    found = record(TimeSpec(**{**THREE.model_dump(), **prices}), (2.0, "ok"), (0.9, "ok"), (0.8, "ok"))
+    text = texts(found)[0]
+    assert f"which of a100-80gb and h100 is the {'cheapest' if priced else 'fastest'}" in text
+    assert "90 % intervals overlap" in text
+    assert "t4" not in text
+    assert "is predicted to be" not in text
+    costs = 1 / 3600 * 0.8 / (4 * 128) * 1e6
+    assert (f"{costs:.3g} ({0.8 * costs:.3g} to {1.3 * costs:.3g}) and" if priced else "800.0 ms (640.0 ms to") in text
+
+
+def test_only_cells_with_a_time_count_among_those_that_the_host_limits() -> None:
+    *_, text = texts(record(THREE, (1.0, "oom"), (0.9, "ok"), (0.5, "ok")))
+    assert "the host is predicted to limit 2 of 2 cells with a predicted time;" in text
+    *_, text = texts(record(THREE, (1.0, "oom"), (None, "ok"), (0.5, "ok")))
+    assert "the host is predicted to limit the only cell with a predicted time;" in text
+    *_, text = texts(record(THREE, (1.0, "ok"), (0.9, "ok"), (0.5, "ok")))
+    assert "the host is predicted to limit 3 of 3 cells;" in text
 
 
 def test_a_withheld_time_is_a_word_and_no_number() -> None:
