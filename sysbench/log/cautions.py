@@ -119,7 +119,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
     if unfinished := statistics.warmup_unfinished(warmup, wall):
         yield Caution(
             code="warmup-unfinished",
-            message=f"the first {_count_of_steps(unfinished.slow_steps)} still took "
+            message=f"the first {_count_of_steps(unfinished.slow_steps)} {'still ' if warmup else ''}took "
             f"{units.share(unfinished.excess_share)} longer than the later ones",
             remedy=f"use --warmup {max(len(warmup) + unfinished.slow_steps, 2 * len(warmup), 5)}",
         )
@@ -131,7 +131,7 @@ def stability(warmup: Sequence[float], steps: statistics.Stream) -> Iterator[Cau
             if modes.switches == 1
             else f"step times switch between {levels}, and {units.share(modes.upper_share)} of the steps are slow: "
             "the mean represents neither",
-            remedy="look for other programs or switching clocks; quote both values, or measure again",
+            remedy="check for other running programs or changing clock rates; quote both values, or measure again",
         )
     elif drift := statistics.drift(wall):
         slower = drift.change_share > 0

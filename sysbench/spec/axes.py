@@ -132,7 +132,9 @@ def _item(item: str, axis: str) -> Iterator[int]:
         return
     found = _RANGE.fullmatch(item)
     if found is None:
-        raise ValueError(f"{axis or '(nothing)'} is not an axis: write 128, 128,256, 128-1024*2 or 10-50+10")
+        raise ValueError(
+            f"{axis or '(nothing)'} is not a value, list or range: write 128 or 128,256 or 128-1024*2 or 10-50+10"
+        )
     first, last = int(found["first"]), int(found["last"])
     if found["operator"] is None:
         raise ValueError(f"{item} has no stride: write {item}*2 (doubling) or {item}+{max(last - first, 1)} (adding)")

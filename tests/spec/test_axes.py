@@ -31,9 +31,9 @@ def test_an_axis_expands_in_the_order_in_which_it_is_written(text: str, values: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "(nothing) is not an axis: write 128, 128,256, 128-1024*2 or 10-50+10"),
-        ("128,", "128, is not an axis: write 128, 128,256, 128-1024*2 or 10-50+10"),
-        ("1e3", "1e3 is not an axis: write 128, 128,256, 128-1024*2 or 10-50+10"),
+        ("", "(nothing) is not a value, list or range: write 128 or 128,256 or 128-1024*2 or 10-50+10"),
+        ("128,", "128, is not a value, list or range: write 128 or 128,256 or 128-1024*2 or 10-50+10"),
+        ("1e3", "1e3 is not a value, list or range: write 128 or 128,256 or 128-1024*2 or 10-50+10"),
         ("128-1024", "128-1024 has no stride: write 128-1024*2 (doubling) or 128-1024+896 (adding)"),
         ("1024-128*2", "1024-128*2 runs backwards: write 128-1024*2"),
         ("128-1024*1", "128-1024*1 never reaches 1024: multiply by 2 or more (not from 0), or add 1 or more"),

@@ -78,7 +78,7 @@ def draw(cell: AccumCellRecord) -> Figure:
 
 _CAPTIONS: Final[Mapping[Experiment, str]] = {
     "sums": "Running sums of {value:g}, added {count} times, and their relative errors.",
-    "autocast": "Dtypes in {size} under autocast, on this device and simulated by CUDA's rules.",
+    "autocast": "Dtypes in {size} under autocast, on this device and as simulated under CUDA's rules.",
     "norm": "Errors of layer norm over {width} values by scale of the inputs.",
     "scaling": "Gradients of {size} by magnitude in fp32, and the share lost in 16 bits at each loss scale.",
     "matmul": "Errors of matrix products relative to fp64, by length of the dot products (K).",

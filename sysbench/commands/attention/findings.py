@@ -541,7 +541,7 @@ def _kept(cells: Cells, dim: int | None) -> Iterator[Finding]:
             if saved >= squares / 4:
                 against = f"That is {saved / squares:.2f}× the size of {two}."
             else:
-                per_query = f"{saved / cell.fused_saved_bytes:.2f}× one fp32 number per query"
+                per_query = f"{saved / cell.fused_saved_bytes:.2f}× the size of one fp32 number per query"
                 against = f"That is {per_query} and {saved / squares * 100:.2g} % of the size of {two}."
             kept = f"{units.size(saved)} for backward besides inputs and output. {against}"
             grouped.setdefault((cell.cell.seq, kept), []).append(cell)

@@ -1,4 +1,4 @@
-"""Show what this machine has, what works on it or why not, and how much overhead sysbench has."""
+"""Show what this machine has, what works on it and what does not, and the overhead of sysbench."""
 
 from sysbench.command import Command
 

@@ -50,7 +50,7 @@ def doctor(
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", metavar=" ", help="Show tracebacks.")] = False,
 ) -> None:
-    """Show what this machine has, what works on it or why not, and how much overhead sysbench has.
+    """Show what this machine has, what works on it and what does not, and the overhead of sysbench.
 
     Values that cannot be determined are unknown, with the reason. Exits with 1 only if nothing can be measured.
     """

@@ -125,7 +125,7 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     ]
     about = subject(told)
     heading = Heading("peak breakdown", " · ".join(about), _simulated(told))
-    text = f"Peak allocated memory over the context, by category{_marked(told)}"
+    text = f"Peak allocated memory against context length, by category{_marked(told)}"
     left = _left_out(len(rows), "sizes and modes", len(names))
     return Drawn("peaks", captioned(text, about, left), lambda: draw(shown, names[:MOST_BARS], heading, "ctx"))
 

@@ -230,7 +230,7 @@ def _leaders_elsewhere(each: Sequence[Leading]) -> str:
             only = found[0] if len(found) == 1 else None
             share = f", with {units.share(only.share)} in {only.calls} per step" if only is not None else ""
             others.append(f"In {'the whole step' if what == 'the step' else what}, {leader} leads{share}.")
-    also = [f"It also leads in {listed(same)}."] if same else []
+    also = [f"It also takes the largest share in {listed(same)}."] if same else []
     return "".join(f" {words}" for words in [*also, *others])
 
 

@@ -73,7 +73,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             "s",
             importance=1,
             wide_range=True,
-            note="takes: earlier duration of the same cells, including start-up"
+            note="takes: how long the same cells took in an earlier run, including start-up"
             + ("; PREDICTED: steps only, for the other cells" if earlier.predicted_s else ""),
         ),
     )

@@ -99,8 +99,8 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
         yield Drawn("phases", caption, lambda: draw_phases(layout, heading))
     if layout.along is not None and len(timed) > 1:
         what = _ALONG[layout.along]
-        text = f"Median step time over {what}, both axes logarithmic; bars are 95 % CIs"
-        times_heading = _heading(f"step time over {what}", (*about, "medians, bars: 95 % CI"))
+        text = f"Median step time against {what}, both axes logarithmic; bars are 95 % CIs"
+        times_heading = _heading(f"step time against {what}", (*about, "medians, bars: 95 % CI"))
         caption = captioned(text, about, _left_out(layout, MOST_SERIES))
         yield Drawn("times", caption, lambda: draw_times(layout, times_heading))
         if sum(_peak_share(cell) is not None for cell in timed) > 1:

@@ -340,7 +340,7 @@ PHASE_TABLE = DeclaredTable(
     rows=lambda record: [cell for cell in record.cells if "forward" in cell.phases or not cell.phases],
     when=lambda record: any("backward" in cell.phases for cell in record.cells),
     instead=outcome,
-    notes=("fwd + bwd: forward, loss and backward, without zeroing gradients and the optimizer",),
+    notes=("fwd + bwd: forward, loss and backward, excluding zero_grad and the optimizer step",),
 )
 """Forward, forward + loss + backward, the full step if there is an optimizer, and their ratios to forward."""
 

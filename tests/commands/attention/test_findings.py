@@ -213,7 +213,7 @@ def test_what_is_kept_is_held_against_both_formulas(record: AttentionRecord) -> 
     naive = next(text for text in said(record) if "naive and compiled keep" in text)
     assert "1.00× the size of two N × N tensors" in naive
     flash = next(text for text in said(record) if "sdpa-flash keeps" in text)
-    assert "1.00× one fp32 number per query" in flash
+    assert "1.00× the size of one fp32 number per query" in flash
 
 
 def test_the_frontier_lies_between_the_last_that_fits_and_the_first_that_does_not(record: AttentionRecord) -> None:
