@@ -48,7 +48,8 @@ _ATTENTION_PRECISIONS: Mapping[str, str] = {
 _EXPERIMENTS: Mapping[str, str] = {
     "sums": "one number added to itself repeatedly, in every format and order; errors are relative to exact "
     "arithmetic.",
-    "autocast": "dtypes of parts of a model under autocast: measured on this device, and as simulated under CUDA's rules.",
+    "autocast": "dtypes of parts of a model under autocast: measured on this device, and as simulated under CUDA's "
+    "rules.",
     "norm": "layer norm over inputs scaled by powers of two, compared with fp64.",
     "scaling": "gradients of one backward pass in 16 bits, with the loss scaled by powers of two.",
     "matmul": "products of random matrices compared with fp64, by the length of the dot products.",
