@@ -206,7 +206,8 @@ def by_default(spec: RunSpec) -> str:
     cells, counted, flags = list(spec.cells()), [], []
     for name, axis in AXES.items():
         if axis.plural and name in type(spec).model_fields and name not in spec.model_fields_set:
-            values = list(dict.fromkeys(str(getattr(cell, name)) for cell in cells))
+            # Cells of some kinds do not use every axis of the run.
+            values = list(dict.fromkeys(str(value) for cell in cells if (value := getattr(cell, name)) is not None))
             if len(values) > 1:
                 counted.append(f"{len(values)} {axis.plural} ({', '.join(values)})")
                 flags.append(option_name(type(spec), name))

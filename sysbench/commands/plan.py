@@ -36,13 +36,28 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         for cell, spec, held in zip(cells, specs, devices, strict=True)
         if cell.step is not None
     )
-    titles = dict.fromkeys(held.title for held in devices if held is not None)
-    notes = ["predicted memory: estimated by formula, tensors only; the CUDA context and workspaces are not included"]
+    notes = _notes(cells, devices)
+    return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
+
+
+def _notes(cells: Sequence[RunCell], devices: Sequence[Hardware | None]) -> list[str]:
+    """Return what the predicted memory counts and the GPUs it is compared with, and which cells have no formula."""
+    predicted = [
+        held
+        for cell, held in zip(cells, devices, strict=True)
+        if cell.step is not None and cell.step.shape is not None and formulas.predicted_bytes(cell) is not None
+    ]
+    titles = dict.fromkeys(held.title for held in predicted if held is not None)
+    notes = []
     if titles:
         notes = [
             "predicted memory: estimated by formula, tensors and cuBLAS workspaces; allocator overhead, often 2 to "
             "10 %, is not included: sysbench memory --simulate counts it",
             f"compared with {', '.join(titles)}, less {units.size(CONTEXT_BYTES)} for the CUDA context",
+        ]
+    elif predicted:
+        notes = [
+            "predicted memory: estimated by formula, tensors only; the CUDA context and workspaces are not included"
         ]
     if any(cell.step is not None and cell.step.own is not None for cell in cells):
         notes.append("there is no formula for your own model: use memory --simulate GPU")
@@ -50,7 +65,7 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
         notes.append(
             "parameters and FLOPs are totals of the whole model, not per rank; there is no formula for memory per rank"
         )
-    return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
+    return notes
 
 
 def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:

@@ -160,7 +160,7 @@ class Files:
 def _title(record: MemoryCellRecord) -> str:
     """Return a short description of the cell and of the rank that is drawn."""
     cell = record.cell
-    words = [cell.title.replace(", ", " · "), cell.precision, cell.mode]
+    words = [record.shown_cell.title.replace(", ", " · "), cell.precision, cell.mode]
     if cell.strategy is not None and cell.find != "ranks":
         rank = record.fullest_rank.rank if record.fullest_rank else 0
         words += [f"rank {rank} of {cell.ranks}", cell.strategy]

@@ -52,10 +52,9 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
         every = {0: replace(seen, readings=[]), **seen.ranks}
         ranks = [RankRecord(rank=rank, **_peaks(cell, each)) for rank, each in sorted(every.items())]
         seen = replace(every[fullest(ranks).rank], started=seen.started, finished=seen.finished)
-    gpu, found = seen.last(GpuSimulated), seen.last(LargestFound)
+    gpu, found = seen.last(GpuSimulated), _found(seen)
+    shown = found.applied_to(cell) if found is not None else cell
     largest, modules = seen.last(LargestAllocations), seen.last(ModulesMeasured)
-    # The results are for the value found by a search, or otherwise for the requested value.
-    extent = {"ctx": cell.ctx, "batch": cell.batch, **({found.axis: found.value} if found and found.value else {})}
     return MemoryCellRecord(
         **run_record.model_cell_fields(cell, seen),
         **_peaks(cell, seen),
@@ -65,19 +64,21 @@ def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
         device_used_peak_bytes=None if cell.simulated else seen.device_used_peak_bytes,
         largest=largest.groups if largest else [],
         modules=modules.modules if modules else [],
-        residual_bytes=formulas.residual_stream_bytes(cell.shape, extent["ctx"], extent["batch"])
-        if cell.shape is not None
+        residual_bytes=formulas.residual_stream_bytes(shown.shape, shown.ctx, shown.batch)
+        if shown.shape is not None
         else None,
-        found=LargestRecord(
-            axis=found.axis,
-            value=found.value,
-            beyond=found.beyond,
-            tried=[each.value for each in seen.all(CandidateTried)],
-        )
-        if found
-        else None,
+        found=found,
         ranks=ranks,
     )
+
+
+def _found(seen: CellEvents) -> LargestRecord | None:
+    """Return the result of the cell's search with all values tried; None without a search."""
+    found = seen.last(LargestFound)
+    if found is None:
+        return None
+    tried = [each.value for each in seen.all(CandidateTried)]
+    return LargestRecord(axis=found.axis, value=found.value, beyond=found.beyond, tried=tried)
 
 
 def _peaks(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from rich.text import Text
 
+from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.figures import COLOURS
 from sysbench.commands.memory.record import (
@@ -172,22 +173,34 @@ def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plai
 
 
 def result(cell: CellState) -> str:
-    """Return the result of a cell as text: `simulated peak 61.9 GiB, fits, 13.9 GiB left`."""
+    """Return the result of a cell as text: `simulated peak 61.9 GiB, fits, 13.9 GiB left`.
+
+    Without enough memory: `simulated: does not fit, runs out at 22.6 GiB in forward, needs 13.4 GiB more`.
+    """
     if cell.verdict is None and cell.peak is None:
         return f"{cell.outcome}: {cell.detail}" if cell.detail else str(cell.outcome)
     mark = "simulated " if cell.gpu is not None else ""
     words = [f"{mark}peak {units.size(cell.peak.allocated_peak_bytes)}"] if cell.peak is not None else []
-    if cell.verdict is not None:
+    if cell.verdict is not None and cell.verdict.fits:
+        words.append("fits")
         margin = cell.verdict.margin_bytes
-        if cell.verdict.fits:
-            words.append("fits")
-            words += [f"{units.size(margin)} left"] if margin is not None else []
-        else:
-            words.append(f"does not fit: {cell.verdict.failed_phase}")
-            words += [f"lacks {units.size(-margin)}"] if margin is not None else []
+        words += [f"{units.size(margin)} left"] if margin is not None else []
+    elif cell.verdict is not None:
+        words = [*_shortage(cell, cell.verdict)]
     if cell.found is not None:
-        words.append(f"{extreme(cell.found.axis)} that fits: {cell.found.value or 'none'}")
+        fits = "fit" if cell.found.axis == "ranks" else "fits"
+        words.append(f"{extreme(cell.found.axis)} that {fits}: {cell.found.value or 'none'}")
     return ", ".join(words)
+
+
+def _shortage(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
+    """Yield where the memory of a cell runs out, at which level, and how much more the whole step needs."""
+    tried = f" with {axes.phrase(cell.found.axis, cell.found.beyond)}" if cell.found and cell.found.beyond else ""
+    yield f"{'simulated: ' if cell.gpu is not None else ''}does not fit{tried}"
+    reached = {phase.phase: phase.allocated_peak_bytes for phase in cell.phases}.get(str(verdict.failed_phase))
+    yield f"runs out{f' at {units.size(reached)}' if reached is not None else ''} in {verdict.failed_phase}"
+    if verdict.margin_bytes is not None:
+        yield f"needs {units.size(-verdict.margin_bytes)} more"
 
 
 class MemoryLines(CellLines):
@@ -197,6 +210,10 @@ class MemoryLines(CellLines):
     always = ALWAYS
     result = staticmethod(result)
     advance = staticmethod(advance)
+
+    def named(self, cell: CellState) -> str:
+        """Return the label of the cell, without the axis of its search: the result names the value."""
+        return label(cell, self.state, tuple(axis for axis in ALWAYS if axis != cell.cell.find))
 
 
 # Nothing is timed here, so drawing may use its full share of a core.

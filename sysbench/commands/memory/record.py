@@ -136,7 +136,7 @@ class CandidateTried(Event):
 
 
 class LargestFound(Event):
-    """Result of a search. All other results of the cell are for the value found."""
+    """Result of a search. All other results of the cell are for the value found, or for `beyond` if none was found."""
 
     event: Literal["largest_found"] = "largest_found"
     cell: str
@@ -197,12 +197,21 @@ def fullest(ranks: Sequence[RankRecord]) -> RankRecord:
 
 
 class LargestRecord(Frozen):
-    """Result of a search, with all values tried. All other results of the cell are for the value found."""
+    """Result of a search, with all values tried. All other results of the cell are for `shown`."""
 
     axis: SearchAxis
     value: Count
     beyond: Count | None
     tried: list[Count]
+
+    @property
+    def shown(self) -> int:
+        """The value found or, if none was found, the tried value closest to fitting; 0 if nothing was tried."""
+        return self.value or self.beyond or 0
+
+    def applied_to(self, cell: MemoryCell) -> MemoryCell:
+        """Return the cell with the value shown instead of the one from which the search starts."""
+        return cell.model_copy(update={self.axis: self.shown}) if self.shown else cell
 
 
 class MemoryCellRecord(ModelCellRecord):
@@ -239,6 +248,11 @@ class MemoryCellRecord(ModelCellRecord):
     found: LargestRecord | None
     ranks: list[RankRecord] = Field(default=[], exclude_if=lambda value: not value)
     """Every rank that was measured, if there are several."""
+
+    @property
+    def shown_cell(self) -> MemoryCell:
+        """The cell with the value that its results are for; `cell` has the value from which a search starts."""
+        return self.found.applied_to(self.cell) if self.found is not None else self.cell
 
     @property
     def fullest_rank(self) -> RankRecord | None:

@@ -96,7 +96,8 @@ def _search(
 ) -> Generator[Event, None, SimulatedMemory]:
     """Search for the largest value that fits or, with the axis `ranks`, for the fewest ranks.
 
-    Returns the simulation of the value found. If no value fits, returns the simulation of one that does not.
+    Returns the simulation of the value found, with stacks and modules. If no value fits, returns the simulation of the
+    smallest value, or of the most ranks, that was tried.
     """
     if axis == "ranks":
         search = find_fewest_ranks(cell.step, gpu, cell.mode, settings)
@@ -124,8 +125,11 @@ def _search(
         value=largest.value,
         beyond=getattr(beyond.recording.cell, axis) if beyond is not None else None,
     )
-    found: SimulatedMemory = largest.result or beyond
-    return found
+    if largest.result is not None:
+        found: SimulatedMemory = largest.result
+        return found
+    # Without stacks, as searches simulate, the largest allocations would have no source lines.
+    return simulate(beyond.recording.cell, cell.mode, gpu, settings)
 
 
 # --- allocations, as events

@@ -8,14 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
-from sysbench.commands.memory.record import MemoryCellRecord, MemoryRecord, PhasePeakRecord, RankRecord
-from sysbench.commands.memory.spec import MemorySpec, SearchAxis
+from sysbench.commands.memory.record import (
+    LargestRecord,
+    MemoryCellRecord,
+    MemoryRecord,
+    PhasePeakRecord,
+    RankRecord,
+)
+from sysbench.commands.memory.spec import MemorySpec
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, filled, leading
+from sysbench.render.findings import listed
 from sysbench.render.table import NOTHING, Cell, Measure, Remark, Sheet, Table, Word
 from sysbench.snapshot import CATEGORIES
 from sysbench.spec.run import Selection
@@ -34,11 +41,6 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
     """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     devices = [f"simulated for {cell.gpu.title}" for cell in record.cells if cell.gpu]
     devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
-    # The result of a search replaces the value from which it started.
-    as_found = [
-        {**cell.axes, cell.found.axis: _value(cell, cell.found.axis)} if cell.found else cell.axes
-        for cell in record.cells
-    ]
     # A single cell has its verdict in a sentence; several cells have theirs in the summary.
     verdicts = [
         Remark("finding" if cell.verdict.fits else "outcome", verdict(cell))
@@ -48,7 +50,11 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
     # Cells that do not fit are already in the tables.
     unexplained = remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
     return Sheet(
-        subject=(*axes.subject(as_found), *dict.fromkeys(devices), *record.environment.software),
+        subject=(
+            *axes.subject([_shown(cell).axes for cell in record.cells]),
+            *dict.fromkeys(devices),
+            *record.environment.software,
+        ),
         tables=tuple(tables_for(record, names)),
         remarks=(
             *verdicts,
@@ -102,6 +108,18 @@ def _title(what: str, part: MemoryRecord | _One | _Grid) -> str:
 _SOURCES = {"source": Fill(("measured", "simulated"), _source)}
 
 
+class _Shown(NamedTuple):
+    """A cell as tables show it: its axes, with the value that its results are for."""
+
+    axes: dict[str, Any]
+
+
+def _shown(cell: MemoryCellRecord) -> _Shown:
+    """Replace the value from which the cell's search starts by the value that the results are for."""
+    found = cell.found
+    return _Shown({**cell.axes, found.axis: found.shown} if found is not None and found.shown else cell.axes)
+
+
 def _outcome(cell: MemoryCellRecord) -> Word:
     if cell.verdict is not None and not cell.verdict.fits:
         return Word("does not fit", "bad")
@@ -121,7 +139,8 @@ def _fits(cell: MemoryCellRecord) -> Cell:
 
 
 def _found(cell: MemoryCellRecord) -> str:
-    return f"{cell.found.axis} {cell.found.value}" if cell.found else ""
+    found = cell.found
+    return "" if found is None else f"{found.axis} {found.value}" if found.value else "none"
 
 
 def _margin(cell: MemoryCellRecord) -> int | None:
@@ -141,8 +160,21 @@ def _counted(record: MemoryRecord) -> list[str]:
     """Return a note on the memory outside the allocator, which verdicts take into account."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
     words = ", ".join(map(units.size, contexts))
-    ranks = " and NCCL's buffers" if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""
-    return [f"to spare: after {words} for the CUDA context{ranks}"] if contexts else []
+    ranks = ", NCCL's buffers" if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""
+    missing = "; negative: what the whole step lacks" if any((_margin(cell) or 0) < 0 for cell in record.cells) else ""
+    spare = f"to spare: GPU memory minus reserved memory{ranks} and {words} for the CUDA context{missing}"
+    return [spare] if contexts else []
+
+
+def _run_out(record: MemoryRecord) -> list[str]:
+    """Return a note that the values of cells that do not fit are not peaks of a whole step."""
+    failed = [cell for cell in record.cells if cell.verdict is not None and not cell.verdict.fits]
+    if not failed:
+        return []
+    phases = [cell.verdict.failed_phase for cell in failed if cell.verdict is not None]
+    if len(record.cells) == 1:
+        return [f"memory runs out in {phases[0]}: the values are the highest until then"]
+    return [f"memory runs out for {remarks.which(failed, record.cells)}: their values are the highest until then"]
 
 
 _bytes = partial(Field, unit="bytes", optional=True)
@@ -191,7 +223,8 @@ SUMMARY = DeclaredTable(
             get=lambda cell: (cell.gpu.nccl_bytes or None) if cell.gpu else None,
         ),
     ),
-    notes=_counted,
+    leading=along(cells_of=lambda cell: (_shown(cell),)),
+    notes=lambda record: [*_counted(record), *_run_out(record)],
     words=_SOURCES,
 )
 """One row per cell: peaks, phase of the peak, whether it fits, and how much memory is left."""
@@ -223,6 +256,8 @@ CATEGORY_TABLE = DeclaredTable(
         Field("allocated_peak", "together", "bytes", "{source}", get=lambda cell: cell.peak_allocated_bytes),
     ),
     rows=lambda record: [cell for cell in record.cells if cell.by_category],
+    leading=along(cells_of=lambda cell: (_shown(cell),)),
+    notes=_run_out,
     words=_SOURCES,
 )
 """One row per cell: its peak by category."""
@@ -299,7 +334,8 @@ class _Grid(NamedTuple):
 def _grids(record: MemoryRecord) -> list[_Grid]:
     differing = axes.varying(axes.axes_of(record.cells))
     across = tuple(axis for axis in ("mode", "precision") if axis in differing)
-    down = tuple(axis for axis in differing if axis not in across) or ("ctx",)
+    searched = {cell.found.axis for cell in record.cells if cell.found}
+    down = tuple(axis for axis in differing if axis not in across) or (("size",) if "ctx" in searched else ("ctx",))
     return [_Grid(record.cells, across, down)] if across else []
 
 
@@ -338,7 +374,7 @@ GRID = DeclaredTable(
     (_across("mode"), _across("precision"), _across("mode", "precision")),
     parts=_grids,
     rows=lambda grid: grid.rows,
-    leading=along(lambda grid: grid.down, lambda row: row.values()),
+    leading=along(lambda grid: grid.down, lambda row: map(_shown, row.values())),
     notes=("forward keeps its graph and the loss alive",),
     words=_SOURCES,
 )
@@ -380,10 +416,11 @@ PHASES = DeclaredTable(
     leading=(
         along(
             lambda record: axes.varying(axes.axes_of(record.cells)) or ("size",) if len(record.cells) > 1 else (),
-            lambda row: (row.cell,),
+            lambda row: (_shown(row.cell),),
         ),
         leading(Field("phase", get=lambda row: row.name)),
     ),
+    notes=_run_out,
     words=_SOURCES,
 )
 """Peaks of allocated and reserved memory by phase, with the largest category at that point."""
@@ -419,7 +456,8 @@ CELLS = DeclaredTable(
         for cell in record.cells
         for row in ([_Phase(cell, *item) for item in cell.peaks_by_phase.items()] or [_Phase(cell, None, None)])
     ],
-    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: (row.cell,)),
+    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: (_shown(row.cell),)),
+    notes=_run_out,
 )
 """All values in one long table with a row per cell and phase, for data frames."""
 
@@ -499,12 +537,6 @@ MODULES = DeclaredTable(
 # --- computed sizes
 
 
-def _value(cell: MemoryCellRecord, axis: SearchAxis) -> int:
-    """Return a cell's value on an axis: the value found by a search, or otherwise the requested value."""
-    found = cell.found
-    return found.value if found and found.axis == axis and found.value else int(getattr(cell.cell, axis))
-
-
 RESIDUAL = DeclaredTable(
     "residual",
     "size of the residual stream",
@@ -515,8 +547,8 @@ RESIDUAL = DeclaredTable(
     rows=lambda record: dict.fromkeys(
         (
             cell.cell.size,
-            _value(cell, "batch"),
-            _value(cell, "ctx"),
+            cell.shown_cell.batch,
+            cell.shown_cell.ctx,
             cell.cell.shape.d_model,
             cell.residual_bytes,
         )
@@ -572,7 +604,9 @@ def verdict(cell: MemoryCellRecord) -> str:
             few if found.value else f" Fewer than {2 * (found.beyond or 1)} ranks do not fit; more were not tried."
         )
     elif found is not None:
-        largest = f" The largest {found.axis} that fits is {found.value}." if found.value else " No smaller value fits."
+        largest = (
+            f" The largest {found.axis} that fits is {found.value}." if found.value else f" {_none_fits(cell, found)}"
+        )
         if found.value and found.beyond is None:
             largest = f" Even {found.axis} {found.value} fits; nothing larger was tried."
     reached = cell.verdict
@@ -590,6 +624,28 @@ def verdict(cell: MemoryCellRecord) -> str:
     return f"fits{spare}.{counted}{largest}"
 
 
+def _none_fits(cell: MemoryCellRecord, found: LargestRecord) -> str:
+    """Say that no value of the searched axis fits and, if memory is too small even for the persistent state, why."""
+    state, gpu = _persistent_state(cell), cell.gpu
+    usable_bytes = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes - gpu.nccl_bytes if gpu else 0
+    if gpu is None or sum(state.values()) <= usable_bytes:
+        return f"Not even {found.axis} {found.shown} fits."
+    return f"No {found.axis} fits: {listed(list(state))} alone need {units.size(sum(state.values()))}."
+
+
+def _persistent_state(cell: MemoryCellRecord) -> dict[str, int]:
+    """Return the bytes that a step in fp32 needs for any input: weights and, for training, gradients and AdamW's state.
+
+    Empty if several ranks share them, and for a custom model, whose parameters may be frozen or in another dtype.
+    """
+    if cell.cell.shape is None or cell.cell.strategy not in (None, "ddp"):
+        return {}
+    weights = 4 * (cell.model.parameters or 0)
+    gradients = {"gradients": weights} if cell.cell.mode in NEW_GRADIENTS else {}
+    optimizer = {"AdamW's state": 2 * weights} if cell.cell.mode in ("train", "train-first") else {}
+    return {"weights": weights, **gradients, **optimizer}
+
+
 def _notes(record: MemoryRecord) -> Iterator[Remark]:
     if any(cell.outcome == "skipped" and cell.source == "measured" for cell in record.cells):
         yield Remark("note", "use --simulate GPU (a100-80gb, or 24GiB) to compute what does not fit here")
@@ -603,13 +659,11 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         )
     if len(record.cells) == 1 and (shape := record.cells[0].cell.shape) is not None:
         (cell,) = record.cells
-        wide, batch, ctx = shape.d_model, _value(cell, "batch"), _value(cell, "ctx")
+        wide, batch, ctx = shape.d_model, cell.shown_cell.batch, cell.shown_cell.ctx
         product = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
         yield Remark("note", f"the residual stream takes {units.size(cell.residual_bytes or 0)}: {product}")
-        if cell.cell.mode in NEW_GRADIENTS and cell.cell.strategy in (None, "ddp"):
-            weights = 4 * (cell.model.parameters or 0)
-            state = f", AdamW's state {units.size(2 * weights)}" if cell.cell.mode != "forward-backward" else ""
-            each = f"weights {units.size(weights)}, gradients {units.size(weights)}{state}"
+        if cell.cell.mode in NEW_GRADIENTS and (state := _persistent_state(cell)):
+            each = ", ".join(f"{part} {units.size(size_bytes)}" for part, size_bytes in state.items())
             yield Remark("note", f"persistent training state: {each}")
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from sysbench import units
 from sysbench.commands.memory import fold as memory_fold
 from sysbench.commands.memory import measure
 from sysbench.commands.memory import tables as memory_tables
@@ -166,6 +167,68 @@ def test_a_search_starts_from_its_first_value_and_says_what_it_found() -> None:
     assert record.residual_bytes == 2 * record.found.value * 32 * 4
 
 
+@pytest.fixture(scope="module")
+def too_large() -> list[Event]:
+    """A search for the largest batch on a GPU that is too small for weights, gradients and AdamW's state alone."""
+    return run_of(spec(mode="train", simulate="900MiB", find="batch", batch=4, vocab=400_000))
+
+
+def test_a_search_that_finds_nothing_shows_the_value_of_its_numbers_everywhere(too_large: list[Event]) -> None:
+    record = memory_fold.fold(too_large)
+    (cell,) = record.cells
+    assert cell.found is not None
+    assert (cell.cell.batch, cell.found.value, cell.found.beyond) == (4, 0, 1)
+    alone = memory_fold.fold(run_of(spec(mode="train", simulate="900MiB", batch=1, vocab=400_000))).cells[0]
+    assert (cell.peak_allocated_bytes, cell.residual_bytes) == (alone.peak_allocated_bytes, alone.residual_bytes)
+    shown = memory_tables.sheet(record)
+    assert "batch 1" in shown.subject
+    assert any("batch 1 × ctx 24" in remark.text for remark in shown.remarks)
+    (cells,) = memory_tables.tables_for(record, ["cells"])
+    place = [column.key for column in cells.columns].index("batch")
+    assert {row[place] for row in cells.rows} == {1}
+
+
+def test_a_search_that_finds_nothing_still_shows_the_lines_of_the_largest_allocations(too_large: list[Event]) -> None:
+    (cell,) = memory_fold.fold(too_large).cells
+    assert cell.largest
+    assert all(group.stack for group in cell.largest if group.category != "workspace")
+
+
+def test_a_search_that_finds_nothing_says_why(too_large: list[Event]) -> None:
+    (cell,) = memory_fold.fold(too_large).cells
+    state = units.size(16 * (cell.model.parameters or 0))
+    why = f" No batch fits: weights, gradients and AdamW's state alone need {state}."
+    assert memory_tables.verdict(cell).endswith(why)
+    (cell,) = memory_fold.fold(run_of(spec(mode="train", simulate="650MiB", find="batch", ctx=4096))).cells
+    assert memory_tables.verdict(cell).endswith(" Not even batch 1 fits.")
+
+
+def test_where_memory_runs_out_is_told_beside_the_values_reached_until_then(too_large: list[Event]) -> None:
+    record = memory_fold.fold(too_large)
+    (verdict,) = [cell.verdict for cell in record.cells]
+    assert verdict is not None
+    for name in ("summary", "phases", "categories", "cells"):
+        (table,) = memory_tables.tables_for(record, [name])
+        assert f"memory runs out in {verdict.failed_phase}: the values are the highest until then" in table.notes
+    (summary,) = memory_tables.tables_for(record, ["summary"])
+    assert (
+        "to spare: GPU memory minus reserved memory and 600.0 MiB for the CUDA context; negative: what the whole step "
+        "lacks"
+    ) in summary.notes
+
+
+def test_what_is_to_spare_is_the_memory_minus_reserved_memory_and_the_context(simulated: list[Event]) -> None:
+    record = memory_fold.fold(simulated)
+    (summary,) = memory_tables.tables_for(record, ["summary"])
+    assert summary.notes == ("to spare: GPU memory minus reserved memory and 600.0 MiB for the CUDA context",)
+    for cell in record.cells:
+        assert cell.gpu is not None
+        assert cell.verdict is not None
+        assert cell.verdict.margin_bytes == (
+            cell.gpu.memory_bytes - cell.gpu.context_bytes - (cell.peak_reserved_bytes or 0)
+        )
+
+
 # --- while it runs
 
 
@@ -203,6 +266,19 @@ def test_without_a_terminal_every_cell_gets_a_line_that_says_simulated(simulated
     finished = [line for line in file.getvalue().splitlines() if line[0].isdigit()]
     assert len(finished) == 4
     assert all("simulated peak" in line and "fits" in line for line in finished)
+
+
+def test_a_line_says_where_memory_ran_out_and_with_which_value_of_a_search(too_large: list[Event]) -> None:
+    file = io.StringIO()
+    lines = MemoryLines(Console(file=file))
+    for event in too_large:
+        lines.show(event)
+    (cell,) = memory_fold.fold(too_large).cells
+    assert cell.verdict is not None
+    phase, margin_bytes = str(cell.verdict.failed_phase), cell.verdict.margin_bytes or 0
+    reached = units.size(cell.peaks_by_phase[phase].allocated_peak_bytes)
+    says = f"does not fit with batch 1, runs out at {reached} in {phase}, needs {units.size(-margin_bytes)} more"
+    assert file.getvalue().strip().endswith(f"  simulated: {says}, largest batch that fits: none")
 
 
 # --- what a recorded history says of each allocation

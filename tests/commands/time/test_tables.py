@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -363,6 +364,23 @@ def test_a_plan_holds_every_cell_against_the_memory_there_is() -> None:
     assert cell_of(table, 0, "fits", None) == Word("fits", "good")
     assert cell_of(table, 1, "fits", None) == Word("does not fit", "bad")
     assert "fits" not in [column.key for column in plan(cells).columns]
+
+
+def test_a_plan_explains_predicted_memory_and_names_gpus_only_where_a_cell_has_it(tmp_path: Path) -> None:
+    code = tmp_path / "model.py"
+    code.write_text("import torch\nclass GPT(torch.nn.Module): ...\n")
+    own = list(TimeSpec(model=f"{code}:GPT", ctx=32).cells())
+    known = list(TimeSpec(size="small", ctx=32).cells())
+    h100 = hardware.named("h100")
+    assert (
+        plan(own).notes
+        == plan(own, h100).notes
+        == ("there is no formula for your own model: use memory --simulate GPU",)
+    )
+    for device in (None, h100):
+        notes = " ".join(plan([*own, *known], device).notes)
+        assert "predicted memory: estimated by formula" in notes
+        assert ("compared with NVIDIA H100" in notes) == (device is h100)
 
 
 # --- one basis within a row
