@@ -54,10 +54,10 @@ SLICE = SPENT.format(
     imports=IMPORTS,
     read="""
 recording = traces.read(Path(sys.argv[1]))
-cut = window.cut(recording, window.find(recording, None), window.MOST_ROWS)
+cut = window.extract_slice(recording, window.find_window(recording, None), window.MAX_ROWS)
 summarise(recording)
 del recording
-window.write(Path(sys.argv[1] + ".slice.json"), cut, window.LARGEST_BYTES)
+window.write(Path(sys.argv[1] + ".slice.json"), cut, window.MAX_BYTES)
 """,
 )
 
