@@ -8,7 +8,7 @@ COMMAND = Command(
     measure=None,
     report=InReport(6, "Your own loop", ("phases", "memory")),
     lines="sysbench.render.dashboard.cell_lines:TitledLines",
-    terms="sysbench.commands.report.method:of_loop",
+    terms="sysbench.commands.report.method:loop_terms",
     usual_tables="tables:usual",
     compared=("step",),
 )
