@@ -270,9 +270,9 @@ def run_rounds(
 ) -> Iterator[Turn]:
     """Run all rounds, and yield each turn once its log is complete. The last turn may be interrupted.
 
-    `on_event` receives every event. An interrupt signal ends the current turn cleanly, and no further turn starts. Raises
-    UsageError if this machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError if a
-    file is not writable.
+    `on_event` receives every event. An interrupt signal ends the current turn cleanly, and no further turn starts.
+    Raises UsageError if this machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError
+    if a file is not writable.
     """
     with catch_interrupts() as interrupts:
         for number in range(1, rounds + 1):

@@ -83,11 +83,11 @@ def refuse_unknown_axes(across: Iterable[str]) -> None:
 def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> Matching:
     """Match the cells of two sides, all of one command, by their axes.
 
-    Cells match if they agree on all axes, with two exceptions. An axis of EFFORT_AXES is ignored if none of its values occurs
-    on both sides. An axis with a single value on each side may differ: it is then the subject of the comparison.
+    Cells match if they agree on all axes, with two exceptions. An axis of EFFORT_AXES is ignored if none of its values
+    occurs on both sides. An axis with a single value on each side may differ: it is then the subject of the comparison.
 
-    Raises UsageError for several such axes, or for an axis of CONTROLLED_AXES without common values, unless they are in `across`.
-    Raises NoMatchingCellsError if no cells match.
+    Raises UsageError for several such axes, or for an axis of CONTROLLED_AXES without common values, unless they are in
+    `across`. Raises NoMatchingCellsError if no cells match.
     """
     names = list(dict.fromkeys(name for cell in (*a, *b) for name in cell))
     value_sets = {name: (set(distinct_values(a, name)), set(distinct_values(b, name))) for name in names}
@@ -205,7 +205,10 @@ class SideCell:
         return measured[-1] if measured else self.occurrences[-1].record
 
     def times(self, quantity: str, *, complete_only: bool = False) -> dict[int, list[float]]:
-        """Return the samples of a quantity in seconds, by run; `complete_only` omits runs in which the cell was interrupted."""
+        """Return the samples of a quantity in seconds, by run.
+
+        `complete_only` omits runs in which the cell was interrupted.
+        """
         accepted = ("ok",) if complete_only else ("ok", "interrupted")
         measured = (each for each in self.occurrences if each.record.outcome in accepted)
         samples_by_run = ((each.run, times_of(each.record).get(quantity)) for each in measured)

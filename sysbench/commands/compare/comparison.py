@@ -275,10 +275,7 @@ def _compare_times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeCompa
     phases = (name for each in (*a.occurrences, *b.occurrences) for name in times_of(each.record))
     for quantity in dict.fromkeys((*headlines, *phases)) if rules.include_phases else headlines:
         # An interrupted round has fewer samples than the others, but would have the same weight.
-        a_samples, b_samples = (
-            a.times(quantity, complete_only=rules.paired),
-            b.times(quantity, complete_only=rules.paired),
-        )
+        a_samples, b_samples = (side.times(quantity, complete_only=rules.paired) for side in (a, b))
         if not a_samples or not b_samples:
             continue
         try:

@@ -105,9 +105,10 @@ def measure(
     spec: TimeSpec = SPEC,
     launcher: Launcher | None = None,
 ) -> SelfCost:
-    """Measure the overhead of every part; `report_progress` receives the number of finished measurements and their total.
+    """Measure the overhead of every part.
 
-    If a step cannot be measured, the result contains the reason. Raises KeyboardInterrupt if the user interrupts.
+    `report_progress` receives the number of finished measurements and their total. If a step cannot be
+    measured, the result contains the reason. Raises KeyboardInterrupt if the user interrupts.
     """
     began_s = time.monotonic()
     (cell,) = (device_spec := spec.model_copy(update={"device": (device.torch_name,)})).cells()

@@ -163,7 +163,7 @@ def prediction_agreement(runs: Runs) -> Iterator[Finding]:
 def _error_range(pairs: Sequence[MeasuredAndModelled]) -> str:
     """Return the lowest and the highest error: `−1.0 % (ctx 128) to +0.3 % (ctx 512), over 3 steps`."""
     name = namer([each.measured for each in pairs])
-    low, high = min(pairs, key=attrgetter("share")), max(pairs, key=attrgetter("share"))
+    low, high = min(pairs, key=attrgetter("relative_error")), max(pairs, key=attrgetter("relative_error"))
     if len(pairs) == 1:
         return f"{_signed_share(low.relative_error)} ({name(low.measured)})"
     return (

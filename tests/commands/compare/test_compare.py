@@ -98,7 +98,7 @@ def test_every_phase_has_a_verdict_of_its_own() -> None:
 
 def test_like_runs_have_no_verdict_in_sixty_cells() -> None:
     grid = {"ctx": "16-480+16", "precision": "fp32,bf16"}
-    found = compared(measured(3, **grid), measured(4, **grid), parts=False)
+    found = compared(measured(3, **grid), measured(4, **grid), include_phases=False)
     assert len(found.cells) == 60
     assert {time.verdict for cell in found.cells for time in cell.times} <= {"SAME", "AMBIGUOUS"}
 
