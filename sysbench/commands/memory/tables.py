@@ -6,9 +6,9 @@ Table titles and column headings mark simulated results.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
@@ -19,7 +19,7 @@ from sysbench.commands.memory.record import (
     PhasePeakRecord,
     RankRecord,
 )
-from sysbench.commands.memory.spec import MemorySpec
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, filled, leading
 from sysbench.render.findings import listed
@@ -70,9 +70,21 @@ def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
     """Return the tables with these names; if no names are given, defaults that depend on the number of cells."""
     if chosen := tuple(names):
         return filled(TABLES, record, chosen)
-    ranks = (RANKS,) if any(cell.ranks for cell in record.cells) else ()
-    usual = (PHASES, *ranks, LARGEST_ALLOCATIONS) if len(record.cells) == 1 else (SUMMARY, *ranks, GRID)
-    return [table for each in usual for table in each(record)]
+    return [table for name in _default_names([cell.cell for cell in record.cells]) for table in TABLES[name](record)]
+
+
+def usual(spec: MemorySpec) -> tuple[str, ...]:
+    """Return the names of the default tables for a run of this spec."""
+    return _default_names(list(spec.cells()))
+
+
+def _default_names(cells: Sequence[MemoryCell]) -> tuple[str, ...]:
+    ranks = ("ranks",) if any(cell.workers > 1 for cell in cells) else ()
+    if len(cells) == 1:
+        return ("phases", *ranks, "largest")
+    # A grid of one row would only repeat the summary.
+    rows = {cell.model_dump_json(exclude=set(_ACROSS)) for cell in cells}
+    return ("summary", *ranks, *(("grid",) if len(rows) > 1 else ()))
 
 
 # --- parts of tables
@@ -312,6 +324,10 @@ RANKS = DeclaredTable(
 # --- a grid of contexts by modes and precisions
 
 
+_ACROSS: Final = ("mode", "precision")
+"""Axes that form the columns of a grid."""
+
+
 class _Grid(NamedTuple):
     """Cells of a run, with the axes that form the columns and rows of a table."""
 
@@ -333,7 +349,7 @@ class _Grid(NamedTuple):
 
 def _grids(record: MemoryRecord) -> list[_Grid]:
     differing = axes.varying(axes.axes_of(record.cells))
-    across = tuple(axis for axis in ("mode", "precision") if axis in differing)
+    across = tuple(axis for axis in _ACROSS if axis in differing)
     searched = {cell.found.axis for cell in record.cells if cell.found}
     down = tuple(axis for axis in differing if axis not in across) or (("size",) if "ctx" in searched else ("ctx",))
     return [_Grid(record.cells, across, down)] if across else []
@@ -665,10 +681,3 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         if cell.cell.mode in NEW_GRADIENTS and (state := _persistent_state(cell)):
             each = ", ".join(f"{part} {units.size(size_bytes)}" for part, size_bytes in state.items())
             yield Remark("note", f"persistent training state: {each}")
-
-
-def usual(spec: MemorySpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
-    cells = list(spec.cells())
-    ranks = ("ranks",) if any(cell.workers > 1 for cell in cells) else ()
-    return ("phases", *ranks, "largest") if len(cells) == 1 else ("summary", *ranks, "grid")

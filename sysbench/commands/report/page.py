@@ -222,7 +222,7 @@ def render(document: Document) -> str:
         document=document,
         version=__version__,
         machines=_join_names([str(row[0]) for table in document.environment[:1] for row in table.rows]),
-        found=document.findings or document.pictures or any(section.findings for section in document.sections),
+        found=document.findings or document.pictures or select_headlines(document.sections),
         notice=simulated_notice(document),
         headlines=select_headlines(document.sections),
         marks=ORIGIN_MARKS,

@@ -21,11 +21,9 @@ def sheets(document: Document) -> Iterator[Sheet]:
     """Yield the parts of a report in order: main findings, a section for each run, cautions, environment."""
     title_lines = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
     main_findings = [_finding(each) for each in document.findings]
-    if len(document.sections) > 1:
-        # The first screen lists the main findings; a single run begins with them anyway.
-        main_findings += [
-            _finding(finding, section.title) for section, (finding, *_) in select_headlines(document.sections)
-        ]
+    main_findings += [
+        _finding(finding, section.title) for section, (finding, *_) in select_headlines(document.sections)
+    ]
     yield Sheet(title_lines, (), tuple(main_findings))
     for section in document.sections:
         subject = (section.title, *([section.question] if section.question else ()), *section_phrases(section))

@@ -24,7 +24,7 @@ from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
 
 MAX_HEADLINES: Final = 10
-"""Number of section findings that the summary repeats; every section has at least one."""
+"""Largest number of section findings that the summary repeats, unless there are more sections than that."""
 
 MAX_NAMED_CELLS: Final = 6
 """Largest number of cells to name; further cells are only counted."""
@@ -38,20 +38,14 @@ ORIGIN_MARKS: Final[Mapping[Origin, str]] = {
 
 
 def select_headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
-    """Select up to MAX_HEADLINES findings for the summary: the first of every section, then the second of each, etc."""
-    findings_by_section = [section.findings for section in sections]
-    counts = [0] * len(sections)
-    remaining = max(MAX_HEADLINES, len(sections))
-    for round_ in range(1, max(map(len, findings_by_section), default=0) + 1):
-        for position, findings in enumerate(findings_by_section):
-            if remaining and len(findings) >= round_:
-                counts[position] += 1
-                remaining -= 1
-    return [
-        (section, findings[:count])
-        for section, findings, count in zip(sections, findings_by_section, counts, strict=True)
-        if count
-    ]
+    """Select the summary's findings: the first two of every section, or the first if there are many sections.
+
+    A report of a single section has none: the section itself begins with its findings.
+    """
+    if len(sections) < 2:
+        return []
+    count = 2 if 2 * len(sections) <= MAX_HEADLINES else 1
+    return [(section, section.findings[:count]) for section in sections if section.findings]
 
 
 def simulated_notice(document: Document) -> str:
