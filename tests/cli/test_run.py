@@ -149,7 +149,7 @@ def directory_of(out: Path, path: str, overrides: dict[str, str]) -> Path:
     content = Manifest(
         sysbench_version="0", experiment=path, title="t", overrides=overrides, started_at=0, runs=entries
     )
-    with experiment_directory.create(out, "x", content) as directory:
+    with experiment_directory.create_directory(out, "x", content) as directory:
         return directory.path
 
 
@@ -195,9 +195,9 @@ def test_what_is_no_directory_of_an_experiment_is_not_continued(tmp_path: Path) 
 def test_two_processes_do_not_measure_into_one_directory(tmp_path: Path) -> None:
     directory = directory_of(tmp_path, written(tmp_path, EXPERIMENT), {})
     with (
-        experiment_directory.reopen(directory),
+        experiment_directory.open_directory(directory),
         pytest.raises(UsageError, match="is being written by another sysbench"),
-        experiment_directory.reopen(directory),
+        experiment_directory.open_directory(directory),
     ):
         pass
 

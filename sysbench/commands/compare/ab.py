@@ -194,14 +194,14 @@ def _say(text: str, options: CompareOptions) -> None:
         stderr.say(text)
 
 
-def _exit_code(found: Comparison | None) -> int:
+def _exit_code(comparison: Comparison | None) -> int:
     from sysbench.commands.compare.command import exit_code
     from sysbench.log.outcomes import FAILURES
 
-    if found is None:
+    if comparison is None:
         return 1
-    outcomes = {outcome for cell in found.cells for outcome in (cell.a_outcome, cell.b_outcome)}
-    return exit_code(found) or int(bool(outcomes & FAILURES))
+    outcomes = {outcome for cell in comparison.cells for outcome in (cell.a_outcome, cell.b_outcome)}
+    return exit_code(comparison) or int(bool(outcomes & FAILURES))
 
 
 def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:

@@ -97,7 +97,7 @@ class ChildProcess:
         return 0
 
     def _describe_exit(self, code: int, output: str) -> str:
-        end = f"was killed by {_signal_name_of(-code)}" if code < 0 else f"exited with {code}"
+        end = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         self._stderr.seek(0)
         lines = (self._stderr.read().decode(errors="replace") or output).split("\n")
         last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -108,7 +108,7 @@ def _start_failure_reason(error: OSError | None) -> str:
     return (error.strerror if error is not None else None) or "for no reason given"
 
 
-def _signal_name_of(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -55,22 +55,27 @@ def gpus(nvml: NvmlSection) -> RenderableType:
     return _FactsTable("NVIDIA", [*facts, *_unknown_fields(nvml)])
 
 
-def tools(found: ToolsSection, allocator: AllocatorSection) -> RenderableType:
+def tools(section: ToolsSection, allocator: AllocatorSection) -> RenderableType:
     """Render the programs that some options need, and the allocator's settings."""
     facts = [
-        *_tool("nsys", found.nsys),
-        *_tool("C", found.c_compiler),
-        *_tool("C++", found.cxx_compiler),
-        ("Python.h", found.python_headers or "not installed"),
-        ("clusters", _clusters(found)),
+        *_tool("nsys", section.nsys),
+        *_tool("C", section.c_compiler),
+        *_tool("C++", section.cxx_compiler),
+        ("Python.h", section.python_headers or "not installed"),
+        ("clusters", _clusters(section)),
         ("allocator", _allocator(allocator)),
     ]
-    return _FactsTable("tools", [*facts, *_unknown_fields(found)])
+    return _FactsTable("tools", [*facts, *_unknown_fields(section)])
 
 
-def _clusters(found: ToolsSection) -> str:
+def _clusters(section: ToolsSection) -> str:
     """List the programs that can start processes on several machines; sysbench needs none of them."""
-    version_by_name = {"torchrun": found.torchrun, "SLURM": found.sbatch, "Ray": found.ray, "submitit": found.submitit}
+    version_by_name = {
+        "torchrun": section.torchrun,
+        "SLURM": section.sbatch,
+        "Ray": section.ray,
+        "submitit": section.submitit,
+    }
     missing_names = [name for name, version in version_by_name.items() if version is None]
     missing_note = f"no {', '.join(missing_names)}" if missing_names else None
     return _join(
@@ -78,57 +83,61 @@ def _clusters(found: ToolsSection) -> str:
     )
 
 
-def torch(found: TorchSection) -> RenderableType:
+def torch(section: TorchSection) -> RenderableType:
     """Render the facts about torch."""
     facts: list[Fact] = []
-    if found.version:
+    if section.version:
         build = (
-            f"built for CUDA {found.cuda}" if found.cuda else f"for ROCm {found.hip}" if found.hip else "without CUDA"
+            f"built for CUDA {section.cuda}"
+            if section.cuda
+            else f"for ROCm {section.hip}"
+            if section.hip
+            else "without CUDA"
         )
-        cudnn = f"cuDNN {found.cudnn}" if found.cudnn else None
-        triton = f"Triton {found.triton}" if found.triton else "no Triton"
-        imported = f"imported in {units.seconds(found.import_s)}"
-        facts.append(("torch", _join(found.version, build, cudnn, triton, imported)))
-    if found.archs:
-        facts.append(("kernels for", " ".join(found.archs)))
+        cudnn = f"cuDNN {section.cudnn}" if section.cudnn else None
+        triton = f"Triton {section.triton}" if section.triton else "no Triton"
+        imported = f"imported in {units.seconds(section.import_s)}"
+        facts.append(("torch", _join(section.version, build, cudnn, triton, imported)))
+    if section.archs:
+        facts.append(("kernels for", " ".join(section.archs)))
     facts += [
         (device.torch_name, _device(device.name, device.memory_bytes, device.compute_capability))
-        for device in found.devices
+        for device in section.devices
     ]
-    if found.threads:
+    if section.threads:
         facts.append(
             (
                 "CPU kernels",
-                _join(f"{found.threads} threads" if found.threads > 1 else "1 thread", found.cpu_capability),
+                _join(f"{section.threads} threads" if section.threads > 1 else "1 thread", section.cpu_capability),
             )
         )
-    if found.backends:
-        facts.append(("backends", _join(*found.backends)))
-    return _FactsTable("torch", [*facts, *_unknown_fields(found)])
+    if section.backends:
+        facts.append(("backends", _join(*section.backends)))
+    return _FactsTable("torch", [*facts, *_unknown_fields(section)])
 
 
-def prospects(found: Sequence[Prospect]) -> RenderableType:
+def prospects(items: Sequence[Prospect]) -> RenderableType:
     """Render a table of commands and options: whether each one works, the reason, and the remedy."""
-    return _ProspectsTable(tuple(found))
+    return _ProspectsTable(tuple(items))
 
 
-def advice(found: Sequence[Advice]) -> Iterator[RenderableType]:
+def advice(items: Sequence[Advice]) -> Iterator[RenderableType]:
     """Yield each piece of advice, with its remedy on a line below."""
-    if found:
+    if items:
         yield Text("")
-    for each in found:
+    for each in items:
         yield _MarkedLine(each.message, "", mark=" ! ", mark_style=theme.WARNING)
         if each.remedy:
             yield _MarkedLine(f"→ {each.remedy}", theme.ACCENT, mark="   ")
 
 
-def self_cost(found: SelfCost) -> RenderableType:
+def self_cost(cost: SelfCost) -> RenderableType:
     """Render the overhead of sysbench."""
-    facts = [(arm.part, _cost(arm)) for arm in found.arms]
-    facts += [(part, f"not measured: {why}") for part, why in found.not_measured.items()]
-    took = units.duration(found.took_s)
-    method = f"{found.rounds} rounds in alternating order, each arm in a fresh process; took {took}"
-    return _FactsTable(f"overhead of sysbench here: {found.workload}", [*facts, ("method", method)])
+    facts = [(arm.part, _cost(arm)) for arm in cost.arms]
+    facts += [(part, f"not measured: {why}") for part, why in cost.not_measured.items()]
+    took = units.duration(cost.took_s)
+    method = f"{cost.rounds} rounds in alternating order, each arm in a fresh process; took {took}"
+    return _FactsTable(f"overhead of sysbench here: {cost.workload}", [*facts, ("method", method)])
 
 
 def _cost(arm: CostArm) -> str:
@@ -158,22 +167,22 @@ def _system(host: HostSection) -> Iterator[Fact]:
 def _cores(host: HostSection) -> Iterator[Fact]:
     system = host.system
     usable = f"{host.usable_cores} usable" if host.usable_cores else None
-    there = None
+    core_counts = None
     if system:
-        there = f"{system.logical_cores} logical core{'' if system.logical_cores == 1 else 's'}"
+        core_counts = f"{system.logical_cores} logical core{'' if system.logical_cores == 1 else 's'}"
         if system.physical_cores and system.physical_cores != system.logical_cores:
-            there += f" ({system.physical_cores} physical)"
-    quota = f"{host.quota_cores:g} cores of CPU time (cgroup)" if host.quota_cores is not None else None
+            core_counts += f" ({system.physical_cores} physical)"
+    cpu_quota = f"{host.quota_cores:g} cores of CPU time (cgroup)" if host.quota_cores is not None else None
     load = f"load {host.load_1min:.1f}" if host.load_1min is not None else None
     governor = f"governor {host.cpu_governor}" if host.cpu_governor else None
-    yield "processor", _join(system.cpu if system else None, there, usable, quota, load, governor)
+    yield "processor", _join(system.cpu if system else None, core_counts, usable, cpu_quota, load, governor)
 
 
 def _memory(host: HostSection) -> Iterator[Fact]:
     if host.available_bytes is not None:
-        of = f" of {units.size(host.system.memory_bytes)}" if host.system and host.system.memory_bytes else ""
-        limited = " (limit of the cgroup)" if host.limit_bytes is not None else ""
-        yield "memory", f"{units.size(host.available_bytes)} free{of}{limited}"
+        total = f" of {units.size(host.system.memory_bytes)}" if host.system and host.system.memory_bytes else ""
+        limit_note = " (limit of the cgroup)" if host.limit_bytes is not None else ""
+        yield "memory", f"{units.size(host.available_bytes)} free{total}{limit_note}"
     if host.shm_bytes is not None:
         yield "/dev/shm", f"{units.size(host.shm_free_bytes)} free of {units.size(host.shm_bytes)}"
 
@@ -298,8 +307,8 @@ class _FactsTable:
 class _ProspectsTable:
     """A table of commands and options: whether each one works, the reason, and the remedy."""
 
-    def __init__(self, found: tuple[Prospect, ...]) -> None:
-        self._found = found
+    def __init__(self, items: tuple[Prospect, ...]) -> None:
+        self._items = items
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text("")
@@ -309,12 +318,12 @@ class _ProspectsTable:
         grid.add_column(max_width=max(16, options.max_width // 3), overflow="fold")
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
-        for each in self._found:
-            why = _text(each.reason, options.encoding)
+        for each in self._items:
+            explanation = _text(each.reason, options.encoding)
             if each.remedy:
-                why.append("\n")
-                why.append_text(_text(f"→ {each.remedy}", options.encoding, theme.ACCENT))
-            grid.add_row("", _text(each.what, options.encoding), Text(each.works, _STYLES[each.works]), why)
+                explanation.append("\n")
+                explanation.append_text(_text(f"→ {each.remedy}", options.encoding, theme.ACCENT))
+            grid.add_row("", _text(each.what, options.encoding), Text(each.works, _STYLES[each.works]), explanation)
         yield from _without_trailing_spaces(console, options, grid)
 
 

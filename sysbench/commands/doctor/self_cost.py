@@ -156,7 +156,10 @@ def measure_alternating(
 
 def cost_arm(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
     """Return the overhead of a part, computed from one ratio per round, so that drift between rounds cancels out."""
-    overhead = ratio([on / off for on, off in zip(with_s, without_s, strict=True)], [1.0] * len(with_s))
+    overhead = ratio(
+        [with_part / without_part for with_part, without_part in zip(with_s, without_s, strict=True)],
+        [1.0] * len(with_s),
+    )
     return CostArm(
         part=part,
         explanation=EXPLANATIONS[part],

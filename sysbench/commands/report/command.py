@@ -72,21 +72,21 @@ def _build_document(spec: ReportSpec) -> Document:
         raise UsageError(f"no directory {RUNS} here: name logs, records or directories that contain them")
     source_names = spec.source or (str(RUNS),)
     with waiting(f"looking for runs in {', '.join(source_names)}", silent=spec.quiet):
-        sources_found = read_sources(source_names)
-    kinds = [run.record.kind for run in sources_found.runs] + [each.kind for each in sources_found.artefacts]
-    names = [run.name for run in sources_found.runs] + [each.name for each in sources_found.artefacts]
+        sources = read_sources(source_names)
+    kinds = [run.record.kind for run in sources.runs] + [each.kind for each in sources.artefacts]
+    names = [run.name for run in sources.runs] + [each.name for each in sources.artefacts]
     for name in spec.only:
         if name not in (*names, *kinds):
             raise UsageError(f"--only {unknown(name, 'a run of this report', dict.fromkeys((*kinds, *names)))}")
     with collection_paused():
-        full = assemble_document(
-            [run for run in sources_found.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
-            [each for each in sources_found.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
-            title=spec.title or sources_found.title,
-            question=sources_found.question,
-            missing_runs=() if spec.only else sources_found.missing_runs,
+        full_document = assemble_document(
+            [run for run in sources.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
+            [each for each in sources.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
+            title=spec.title or sources.title,
+            question=sources.question,
+            missing_runs=() if spec.only else sources.missing_runs,
         )
-    return filter_document(full, spec.tables, summary=spec.summary)
+    return filter_document(full_document, spec.tables, summary=spec.summary)
 
 
 def _show(document: Document) -> None:

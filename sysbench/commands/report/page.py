@@ -75,9 +75,11 @@ def inline_svg(svg: str, prefix: str, label: str, style_classes: StyleClasses) -
     new_ids = {name: f"{prefix}{number}" for number, name in enumerate(sorted(_referenced_ids(root)))}
     size = root.get("viewBox", "0 0 100 100")
     width = f"--width:{float(size.split()[2]):g}px"
-    whole = ElementTree.Element("svg", {"viewBox": size, "style": width, "role": "img", "aria-label": line(label)})
-    whole.extend(part for each in root for part in _simplified(each, new_ids, style_classes))
-    return printable(ElementTree.tostring(whole, encoding="unicode"))
+    svg_element = ElementTree.Element(
+        "svg", {"viewBox": size, "style": width, "role": "img", "aria-label": line(label)}
+    )
+    svg_element.extend(part for each in root for part in _simplified(each, new_ids, style_classes))
+    return printable(ElementTree.tostring(svg_element, encoding="unicode"))
 
 
 def _referenced_ids(root: ElementTree.Element) -> set[str]:

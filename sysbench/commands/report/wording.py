@@ -172,7 +172,8 @@ def group_cautions(runs: Sequence[ReportedRun[Any]]) -> tuple[GroupedCaution, ..
             for caution in cell.cautions:
                 grouped.setdefault((caution.code, caution.remedy), []).append((run, cell, caution))
     return tuple(
-        _group_caution(cautioned) for cautioned in sorted(grouped.values(), key=lambda cautioned: -len(cautioned))
+        _group_caution(cautioned_cells)
+        for cautioned_cells in sorted(grouped.values(), key=lambda cautioned_cells: -len(cautioned_cells))
     )
 
 
@@ -181,26 +182,28 @@ def reservation_caution(finding: Finding) -> GroupedCaution:
     return GroupedCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.bases))
 
 
-def _group_caution(cautioned: Sequence[CautionedCell]) -> GroupedCaution:
+def _group_caution(cautioned_cells: Sequence[CautionedCell]) -> GroupedCaution:
     by_run: dict[str, tuple[ReportedRun[Any], list[CellRecord]]] = {}
-    for run, cell, _ in cautioned:
+    for run, cell, _ in cautioned_cells:
         by_run.setdefault(run.name, (run, []))[1].append(cell)
-    message_by_run = {name: _combined_message([each for each in cautioned if each[0].name == name]) for name in by_run}
+    message_by_run = {
+        name: _combined_message([each for each in cautioned_cells if each[0].name == name]) for name in by_run
+    }
     messages = set(message_by_run.values())
     message = (
         messages.pop() if len(messages) == 1 else "; ".join(f"{name}: {text}" for name, text in message_by_run.items())
     )
     bases = tuple(run.basis(cells) for run, cells in by_run.values())
-    return GroupedCaution(message, cautioned[0][2].remedy, bases, message_by_run)
+    return GroupedCaution(message, cautioned_cells[0][2].remedy, bases, message_by_run)
 
 
-def _combined_message(cautioned: Sequence[CautionedCell]) -> str:
+def _combined_message(cautioned_cells: Sequence[CautionedCell]) -> str:
     """Return one message for a caution about several cells of a run; if their messages differ, list them by cell."""
     by_message: dict[str, list[str]] = {}
-    for run, cell, caution in cautioned:
+    for run, cell, caution in cautioned_cells:
         by_message.setdefault(caution.message, []).append(run.label(cell))
     if len(by_message) == 1:
-        return cautioned[0][2].message
+        return cautioned_cells[0][2].message
     texts = [f"{message} ({', '.join(labels)})" for message, labels in by_message.items()]
     return "; ".join(
         [*texts[:MAX_NAMED_CELLS], f"and {len(texts) - MAX_NAMED_CELLS} more"]

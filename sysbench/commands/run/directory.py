@@ -52,7 +52,7 @@ class ExperimentDirectory:
 
 
 @contextmanager
-def create(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirectory]:
+def create_directory(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirectory]:
     """Create and lock a new directory in `out`, named after the time and `name`; raises OutputError on failure."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{name}"
@@ -66,7 +66,7 @@ def create(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirect
 
 
 @contextmanager
-def reopen(path: Path) -> Iterator[ExperimentDirectory]:
+def open_directory(path: Path) -> Iterator[ExperimentDirectory]:
     """Open and lock the directory of an earlier experiment.
 
     Raises LogError if the directory has no valid manifest, and UsageError if another process is writing to it.

@@ -218,11 +218,15 @@ def _difference_from_file(
 
 def _describe_change(run: WrittenRun, name: str, word: OptionValue) -> str:
     """Describe a changed option: `--size tiny instead of small,medium`."""
-    key = next(key for key, each in keys_of(run.command).items() if each.field == name and each.stands_for is None)
+    option_name = next(
+        option_name
+        for option_name, each in keys_of(run.command).items()
+        if each.field == name and each.stands_for is None
+    )
     previous = (run.words[name].text or "") if name in run.words else ""
     if word.text is None:
-        return f"no --{key} {previous}".rstrip()
-    return f"--{key} {word.text}".rstrip() + (f" instead of {previous}" if previous else "")
+        return f"no --{option_name} {previous}".rstrip()
+    return f"--{option_name} {word.text}".rstrip() + (f" instead of {previous}" if previous else "")
 
 
 def _spec_and_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Given]:

@@ -73,7 +73,7 @@ def run_experiment(
         plan_for=options.plan_for,
         runs=tuple(each.entry for each in planned),
     )
-    with experiment_directory.create(options.out, experiment.name, content) as directory:
+    with experiment_directory.create_directory(options.out, experiment.name, content) as directory:
         return _run_all(directory, planned, options, earlier)
 
 
@@ -84,7 +84,7 @@ def resume_experiment(path: Path, options: ExperimentOptions, overrides: Mapping
     if its runs, their options or their devices differ from the plan.
     """
     path = find_experiment(str(path), options.out)
-    with experiment_directory.reopen(path) as directory:
+    with experiment_directory.open_directory(path) as directory:
         saved_manifest = directory.manifest
         name = options.experiment or saved_manifest.experiment
         experiment = experiment_file.load(name)
