@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sysbench import units
 from sysbench.cells import CHOICES
-from sysbench.commands.memory.findings import known, peak
+from sysbench.commands.memory.findings import cells_with_peak, peak_bytes
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.findings import complete
 from sysbench.commands.profile.record import ProfileCellRecord
@@ -91,14 +91,14 @@ class MeasuredAndModelled:
 def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndModelled]:
     """Yield one pair for every step whose peak was both measured and simulated for the same GPU and mode."""
     by_step: dict[Hashable, MemoryCellRecord] = {}
-    for cell in known(cells):
+    for cell in cells_with_peak(cells):
         if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
             slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
             by_step.setdefault((slug, cell.cell.mode, _step(cell)), cell)
-    for cell in known(cells):
+    for cell in cells_with_peak(cells):
         found = by_step.pop((cell.cell.simulated, cell.cell.mode, _step(cell)), None)
         if found is not None:
-            yield MeasuredAndModelled(found, cell, peak(cell) / peak(found) - 1)
+            yield MeasuredAndModelled(found, cell, peak_bytes(cell) / peak_bytes(found) - 1)
 
 
 def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:
