@@ -164,7 +164,7 @@ def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
 
 
 def bar(by_category: Mapping[str, int], total_bytes: int, full_scale_bytes: int, width: int, plain: bool) -> Text:
-    """Return a stacked bar of categories, scaled so that `whole` bytes fill `width`; the rest of the bar is dotted."""
+    """Return a stacked bar of categories, dotted beyond the last; `full_scale_bytes` would fill the whole `width`."""
     text, cumulative = Text(), 0.0
     parts = [(name, by_category[name]) for name in COLOURS if by_category.get(name)] or [("unknown", total_bytes)]
     for name, size in parts:

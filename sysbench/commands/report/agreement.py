@@ -11,7 +11,7 @@ from sysbench import units
 from sysbench.cells import CHOICES
 from sysbench.commands.memory.findings import cells_with_peak, peak_bytes
 from sysbench.commands.memory.record import MemoryCellRecord
-from sysbench.commands.profile.findings import complete
+from sysbench.commands.profile.findings import complete_profiles
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.report.document import Basis, Finding, ReportedRun
 from sysbench.commands.time.findings import believable
@@ -56,7 +56,7 @@ def clock_and_kernels(
 ) -> Iterator[ClockAndKernels]:
     """Yield one pair for every step that was both timed and profiled on devices with the same name."""
     by_step: dict[Hashable, ProfileCellRecord] = {}
-    for cell in complete(profiled):
+    for cell in complete_profiles(profiled):
         if cell.device is not None and cell.summary is not None and cell.summary.source == "device":
             by_step.setdefault((cell.device.name, _step(cell)), cell)
     for each in believable(timed, alone=False):
