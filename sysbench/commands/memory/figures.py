@@ -179,8 +179,8 @@ def _omission_note(rows: int, what: str, names: int) -> str:
     return f"Shown are {' and '.join(parts)}." if parts else ""
 
 
-def _axes_label(cell: MemoryCellRecord, across: Sequence[str]) -> str:
-    return " ".join(spec_axes.phrase(axis, cell.axes.get(axis)) for axis in across)
+def _axes_label(cell: MemoryCellRecord, axis_names: Sequence[str]) -> str:
+    return " ".join(spec_axes.phrase(axis, cell.axes.get(axis)) for axis in axis_names)
 
 
 def _bar_parts(cell: MemoryCellRecord) -> Mapping[str, int]:

@@ -250,9 +250,9 @@ def category_changes(pair: Pair) -> list[tuple[str, int]]:
 class Parabola:
     """Formula for the peak in bytes: fixed + linear · ctx + square · ctx²."""
 
-    fixed: float
+    constant: float
     linear: float
-    square: float
+    quadratic: float
     max_relative_error: float
     """The largest relative error at any of the fitted points."""
 
@@ -271,10 +271,10 @@ def fit_parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
     design = np.stack([np.ones_like(sizes), sizes, sizes**2], axis=1) / values[:, None]
     solution, *_ = np.linalg.lstsq(design, np.ones_like(values), rcond=None)
     max_relative_error = float(np.abs(design @ solution - 1).max())
-    fixed, linear, square = map(float, solution)
+    constant, linear, quadratic = map(float, solution)
     return (
-        Parabola(fixed, linear, square, max_relative_error)
-        if max_relative_error <= MAX_FIT_ERROR and linear > 0 and square > 0
+        Parabola(constant, linear, quadratic, max_relative_error)
+        if max_relative_error <= MAX_FIT_ERROR and linear > 0 and quadratic > 0
         else None
     )
 
@@ -285,10 +285,10 @@ def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     formulas = [(row, formula) for row in along_ctx if (formula := fit_parabola(row)) is not None]
     for row, formula in formulas[:MAX_ROWS]:
         yield Said(
-            f"{name(row[-1])}: the peak is {units.size(formula.fixed)} + {units.size(formula.linear)} × ctx + "
-            f"{units.size(formula.square)} × ctx² from ctx {_ctx(row[0])} to {_ctx(row[-1])}, "
+            f"{name(row[-1])}: the peak is {units.size(formula.constant)} + {units.size(formula.linear)} × ctx + "
+            f"{units.size(formula.quadratic)} × ctx² from ctx {_ctx(row[0])} to {_ctx(row[-1])}, "
             f"to within {units.share(max(formula.max_relative_error, 0.001))}. The quadratic term exceeds the linear "
-            f"one from ctx {formula.linear / formula.square:.0f} on.",
+            f"one from ctx {formula.linear / formula.quadratic:.0f} on.",
             tuple(row),
         )
     flat = [

@@ -80,13 +80,13 @@ def _tree_title(profiles: Profiles) -> str:
 
 
 def _tree_phases(profiles: Profiles) -> list[str]:
-    present = {each.phase for profile in profiles.each for each in profiles.selected_times(profile)}
+    present = {each.phase for profile in profiles.all for each in profiles.selected_times(profile)}
     return [phase for phase in PHASES if phase in present]
 
 
 def _tree_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
     """Yield one row per folded module path, including submodules, in the order of the model."""
-    for profile in profiles.each:
+    for profile in profiles.all:
         times = profiles.selected_times(profile)
         if not times:
             continue
@@ -154,7 +154,7 @@ TREE = DeclaredTable(
 
 
 def _phase_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
-    for profile in profiles.each:
+    for profile in profiles.all:
         for phase in (*profile.phases, NO_PHASE):
             times = [each for each in profile.times if each.phase == phase]
             if times:
@@ -202,7 +202,7 @@ def _group_keys(profiles: Profiles) -> list[str]:
         "forward_backward": lambda profile: "backward" in profile.phases,
         "step": lambda profile: any(each.phase not in ("forward", "loss", "backward") for each in profile.times),
     }
-    return [key for key, condition in conditions.items() if any(map(condition, profiles.each))] or ["all"]
+    return [key for key, condition in conditions.items() if any(map(condition, profiles.all))] or ["all"]
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class _ClassRow:
 
 def _class_rows(profiles: Profiles) -> Iterator[_ClassRow]:
     groups = _group_keys(profiles)
-    for profile in profiles.each:
+    for profile in profiles.all:
         times = {group: profile.by_class(_PHASE_GROUPS[group][1]) for group in groups}
         totals = {group: sum(found.values()) for group, found in times.items()}
         largest = {name: max(found.get(name, 0) for found in times.values()) for name in get_args(KernelClass)}
@@ -234,7 +234,7 @@ def _class_rows(profiles: Profiles) -> Iterator[_ClassRow]:
 def _class_notes(profiles: Profiles) -> list[str]:
     """Return notes on large kernels of class `other`, and on a softmax that has no kernel of its own."""
     notes = []
-    for profile in profiles.each:
+    for profile in profiles.all:
         others, unknown = Counter[int](), Counter[int]()
         softmax = Counter[KernelClass]()
         for each in profile.times:
@@ -335,7 +335,7 @@ class _KernelRow(BreakdownRow):
 
 def _kernel_rows(profiles: Profiles) -> Iterator[_KernelRow]:
     """Yield the matching kernels of a range in sort order, then one row for all kernels that are not listed."""
-    for profile in profiles.each:
+    for profile in profiles.all:
         selected_range, names = find_range(profile, profiles.selection.range), profile.summary.names
         found = [row for row in profile.summary.kernels if row.range == selected_range.name]
         times = [each for each in profile.times if selected_range.contains(each)]
@@ -426,19 +426,19 @@ class _ComparisonRow(NamedTuple):
 def _file_columns(profiles: Profiles) -> list[_FileColumn]:
     return [
         _FileColumn(number, f"{profile.label} (slowest)" if number == profiles.slowest_index else profile.label)
-        for number, profile in enumerate(profiles.each)
+        for number, profile in enumerate(profiles.all)
     ]
 
 
 def _comparison_rows(profiles: Profiles) -> Iterator[_ComparisonRow]:
     """Yield rows of step time, busy time and time by class. A class's largest value is emphasised if it stands out."""
     for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
-        yield _ComparisonRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.each])
-    times = [profile.by_class() for profile in profiles.each]
+        yield _ComparisonRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.all])
+    times = [profile.by_class() for profile in profiles.all]
     for kind in get_args(KernelClass):
         if any(kind in each for each in times):
             values = [
-                profile.per_step(each.get(kind, 0)).value for profile, each in zip(profiles.each, times, strict=True)
+                profile.per_step(each.get(kind, 0)).value for profile, each in zip(profiles.all, times, strict=True)
             ]
             largest = max(values)
             is_notable = largest > (1 + SLOWEST_MARGIN_SHARE) * min(values)
@@ -462,6 +462,6 @@ FILE_COMPARISON = DeclaredTable(
     ),
     rows=_comparison_rows,
     leading=leading(Field("what", "per step", get=lambda row: row.label)),
-    when=lambda profiles: len(profiles.each) > 1,
+    when=lambda profiles: len(profiles.all) > 1,
 )
 """One column per file: step time, busy time, and time by kernel class; the slowest is marked."""

@@ -57,7 +57,7 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
         raise UsageError("--rank-regex finds ranks in the file names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
-        return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
+        return running.Performed(record, running.said_to_be_saved(files.write(record), options))
 
 
 _NSYS_REPORT_SUFFIX = ".nsys-rep"

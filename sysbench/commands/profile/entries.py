@@ -33,12 +33,12 @@ class Row:
 
 
 def _entry_rows(entries_of: Callable[[Profile], Iterable[Any]]) -> Callable[[Profiles], Iterator[Row]]:
-    return lambda profiles: (Row(profile, each) for profile in profiles.each for each in entries_of(profile))
+    return lambda profiles: (Row(profile, each) for profile in profiles.all for each in entries_of(profile))
 
 
 def _operator_table(name: str, shapes: bool) -> DeclaredTable:
     def rows(profiles: Profiles) -> Iterator[Row]:
-        for profile in profiles.each:
+        for profile in profiles.all:
             chosen = [
                 row
                 for row in profile.summary.operators
@@ -47,9 +47,9 @@ def _operator_table(name: str, shapes: bool) -> DeclaredTable:
             yield from (Row(profile, row) for row in chosen[: profiles.row_limit(len(chosen))])
 
     def on_device(profiles: Profiles) -> bool:
-        return any(profile.summary.source == "device" for profile in profiles.each)
+        return any(profile.summary.source == "device" for profile in profiles.all)
 
-    def time(key: str, title: str, place: str, importance: int) -> Field:
+    def time_field(key: str, title: str, place: str, importance: int) -> Field:
         return Field(
             key,
             title,
@@ -64,10 +64,10 @@ def _operator_table(name: str, shapes: bool) -> DeclaredTable:
         name,
         "operators, per step",
         (
-            time("self_device", "itself", "device", 0),
-            time("total_device", "with callees", "device", 1),
-            time("self_host", "itself", "host", 0),
-            time("total_host", "with callees", "host", 1),
+            time_field("self_device", "itself", "device", 0),
+            time_field("total_device", "with callees", "device", 1),
+            time_field("self_host", "itself", "host", 0),
+            time_field("total_host", "with callees", "host", 1),
             Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
             Field("operator", elastic=True, get=lambda row: row.entry.name),
             *((Field("shapes", elastic=True, get=lambda row: row.entry.shapes),) if shapes else ()),
@@ -188,7 +188,7 @@ PRECISION = DeclaredTable(
     ),
     rows=_entry_rows(_formats),
     leading=(PROFILE, leading(Field("format", get=lambda row: row.entry.name))),
-    when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
+    when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.all),
     notes=("format: as in the names of matmul and attention kernels; unknown: the name contains no format",),
 )
 """Time in matrix products by the number format in kernel names."""
@@ -240,7 +240,7 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
     def rows(profiles: Profiles) -> list[_RateRow]:
         return [
             _RateRow(profile, rate)
-            for profile in profiles.each
+            for profile in profiles.all
             for rate in profile.summary.rates
             if rate.kind == kind and (kind == "attention" or rate.flops is not None)
         ]

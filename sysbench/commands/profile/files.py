@@ -149,7 +149,7 @@ class Files:
             provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths), additional_ranges(options)))
             yield cls(provisions, bool(kept_paths), windows, flames, timelines, titles, options.range, options.quiet)
 
-    def draw(self, record: RunRecord[Any]) -> Iterator[Saved]:
+    def write(self, record: RunRecord[Any]) -> Iterator[Saved]:
         """Write the requested files for every profiled cell. Yields each file, and each trace that is kept."""
         for cell in record.cells:
             trace = self.provisions.artifacts[cell.key]

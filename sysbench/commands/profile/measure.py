@@ -100,9 +100,13 @@ def _write_predicted_trace(cell: ProfileCell, slug: str, artifact: Path) -> Iter
     step = SimulatedStep(cell, slug, cell.host, with_modules=True, sync_per_step=True)
     yield from step.events()
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="writing")
-    whole = recording(step.prediction, artifact.name)
+    step_recording = recording(step.prediction, artifact.name)
     try:
-        window.write(artifact, window.extract_slice(whole, window.find_window(whole, None), sys.maxsize), sys.maxsize)
+        window.write(
+            artifact,
+            window.extract_slice(step_recording, window.find_window(step_recording, None), sys.maxsize),
+            sys.maxsize,
+        )
     except OSError as error:
         raise cannot_write(artifact, error) from error
 

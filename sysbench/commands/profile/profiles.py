@@ -153,7 +153,7 @@ class Profiles:
 
     columns: tuple[Column, ...]
     """Headings of the profiles' `leading` values."""
-    each: tuple[Profile, ...]
+    all: tuple[Profile, ...]
     selection: Selection
     record: ProfileRecord | None = None
     """The run of the profiles; None for trace files."""
@@ -165,18 +165,18 @@ class Profiles:
         """Return whether the profiles are predictions instead of measurements."""
         cells = self.record.cells if self.record else ()
         return any(cell.prediction for cell in cells) or (
-            bool(self.each) and all(profile.summary.predicted for profile in self.each)
+            bool(self.all) and all(profile.summary.predicted for profile in self.all)
         )
 
     @property
     def work_noun(self) -> str:
         """Return the noun for rows of a kernel table: `operator` or `kernel`."""
-        return "operator" if {profile.summary.source for profile in self.each} == {"cpu"} else "kernel"
+        return "operator" if {profile.summary.source for profile in self.all} == {"cpu"} else "kernel"
 
     @cached_property
     def launches_recorded(self) -> bool:
         """Return whether grids and blocks were recorded in any profile."""
-        return any(row.launch_shapes for profile in self.each for row in profile.summary.kernels)
+        return any(row.launch_shapes for profile in self.all for row in profile.summary.kernels)
 
     def matches(self, name: str) -> bool:
         """Return whether a recorded name matches the selected pattern; always True if no pattern was given."""
@@ -197,15 +197,15 @@ class Profiles:
     @cached_property
     def slowest_index(self) -> int | None:
         """Return the position of the profile with the longest steps; None if the difference is small."""
-        steps = [profile.summary.window_ns / profile.summary.steps for profile in self.each]
+        steps = [profile.summary.window_ns / profile.summary.steps for profile in self.all]
         *shorter, longest = sorted(steps)
         return steps.index(longest) if shorter and longest > (1 + SLOWEST_MARGIN_SHARE) * shorter[-1] else None
 
     @cached_property
     def _matching_names(self) -> frozenset[str]:
         """Return all names that match the selected pattern, in one search with a time limit: patterns can be slow."""
-        names = {name.name for profile in self.each for name in profile.summary.names}
-        names |= {operator.name for profile in self.each for operator in profile.summary.operators}
+        names = {name.name for profile in self.all for name in profile.summary.names}
+        names |= {operator.name for profile in self.all for operator in profile.summary.operators}
         return matching_names(self.selection.kernel, names) if self.selection.kernel else frozenset(names)
 
 

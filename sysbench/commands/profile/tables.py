@@ -225,7 +225,7 @@ def traces_sheet(
 def non_empty_tables(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
     """Return the requested tables for which the record has data."""
     profiles = _profiles_of_run(record, selection)
-    if not profiles.each:
+    if not profiles.all:
         return []
     return _mark_predicted(profiles, (table for name in names for table in TABLES[name](profiles)))
 
@@ -255,7 +255,7 @@ def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
 
 
 def _step_counts(profiles: Profiles) -> Iterator[str]:
-    recorded = [each.summary for each in profiles.each if not each.summary.predicted]
+    recorded = [each.summary for each in profiles.all if not each.summary.predicted]
     for count, marked in dict.fromkeys((summary.steps, summary.steps_marked) for summary in recorded):
         profiled = f"{count} step{'' if count == 1 else 's'} profiled"
         yield profiled if marked else "no steps marked: the whole trace counts as one"
@@ -264,17 +264,17 @@ def _step_counts(profiles: Profiles) -> Iterator[str]:
 def _requested_tables(profiles: Profiles, names: Sequence[str]) -> list[Table]:
     """Return the requested tables; if none is requested, the default ones."""
     selection = profiles.selection
-    if not names and profiles.each and (selection.range or selection.kernel):
+    if not names and profiles.all and (selection.range or selection.kernel):
         names = ("kernels", "tree")
     if names:
         return _mark_predicted(profiles, (table for name in names for table in _named_tables(profiles, name)))
-    if not profiles.each:
+    if not profiles.all:
         return []
     # Trace files have no summary. With several profiles, there would be too many other tables.
-    of_several = ("communication", "collectives", "arrivals")
-    several = ("summary", *of_several) if profiles.record is not None else (*of_several, "ranks")
-    single = ("summary", "device", *of_several, "classes", "tree", "attention", "kernels")
-    shown = several if len(profiles.each) > 1 else single
+    rank_table_names = ("communication", "collectives", "arrivals")
+    tables_of_several = ("summary", *rank_table_names) if profiles.record is not None else (*rank_table_names, "ranks")
+    tables_of_one = ("summary", "device", *rank_table_names, "classes", "tree", "attention", "kernels")
+    shown = tables_of_several if len(profiles.all) > 1 else tables_of_one
     return _mark_predicted(profiles, (table for name in shown for table in TABLES[name](profiles)))
 
 
@@ -285,7 +285,7 @@ def _named_tables(profiles: Profiles, name: str) -> list[Table]:
     if (
         not found
         and selection.kernel is not None
-        and not any(profiles.selected_times(profile) for profile in profiles.each)
+        and not any(profiles.selected_times(profile) for profile in profiles.all)
     ):
         where = f" in {selection.range}" if selection.range else ""
         raise UsageError(f"--kernel {selection.kernel.pattern} matches no {profiles.work_noun}{where}")
@@ -303,13 +303,13 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
     yield from rank_tables.remarks(profiles)
     if profiles.record is not None and any(cell.cell.ranks > 1 and cell.summary for cell in profiles.record.cells):
         yield Remark("note", "kernels, modules and phases: rank 0; steps: slowest rank")
-    if profiles.record is None and len(profiles.each) > 1 and profiles.slowest_index is not None:
-        slowest = profiles.each[profiles.slowest_index]
+    if profiles.record is None and len(profiles.all) > 1 and profiles.slowest_index is not None:
+        slowest = profiles.all[profiles.slowest_index]
         step_s = slowest.per_step(slowest.summary.window_ns).value
         yield Remark("finding", f"{slowest.label} is slowest: {units.seconds(step_s)} per step")
-    for profile in profiles.each:
+    for profile in profiles.all:
         summary = profile.summary
-        if len(profiles.each) == 1:
+        if len(profiles.all) == 1:
             yield from _softmax_remarks(profile, profiles.selection.range)
         if summary.left_out:
             kernels = f"{summary.left_out} {profiles.work_noun}{'' if summary.left_out == 1 else 's'}"
@@ -319,7 +319,7 @@ def _remarks(profiles: Profiles) -> Iterator[Remark]:
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
             text = f"{unlinked} per step are spent in kernels without a recorded launch, which belong to no range"
             yield Remark("note", text)
-    host_summaries = [profile.summary for profile in profiles.each if profile.summary.source == "cpu"]
+    host_summaries = [profile.summary for profile in profiles.all if profile.summary.source == "cpu"]
     if host_summaries:
         named = dict.fromkeys(name for summary in host_summaries for name in summary.devices if name)
         missing = f"; the file has no kernels of {', '.join(named)}" if named and profiles.record is None else ""
@@ -371,5 +371,5 @@ def _intensity_text(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
 
 def default_tables(spec: ProfileSpec) -> tuple[str, ...]:
     """Return the names of the default tables for a run of this spec."""
-    of_ranks = ("communication", "collectives", "arrivals") if spec.distributes else ()
-    return ("summary", "device", *of_ranks, "classes", "tree", "attention", "kernels")
+    rank_table_names = ("communication", "collectives", "arrivals") if spec.distributes else ()
+    return ("summary", "device", *rank_table_names, "classes", "tree", "attention", "kernels")
