@@ -143,19 +143,7 @@ def _result_events(
         alloc_retries=int(torch.cuda.memory_stats(device)["num_alloc_retries"]),
         by_category=_bytes_by_category(timeline, state, measured.peaks[peak_phase][0]),
     )
-    groups = []
-    for group in timeline.groups(state)[:MAX_GROUPS]:
-        paths = [".".join(module) for module in group.modules]
-        groups.append(
-            AllocationGroup(
-                count=group.count,
-                size_bytes=group.size_bytes,
-                category=group.category,
-                modules=list(dict.fromkeys([*paths[:1], *paths[-1:]])),
-                phase=None,
-                stack=[CodeLine(**frame._asdict()) for frame in timeline.stacks.of(group.stack)[:MAX_FRAMES]],
-            )
-        )
+    groups = _allocation_groups(timeline, state)
     yield LargestAllocations(at_s=time.time(), cell=cell.key, source="measured", groups=groups)
     tree = module_memory(timeline.tree_at(state))
     yield ModulesMeasured(at_s=time.time(), cell=cell.key, source="measured", modules=tree)
@@ -184,6 +172,24 @@ def _phase_event(
         reserved_peak_bytes=reserved_bytes,
         by_category=by_category,
     )
+
+
+def _allocation_groups(timeline: Timeline, state: int) -> list[AllocationGroup]:
+    """Return the groups of live allocations with the largest totals in a state of the timeline."""
+    groups = []
+    for group in timeline.groups(state)[:MAX_GROUPS]:
+        paths = [".".join(module) for module in group.modules]
+        groups.append(
+            AllocationGroup(
+                count=group.count,
+                size_bytes=group.size_bytes,
+                category=group.category,
+                modules=list(dict.fromkeys([*paths[:1], *paths[-1:]])),
+                phase=None,
+                stack=[CodeLine(**frame._asdict()) for frame in timeline.stacks.of(group.stack)[:MAX_FRAMES]],
+            )
+        )
+    return groups
 
 
 def _bytes_by_category(timeline: Timeline, state: int | None, allocated_bytes: int) -> dict[str, int]:

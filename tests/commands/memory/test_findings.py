@@ -71,9 +71,9 @@ def test_copies_of_the_weights_are_two_bytes_for_every_number_but_embedding_and_
 def test_growth_is_the_parabola_that_it_was_made_from() -> None:
     fixed, linear, square = 13 * GIB, 21 * MIB, 24 * 1024
     cells = [memory_cell(fixed + linear * n + square * n * n, ctx=n) for n in (128, 256, 512, 1024)]
-    law = fit_parabola(cells)
-    assert law is not None
-    assert (law.constant, law.linear, law.quadratic) == pytest.approx((fixed, linear, square), rel=1e-6)
+    formula = fit_parabola(cells)
+    assert formula is not None
+    assert (formula.constant, formula.linear, formula.quadratic) == pytest.approx((fixed, linear, square), rel=1e-6)
     assert about(cells, "× ctx²") == (
         "2.7b: the peak is 13.0 GiB + 21.0 MiB × ctx + 24.0 KiB × ctx² from ctx 128 to 1024, to within 0.1 %. The "
         "quadratic term exceeds the linear one from ctx 896 on."
