@@ -82,8 +82,9 @@ def _scale(value: float, scales: tuple[Scale, ...]) -> Scale:
     magnitude = abs(value)
     if not magnitude or not math.isfinite(magnitude):
         return next((scale for scale in scales if scale.factor == 1), scales[-1])
-    # 999.96 shows as 1000.0 at one decimal, which is 1.00 of the next unit.
-    fitting = (scale for scale in scales if round(magnitude / scale.factor, 4) >= 0.99995)
+    # 999.96 is shown as 1000.0, and 1023.5 KiB without decimals as 1,024 KiB: both are 1.00 of the next unit.
+    least = 0.9995 if scales is _BYTES else 0.99995
+    fitting = (scale for scale in scales if round(magnitude / scale.factor, 5) >= least)
     return next(fitting, scales[-1])
 
 

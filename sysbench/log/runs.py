@@ -191,7 +191,8 @@ def _nth_latest(name: str, entries: Sequence[_Entry], back: int, directory: Path
         return dated[-1 - back]
     if not dated:
         raise LogError(f"there is no {name}: no run in {directory} has a date in its name")
-    raise LogError(f"there is no {name}: the oldest matching run in {directory} is latest~{len(dated) - 1}")
+    oldest = name.removesuffix(f"~{back}") + (f"~{len(dated) - 1}" if len(dated) > 1 else "")
+    raise LogError(f"there is no {name}: the oldest matching run in {directory} is {oldest}")
 
 
 def _list_names(entries: Sequence[_Entry]) -> str:

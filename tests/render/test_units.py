@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sysbench import units
@@ -81,6 +81,8 @@ def test_shown_bytes_and_operations_read_back_to_three_digits(value: int) -> Non
 
 
 @given(st.integers(min_value=1, max_value=10**15))
+@example(1048064)  # 1023.5 KiB
+@example(999_950)
 def test_a_number_never_shows_more_than_its_unit_holds(value: int) -> None:
     number, _ = units.size(value).rsplit(" ", 1)
     assert float(number.replace(",", "")) < 1024 or value >= 1024**5

@@ -189,7 +189,9 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     """
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
-        raise LogError(f"nothing to compare: A has {_held(a)}, and B has {_held(b)}")
+        problem = f"nothing to compare: A has {_held(a)}, and B has {_held(b)}"
+        hint = f"; {b.kinds[0]}:latest~1 is the last but one run of `sysbench {b.kinds[0]}`" if b.kinds else ""
+        raise LogError(problem + hint)
     for side in (a, b):
         # A run can end before its device is known.
         if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):

@@ -322,7 +322,7 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             words = listed(
                 [f"in the {row[0].peak_phase} phase for {together_named(row, of_mode, ('mode',))}" for row in alike]
             )
-        yield Said(f"in {mode}, memory peaks {words}.", tuple(of_mode))
+        yield Said(f"the peak of {mode} is {words}.", tuple(of_mode))
 
 
 def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
@@ -314,6 +314,10 @@ RANKS = DeclaredTable(
 # --- a grid of contexts by modes and precisions
 
 
+_COLUMN_AXES: Final = ("mode", "precision")
+"""Axes that form the columns of a grid."""
+
+
 class _Grid(NamedTuple):
     """Cells of a run, with the axes that form the columns and rows of a table."""
 
@@ -335,7 +339,7 @@ class _Grid(NamedTuple):
 
 def _grids(record: MemoryRecord) -> list[_Grid]:
     differing = axes.varying(axes.axes_of(record.cells))
-    column_axes = tuple(axis for axis in ("mode", "precision") if axis in differing)
+    column_axes = tuple(axis for axis in _COLUMN_AXES if axis in differing)
     searched = {cell.found.axis for cell in record.cells if cell.found}
     row_axes = tuple(axis for axis in differing if axis not in column_axes) or (
         ("size",) if "ctx" in searched else ("ctx",)
@@ -679,4 +683,8 @@ def default_tables(spec: MemorySpec) -> tuple[str, ...]:
     """Return the names of the default tables for a run of this spec."""
     cells = list(spec.cells())
     ranks = ("ranks",) if any(cell.workers > 1 for cell in cells) else ()
-    return ("phases", *ranks, "largest") if len(cells) == 1 else ("summary", *ranks, "grid")
+    if len(cells) == 1:
+        return ("phases", *ranks, "largest")
+    # A grid of one row would only repeat the summary.
+    rows = {cell.model_dump_json(exclude=set(_COLUMN_AXES)) for cell in cells}
+    return ("summary", *ranks, *(("grid",) if len(rows) > 1 else ()))

@@ -215,7 +215,7 @@ def render(document: Document) -> str:
         document=document,
         version=__version__,
         machines=_listed([str(row[0]) for table in document.environment[:1] for row in table.rows]),
-        found=document.findings or document.pictures or any(section.findings for section in document.sections),
+        found=document.findings or document.pictures or headlines(document.sections),
         notice=simulated_notice(document),
         headlines=headlines(document.sections),
         marks=MARKS,

@@ -15,9 +15,7 @@ def sheets(document: Document) -> Iterator[Sheet]:
     """Yield the parts of a report in order: main findings, a section for each run, cautions, environment."""
     head = tuple(text for text in (document.title, document.question, simulated_notice(document)) if text)
     first = [_finding(each) for each in document.findings]
-    if len(document.sections) > 1:
-        # The first screen lists the main findings; a single run begins with them anyway.
-        first += [_finding(finding, section.title) for section, (finding, *_) in headlines(document.sections)]
+    first += [_finding(finding, section.title) for section, (finding, *_) in headlines(document.sections)]
     yield Sheet(head, (), tuple(first))
     for section in document.sections:
         subject = (section.title, *([section.question] if section.question else ()), *phrases(section))

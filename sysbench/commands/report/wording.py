@@ -24,7 +24,7 @@ from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
 
 HEADLINES: Final = 10
-"""Number of section findings that the summary repeats; every section has at least one."""
+"""Largest number of section findings that the summary repeats, unless there are more sections than that."""
 
 NAMED: Final = 6
 """Largest number of cells to name; further cells are only counted."""
@@ -38,16 +38,14 @@ MARKS: Final[Mapping[Origin, str]] = {
 
 
 def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
-    """Select up to HEADLINES findings for the summary: the first of every section, then the second of each, etc."""
-    found = [section.findings for section in sections]
-    taken = [0] * len(sections)
-    left = max(HEADLINES, len(sections))
-    for round_ in range(1, max(map(len, found), default=0) + 1):
-        for position, here in enumerate(found):
-            if left and len(here) >= round_:
-                taken[position] += 1
-                left -= 1
-    return [(section, here[:count]) for section, here, count in zip(sections, found, taken, strict=True) if count]
+    """Select the summary's findings: the first two of every section, or the first if there are many sections.
+
+    A report of a single section has none: the section itself begins with its findings.
+    """
+    if len(sections) < 2:
+        return []
+    count = 2 if 2 * len(sections) <= HEADLINES else 1
+    return [(section, section.findings[:count]) for section in sections if section.findings]
 
 
 def simulated_notice(document: Document) -> str:

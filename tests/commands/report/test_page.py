@@ -257,17 +257,28 @@ def test_what_is_simulated_says_so_wherever_it_is_seen(text: str) -> None:
     assert "simulated were computed with a model" in text[: text.index('<section id="_findings"')]
 
 
-def test_the_summary_takes_turns_so_that_no_section_is_left_out() -> None:
+def test_the_summary_has_the_first_findings_of_every_section() -> None:
     findings = tuple(Finding(f"finding {number}", ()) for number in range(30))
-    sections = tuple(section(anchor=f"part-{n}", run=f"part-{n}", findings=findings, pictures=()) for n in range(4))
-    text = page.render(replace(DOCUMENT, sections=sections, pictures=()))
-    summary = text[text.index('<section id="_findings"') : text.index('<section id="part-0"')]
-    assert [summary.count(f'href="#part-{number}"') for number in range(4)] == [3, 3, 2, 2]
-    assert "Finding 2. " in summary
-    assert "Finding 3. " not in summary
-    many = tuple(section(anchor=f"part-{n}", run=f"part-{n}", findings=findings, pictures=()) for n in range(15))
-    text = page.render(replace(DOCUMENT, sections=many, pictures=()))
-    assert text[: text.index('<section id="part-0"')].count('href="#part-14"') == 2, "in the contents and the summary"
+
+    def before_the_sections(count: int) -> str:
+        names = [f"part-{number}" for number in range(count)]
+        sections = tuple(section(anchor=name, run=name, findings=findings, pictures=()) for name in names)
+        text = page.render(replace(DOCUMENT, sections=sections, pictures=()))
+        return text[: text.index('<section id="part-0"')]
+
+    summary = before_the_sections(4).partition('<section id="_findings"')[2]
+    assert [summary.count(f'href="#part-{number}"') for number in range(4)] == [2, 2, 2, 2]
+    assert "Finding 1. " in summary
+    assert "Finding 2. " not in summary
+    assert before_the_sections(15).count('href="#part-14"') == 2, "in the contents and the summary"
+
+
+def test_the_only_section_begins_with_its_findings_and_they_are_not_repeated_above_it() -> None:
+    only = section(findings=(Finding("the only one", ()),), pictures=())
+    text = page.render(replace(DOCUMENT, findings=(), sections=(only,), pictures=()))
+    assert text.count("The only one.") == 1
+    assert '"_findings"' not in text
+    assert '"#_findings"' not in text
 
 
 # --- colours
