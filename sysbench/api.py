@@ -165,9 +165,9 @@ class Profile(Result):
         return measuring("profile").long_table
 
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
-        from sysbench.commands.profile.tables import sheet_of
+        from sysbench.commands.profile.tables import traces_sheet
 
-        return sheet_of([(self.summary.title, self.summary)], names)
+        return traces_sheet([(self.summary.title, self.summary)], names)
 
 
 class Snapshot(Result):

@@ -41,9 +41,9 @@ class TraceArtefact:
     @property
     def sheet(self) -> Sheet:
         """The tables that `profile --from` shows."""
-        from sysbench.commands.profile.tables import sheet_of
+        from sysbench.commands.profile.tables import traces_sheet
 
-        return sheet_of([(each.title, each) for each in self.summaries], ranks=self.ranks)
+        return traces_sheet([(each.title, each) for each in self.summaries], ranks=self.ranks)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from sysbench.commands.profile.tables import sheet_of
+from sysbench.commands.profile.tables import traces_sheet
 from sysbench.errors import LogError
 from sysbench.trace import traces
 from sysbench.trace.readers import kineto, kineto_events
@@ -479,7 +479,7 @@ def test_a_backend_names_a_device_that_has_recorded_nothing(tmp_path: Path) -> N
     path.write_bytes(one(path, cat="cpu_op").replace(b'{"traceEvents"', header))
     summary = summarise(kineto.read(path))
     assert (summary.source, summary.devices) == ("cpu", ["MTIA"])
-    remarks = [remark.text for remark in sheet_of([("host.json", summary)]).remarks]
+    remarks = [remark.text for remark in traces_sheet([("host.json", summary)]).remarks]
     assert any(text.endswith("the file has no kernels of MTIA") for text in remarks)
 
 

@@ -14,10 +14,10 @@ COMMAND = Command(
     ),
     perform="command:perform",
     show="command:show",
-    refuse_files="command:refuse_wrong_files",
+    refuse_files="command:validate_output_formats",
     headlines="findings:headlines",
     picture="live:MEMORY",
     lines="live:MemoryLines",
     terms="sysbench.commands.report.method:memory_terms",
-    usual_tables="tables:usual",
+    usual_tables="tables:default_tables",
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sysbench.commands import running
-from sysbench.commands.memory.spec import MemoryOptions, MemorySpec, extreme
+from sysbench.commands.memory.spec import MemoryOptions, MemorySpec, search_goal
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.file_names import labels_of, path_of_rank, paths_of, paths_of_ranks
@@ -45,7 +45,7 @@ def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
         return running.Performed(record, running.said_to_be_saved(map(running.Saved, files.draw(record)), options))
 
 
-def refuse_wrong_files(options: MemoryOptions) -> None:
+def validate_output_formats(options: MemoryOptions) -> None:
     """Raise UsageError if a figure is requested in an unknown format."""
     if options.figure is not None:
         running.refuse_wrong_figure(options.figure)
@@ -70,7 +70,7 @@ def show(path: Path, options: MemoryOptions) -> None:
 
     if options.snapshot is not None:
         raise UsageError(f"--snapshot would only copy {path}")
-    refuse_wrong_files(options)
+    validate_output_formats(options)
     for target in (options.figure, options.page, options.json_path):
         if target not in (None, "-"):
             storage.refuse_unwritable(Path(target))
@@ -118,22 +118,24 @@ class Files:
 
         Raises UsageError if the figure has an unknown format, and OutputError if a file cannot be written.
         """
-        refuse_wrong_files(options)
+        validate_output_formats(options)
         cells = list(spec.cells())
         labels = labels_of(cells, AXES)
         snapshots, figures, pages = (
             paths_of(path, labels) for path in (options.snapshot, options.figure, options.page)
         )
-        of_ranks = [path for cell in cells if snapshots for path in paths_of_ranks(snapshots[cell.key], cell.workers)]
-        for path in (*of_ranks, *figures.values(), *pages.values()):
+        rank_snapshots = [
+            path for cell in cells if snapshots for path in paths_of_ranks(snapshots[cell.key], cell.workers)
+        ]
+        for path in (*rank_snapshots, *figures.values(), *pages.values()):
             storage.refuse_unwritable(path)
         kept = frozenset(snapshots.values())
         if snapshots or not (figures or pages):
             yield cls(snapshots, kept, figures, pages)
             return
         with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
-            here = {key: Path(directory) / f"{key}.pickle" for key in labels}
-            yield cls(here, kept, figures, pages)
+            temporary_paths = {key: Path(directory) / f"{key}.pickle" for key in labels}
+            yield cls(temporary_paths, kept, figures, pages)
 
     def draw(self, record: RunRecord[MemoryCellRecord]) -> Iterator[Path]:
         """Draw the requested files for every cell that has a snapshot.
@@ -141,12 +143,12 @@ class Files:
         Yields the path of each file, and of each snapshot that is kept.
         """
         for cell in record.cells:
-            of_first = self.snapshots.get(cell.key)
-            if of_first is None or cell.snapshot is None:
+            rank0_path = self.snapshots.get(cell.key)
+            if rank0_path is None or cell.snapshot is None:
                 continue
-            if of_first in self.kept:
-                yield from (path for path in paths_of_ranks(of_first, cell.cell.workers) if path.is_file())
-            path = path_of_rank(of_first, cell.fullest_rank.rank if cell.fullest_rank else 0)
+            if rank0_path in self.kept:
+                yield from (path for path in paths_of_ranks(rank0_path, cell.cell.workers) if path.is_file())
+            path = path_of_rank(rank0_path, cell.fullest_rank.rank if cell.fullest_rank else 0)
             if not path.is_file():
                 continue
             figure, page = self.figures.get(cell.key), self.pages.get(cell.key)
@@ -154,17 +156,17 @@ class Files:
                 from sysbench.snapshot.categories import from_snapshot
                 from sysbench.snapshot.snapshot import read
 
-                yield from draw(from_snapshot(read(path)), _title(cell), figure, page)
+                yield from draw(from_snapshot(read(path)), _drawing_title(cell), figure, page)
 
 
-def _title(record: MemoryCellRecord) -> str:
+def _drawing_title(record: MemoryCellRecord) -> str:
     """Return a short description of the cell and of the rank that is drawn."""
     cell = record.cell
     words = [record.shown_cell.title.replace(", ", " · "), cell.precision, cell.mode]
     if cell.strategy is not None and cell.find != "ranks":
         rank = record.fullest_rank.rank if record.fullest_rank else 0
         words += [f"rank {rank} of {cell.ranks}", cell.strategy]
-    return " · ".join([*words, extreme(cell.find)] if cell.find else words)
+    return " · ".join([*words, search_goal(cell.find)] if cell.find else words)
 
 
 def draw(timeline: Timeline, title: str, figure: Path | None, page: Path | None) -> Iterator[Path]:

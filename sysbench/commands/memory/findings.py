@@ -16,39 +16,39 @@ import numpy as np
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
-from sysbench.commands.memory.spec import extreme
+from sysbench.commands.memory.spec import search_goal
 from sysbench.render.findings import Said, counted, listed, named, namer, share_range, together_named
 from sysbench.render.table import sentence
 
 NOTABLE: Final = 0.01
 """Smallest difference between two peaks that is reported, as a share."""
 
-EXACT: Final = 0.01
+MAX_FIT_ERROR: Final = 0.01
 """Largest allowed relative error of a growth formula at any of its points."""
 
-FEWEST: Final = 4
+MIN_FIT_POINTS: Final = 4
 """Smallest number of contexts for a growth formula, because a parabola fits any three points exactly."""
 
-MOST_ROWS: Final = 4
+MAX_ROWS: Final = 4
 """Up to this number of rows, each row has its own sentence; otherwise one sentence states the extremes."""
 
-TRAINING: Final = ("train", "train-first")
-MODES: Final = {"train": "a full training step", "train-first": "the first training step"}
-PERSISTENT: Final = ("parameters", "gradients", "optimizer state")
+TRAINING_MODES: Final = ("train", "train-first")
+MODE_NAMES: Final = {"train": "a full training step", "train-first": "the first training step"}
+PERSISTENT_CATEGORIES: Final = ("parameters", "gradients", "optimizer state")
 COMPARED_AXES: Final = ("precision", "attention", "execution", "optimizer")
 
-ROUNDING: Final = 512
+BLOCK_ROUNDING_BYTES: Final = 512
 """The allocator rounds sizes up to a multiple of this."""
 
-SPLIT: Final = 1 << 20
+MAX_UNSPLIT_BYTES: Final = 1 << 20
 """The allocator splits a large block only if the remainder is larger than this."""
 
 
-def said(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def findings(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     """Yield all findings, most important first. No finding covers both measured and simulated cells."""
     yield from _by_source(
-        cells, _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _frontiers,
-        _searches, _residual_stream,
+        cells, _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _context_limits,
+        _search_results, _residual_stream,
     )  # fmt: skip
 
 
@@ -72,43 +72,43 @@ def _by_source(
 
 
 def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    for mode in TRAINING:
-        found = _pairs(cells, "mode", "forward", mode)
-        by_base = {pair.base.key: pair for pair in found}
-        along_ctx = axes.alike([pair.base for pair in found], "ctx")
-        if len(along_ctx) > MOST_ROWS:
-            low, *_, high = sorted(found, key=lambda pair: pair.share)
-            label = namer(_cells_of(found), ("mode",))
+    for mode in TRAINING_MODES:
+        pairs = _pairs(cells, "mode", "forward", mode)
+        by_base = {pair.base.key: pair for pair in pairs}
+        along_ctx = axes.alike([pair.base for pair in pairs], "ctx")
+        if len(along_ctx) > MAX_ROWS:
+            low, *_, high = sorted(pairs, key=lambda pair: pair.share)
+            label = namer(_cells_of(pairs), ("mode",))
             yield Said(
-                f"{MODES[mode]} needs {units.ratio(1 + low.share)} ({label(low.base)}) to "
+                f"{MODE_NAMES[mode]} needs {units.ratio(1 + low.share)} ({label(low.base)}) to "
                 f"{units.ratio(1 + high.share)} ({label(high.base)}) as much memory as forward, which keeps its graph.",
-                _cells_of(found),
+                _cells_of(pairs),
             )
             continue
-        label = namer(_cells_of(found), ("mode", "ctx"))
+        label = namer(_cells_of(pairs), ("mode", "ctx"))
         for bases in along_ctx:
             row = [by_base[cell.key] for cell in sorted(bases, key=_ctx)]
             where = f"{label(row[0].base)}: " if len(along_ctx) > 1 else ""
             ends = [
-                f"{units.size(peak(pair.other))} at ctx {_ctx(pair.base)}, {_against_forward(pair)}"
+                f"{units.size(peak_bytes(pair.other))} at ctx {_ctx(pair.base)}, {_compared_with_forward(pair)}"
                 for pair in row[:: max(len(row) - 1, 1)]
             ]
-            yield Said(f"{where}{MODES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
-    several_modes = len({_mode(cell) for cell in cells}) > 1
+            yield Said(f"{where}{MODE_NAMES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
+    several_modes = len({_mode_name(cell) for cell in cells}) > 1
     for axis in COMPARED_AXES:
         base, *others = axes.values_along(cells, axis)
         for other in others:
-            found = _pairs(cells, axis, base, other)
-            for mode in dict.fromkeys(_mode(pair.base) for pair in found):
-                of_mode = [pair for pair in found if _mode(pair.base) == mode]
+            pairs = _pairs(cells, axis, base, other)
+            for mode in dict.fromkeys(_mode_name(pair.base) for pair in pairs):
+                of_mode = [pair for pair in pairs if _mode_name(pair.base) == mode]
                 where = f"in {mode}, " if several_modes else ""
-                yield Said(f"{where}{_difference(of_mode, axis)}", _cells_of(of_mode))
+                yield Said(f"{where}{_axis_comparison(of_mode, axis)}", _cells_of(of_mode))
 
 
 # --- cells that differ in one axis
 
 
-def known(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
+def cells_with_peak(cells: Iterable[MemoryCellRecord]) -> list[MemoryCellRecord]:
     """Return the finished cells that have a peak and are not known to exceed the device's memory.
 
     Cells with a search are excluded, because their results are for the value found.
@@ -125,7 +125,7 @@ def does_not_fit(cell: MemoryCellRecord) -> bool:
     return cell.outcome == "oom" or (cell.verdict is not None and not cell.verdict.fits)
 
 
-def peak(cell: MemoryCellRecord) -> int:
+def peak_bytes(cell: MemoryCellRecord) -> int:
     """Return the bytes allocated at the peak; 0 if unknown."""
     return cell.peak_allocated_bytes or 0
 
@@ -134,8 +134,8 @@ def _ctx(cell: MemoryCellRecord) -> int:
     return cell.cell.ctx
 
 
-def _mode(cell: MemoryCellRecord) -> str:
-    return MODES.get(cell.cell.mode, cell.cell.mode)
+def _mode_name(cell: MemoryCellRecord) -> str:
+    return MODE_NAMES.get(cell.cell.mode, cell.cell.mode)
 
 
 @dataclass(frozen=True)
@@ -148,63 +148,65 @@ class Pair:
     @property
     def difference(self) -> int:
         """Peak of `other` minus peak of `base`, in bytes."""
-        return peak(self.other) - peak(self.base)
+        return peak_bytes(self.other) - peak_bytes(self.base)
 
     @property
     def share(self) -> float:
         """Difference of the peaks as a share of the peak of `base`."""
-        return self.difference / peak(self.base)
+        return self.difference / peak_bytes(self.base)
 
 
 def _pairs(cells: Iterable[MemoryCellRecord], axis: str, base: Any, other: Any) -> list[Pair]:
-    return [Pair(*each) for each in axes.pairs(known(cells), axis, base, other)]
+    return [Pair(*each) for each in axes.pairs(cells_with_peak(cells), axis, base, other)]
 
 
-def _cells_of(found: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
-    return tuple({cell.key: cell for pair in found for cell in (pair.base, pair.other)}.values())
+def _cells_of(pairs: Iterable[Pair]) -> tuple[MemoryCellRecord, ...]:
+    return tuple({cell.key: cell for pair in pairs for cell in (pair.base, pair.other)}.values())
 
 
-def _against_forward(pair: Pair) -> str:
+def _compared_with_forward(pair: Pair) -> str:
     """Compare a pair's memory with that of forward: `1.39× as much as forward (96.3 MiB)`, or `as much as forward`."""
-    if units.size(peak(pair.base)) == units.size(peak(pair.other)):
+    if units.size(peak_bytes(pair.base)) == units.size(peak_bytes(pair.other)):
         return "as much as forward"
-    return f"{units.ratio(1 + pair.share)} as much as forward ({units.size(peak(pair.base))})"
+    return f"{units.ratio(1 + pair.share)} as much as forward ({units.size(peak_bytes(pair.base))})"
 
 
-def _difference(found: Sequence[Pair], axis: str) -> str:
+def _axis_comparison(pairs: Sequence[Pair], axis: str) -> str:
     """Compare two values of an axis over pairs of one mode, and name the category with the largest difference.
 
     Example: `bf16 saves up to 3.20 GiB (7.5 %) for ctx 512 and costs up to 4.70 GiB (24 %) for ctx 128, compared with
     fp32. …`
     """
-    base, other = (axes.phrase(axis, cell.axes.get(axis)) for cell in (found[0].base, found[0].other))
-    ordered = sorted(found, key=lambda pair: pair.share)
+    base, other = (axes.phrase(axis, cell.axes.get(axis)) for cell in (pairs[0].base, pairs[0].other))
+    ordered = sorted(pairs, key=lambda pair: pair.share)
     low, high = ordered[0], ordered[-1]
     saves, costs = low.share < -NOTABLE, high.share > NOTABLE
     if not saves and not costs:
-        in_optimizer = {cell.peak_phase for cell in _cells_of(found)} == {"optimizer"}
+        peaks_in_optimizer = {cell.peak_phase for cell in _cells_of(pairs)} == {"optimizer"}
         why = " The peak is in the optimizer, when activations are already freed and everything is in fp32."
         text = f"{other} instead of {base} changes the peak by less than {units.share(NOTABLE)}."
-        return f"{text}{why * (axis == 'precision' and in_optimizer)}"
-    bases = [pair.base for pair in found]
+        return f"{text}{why * (axis == 'precision' and peaks_in_optimizer)}"
+    bases = [pair.base for pair in pairs]
     name = namer(bases, ("mode",))
-    several = len(found) > 1
+    several_pairs = len(pairs) > 1
     ends = [
-        f"{verb}{' up to' * several} {units.size(abs(pair.difference))} ({units.share(abs(pair.share))})"
-        f"{f' for {name(pair.base)}' * several}"
+        f"{verb}{' up to' * several_pairs} {units.size(abs(pair.difference))} ({units.share(abs(pair.share))})"
+        f"{f' for {name(pair.base)}' * several_pairs}"
         for verb, pair, notable in (("saves", low, saves), ("costs", high, costs))
         if notable
     ]
     same = [pair.base for pair in ordered if abs(pair.share) <= NOTABLE]
     rest = f" It makes no difference for {together_named(same, bases, ('mode',))}." if same else ""
-    why = _reason(high if costs else low, autocast=axis == "precision" and costs, offset=saves, several=several)
-    both = ", compared with" if len(ends) > 1 else " compared with"
-    return f"{other} {' and '.join(ends)}{both} {base}.{why}{rest}"
+    why = _difference_cause(
+        high if costs else low, autocast=axis == "precision" and costs, offset=saves, several=several_pairs
+    )
+    comparison = ", compared with" if len(ends) > 1 else " compared with"
+    return f"{other} {' and '.join(ends)}{comparison} {base}.{why}{rest}"
 
 
-def _reason(pair: Pair, *, autocast: bool, offset: bool, several: bool) -> str:
+def _difference_cause(pair: Pair, *, autocast: bool, offset: bool, several: bool) -> str:
     """Return what causes the difference of a pair: autocast's copies of the weights, or the categories that changed."""
-    copies = copies_bytes(pair.other) if autocast else None
+    copies = autocast_copies_bytes(pair.other) if autocast else None
     if copies is not None:
         against = ", partly offset by smaller activations" if offset else ""
         of = f"of the weights ({units.size(copies)}, computed)"
@@ -218,7 +220,7 @@ def _reason(pair: Pair, *, autocast: bool, offset: bool, several: bool) -> str:
     return f" {sentence(f'{listed(words)}{there}')}" if words else ""
 
 
-def copies_bytes(cell: MemoryCellRecord) -> int | None:
+def autocast_copies_bytes(cell: MemoryCellRecord) -> int | None:
     """Return the computed size of autocast's 16-bit copies of all weight matrices except the embedding.
 
     None if the cell does not use autocast, or for a custom model.
@@ -237,7 +239,7 @@ def category_changes(pair: Pair) -> list[tuple[str, int]]:
     """
     before, after = pair.base.by_category, pair.other.by_category
     changes = [(name, after.get(name, 0) - before.get(name, 0)) for name in dict.fromkeys((*before, *after))]
-    notable = [(name, change) for name, change in changes if abs(change) >= NOTABLE * peak(pair.base)]
+    notable = [(name, change) for name, change in changes if abs(change) >= NOTABLE * peak_bytes(pair.base)]
     return sorted(notable, key=lambda item: -abs(item[1]))
 
 
@@ -248,55 +250,59 @@ def category_changes(pair: Pair) -> list[tuple[str, int]]:
 class Parabola:
     """Formula for the peak in bytes: fixed + linear · ctx + square · ctx²."""
 
-    fixed: float
+    constant: float
     linear: float
-    square: float
-    worst: float
+    quadratic: float
+    max_relative_error: float
     """The largest relative error at any of the fitted points."""
 
 
-def parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
+def fit_parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
     """Fit a parabola to the peaks of cells that differ only in their context.
 
     None if there are fewer than four cells, if the relative error exceeds 1 % at any cell, or if a growth term is not
     positive.
     """
     sizes = np.array([_ctx(cell) for cell in row], np.float64)
-    values = np.array([peak(cell) for cell in row], np.float64)
-    if len(set(sizes.tolist())) < max(FEWEST, len(row)):
+    values = np.array([peak_bytes(cell) for cell in row], np.float64)
+    if len(set(sizes.tolist())) < max(MIN_FIT_POINTS, len(row)):
         return None
     # Fit relative residuals, so that small contexts count as much as large ones.
     design = np.stack([np.ones_like(sizes), sizes, sizes**2], axis=1) / values[:, None]
     solution, *_ = np.linalg.lstsq(design, np.ones_like(values), rcond=None)
-    worst = float(np.abs(design @ solution - 1).max())
-    fixed, linear, square = map(float, solution)
-    return Parabola(fixed, linear, square, worst) if worst <= EXACT and linear > 0 and square > 0 else None
+    max_relative_error = float(np.abs(design @ solution - 1).max())
+    constant, linear, quadratic = map(float, solution)
+    return (
+        Parabola(constant, linear, quadratic, max_relative_error)
+        if max_relative_error <= MAX_FIT_ERROR and linear > 0 and quadratic > 0
+        else None
+    )
 
 
 def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    along_ctx = [sorted(row, key=_ctx) for row in axes.alike(known(cells), "ctx")]
-    name = namer(known(cells), ("ctx",))
-    laws = [(row, law) for row in along_ctx if (law := parabola(row)) is not None]
-    for row, law in laws[:MOST_ROWS]:
+    along_ctx = [sorted(row, key=_ctx) for row in axes.alike(cells_with_peak(cells), "ctx")]
+    name = namer(cells_with_peak(cells), ("ctx",))
+    formulas = [(row, formula) for row in along_ctx if (formula := fit_parabola(row)) is not None]
+    for row, formula in formulas[:MAX_ROWS]:
         yield Said(
-            f"{name(row[-1])}: the peak is {units.size(law.fixed)} + {units.size(law.linear)} × ctx + "
-            f"{units.size(law.square)} × ctx² from ctx {_ctx(row[0])} to {_ctx(row[-1])}, "
-            f"to within {units.share(max(law.worst, 0.001))}. The quadratic term exceeds the linear one from ctx "
-            f"{law.linear / law.square:.0f} on.",
+            f"{name(row[-1])}: the peak is {units.size(formula.constant)} + {units.size(formula.linear)} × ctx + "
+            f"{units.size(formula.quadratic)} × ctx² from ctx {_ctx(row[0])} to {_ctx(row[-1])}, "
+            f"to within {units.share(max(formula.max_relative_error, 0.001))}. The quadratic term exceeds the linear "
+            f"one from ctx {formula.linear / formula.quadratic:.0f} on.",
             tuple(row),
         )
     flat = [
         row
         for row in along_ctx
-        if _ctx(row[-1]) >= 2 * _ctx(row[0]) and max(map(peak, row)) <= (1 + NOTABLE) * min(map(peak, row))
+        if _ctx(row[-1]) >= 2 * _ctx(row[0]) and max(map(peak_bytes, row)) <= (1 + NOTABLE) * min(map(peak_bytes, row))
     ]
     if flat:
         words = []
-        for row in flat[:MOST_ROWS]:
+        for row in flat[:MAX_ROWS]:
             phases = {cell.peak_phase for cell in row}
             where = f", in {row[0].peak_phase}" if len(phases) == 1 and row[0].peak_phase is not None else ""
             span = f"ctx {_ctx(row[0])} to {_ctx(row[-1])}"
-            words.append(f"{name(row[0])} needs {units.size(peak(row[0]))} from {span}{where}")
+            words.append(f"{name(row[0])} needs {units.size(peak_bytes(row[0]))} from {span}{where}")
         text = f"the peak does not depend on the context: {'; '.join(words)}."
         yield Said(text, tuple(cell for row in flat for cell in row))
 
@@ -305,9 +311,9 @@ def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 
 def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    told = [cell for cell in known(cells) if cell.peak_phase and len(cell.peaks_by_phase) > 1]
-    for mode in dict.fromkeys(map(_mode, told)):
-        of_mode = [cell for cell in told if _mode(cell) == mode]
+    with_phases = [cell for cell in cells_with_peak(cells) if cell.peak_phase and len(cell.peaks_by_phase) > 1]
+    for mode in dict.fromkeys(map(_mode_name, with_phases)):
+        of_mode = [cell for cell in with_phases if _mode_name(cell) == mode]
         phases = dict.fromkeys(str(cell.peak_phase) for cell in of_mode)
         if len(phases) == 1:
             words = f"in the {of_mode[0].peak_phase} phase{' in every cell' if len(of_mode) > 1 else ''}"
@@ -321,13 +327,16 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
 def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     """Yield a finding on the share of weights, gradients and optimizer state, which do not depend on the input."""
-    told = [cell for cell in known(cells) if cell.cell.mode in TRAINING and cell.by_category]
+    training = [cell for cell in cells_with_peak(cells) if cell.cell.mode in TRAINING_MODES and cell.by_category]
     shares = sorted(
-        ((sum(cell.by_category.get(name, 0) for name in PERSISTENT) / peak(cell), cell) for cell in told),
+        (
+            (sum(cell.by_category.get(name, 0) for name in PERSISTENT_CATEGORIES) / peak_bytes(cell), cell)
+            for cell in training
+        ),
         key=lambda each: each[0],
     )
     if shares:
-        text = f"weights, gradients and optimizer state make up {share_range(shares, namer(told))}"
+        text = f"weights, gradients and optimizer state make up {share_range(shares, namer(training))}"
         yield Said(f"{text} of a training step's peak.", tuple(cell for _, cell in shares))
 
 
@@ -336,31 +345,35 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
 
     Cells with a full training step are considered only if there are no others.
     """
-    told = [cell for cell in known(cells) if cell.largest]
-    cell = max([cell for cell in told if cell.cell.mode not in TRAINING] or told, key=peak, default=None)
+    with_groups = [cell for cell in cells_with_peak(cells) if cell.largest]
+    cell = max(
+        [cell for cell in with_groups if cell.cell.mode not in TRAINING_MODES] or with_groups,
+        key=peak_bytes,
+        default=None,
+    )
     # Library workspaces are not part of the model.
     groups = [group for group in cell.largest if group.category != "workspace"] if cell else []
     if cell is None or not groups:
         return
-    each = max(groups, key=lambda group: (group.size_bytes, group.total_bytes))
-    together = max(cell.largest, key=lambda group: group.total_bytes)
-    one = "allocation at the peak is" if each.count == 1 else "allocations at the peak are"
-    text = f"{namer(cells)(cell)}: the largest {one} {_explained(cell, each)}"
-    if together.total_bytes > each.total_bytes:
-        text += f". The group with the largest total is {_explained(cell, together)}"
+    largest = max(groups, key=lambda group: (group.size_bytes, group.total_bytes))
+    largest_total = max(cell.largest, key=lambda group: group.total_bytes)
+    one = "allocation at the peak is" if largest.count == 1 else "allocations at the peak are"
+    text = f"{namer(cells)(cell)}: the largest {one} {_group_description(cell, largest)}"
+    if largest_total.total_bytes > largest.total_bytes:
+        text += f". The group with the largest total is {_group_description(cell, largest_total)}"
     yield Said(f"{text}.", (cell,))
 
 
-def _explained(cell: MemoryCellRecord, group: AllocationGroup) -> str:
+def _group_description(cell: MemoryCellRecord, group: AllocationGroup) -> str:
     """Describe a group of allocations: `32 × 128.0 MiB of activations from attention.py:56 (batch 4 × heads 32 …)`."""
-    product = _product(cell, group)
+    product = _dimension_product(cell, group)
     frame = group.stack[0] if group.stack else None
     line = f" from {PurePath(frame.filename.replace(chr(92), '/')).name}:{frame.line}" if frame and frame.line else ""
     many = f"{group.count} × " if group.count > 1 else ""
     return f"{many}{units.size(group.size_bytes)} of {group.category}{line}{f' ({product})' if product else ''}"
 
 
-def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
+def _dimension_product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
     """Return the product of model dimensions that equals the size of an allocation, after the allocator's rounding.
 
     The allocator does not split a remainder of up to 1 MiB off a large block, so a block may be larger by up to this
@@ -381,58 +394,62 @@ def _product(cell: MemoryCellRecord, group: AllocationGroup) -> str | None:
         ("attention", f"d_model {d_model}²", d_model * d_model),
     )
     modules = " ".join(group.modules)
-    for slack in (0, SPLIT):
+    for slack in (0, MAX_UNSPLIT_BYTES):
         found = [
-            (place, f"{words} × {width} bytes")
-            for place, words, count in products
+            (module_part, f"{words} × {width} bytes")
+            for module_part, words, count in products
             for width in (4, 2)
             if 0
-            <= group.size_bytes - -(-count * width // ROUNDING) * ROUNDING
-            <= (slack if count * width > SPLIT else 0)
+            <= group.size_bytes - -(-count * width // BLOCK_ROUNDING_BYTES) * BLOCK_ROUNDING_BYTES
+            <= (slack if count * width > MAX_UNSPLIT_BYTES else 0)
         ]
         if found:
-            in_module = [words for place, words in found if place and place in modules]
+            in_module = [words for module_part, words in found if module_part and module_part in modules]
             choice = in_module if len(in_module) == 1 else [words for _, words in found]
             return choice[0] if len(choice) == 1 else None
     return None
 
 
 def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    more = [(cell.peak_reserved_bytes / peak(cell) - 1, cell) for cell in known(cells) if cell.peak_reserved_bytes]
-    more.sort(key=lambda each: each[0])
-    if more:
-        much = f"{share_range(more, namer(cells))} more than"
-        if units.share(more[-1][0]) == units.share(0.0):
-            much = "no more than"
-        text = f"the allocator reserves {much} is allocated at the peak."
-        yield Said(text, tuple(cell for _, cell in more))
+    excess_shares = [
+        (cell.peak_reserved_bytes / peak_bytes(cell) - 1, cell)
+        for cell in cells_with_peak(cells)
+        if cell.peak_reserved_bytes
+    ]
+    excess_shares.sort(key=lambda each: each[0])
+    if excess_shares:
+        excess = f"{share_range(excess_shares, namer(cells))} more than"
+        if units.share(excess_shares[-1][0]) == units.share(0.0):
+            excess = "no more than"
+        text = f"the allocator reserves {excess} is allocated at the peak."
+        yield Said(text, tuple(cell for _, cell in excess_shares))
 
 
 # --- limits
 
 
-def _frontiers(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     """Yield findings on the longest context that fits and the shortest that does not.
 
     Settings with equal results are combined in one finding.
     """
-    alike: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
+    by_result: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
     for row in axes.alike([cell for cell in cells if cell.found is None], "ctx"):
         beyond = min(filter(does_not_fit, row), key=_ctx, default=None)
         if beyond is not None:
-            last = max((cell for cell in known(row) if _ctx(cell) < _ctx(beyond)), key=_ctx, default=None)
+            last = max((cell for cell in cells_with_peak(row) if _ctx(cell) < _ctx(beyond)), key=_ctx, default=None)
             fits = f"ctx {_ctx(last)} fits" if last is not None else "nothing shorter fits"
-            alike.setdefault(f"{fits}, ctx {_ctx(beyond)} does not", []).append((last, beyond))
+            by_result.setdefault(f"{fits}, ctx {_ctx(beyond)} does not", []).append((last, beyond))
     name = namer(cells, ("ctx",))
-    for words, found in alike.items():
+    for words, found in by_result.items():
         verdict = found[0][1].verdict
         missing = -(verdict.margin_bytes or 0) if verdict is not None and len(found) == 1 else 0
         short = f" (short by {units.size(missing)})" if missing > 0 else ""
-        rests = tuple(cell for ends in found for cell in ends if cell is not None)
-        yield Said(f"{named([beyond for _, beyond in found], name, 6)}: {words}{short}.", rests)
+        basis = tuple(cell for ends in found for cell in ends if cell is not None)
+        yield Said(f"{named([beyond for _, beyond in found], name, 6)}: {words}{short}.", basis)
 
 
-def _searches(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _search_results(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     searched = [(cell, cell.found) for cell in cells if cell.found is not None and cell.found.value]
     if searched:
         axis = searched[0][1].axis
@@ -445,7 +462,7 @@ def _searches(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         if len(found_by) == 1:
             words = [f"{next(iter(found_by))}{f' in {counted(len(searched))}' * (len(searched) > 1)}"]
         verb = "fits is" if axis != "ranks" else "fit are"
-        yield Said(f"the {extreme(axis)} that {verb} {listed(words)}.", tuple(cell for cell, _ in searched))
+        yield Said(f"the {search_goal(axis)} that {verb} {listed(words)}.", tuple(cell for cell, _ in searched))
 
 
 # --- computed sizes
@@ -455,24 +472,24 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     by_size: dict[str, dict[int, MemoryCellRecord]] = {}
     for cell in sorted((each for each in cells if each.found is None and each.residual_bytes is not None), key=_ctx):
         by_size.setdefault(cell.cell.size, {}).setdefault(_ctx(cell), cell)
-    rests = tuple(cell for row in by_size.values() for cell in row.values())
-    if len({cell.cell.batch for cell in rests}) != 1:
+    basis = tuple(cell for row in by_size.values() for cell in row.values())
+    if len({cell.cell.batch for cell in basis}) != 1:
         return
-    batch = rests[0].cell.batch
+    batch = basis[0].cell.batch
     if len(by_size) == 1:
         ((size, row),) = by_size.items()
         amounts = listed([f"{units.size(cell.residual_bytes)} at ctx {_ctx(cell)}" for cell in row.values()])
-        product = f"batch {batch} × ctx × d_model {getattr(rests[0].cell.shape, 'd_model', '')} × 4 bytes"
-        yield Said(f"the residual stream of {size} takes {amounts}: {product}.", rests)
+        product = f"batch {batch} × ctx × d_model {getattr(basis[0].cell.shape, 'd_model', '')} × 4 bytes"
+        yield Said(f"the residual stream of {size} takes {amounts}: {product}.", basis)
         return
     words = []
     for size, row in by_size.items():
         first, *_, last = *row.values(), *row.values()
         more = f" to {units.size(last.residual_bytes)} at ctx {_ctx(last)}" if len(row) > 1 else ""
         words.append(f"{units.size(first.residual_bytes)} at ctx {_ctx(first)}{more} for {size}")
-    yield Said(f"the residual stream takes batch {batch} × ctx × d_model × 4 bytes: {', '.join(words)}.", rests)
+    yield Said(f"the residual stream takes batch {batch} × ctx × d_model × 4 bytes: {', '.join(words)}.", basis)
 
 
 def of_run(record: MemoryRecord) -> Iterator[Said]:
     """Yield all findings of a run."""
-    return said(record.cells)
+    return findings(record.cells)

@@ -22,7 +22,7 @@ from sysbench.commands.memory.record import (
     SnapshotWritten,
     VerdictReached,
     VerdictRecord,
-    fullest,
+    find_fullest_rank,
 )
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.log import collect as run_record
@@ -31,48 +31,50 @@ from sysbench.log.events import Event, GpuSimulated
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import SimulatedGpuRecord
 
-DOUBT = 0.02
+MARGIN_UNCERTAINTY_SHARE = 0.02
 """A margin below this share of the GPU's memory is uncertain: CUDA contexts take 300 to 600 MiB, and simulated peaks
 are within 1 % of recorded snapshots."""
 
-_OF_EVENTS = {"event", "at_s", "cell", "source"}
+_EVENT_ONLY_FIELDS = {"event", "at_s", "cell", "source"}
 """Fields of events that records do not have."""
 
 
 def fold(events: Iterable[Event]) -> MemoryRecord:
     """Build the record of a run, finished or not; raises LogError if the events contain no run."""
-    run, cells = fold_cells(events, _cell)
+    run, cells = fold_cells(events, _cell_record)
     return MemoryRecord(**run_record.run_fields(run), cells=cells)
 
 
-def _cell(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
+def _cell_record(cell: MemoryCell, seen: CellEvents, _: Run) -> MemoryCellRecord:
     ranks: list[RankRecord] = []
     if seen.ranks:
         # Readings cover all ranks together and the first rank's GPU, so they belong to no single rank.
-        every = {0: replace(seen, readings=[]), **seen.ranks}
-        ranks = [RankRecord(rank=rank, **_peaks(cell, each)) for rank, each in sorted(every.items())]
-        seen = replace(every[fullest(ranks).rank], started=seen.started, finished=seen.finished)
-    gpu, found = seen.last(GpuSimulated), _found(seen)
-    shown = found.applied_to(cell) if found is not None else cell
+        events_by_rank = {0: replace(seen, readings=[]), **seen.ranks}
+        ranks = [
+            RankRecord(rank=rank, **_common_fields(cell, events)) for rank, events in sorted(events_by_rank.items())
+        ]
+        seen = replace(events_by_rank[find_fullest_rank(ranks).rank], started=seen.started, finished=seen.finished)
+    gpu, found = seen.last(GpuSimulated), _search_result(seen)
+    reported_cell = found.applied_to(cell) if found is not None else cell
     largest, modules = seen.last(LargestAllocations), seen.last(ModulesMeasured)
     return MemoryCellRecord(
         **run_record.model_cell_fields(cell, seen),
-        **_peaks(cell, seen),
+        **_common_fields(cell, seen),
         cautions=list(_cautions(seen)),
         source="simulated" if cell.simulated else "measured",
-        gpu=SimulatedGpuRecord(**gpu.model_dump(exclude=_OF_EVENTS)) if gpu else None,
+        gpu=SimulatedGpuRecord(**gpu.model_dump(exclude=_EVENT_ONLY_FIELDS)) if gpu else None,
         device_used_peak_bytes=None if cell.simulated else seen.device_used_peak_bytes,
         largest=largest.groups if largest else [],
         modules=modules.modules if modules else [],
-        residual_bytes=formulas.residual_stream_bytes(shown.shape, shown.ctx, shown.batch)
-        if shown.shape is not None
+        residual_bytes=formulas.residual_stream_bytes(reported_cell.shape, reported_cell.ctx, reported_cell.batch)
+        if reported_cell.shape is not None
         else None,
         found=found,
         ranks=ranks,
     )
 
 
-def _found(seen: CellEvents) -> LargestRecord | None:
+def _search_result(seen: CellEvents) -> LargestRecord | None:
     """Return the result of the cell's search with all values tried; None without a search."""
     found = seen.last(LargestFound)
     if found is None:
@@ -81,7 +83,7 @@ def _found(seen: CellEvents) -> LargestRecord | None:
     return LargestRecord(axis=found.axis, value=found.value, beyond=found.beyond, tried=tried)
 
 
-def _peaks(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
+def _common_fields(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
     """Return the fields that a cell's record and a rank's record have in common."""
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     snapshot = seen.last(SnapshotWritten)
@@ -97,11 +99,11 @@ def _peaks(cell: MemoryCell, seen: CellEvents) -> dict[str, Any]:
         "alloc_retries": peak.alloc_retries if peak else None,
         "by_category": peak.by_category if peak else {},
         "peaks_by_phase": {
-            phase.phase: PhasePeakRecord(**phase.model_dump(exclude={*_OF_EVENTS, "phase"}))
+            phase.phase: PhasePeakRecord(**phase.model_dump(exclude={*_EVENT_ONLY_FIELDS, "phase"}))
             for phase in seen.all(PhaseMemoryMeasured)
         },
         "snapshot": snapshot.path if snapshot else None,
-        "verdict": VerdictRecord(**verdict.model_dump(exclude=_OF_EVENTS)) if verdict else None,
+        "verdict": VerdictRecord(**verdict.model_dump(exclude=_EVENT_ONLY_FIELDS)) if verdict else None,
     }
 
 
@@ -117,10 +119,15 @@ def _cautions(seen: CellEvents) -> Iterator[Caution]:
             "steps stall while it does, and a slightly larger step would not fit",
             remedy="use a smaller --batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
-    if gpu is not None and verdict.margin_bytes is not None and verdict.margin_bytes < DOUBT * gpu.memory_bytes:
+    if (
+        gpu is not None
+        and verdict.margin_bytes is not None
+        and verdict.margin_bytes < MARGIN_UNCERTAINTY_SHARE * gpu.memory_bytes
+    ):
         yield Caution(
             code="narrow-margin",
             message=f"only {units.size(verdict.margin_bytes)} to spare: less than the uncertainty of a simulation "
-            f"({units.size(DOUBT * gpu.memory_bytes)}, {DOUBT * 100:g} % of the memory: the CUDA context is assumed)",
+            f"({units.size(MARGIN_UNCERTAINTY_SHARE * gpu.memory_bytes)}, {MARGIN_UNCERTAINTY_SHARE * 100:g} % of the "
+            "memory: the CUDA context is assumed)",
             remedy="use a slightly smaller --batch or --ctx, or measure on the GPU itself",
         )

@@ -19,7 +19,7 @@ from sysbench.commands.memory.record import (
     PhaseMemoryMeasured,
     VerdictReached,
 )
-from sysbench.commands.memory.spec import MemoryCell, extreme
+from sysbench.commands.memory.spec import MemoryCell, search_goal
 from sysbench.log.events import GpuSimulated
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
@@ -54,19 +54,19 @@ class CellState(run_state.CellState):
 class MemoryState(RunState[CellState]):
     """State of a run."""
 
-    last_known: str | None = None
+    last_reported: str | None = None
     """Key of the cell whose phases were reported last."""
 
     @property
-    def known(self) -> CellState | None:
+    def reported_cell(self) -> CellState | None:
         """Cell whose phases were reported last. A simulation reports all phases only when it ends."""
-        last = dict(self.cells).get(self.last_known) if self.last_known is not None else None
+        last = dict(self.cells).get(self.last_reported) if self.last_reported is not None else None
         return last if last is not None and last.phases else None
 
 
 def _phase_measured(state: MemoryState, event: PhaseMemoryMeasured) -> Any:
-    add = in_cell(lambda cell, said: replace(cell, phases=(*cell.phases, said)))
-    return replace(add(state, event), last_known=event.cell)
+    add = in_cell(lambda cell, measured: replace(cell, phases=(*cell.phases, measured)))
+    return replace(add(state, event), last_reported=event.cell)
 
 
 _HANDLERS = run_state.handlers(
@@ -86,11 +86,11 @@ advance = partial(run_state.advance, _HANDLERS)
 """Return the state after another event; the state is unchanged if the event affects nothing on screen."""
 
 
-LONGEST_BAR = 60
-LABEL = 11
+MAX_BAR_WIDTH = 60
+LABEL_WIDTH = 11
 """Width of phase names."""
 
-_PATTERNS = dict(zip(COLOURS, "pouwiagct", strict=True))
+_CATEGORY_LETTERS = dict(zip(COLOURS, "pouwiagct", strict=True))
 """Letters that replace colours: the first letter of each category, or another letter if the first is taken."""
 
 
@@ -112,32 +112,34 @@ class MemoryScreen(CellScreen[MemoryState]):
         if now is None:
             return Text("starting the worker", theme.QUIET)
         where = f"simulated for {now.gpu.title}" if now.gpu else now.device.name if now.device else ""
-        waited = units.duration(max(0.0, self.now_s - now.stage_since_s))
-        doing = f"{now.stage or 'preparing'} {waited}" if now.outcome is None else now.outcome
+        elapsed = units.duration(max(0.0, self.now_s - now.stage_since_s))
+        activity = f"{now.stage or 'preparing'} {elapsed}" if now.outcome is None else now.outcome
         if now.tried and now.found is None:
             last = now.tried[-1]
-            doing += f" · {last.axis} {last.value} {'fits' if last.fits else 'does not'}"
-        return pieces_that_fit([(doing, "bold"), (where, theme.QUIET)], width)
+            activity += f" · {last.axis} {last.value} {'fits' if last.fits else 'does not'}"
+        return pieces_that_fit([(activity, "bold"), (where, theme.QUIET)], width)
 
     def _phases(self, width: int, plain: bool) -> list[Text]:
         """Return one bar per phase, scaled to the GPU's memory or to the highest peak."""
-        now = self.state.known
-        if now is None:
+        cell = self.state.reported_cell
+        if cell is None:
             return []
-        highest = max(phase.allocated_peak_bytes for phase in now.phases)
-        capacity = now.capacity_bytes if now.gpu or (now.device and now.device.type == "cuda") else None
-        whole = max(capacity or 0, highest)
-        room = min(LONGEST_BAR, width - LABEL - 12)
-        lines = [Text(label(now, self.state, ALWAYS), "bold")] if len(self.state.cells) > 1 else []
-        for phase in now.phases:
-            line = Text(phase.phase.ljust(LABEL), theme.QUIET)
-            if room >= 8:
-                line.append_text(bar(phase.by_category, phase.allocated_peak_bytes, whole, room, plain)).append("  ")
+        highest = max(phase.allocated_peak_bytes for phase in cell.phases)
+        capacity = cell.capacity_bytes if cell.gpu or (cell.device and cell.device.type == "cuda") else None
+        full_scale_bytes = max(capacity or 0, highest)
+        bar_width = min(MAX_BAR_WIDTH, width - LABEL_WIDTH - 12)
+        lines = [Text(label(cell, self.state, ALWAYS), "bold")] if len(self.state.cells) > 1 else []
+        for phase in cell.phases:
+            line = Text(phase.phase.ljust(LABEL_WIDTH), theme.QUIET)
+            if bar_width >= 8:
+                line.append_text(
+                    bar(phase.by_category, phase.allocated_peak_bytes, full_scale_bytes, bar_width, plain)
+                ).append("  ")
             lines.append(line.append(units.size(phase.allocated_peak_bytes), "bold"))
-        present = [name for name in COLOURS if any(phase.by_category.get(name) for phase in now.phases)]
+        present = [name for name in COLOURS if any(phase.by_category.get(name) for phase in cell.phases)]
         lines += [Text(), *_legend(present, width, plain)]
-        if now.verdict is not None:
-            lines.append(Text(result(now), theme.GOOD if now.verdict.fits else theme.BAD))
+        if cell.verdict is not None:
+            lines.append(Text(result(cell), theme.GOOD if cell.verdict.fits else theme.BAD))
         return lines
 
     def _readings(self, width: int) -> list[Text]:
@@ -154,21 +156,21 @@ class MemoryScreen(CellScreen[MemoryState]):
 def _legend(names: Sequence[str], width: int, plain: bool) -> list[Text]:
     lines = [Text()]
     for name in names:
-        mark = f"{_PATTERNS[name] if plain else '■'} {name}"
+        mark = f"{_CATEGORY_LETTERS[name] if plain else '■'} {name}"
         if lines[-1].plain and lines[-1].cell_len + 2 + len(mark) > width:
             lines.append(Text())
         lines[-1].append("  " if lines[-1].plain else "").append(mark, "" if plain else COLOURS[name])
     return lines
 
 
-def bar(by_category: Mapping[str, int], total: int, whole: int, width: int, plain: bool) -> Text:
-    """Return a stacked bar of categories, scaled so that `whole` bytes fill `width`; the rest of the bar is dotted."""
-    text, reached = Text(), 0.0
-    parts = [(name, by_category[name]) for name in COLOURS if by_category.get(name)] or [("unknown", total)]
+def bar(by_category: Mapping[str, int], total_bytes: int, full_scale_bytes: int, width: int, plain: bool) -> Text:
+    """Return a stacked bar of categories, dotted beyond the last; `full_scale_bytes` would fill the whole `width`."""
+    text, cumulative = Text(), 0.0
+    parts = [(name, by_category[name]) for name in COLOURS if by_category.get(name)] or [("unknown", total_bytes)]
     for name, size in parts:
-        reached += size
-        cells = round(reached / max(whole, 1) * width) - text.cell_len
-        text.append((_PATTERNS[name] if plain else "█") * cells, "" if plain else COLOURS[name])
+        cumulative += size
+        cells = round(cumulative / max(full_scale_bytes, 1) * width) - text.cell_len
+        text.append((_CATEGORY_LETTERS[name] if plain else "█") * cells, "" if plain else COLOURS[name])
     return text.append("·" * (width - text.cell_len), theme.QUIET)
 
 
@@ -186,17 +188,19 @@ def result(cell: CellState) -> str:
         margin = cell.verdict.margin_bytes
         words += [f"{units.size(margin)} left"] if margin is not None else []
     elif cell.verdict is not None:
-        words = [*_shortage(cell, cell.verdict)]
+        words = [*_shortage_words(cell, cell.verdict)]
     if cell.found is not None:
         fits = "fit" if cell.found.axis == "ranks" else "fits"
-        words.append(f"{extreme(cell.found.axis)} that {fits}: {cell.found.value or 'none'}")
+        words.append(f"{search_goal(cell.found.axis)} that {fits}: {cell.found.value or 'none'}")
     return ", ".join(words)
 
 
-def _shortage(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
+def _shortage_words(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
     """Yield where the memory of a cell runs out, at which level, and how much more the whole step needs."""
-    tried = f" with {axes.phrase(cell.found.axis, cell.found.beyond)}" if cell.found and cell.found.beyond else ""
-    yield f"{'simulated: ' if cell.gpu is not None else ''}does not fit{tried}"
+    searched_value = (
+        f" with {axes.phrase(cell.found.axis, cell.found.beyond)}" if cell.found and cell.found.beyond else ""
+    )
+    yield f"{'simulated: ' if cell.gpu is not None else ''}does not fit{searched_value}"
     reached = {phase.phase: phase.allocated_peak_bytes for phase in cell.phases}.get(str(verdict.failed_phase))
     yield f"runs out{f' at {units.size(reached)}' if reached is not None else ''} in {verdict.failed_phase}"
     if verdict.margin_bytes is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sysbench.commands.memory import measure_cuda, simulate
 from sysbench.commands.memory.record import PeakMeasured
-from sysbench.commands.memory.simulate import details, phases, write
+from sysbench.commands.memory.simulate import breakdown_events, phase_events, write_snapshot
 from sysbench.commands.memory.spec import MemoryCell
 from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import UnavailableError
@@ -23,7 +23,7 @@ from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate_recording
 from sysbench.simulate.recording import record_real
 
-_EXACT = AllocatorSettings(expandable_segments=True)
+_EXACT_SIZES = AllocatorSettings(expandable_segments=True)
 """With these settings each block has the requested size rounded up to 512 bytes, so the allocator merely sums sizes."""
 
 
@@ -38,10 +38,10 @@ def run(cell: MemoryCell, device: DeviceInfo, artifact: Path | None = None) -> I
     elif device.type == "cuda":
         yield from measure_cuda.run(cell, device, artifact)
     else:
-        yield from _follow_tensors(cell, device, artifact)
+        yield from _measure_by_tracking_tensors(cell, device, artifact)
 
 
-def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
+def _measure_by_tracking_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None) -> Iterator[Event]:
     """Measure the cell by tracking every tensor, on a device without CUDA's allocator (the CPU or MPS)."""
     if cell.execution == "compiled":
         raise UnavailableError(f"tensors inside a compiled step cannot be tracked on {device.torch_name}")
@@ -50,8 +50,8 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
     yield stage_entered(cell.key, "measuring")
     with matmul_precision(cell.precision):
         for recording in record_real(cell.step, cell.mode, target, mesh):
-            result = simulate_recording(recording, unlimited_gpu, _EXACT)
-            yield from list(phases(cell, result, "measured"))[-1:]
+            result = simulate_recording(recording, unlimited_gpu, _EXACT_SIZES)
+            yield from list(phase_events(cell, result, "measured"))[-1:]
     max_over_ranks()  # if a rank left the group early, the last collective of the others would fail
     yield from own_model_recorded(cell.key, recording, simulated=False)
     peaks = allocator.peaks(target)
@@ -67,6 +67,6 @@ def _follow_tensors(cell: MemoryCell, device: DeviceInfo, artifact: Path | None)
         alloc_retries=None,
         by_category=dict(result.by_category),
     )
-    yield from details(cell, result, "measured")
+    yield from breakdown_events(cell, result, "measured")
     if artifact is not None:
-        yield write(artifact, result.snapshot("measured"), cell.key)
+        yield write_snapshot(artifact, result.snapshot("measured"), cell.key)

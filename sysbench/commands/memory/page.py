@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sysbench.commands.memory.figures import COLOURS, STACKING, darker
+from sysbench.commands.memory.figures import COLOURS, STACKING, has_dark_shade
 from sysbench.render import pages
 from sysbench.snapshot import CATEGORIES
 from sysbench.snapshot.layout import Column, Stacks
@@ -22,7 +22,7 @@ from sysbench.snapshot.timeline import Timeline
 from sysbench.trace.stack_lines import frame_location
 
 GROUPS_SHOWN: Final = 40
-_FOLDER: Final = "memory_page"
+_ASSETS: Final = "memory_page"
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
@@ -33,7 +33,7 @@ def write(path: Path, timeline: Timeline, title: str) -> None:
 def render(timeline: Timeline, title: str) -> str:
     """Return the HTML page of a timeline."""
     data = base64.b64encode(zlib.compress(_pack(timeline), 6)).decode("ascii")
-    return pages.render(_FOLDER, title=title, timeline=timeline, data=data)
+    return pages.render(_ASSETS, title=title, timeline=timeline, data=data)
 
 
 # --- the data
@@ -42,7 +42,7 @@ def render(timeline: Timeline, title: str) -> str:
 def _pack(timeline: Timeline) -> bytes:
     """Pack the page's data: the length of a JSON header, the header, and the columns that the header locates."""
     allocations, reserved = timeline.allocations, timeline.reserved
-    order = _by_birth(timeline)
+    order = _creation_order(timeline)
     columns: dict[str, Column] = {
         "size": allocations.size_bytes[order].astype("<f8"),
         "requested": allocations.requested_bytes[order].astype("<f8"),
@@ -62,17 +62,17 @@ def _pack(timeline: Timeline) -> bytes:
     if timeline.time_us is not None and timeline.source == "measured":
         columns["time"] = (timeline.time_us - timeline.time_us[0]).astype("<f8")
     header = _header(timeline)
-    places: dict[str, list[Any]] = {}
+    layout: dict[str, list[Any]] = {}
     offset = 0
     for name, column in columns.items():
-        places[name] = [column.dtype.str[1:], offset, len(column)]
+        layout[name] = [column.dtype.str[1:], offset, len(column)]
         offset += -(-column.nbytes // 8) * 8
     # Column positions and the length of the header depend on each other, so the header is padded. Typed arrays need
     # columns aligned to eight bytes.
-    room = len(json.dumps({**header, "arrays": places})) + 16 * len(places)
-    start = -(-(4 + room) // 8) * 8
-    shifted = {name: [kind, start + at, length] for name, (kind, at, length) in places.items()}
-    encoded = json.dumps({**header, "arrays": shifted}).encode("ascii").ljust(start - 4)
+    header_bytes = len(json.dumps({**header, "arrays": layout})) + 16 * len(layout)
+    start = -(-(4 + header_bytes) // 8) * 8
+    final_layout = {name: [kind, start + position, length] for name, (kind, position, length) in layout.items()}
+    encoded = json.dumps({**header, "arrays": final_layout}).encode("ascii").ljust(start - 4)
     padded = [column.tobytes().ljust(-(-column.nbytes // 8) * 8, b"\0") for column in columns.values()]
     return b"".join([len(encoded).to_bytes(4, "little"), encoded, *padded])
 
@@ -83,11 +83,11 @@ def _header(timeline: Timeline) -> dict[str, Any]:
     device = timeline.device_name if timeline.source == "measured" else None
     peak = timeline.peak.state
     live = timeline.live_at(peak)
-    number = np.argsort(_by_birth(timeline))
+    creation_number = np.argsort(_creation_order(timeline))
     allocations = timeline.allocations
-    found = []
+    groups = []
     for group in timeline.groups(peak)[:GROUPS_SHOWN]:
-        alike = (
+        in_group = (
             (allocations.size_bytes[live] == group.size_bytes)
             & (allocations.category[live] == CATEGORIES.index(group.category))
             & (allocations.stack[live] == group.stack)
@@ -96,13 +96,13 @@ def _header(timeline: Timeline) -> dict[str, Any]:
         if group.modules and not timeline.inferred:
             first, last = ".".join(group.modules[0]), ".".join(group.modules[-1])
             parts.append(first if first == last else f"{first} … {last}")
-        found.append(
+        groups.append(
             {
                 "count": group.count,
                 "size": group.size_bytes,
                 "category": CATEGORIES.index(group.category),
                 "place": " · ".join(parts),
-                "first": int(number[live[np.argmax(alike)]]),
+                "first": int(creation_number[live[np.argmax(in_group)]]),
             }
         )
     return {
@@ -111,16 +111,16 @@ def _header(timeline: Timeline) -> dict[str, Any]:
         "inferred": timeline.inferred,
         "categories": [{"name": name, "colour": COLOURS[name]} for name in CATEGORIES],
         "stacking": list(STACKING),
-        "phases": [[phase.name, phase.first, phase.end, darker(phase.name)] for phase in timeline.phases],
+        "phases": [[phase.name, phase.first, phase.end, has_dark_shade(phase.name)] for phase in timeline.phases],
         "failures": [[failure.state, failure.requested_bytes] for failure in timeline.failures],
         "modules": [separator.join(module) for module in timeline.modules],
         "strings": strings,
         "frames": frames,
-        "groups": found,
+        "groups": groups,
     }
 
 
-def _by_birth(timeline: Timeline) -> Column:
+def _creation_order(timeline: Timeline) -> Column:
     """Return the positions of allocations in order of creation, the order in which the page numbers and stacks them."""
     return np.argsort(timeline.allocations.born, kind="stable")
 

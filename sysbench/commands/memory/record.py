@@ -190,10 +190,10 @@ class RankRecord(Frozen):
     verdict: VerdictRecord | None
 
 
-def fullest(ranks: Sequence[RankRecord]) -> RankRecord:
+def find_fullest_rank(ranks: Sequence[RankRecord]) -> RankRecord:
     """Return the rank on which memory ran out, or else the rank with the highest peak; the first one if several tie."""
-    lacking = [rank for rank in ranks if rank.verdict is not None and not rank.verdict.fits]
-    return max(lacking or ranks, key=lambda rank: rank.peak_allocated_bytes or 0)
+    out_of_memory = [rank for rank in ranks if rank.verdict is not None and not rank.verdict.fits]
+    return max(out_of_memory or ranks, key=lambda rank: rank.peak_allocated_bytes or 0)
 
 
 class LargestRecord(Frozen):
@@ -257,7 +257,7 @@ class MemoryCellRecord(ModelCellRecord):
     @property
     def fullest_rank(self) -> RankRecord | None:
         """Rank whose results are reported as the cell's results; None for a cell of one process."""
-        return fullest(self.ranks) if self.ranks else None
+        return find_fullest_rank(self.ranks) if self.ranks else None
 
 
 class MemoryRecord(RunRecord[MemoryCellRecord]):

@@ -36,7 +36,7 @@ from sysbench.snapshot import CATEGORIES, snapshot
 from sysbench.snapshot.timeline import ModuleNode
 from sysbench.spec import hardware
 
-FRAMES = 12
+MAX_FRAMES = 12
 """Number of innermost stack frames to keep; outer frames are the same for every allocation."""
 
 
@@ -57,7 +57,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
         # Memory outside the allocator depends on the number of ranks.
         yield result.gpu.simulation_event(cell.key, settings)
     yield from own_model_recorded(cell.key, result.recording, simulated=True)
-    yield from phases(cell, result, "simulated")
+    yield from phase_events(cell, result, "simulated")
     yield PeakMeasured(
         at_s=time.time(),
         cell=cell.key,
@@ -70,15 +70,15 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
         alloc_retries=result.alloc_retries,
         by_category=dict(result.by_category),
     )
-    yield from details(cell, result, "simulated")
+    yield from breakdown_events(cell, result, "simulated")
     verdict = result.verdict
     yield VerdictReached(at_s=time.time(), cell=cell.key, source="simulated", **asdict(verdict))
     if artifact is not None:
-        yield write(artifact, result.snapshot(), cell.key)
+        yield write_snapshot(artifact, result.snapshot(), cell.key)
     if not verdict.fits:
-        where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
+        failed_in = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
         raise DoesNotFitError(
-            f"does not fit on {result.gpu.title}: memory runs out {where}; "
+            f"does not fit on {result.gpu.title}: memory runs out {failed_in}; "
             f"{units.size(-verdict.margin_bytes)} more are needed"
         )
 
@@ -105,28 +105,28 @@ def _search(
         search = find_largest(cell.step, axis, gpu, cell.mode, settings)
     while True:
         try:
-            value, tried = next(search)
-        except StopIteration as end:
-            largest = end.value
+            value, result = next(search)
+        except StopIteration as stop:
+            outcome = stop.value
             break
         yield CandidateTried(
             at_s=time.time(),
             cell=cell.key,
             axis=axis,
             value=value,
-            fits=tried.verdict.fits,
-            margin_bytes=tried.verdict.margin_bytes,
+            fits=result.verdict.fits,
+            margin_bytes=result.verdict.margin_bytes,
         )
-    beyond = largest.beyond
+    beyond = outcome.beyond
     yield LargestFound(
         at_s=time.time(),
         cell=cell.key,
         axis=axis,
-        value=largest.value,
+        value=outcome.value,
         beyond=getattr(beyond.recording.cell, axis) if beyond is not None else None,
     )
-    if largest.result is not None:
-        found: SimulatedMemory = largest.result
+    if outcome.result is not None:
+        found: SimulatedMemory = outcome.result
         return found
     # Without stacks, as searches simulate, the largest allocations would have no source lines.
     return simulate(beyond.recording.cell, cell.mode, gpu, settings)
@@ -135,7 +135,7 @@ def _search(
 # --- allocations, as events
 
 
-def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
+def phase_events(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[PhaseMemoryMeasured]:
     """Yield the peak of each phase. Reserved bytes of measured peaks are None, because only tensors were tracked."""
     for phase in result.phases:
         yield PhaseMemoryMeasured(
@@ -149,7 +149,7 @@ def phases(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterato
         )
 
 
-def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[Event]:
+def breakdown_events(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterator[Event]:
     """Yield the largest allocations at the peak, and the peak by module."""
     groups = [
         AllocationGroup(
@@ -158,15 +158,15 @@ def details(cell: MemoryCell, result: SimulatedMemory, source: Source) -> Iterat
             category=group.category,
             modules=list(group.modules),
             phase=group.phase,
-            stack=[CodeLine(**frame._asdict()) for frame in group.stack[:FRAMES]],
+            stack=[CodeLine(**frame._asdict()) for frame in group.stack[:MAX_FRAMES]],
         )
         for group in result.groups
     ]
     yield LargestAllocations(at_s=time.time(), cell=cell.key, source=source, groups=groups)
-    yield ModulesMeasured(at_s=time.time(), cell=cell.key, source=source, modules=modules(result.tree))
+    yield ModulesMeasured(at_s=time.time(), cell=cell.key, source=source, modules=module_memory(result.tree))
 
 
-def modules(tree: ModuleNode) -> list[ModuleMemory]:
+def module_memory(tree: ModuleNode) -> list[ModuleMemory]:
     """Return all modules of a tree with their bytes, parents before children."""
     return [
         ModuleMemory(
@@ -179,7 +179,7 @@ def modules(tree: ModuleNode) -> list[ModuleMemory]:
     ]
 
 
-def write(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
+def write_snapshot(path: Path, content: Mapping[str, Any], cell: str) -> SnapshotWritten:
     """Write a snapshot of the cell whose key is `cell`; raises OutputError if that fails."""
     snapshot.write(path, content)
     return SnapshotWritten(at_s=time.time(), cell=cell, path=str(path), size_bytes=path.stat().st_size)

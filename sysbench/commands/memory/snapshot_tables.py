@@ -13,7 +13,7 @@ from sysbench.render.table import Remark, Sheet
 from sysbench.snapshot.timeline import Group, Peak, Timeline
 from sysbench.trace.stack_lines import frame_location
 
-LARGEST = 15
+GROUPS_SHOWN = 15
 """Number of groups of allocations to show."""
 
 
@@ -29,16 +29,16 @@ def sheet(timeline: Timeline, name: str, names: Iterable[str] = ()) -> Sheet:
     return Sheet((name, *simulated), tables, tuple(_remarks(timeline)))
 
 
-def _title(what: str, timeline: Timeline, guessed: str = "") -> str:
-    """Return the title of a table. `guessed` names the data that are inferred if the snapshot does not record them."""
-    inferred = f", {guessed} inferred" if guessed and timeline.inferred else ""
+def _title(what: str, timeline: Timeline, inferred_data: str = "") -> str:
+    """Return the title of a table. `inferred_data` names what is inferred if the snapshot does not record it."""
+    inferred = f", {inferred_data} inferred" if inferred_data and timeline.inferred else ""
     return f"{what}, simulated" if timeline.source == "simulated" else f"{what}{inferred}"
 
 
 _SOURCES = {"source": Fill(("", "simulated"), lambda timeline: "simulated" * (timeline.source == "simulated"))}
 
 
-class _Phase(NamedTuple):
+class _PhaseRow(NamedTuple):
     timeline: Timeline
     name: str
     peak: Peak
@@ -57,11 +57,11 @@ PHASES = DeclaredTable(
     lambda timeline: _title("peak memory by phase", timeline, "phases"),
     (
         Field("allocated_peak", "allocated", "bytes", "{source}", get=lambda row: row.peak.allocated_bytes),
-        Field("reserved", "reserved at that point", "bytes", "{source}", get=_Phase.reserved, optional=True),
+        Field("reserved", "reserved at that point", "bytes", "{source}", get=_PhaseRow.reserved, optional=True),
         Field("mostly", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
         Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
     ),
-    rows=lambda timeline: [_Phase(timeline, *item) for item in timeline.peaks_by_phase().items()],
+    rows=lambda timeline: [_PhaseRow(timeline, *item) for item in timeline.peaks_by_phase().items()],
     leading=leading(Field("phase", get=lambda row: row.name)),
     words=_SOURCES,
 )
@@ -87,7 +87,7 @@ CATEGORIES = DeclaredTable(
 """The peak by category."""
 
 
-class _Group(NamedTuple):
+class _GroupRow(NamedTuple):
     timeline: Timeline
     group: Group
 
@@ -108,10 +108,10 @@ LARGEST_ALLOCATIONS = DeclaredTable(
         Field("size", "each", "bytes", "{source}", get=lambda row: row.group.size_bytes),
         Field("total", "together", "bytes", "{source}", 3, get=lambda row: row.group.total_bytes),
         Field("category", importance=1, get=lambda row: row.group.category),
-        Field("line", get=_Group.line),
-        Field("module", importance=2, get=_Group.modules),
+        Field("line", get=_GroupRow.line),
+        Field("module", importance=2, get=_GroupRow.modules),
     ),
-    rows=lambda timeline: [_Group(timeline, group) for group in timeline.groups(timeline.peak.state)[:LARGEST]],
+    rows=lambda timeline: [_GroupRow(timeline, group) for group in timeline.groups(timeline.peak.state)[:GROUPS_SHOWN]],
     leading=(),
     words=_SOURCES,
 )
@@ -160,8 +160,8 @@ def _remarks(timeline: Timeline) -> Iterator[Remark]:
     where = f" in {phase.name}" if phase else ""
     reserved = timeline.reserved_peak_bytes
     count = f"The snapshot has {len(timeline.allocations):,} allocations"
-    held = f", and at most {units.size(reserved)} are reserved" if reserved is not None else ""
-    yield Remark("finding", f"memory peaks at {units.size(peak.allocated_bytes)}{where}. {count}{held}.")
+    reserved_text = f", and at most {units.size(reserved)} are reserved" if reserved is not None else ""
+    yield Remark("finding", f"memory peaks at {units.size(peak.allocated_bytes)}{where}. {count}{reserved_text}.")
     for failure in timeline.failures[:3]:
         missing = f"{units.size(failure.requested_bytes)} requested, {units.size(failure.device_free_bytes)} free"
         yield Remark("outcome", f"memory ran out: {missing}")

@@ -30,12 +30,12 @@ SearchAxis = Literal["batch", "ctx", "ranks"]
 SIMULATION = "Simulation"
 
 
-def extreme(axis: SearchAxis) -> str:
+def search_goal(axis: SearchAxis) -> str:
     """Return the aim of a search along an axis as words: `largest batch`, `fewest ranks`."""
     return "fewest ranks" if axis == "ranks" else f"largest {axis}"
 
 
-FEWEST_RANKS = 4
+PLACEHOLDER_RANKS = 4
 """Placeholder for the number of ranks in a cell that searches for the fewest: every strategy allows it."""
 
 
@@ -185,14 +185,14 @@ class MemorySpec(ModelSpec):
 
     def cells(self) -> Iterator[MemoryCell]:
         """Yield every cell of the run, in the order in which cells are measured or simulated."""
-        first: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
+        search_start: dict[str, Any] = {self.find: getattr(self, self.find)[:1]} if self.find else {}
         if self.find == "ranks":
-            first = {"ranks": (FEWEST_RANKS,), "strategy": self.strategies}
+            search_start = {"ranks": (PLACEHOLDER_RANKS,), "strategy": self.strategies}
         # A simulation runs on the CPU, regardless of the devices present.
-        where = {"device": "cpu"} if self.simulate else {}
-        points = list(self.model_copy(update=first).grid())
+        device = {"device": "cpu"} if self.simulate else {}
+        points = list(self.model_copy(update=search_start).grid())
         for gpu, point, mode in product(self.simulate or (None,), points, self.mode):
-            yield MemoryCell(**{**point, **where}, mode=mode, simulate=gpu, find=self.find)
+            yield MemoryCell(**{**point, **device}, mode=mode, simulate=gpu, find=self.find)
 
 
 class MemoryOptions(RunOptions):

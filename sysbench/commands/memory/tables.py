@@ -28,13 +28,13 @@ from sysbench.snapshot import CATEGORIES
 from sysbench.spec.run import Selection
 from sysbench.trace.stack_lines import frame_location
 
-DEPTH = 4
+MAX_DEPTH = 4
 """Depth of the module tree; deeper modules count towards their ancestors."""
 
-LARGEST = 10
+GROUPS_SHOWN = 10
 """Number of groups of allocations to show per cell."""
 
-NEW_GRADIENTS = ("forward-backward", "train", "train-first")
+MODES_WITH_GRADIENTS = ("forward-backward", "train", "train-first")
 
 
 def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
@@ -43,7 +43,7 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
     devices += [cell.device.name for cell in record.cells if cell.device and cell.source == "measured"]
     # A single cell has its verdict in a sentence; several cells have theirs in the summary.
     verdicts = [
-        Remark("finding" if cell.verdict.fits else "outcome", verdict(cell))
+        Remark("finding" if cell.verdict.fits else "outcome", verdict_text(cell))
         for cell in record.cells
         if cell.verdict is not None and len(record.cells) == 1
     ]
@@ -51,7 +51,7 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
     unexplained = remarks.outcomes(record, [cell for cell in record.cells if cell.verdict is None])
     return Sheet(
         subject=(
-            *axes.subject([_shown(cell).axes for cell in record.cells]),
+            *axes.subject([_reported_axes(cell).axes for cell in record.cells]),
             *dict.fromkeys(devices),
             *record.environment.software,
         ),
@@ -70,27 +70,29 @@ def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
     """Return the tables with these names; if no names are given, defaults that depend on the number of cells."""
     if chosen := tuple(names):
         return filled(TABLES, record, chosen)
-    return [table for name in _default_names([cell.cell for cell in record.cells]) for table in TABLES[name](record)]
+    return [
+        table for name in _default_table_names([cell.cell for cell in record.cells]) for table in TABLES[name](record)
+    ]
 
 
-def usual(spec: MemorySpec) -> tuple[str, ...]:
+def default_tables(spec: MemorySpec) -> tuple[str, ...]:
     """Return the names of the default tables for a run of this spec."""
-    return _default_names(list(spec.cells()))
+    return _default_table_names(list(spec.cells()))
 
 
-def _default_names(cells: Sequence[MemoryCell]) -> tuple[str, ...]:
+def _default_table_names(cells: Sequence[MemoryCell]) -> tuple[str, ...]:
     ranks = ("ranks",) if any(cell.workers > 1 for cell in cells) else ()
     if len(cells) == 1:
         return ("phases", *ranks, "largest")
     # A grid of one row would only repeat the summary.
-    rows = {cell.model_dump_json(exclude=set(_ACROSS)) for cell in cells}
+    rows = {cell.model_dump_json(exclude=set(_COLUMN_AXES)) for cell in cells}
     return ("summary", *ranks, *(("grid",) if len(rows) > 1 else ()))
 
 
 # --- parts of tables
 
 
-class _One(NamedTuple):
+class _SingleCell(NamedTuple):
     """One cell, for tables that show a single cell."""
 
     record: MemoryRecord
@@ -101,18 +103,18 @@ class _One(NamedTuple):
         return [self.cell]
 
     @property
-    def which(self) -> str:
+    def title_suffix(self) -> str:
         """Words that identify the cell in a title, such as ` of ctx 512`; empty if the run has only one cell."""
-        of = remarks.which(self.cells, self.record.cells)
-        return f" of {of}" if len(self.record.cells) > 1 else ""
+        cell_words = remarks.which(self.cells, self.record.cells)
+        return f" of {cell_words}" if len(self.record.cells) > 1 else ""
 
 
-def _source(part: MemoryRecord | _One | _Grid) -> str:
+def _source(part: MemoryRecord | _SingleCell | _Grid) -> str:
     """Return the heading of byte columns: `measured` or `simulated`."""
     return "simulated" if {cell.source for cell in part.cells} == {"simulated"} else "measured"
 
 
-def _title(what: str, part: MemoryRecord | _One | _Grid) -> str:
+def _title(what: str, part: MemoryRecord | _SingleCell | _Grid) -> str:
     """Return the title of a table, marked if the results are simulated: `peak memory, simulated`."""
     return f"{what}, simulated" if _source(part) == "simulated" else what
 
@@ -120,19 +122,19 @@ def _title(what: str, part: MemoryRecord | _One | _Grid) -> str:
 _SOURCES = {"source": Fill(("measured", "simulated"), _source)}
 
 
-class _Shown(NamedTuple):
+class _ReportedAxes(NamedTuple):
     """A cell as tables show it: its axes, with the value that its results are for."""
 
     axes: dict[str, Any]
 
 
-def _shown(cell: MemoryCellRecord) -> _Shown:
+def _reported_axes(cell: MemoryCellRecord) -> _ReportedAxes:
     """Replace the value from which the cell's search starts by the value that the results are for."""
     found = cell.found
-    return _Shown({**cell.axes, found.axis: found.shown} if found is not None and found.shown else cell.axes)
+    return _ReportedAxes({**cell.axes, found.axis: found.shown} if found is not None and found.shown else cell.axes)
 
 
-def _outcome(cell: MemoryCellRecord) -> Word:
+def _outcome_word(cell: MemoryCellRecord) -> Word:
     if cell.verdict is not None and not cell.verdict.fits:
         return Word("does not fit", "bad")
     return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
@@ -146,11 +148,11 @@ def _fits(cell: MemoryCellRecord) -> Cell:
         return None  # the size of the memory is unknown
     if cell.outcome != "ok" or cell.verdict is None or not cell.verdict.fits:
         failed = cell.verdict.failed_phase if cell.verdict else None
-        return Word(f"no: {failed}", "bad") if failed else _outcome(cell)
+        return Word(f"no: {failed}", "bad") if failed else _outcome_word(cell)
     return Word("fits", "good")
 
 
-def _found(cell: MemoryCellRecord) -> str:
+def _search_result(cell: MemoryCellRecord) -> str:
     found = cell.found
     return "" if found is None else f"{found.axis} {found.value}" if found.value else "none"
 
@@ -168,17 +170,17 @@ def _rank_spread(cell: MemoryCellRecord) -> float | None:
     return 1 - min(peaks) / max(peaks) if len(peaks) > 1 else None
 
 
-def _counted(record: MemoryRecord) -> list[str]:
+def _outside_memory_notes(record: MemoryRecord) -> list[str]:
     """Return a note on the memory outside the allocator, which verdicts take into account."""
     contexts = dict.fromkeys(cell.gpu.context_bytes for cell in record.cells if cell.gpu)
-    words = ", ".join(map(units.size, contexts))
+    context_sizes = ", ".join(map(units.size, contexts))
     ranks = ", NCCL's buffers" if any(cell.gpu and cell.gpu.nccl_bytes for cell in record.cells) else ""
     missing = "; negative: what the whole step lacks" if any((_margin(cell) or 0) < 0 for cell in record.cells) else ""
-    spare = f"to spare: GPU memory minus reserved memory{ranks} and {words} for the CUDA context{missing}"
+    spare = f"to spare: GPU memory minus reserved memory{ranks} and {context_sizes} for the CUDA context{missing}"
     return [spare] if contexts else []
 
 
-def _run_out(record: MemoryRecord) -> list[str]:
+def _out_of_memory_notes(record: MemoryRecord) -> list[str]:
     """Return a note that the values of cells that do not fit are not peaks of a whole step."""
     failed = [cell for cell in record.cells if cell.verdict is not None and not cell.verdict.fits]
     if not failed:
@@ -189,15 +191,15 @@ def _run_out(record: MemoryRecord) -> list[str]:
     return [f"memory runs out for {remarks.which(failed, record.cells)}: their values are the highest until then"]
 
 
-_bytes = partial(Field, unit="bytes", optional=True)
-_source_bytes = partial(_bytes, group="{source}")
+_bytes_field = partial(Field, unit="bytes", optional=True)
+_source_bytes_field = partial(_bytes_field, group="{source}")
 
 SUMMARY = DeclaredTable(
     "summary",
     lambda record: _title("peak memory", record),
     (
-        _source_bytes("allocated_peak", "allocated", get=lambda cell: cell.peak_allocated_bytes),
-        _source_bytes("reserved_peak", "reserved", importance=1, get=lambda cell: cell.peak_reserved_bytes),
+        _source_bytes_field("allocated_peak", "allocated", get=lambda cell: cell.peak_allocated_bytes),
+        _source_bytes_field("reserved_peak", "reserved", importance=1, get=lambda cell: cell.peak_reserved_bytes),
         Field("peak_phase", "peak in", importance=4, get=lambda cell: cell.peak_phase, optional=True),
         Field(
             "fullest_rank",
@@ -212,22 +214,24 @@ SUMMARY = DeclaredTable(
             note="several ranks: bytes of the rank with the highest peak; spread: difference to the lowest peak",
         ),
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
-        _source_bytes("host_rss_peak", "worker, host memory", importance=3, get=lambda cell: cell.host_rss_peak_bytes),
+        _source_bytes_field(
+            "host_rss_peak", "worker, host memory", importance=3, get=lambda cell: cell.host_rss_peak_bytes
+        ),
         Field("fits", get=_fits, optional=True),
-        _bytes("margin", "to spare", importance=2, get=_margin),
+        _bytes_field("margin", "to spare", importance=2, get=_margin),
         Field(
             "largest",
             "largest that fits",
-            get=lambda cell: _found(cell) if cell.found and cell.found.axis != "ranks" else None,
+            get=lambda cell: _search_result(cell) if cell.found and cell.found.axis != "ranks" else None,
             optional=True,
         ),
         Field(
             "fewest",
             "fewest that fit",
-            get=lambda cell: _found(cell) if cell.found and cell.found.axis == "ranks" else None,
+            get=lambda cell: _search_result(cell) if cell.found and cell.found.axis == "ranks" else None,
             optional=True,
         ),
-        _bytes(
+        _bytes_field(
             "nccl",
             "NCCL's buffers",
             group="assumed",
@@ -235,14 +239,14 @@ SUMMARY = DeclaredTable(
             get=lambda cell: (cell.gpu.nccl_bytes or None) if cell.gpu else None,
         ),
     ),
-    leading=along(cells_of=lambda cell: (_shown(cell),)),
-    notes=lambda record: [*_counted(record), *_run_out(record)],
+    leading=along(cells_of=lambda cell: (_reported_axes(cell),)),
+    notes=lambda record: [*_outside_memory_notes(record), *_out_of_memory_notes(record)],
     words=_SOURCES,
 )
 """One row per cell: peaks, phase of the peak, whether it fits, and how much memory is left."""
 
 
-def _present(record: MemoryRecord) -> list[str]:
+def _present_categories(record: MemoryRecord) -> list[str]:
     return [name for name in CATEGORIES if any(cell.by_category.get(name) for cell in record.cells)]
 
 
@@ -258,18 +262,18 @@ CATEGORY_TABLE = DeclaredTable(
                     "{category}",
                     "bytes",
                     "{source}",
-                    lambda record, name: _present(record).index(name) // 4,
+                    lambda record, name: _present_categories(record).index(name) // 4,
                     get=lambda cell, name: cell.by_category.get(name, 0),
                 ),
             ),
-            values=_present,
+            values=_present_categories,
             ahead=CATEGORIES,
         ),
         Field("allocated_peak", "together", "bytes", "{source}", get=lambda cell: cell.peak_allocated_bytes),
     ),
     rows=lambda record: [cell for cell in record.cells if cell.by_category],
-    leading=along(cells_of=lambda cell: (_shown(cell),)),
-    notes=_run_out,
+    leading=along(cells_of=lambda cell: (_reported_axes(cell),)),
+    notes=_out_of_memory_notes,
     words=_SOURCES,
 )
 """One row per cell: its peak by category."""
@@ -277,10 +281,10 @@ CATEGORY_TABLE = DeclaredTable(
 
 # --- a row per rank
 
-_OfRank = tuple[MemoryCellRecord, RankRecord]
+_RankRow = tuple[MemoryCellRecord, RankRecord]
 
 
-def _rank_fits(row: _OfRank) -> Word | None:
+def _rank_fits(row: _RankRow) -> Word | None:
     verdict = row[1].verdict
     if verdict is None:
         return None
@@ -291,8 +295,8 @@ RANKS = DeclaredTable(
     "ranks",
     "peak memory of each rank",
     (
-        _bytes("allocated_peak", "allocated", get=lambda row: row[1].peak_allocated_bytes),
-        _bytes("reserved_peak", "reserved", importance=1, get=lambda row: row[1].peak_reserved_bytes),
+        _bytes_field("allocated_peak", "allocated", get=lambda row: row[1].peak_allocated_bytes),
+        _bytes_field("reserved_peak", "reserved", importance=1, get=lambda row: row[1].peak_reserved_bytes),
         Field("peak_phase", "peak in", importance=3, get=lambda row: row[1].peak_phase, optional=True),
         Field("fits", importance=1, get=_rank_fits, optional=True),
         Each(
@@ -306,11 +310,11 @@ RANKS = DeclaredTable(
                     get=lambda row, category: row[1].by_category.get(category, 0) if row[1].by_category else None,
                 ),
             ),
-            values=_present,
+            values=_present_categories,
             ahead=CATEGORIES,
         ),
-        _bytes("context", importance=6, get=lambda row: row[1].context_bytes),
-        _bytes("host_rss_peak", "host memory", importance=2, get=lambda row: row[1].host_rss_peak_bytes),
+        _bytes_field("context", importance=6, get=lambda row: row[1].context_bytes),
+        _bytes_field("host_rss_peak", "host memory", importance=2, get=lambda row: row[1].host_rss_peak_bytes),
     ),
     rows=lambda record: [
         (cell, rank) for cell in record.cells for rank in cell.ranks if rank.peak_allocated_bytes is not None
@@ -324,7 +328,7 @@ RANKS = DeclaredTable(
 # --- a grid of contexts by modes and precisions
 
 
-_ACROSS: Final = ("mode", "precision")
+_COLUMN_AXES: Final = ("mode", "precision")
 """Axes that form the columns of a grid."""
 
 
@@ -332,8 +336,8 @@ class _Grid(NamedTuple):
     """Cells of a run, with the axes that form the columns and rows of a table."""
 
     cells: list[MemoryCellRecord]
-    across: tuple[str, ...]
-    down: tuple[str, ...]
+    column_axes: tuple[str, ...]
+    row_axes: tuple[str, ...]
 
     def values(self, axis: str) -> list[str]:
         return [str(value) for value in axes.values_along(self.cells, axis)]
@@ -343,54 +347,56 @@ class _Grid(NamedTuple):
         """Cells of each row, by column."""
         found: dict[tuple[Cell, ...], dict[tuple[Cell, ...], MemoryCellRecord]] = {}
         for cell in self.cells:
-            found.setdefault(axes.values(cell.axes, self.down), {})[axes.values(cell.axes, self.across)] = cell
+            found.setdefault(axes.values(cell.axes, self.row_axes), {})[axes.values(cell.axes, self.column_axes)] = cell
         return list(found.values())
 
 
 def _grids(record: MemoryRecord) -> list[_Grid]:
     differing = axes.varying(axes.axes_of(record.cells))
-    across = tuple(axis for axis in _ACROSS if axis in differing)
+    column_axes = tuple(axis for axis in _COLUMN_AXES if axis in differing)
     searched = {cell.found.axis for cell in record.cells if cell.found}
-    down = tuple(axis for axis in differing if axis not in across) or (("size",) if "ctx" in searched else ("ctx",))
-    return [_Grid(record.cells, across, down)] if across else []
+    row_axes = tuple(axis for axis in differing if axis not in column_axes) or (
+        ("size",) if "ctx" in searched else ("ctx",)
+    )
+    return [_Grid(record.cells, column_axes, row_axes)] if column_axes else []
 
 
-def _peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *across: str) -> int | Word | None:
-    cell = row.get(across)
+def _grid_peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *values: str) -> int | Word | None:
+    cell = row.get(values)
     if cell is None:
         return NOTHING
-    return _outcome(cell) if cell.outcome != "ok" else cell.peak_allocated_bytes or _outcome(cell)
+    return _outcome_word(cell) if cell.outcome != "ok" else cell.peak_allocated_bytes or _outcome_word(cell)
 
 
-def _across(*names: str) -> Each:
+def _value_columns(*axis_names: str) -> Each:
     """Declare one column per combination of values, for grids whose columns have exactly these axes."""
 
     def values(axis: str) -> Each:
-        inner: tuple[Field | Each, ...]
-        if axis == names[-1]:
-            key = "_".join(f"{{{name}}}" for name in names)
-            group = " · ".join(["{source}", *(f"{{{name}}}" for name in names[:-1])])
-            inner = (Field(key, f"{{{axis}}}", "bytes", group, get=_peak),)
+        columns: tuple[Field | Each, ...]
+        if axis == axis_names[-1]:
+            key = "_".join(f"{{{name}}}" for name in axis_names)
+            group = " · ".join(["{source}", *(f"{{{name}}}" for name in axis_names[:-1])])
+            columns = (Field(key, f"{{{axis}}}", "bytes", group, get=_grid_peak),)
         else:
-            inner = (values(names[names.index(axis) + 1]),)
+            columns = (values(axis_names[axis_names.index(axis) + 1]),)
         titles = {"train": "full step", "train-first": "first step"} if axis == "mode" else {}
         return Each(
             axis,
-            inner,
-            values=lambda grid: grid.values(axis) if grid.across == names else (),
+            columns,
+            values=lambda grid: grid.values(axis) if grid.column_axes == axis_names else (),
             said=lambda value: titles.get(value, value),
         )
 
-    return values(names[0])
+    return values(axis_names[0])
 
 
 GRID = DeclaredTable(
     "grid",
     lambda grid: _title("peak allocated memory", grid),
-    (_across("mode"), _across("precision"), _across("mode", "precision")),
+    (_value_columns("mode"), _value_columns("precision"), _value_columns("mode", "precision")),
     parts=_grids,
     rows=lambda grid: grid.rows,
-    leading=along(lambda grid: grid.down, lambda row: map(_shown, row.values())),
+    leading=along(lambda grid: grid.row_axes, lambda row: map(_reported_axes, row.values())),
     notes=("forward keeps its graph and the loss alive",),
     words=_SOURCES,
 )
@@ -400,7 +406,7 @@ GRID = DeclaredTable(
 # --- a row per phase
 
 
-class _Phase(NamedTuple):
+class _PhaseRow(NamedTuple):
     """One phase of a cell; name and peak are None for a cell without known phases."""
 
     cell: MemoryCellRecord
@@ -423,20 +429,20 @@ PHASES = DeclaredTable(
     "phases",
     lambda record: _title("peak memory by phase", record),
     (
-        Field("allocated_peak", "allocated", "bytes", "{source}", get=_Phase.allocated),
+        Field("allocated_peak", "allocated", "bytes", "{source}", get=_PhaseRow.allocated),
         Field("reserved_peak", "reserved", "bytes", "{source}", get=lambda row: row.peak.reserved_peak_bytes),
         Field("mostly", "largest category", importance=1, get=lambda row: row.largest_category()[0]),
         Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
     ),
-    rows=lambda record: [_Phase(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items()],
+    rows=lambda record: [_PhaseRow(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items()],
     leading=(
         along(
             lambda record: axes.varying(axes.axes_of(record.cells)) or ("size",) if len(record.cells) > 1 else (),
-            lambda row: (_shown(row.cell),),
+            lambda row: (_reported_axes(row.cell),),
         ),
         leading(Field("phase", get=lambda row: row.name)),
     ),
-    notes=_run_out,
+    notes=_out_of_memory_notes,
     words=_SOURCES,
 )
 """Peaks of allocated and reserved memory by phase, with the largest category at that point."""
@@ -470,10 +476,10 @@ CELLS = DeclaredTable(
     rows=lambda record: [
         row
         for cell in record.cells
-        for row in ([_Phase(cell, *item) for item in cell.peaks_by_phase.items()] or [_Phase(cell, None, None)])
+        for row in ([_PhaseRow(cell, *item) for item in cell.peaks_by_phase.items()] or [_PhaseRow(cell, None, None)])
     ],
-    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: (_shown(row.cell),)),
-    notes=_run_out,
+    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: (_reported_axes(row.cell),)),
+    notes=_out_of_memory_notes,
 )
 """All values in one long table with a row per cell and phase, for data frames."""
 
@@ -482,7 +488,7 @@ CELLS = DeclaredTable(
 
 LARGEST_ALLOCATIONS = DeclaredTable(
     "largest",
-    lambda one: _title(f"largest allocations at the peak{one.which}", one),
+    lambda single: _title(f"largest allocations at the peak{single.title_suffix}", single),
     (
         Field("count", get=lambda group: f"{group.count} ×"),
         Field("size", "each", "bytes", "{source}", get=lambda group: group.size_bytes),
@@ -492,8 +498,8 @@ LARGEST_ALLOCATIONS = DeclaredTable(
         Field("line", get=lambda group: frame_location(group.stack) or ""),
         Field("module", importance=2, get=lambda group: " … ".join(group.modules)),
     ),
-    parts=lambda record: [_One(record, cell) for cell in record.cells],
-    rows=lambda one: one.cell.largest[:LARGEST],
+    parts=lambda record: [_SingleCell(record, cell) for cell in record.cells],
+    rows=lambda single: single.cell.largest[:GROUPS_SHOWN],
     leading=(),
     words=_SOURCES,
 )
@@ -525,25 +531,25 @@ _NUMBER = re.compile(r"(^|\.)\d+(?=\.|$)")
 
 
 def module_rows(modules: Iterable[tuple[str, int, int]]) -> list[ModuleRow]:
-    """Return one row per module path, down to DEPTH, from (path, total bytes, own bytes).
+    """Return one row per module path, down to MAX_DEPTH, from (path, total bytes, own bytes).
 
     Layers are combined in one row: `layers.*`.
     """
-    together: dict[str, ModuleRow] = {}
+    by_path: dict[str, ModuleRow] = {}
     for numbered, total_bytes, own_bytes in modules:
         path = _NUMBER.sub(r"\1*", numbered)
-        row = together.get(path, ModuleRow(path, 0, 0, 0))
-        together[path] = ModuleRow(path, row.number + 1, row.total_bytes + total_bytes, row.own_bytes + own_bytes)
-    in_order = sorted(together.values(), key=lambda row: row.path.split("."))
-    return [row for row in in_order if row.path.count(".") < DEPTH]
+        row = by_path.get(path, ModuleRow(path, 0, 0, 0))
+        by_path[path] = ModuleRow(path, row.number + 1, row.total_bytes + total_bytes, row.own_bytes + own_bytes)
+    in_order = sorted(by_path.values(), key=lambda row: row.path.split("."))
+    return [row for row in in_order if row.path.count(".") < MAX_DEPTH]
 
 
 MODULES = DeclaredTable(
     "modules",
-    lambda one: _title(f"peak by module{one.which}", one),
+    lambda single: _title(f"peak by module{single.title_suffix}", single),
     MODULE_COLUMNS,
-    parts=lambda record: [_One(record, cell) for cell in record.cells],
-    rows=lambda one: module_rows((each.path, each.total_bytes, each.own_bytes) for each in one.cell.modules),
+    parts=lambda record: [_SingleCell(record, cell) for cell in record.cells],
+    rows=lambda single: module_rows((each.path, each.total_bytes, each.own_bytes) for each in single.cell.modules),
     leading=MODULE,
     words=_SOURCES,
 )
@@ -610,37 +616,41 @@ TABLES = {
 # --- remarks
 
 
-def verdict(cell: MemoryCellRecord) -> str:
+def verdict_text(cell: MemoryCellRecord) -> str:
     """Return the verdict as text: `fits, with 13.9 GiB to spare`, or the reason why the cell does not fit."""
-    found = cell.found
-    largest = ""
-    if found is not None and found.axis == "ranks":
-        few = f" The fewest ranks that fit are {found.value}; {len(found.tried)} numbers of ranks were tried."
-        largest = (
-            few if found.value else f" Fewer than {2 * (found.beyond or 1)} ranks do not fit; more were not tried."
+    search = cell.found
+    search_text = ""
+    if search is not None and search.axis == "ranks":
+        fewest_text = f" The fewest ranks that fit are {search.value}; {len(search.tried)} numbers of ranks were tried."
+        search_text = (
+            fewest_text
+            if search.value
+            else f" Fewer than {2 * (search.beyond or 1)} ranks do not fit; more were not tried."
         )
-    elif found is not None:
-        largest = (
-            f" The largest {found.axis} that fits is {found.value}." if found.value else f" {_none_fits(cell, found)}"
+    elif search is not None:
+        search_text = (
+            f" The largest {search.axis} that fits is {search.value}."
+            if search.value
+            else f" {_nothing_fits_text(cell, search)}"
         )
-        if found.value and found.beyond is None:
-            largest = f" Even {found.axis} {found.value} fits; nothing larger was tried."
-    reached = cell.verdict
-    if reached is None:
+        if search.value and search.beyond is None:
+            search_text = f" Even {search.axis} {search.value} fits; nothing larger was tried."
+    verdict = cell.verdict
+    if verdict is None:
         return cell.outcome
-    if not reached.fits:
-        return f"{cell.detail or 'does not fit'}.{largest}"
-    counted = ""
+    if not verdict.fits:
+        return f"{cell.detail or 'does not fit'}.{search_text}"
+    included = ""
     if cell.gpu is not None:
         nccl = f", {units.size(cell.gpu.nccl_bytes)} of NCCL buffers" if cell.gpu.nccl_bytes else ""
         workspaces = units.size(cell.by_category.get("workspace", 0))
         context = f"{units.size(cell.gpu.context_bytes)} for the CUDA context"
-        counted = f" This counts {context}{nccl} and {workspaces} of workspaces."
-    spare = f", with {units.size(reached.margin_bytes)} to spare" if reached.margin_bytes is not None else ""
-    return f"fits{spare}.{counted}{largest}"
+        included = f" This counts {context}{nccl} and {workspaces} of workspaces."
+    spare = f", with {units.size(verdict.margin_bytes)} to spare" if verdict.margin_bytes is not None else ""
+    return f"fits{spare}.{included}{search_text}"
 
 
-def _none_fits(cell: MemoryCellRecord, found: LargestRecord) -> str:
+def _nothing_fits_text(cell: MemoryCellRecord, found: LargestRecord) -> str:
     """Say that no value of the searched axis fits and, if memory is too small even for the persistent state, why."""
     state, gpu = _persistent_state(cell), cell.gpu
     usable_bytes = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes - gpu.nccl_bytes if gpu else 0
@@ -657,7 +667,7 @@ def _persistent_state(cell: MemoryCellRecord) -> dict[str, int]:
     if cell.cell.shape is None or cell.cell.strategy not in (None, "ddp"):
         return {}
     weights = 4 * (cell.model.parameters or 0)
-    gradients = {"gradients": weights} if cell.cell.mode in NEW_GRADIENTS else {}
+    gradients = {"gradients": weights} if cell.cell.mode in MODES_WITH_GRADIENTS else {}
     optimizer = {"AdamW's state": 2 * weights} if cell.cell.mode in ("train", "train-first") else {}
     return {"weights": weights, **gradients, **optimizer}
 
@@ -675,9 +685,9 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         )
     if len(record.cells) == 1 and (shape := record.cells[0].cell.shape) is not None:
         (cell,) = record.cells
-        wide, batch, ctx = shape.d_model, cell.shown_cell.batch, cell.shown_cell.ctx
-        product = f"batch {batch} × ctx {ctx} × d_model {wide} × 4 bytes"
+        d_model, batch, ctx = shape.d_model, cell.shown_cell.batch, cell.shown_cell.ctx
+        product = f"batch {batch} × ctx {ctx} × d_model {d_model} × 4 bytes"
         yield Remark("note", f"the residual stream takes {units.size(cell.residual_bytes or 0)}: {product}")
-        if cell.cell.mode in NEW_GRADIENTS and (state := _persistent_state(cell)):
+        if cell.cell.mode in MODES_WITH_GRADIENTS and (state := _persistent_state(cell)):
             each = ", ".join(f"{part} {units.size(size_bytes)}" for part, size_bytes in state.items())
             yield Remark("note", f"persistent training state: {each}")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sysbench import units
-from sysbench.commands.memory.figures import COLOURS, STACKING, darker
+from sysbench.commands.memory.figures import COLOURS, STACKING, has_dark_shade
 from sysbench.render import plots
 from sysbench.render.plots import INK, QUIET, SIMULATED, printable
 from sysbench.snapshot import CATEGORIES
@@ -26,10 +26,10 @@ BUCKETS: Final = 480
 LARGEST_SHOWN: Final = 3
 _HEADROOM: Final = 1.36
 """Height of the axes as a multiple of the highest line, which leaves room for the label of the peak."""
-_NARROWEST: Final = 0.002
+_MIN_PHASE_SHARE: Final = 0.002
 """Phases narrower than this share of the width are not shaded."""
-_LONGEST_TEXT: Final = 64
-_SHADES: Final = ("#f3f3f3", "#e7e7e7")
+_MAX_TEXT_LENGTH: Final = 64
+_PHASE_SHADES: Final = ("#f3f3f3", "#e7e7e7")
 
 
 def write(path: Path, timeline: Timeline, title: str) -> None:
@@ -55,8 +55,8 @@ def draw(timeline: Timeline, title: str) -> Figure:
         axes.step(states, reserved, where="post", color=QUIET, linewidth=1, linestyle=(0, (4, 2)), zorder=4)
     axes.set_xlim(0, max(timeline.states - 1, 1))
     # Include reserved memory, unless it would flatten everything else.
-    allocated, held = max(timeline.peak.allocated_bytes, 1), timeline.reserved_peak_bytes or 0
-    highest = held if allocated < held < 1.5 * allocated else allocated
+    allocated_bytes, reserved_bytes = max(timeline.peak.allocated_bytes, 1), timeline.reserved_peak_bytes or 0
+    highest = reserved_bytes if allocated_bytes < reserved_bytes < 1.5 * allocated_bytes else allocated_bytes
     axes.set_ylim(0, highest / scale.factor * _HEADROOM)
     axes.set_ylabel(f"allocated, {scale.symbol}", color=INK)
     axes.set_xlabel("allocator events", color=INK)
@@ -65,11 +65,11 @@ def draw(timeline: Timeline, title: str) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d5d5d5", linewidth=0.5, zorder=1)
     _draw_peak(axes, timeline, scale.factor)
-    figure.text(0.075, 0.945, printable(title, _LONGEST_TEXT), fontsize=11, fontweight="bold", color=INK)
+    figure.text(0.075, 0.945, printable(title, _MAX_TEXT_LENGTH), fontsize=11, fontweight="bold", color=INK)
     if timeline.inferred:
         note = "categories and phases inferred from stacks and lifetimes"
         figure.text(0.075, 0.905, note, fontsize=8, color=QUIET)
-    device = f" for {printable(timeline.device_name, _LONGEST_TEXT)}" if timeline.device_name else ""
+    device = f" for {printable(timeline.device_name, _MAX_TEXT_LENGTH)}" if timeline.device_name else ""
     if timeline.source == "simulated":
         figure.text(0.985, 0.945, f"SIMULATED{device}", fontsize=10, fontweight="bold", color=SIMULATED, ha="right")
     elif device:
@@ -96,9 +96,9 @@ def representative_states(values: npt.NDArray[np.int64], buckets: int) -> npt.ND
 def _draw_phases(axes: Axes, timeline: Timeline) -> None:
     for phase in timeline.phases:
         first, end = phase.first, phase.end - 1
-        if (end - first) / max(timeline.states, 1) < _NARROWEST:
+        if (end - first) / max(timeline.states, 1) < _MIN_PHASE_SHARE:
             continue
-        axes.axvspan(first, end, facecolor=_SHADES[darker(phase.name)], edgecolor="none", zorder=0)
+        axes.axvspan(first, end, facecolor=_PHASE_SHADES[has_dark_shade(phase.name)], edgecolor="none", zorder=0)
         # Skip names that are wider than their phase, because they would overlap.
         if (end - first) / max(timeline.states, 1) > 0.011 * len(phase.name):
             axes.annotate(
@@ -132,17 +132,17 @@ def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
         return
     height = peak.allocated_bytes / factor
     phase = timeline.phase_at(peak.state)
-    place = min(max(peak.state / max(timeline.states - 1, 1), 0.01), 0.99)
+    text_x = min(max(peak.state / max(timeline.states - 1, 1), 0.01), 0.99)
     lines = [f"peak {units.size(peak.allocated_bytes)}{f' in {phase.name}' if phase else ''}"]
-    lines += [_group(timeline, group) for group in timeline.groups(peak.state)[:LARGEST_SHOWN]]
+    lines += [_group_label(timeline, group) for group in timeline.groups(peak.state)[:LARGEST_SHOWN]]
     axes.plot([peak.state], [height], marker="v", color=INK, markersize=5, zorder=6, clip_on=False)
     axes.annotate(
         "\n".join(lines),
         (peak.state, height),
-        (place, 0.965),
+        (text_x, 0.965),
         textcoords="axes fraction",
         # Align the text away from the nearer edge.
-        ha="left" if place < 0.35 else "right" if place > 0.65 else "center",
+        ha="left" if text_x < 0.35 else "right" if text_x > 0.65 else "center",
         va="top",
         multialignment="left",
         fontsize=8,
@@ -154,14 +154,14 @@ def _draw_peak(axes: Axes, timeline: Timeline, factor: float) -> None:
     )
 
 
-def _group(timeline: Timeline, group: Group) -> str:
+def _group_label(timeline: Timeline, group: Group) -> str:
     """Return the label of a group of allocations: `32 × 256 MiB activations · transformer.py:88`."""
     frames = timeline.stacks.of(group.stack)
     place = f"{Path(frames[0].filename.replace(chr(92), '/')).name}:{frames[0].line}" if frames else ""
     modules = {".".join(module) for module in group.modules}
     where = place or (modules.pop() if len(modules) == 1 else "")
     what = f"{group.count} × {units.size(group.size_bytes)} {group.category}"
-    return f"{what} · {printable(where, _LONGEST_TEXT)}" if where else what
+    return f"{what} · {printable(where, _MAX_TEXT_LENGTH)}" if where else what
 
 
 def _draw_legend(figure: Figure, timeline: Timeline) -> None:

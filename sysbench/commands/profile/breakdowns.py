@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, get_args
 
 from sysbench import units
 from sysbench.commands.profile.findings import RANGES
-from sysbench.commands.profile.profiles import NS, SLOWER_SHARE, KernelTime, Profile, Profiles, range_of
+from sysbench.commands.profile.profiles import NS, SLOWEST_MARGIN_SHARE, KernelTime, Profile, Profiles, find_range
 from sysbench.errors import UsageError
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading
 from sysbench.render.table import NOTHING, Cell, Measure
@@ -29,11 +29,11 @@ from sysbench.trace.summary import (
 PROFILE: Final = Leading(columns=lambda profiles: profiles.columns, values=lambda _: lambda row: row.profile.leading)
 """Leading columns that identify the profile."""
 
-WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.work)}
+WORK: Final = {"work": Fill(("kernel", "operator"), lambda profiles: profiles.work_noun)}
 
 
 @dataclass(frozen=True)
-class Part:
+class BreakdownRow:
     """One row of a table: times of some kernels in a profile, and the total time to which the row's share refers."""
 
     profile: Profile
@@ -62,57 +62,57 @@ class Part:
         """Return the number of calls per step."""
         return self.profile.calls_per_step(sum(each.calls for each in self.times))
 
-    def of_phase(self, phase: str) -> Measure:
+    def time_in_phase(self, phase: str) -> Measure:
         """Return the row's time per step in one phase."""
         return self.profile.per_step(sum(each.total_ns for each in self.times if each.phase == phase))
 
 
 # --- modules and phases
 
-DEPTH: Final = 6
+MAX_DEPTH: Final = 6
 """Maximum depth of the module tree; deeper modules count towards their ancestors."""
 
 
 def _tree_title(profiles: Profiles) -> str:
-    pattern, asked = profiles.selection.kernel, profiles.selection.range
-    of = f" of {profiles.work}s with {pattern.pattern}" if pattern else ""
-    return f"where the time{of}{f' in {asked}' if asked else ''} goes"
+    pattern, range_name = profiles.selection.kernel, profiles.selection.range
+    kernels = f" of {profiles.work_noun}s with {pattern.pattern}" if pattern else ""
+    return f"where the time{kernels}{f' in {range_name}' if range_name else ''} goes"
 
 
 def _tree_phases(profiles: Profiles) -> list[str]:
-    there = {each.phase for profile in profiles.each for each in profiles.chosen(profile)}
-    return [phase for phase in PHASES if phase in there]
+    present = {each.phase for profile in profiles.all for each in profiles.selected_times(profile)}
+    return [phase for phase in PHASES if phase in present]
 
 
-def _tree(profiles: Profiles) -> Iterator[Part]:
+def _tree_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
     """Yield one row per folded module path, including submodules, in the order of the model."""
-    for profile in profiles.each:
-        times = profiles.chosen(profile)
+    for profile in profiles.all:
+        times = profiles.selected_times(profile)
         if not times:
             continue
         whole_ns = sum(each.total_ns for each in times)
-        yield Part(profile, "everything", times, whole_ns)
-        inclusive, members = _inclusive(times)
-        first: dict[str, int] = {}
+        yield BreakdownRow(profile, "everything", times, whole_ns)
+        inclusive, members = _inclusive_times(times)
+        first_position: dict[str, int] = {}
         for number, module in enumerate(profile.summary.modules):
             for path in ancestry(folded(module)):
-                first.setdefault(path, number)
-        for path in sorted(inclusive, key=lambda path: [first[above] for above in ancestry(path)]):
-            above = [each for each in ancestry(path)[:-1] if each in inclusive]
-            name = f"{'  ' * len(above)}  {path[len(above[-1]) + 1 :] if above else path}"
+                first_position.setdefault(path, number)
+        for path in sorted(inclusive, key=lambda path: [first_position[ancestor] for ancestor in ancestry(path)]):
+            ancestors = [each for each in ancestry(path)[:-1] if each in inclusive]
+            name = f"{'  ' * len(ancestors)}  {path[len(ancestors[-1]) + 1 :] if ancestors else path}"
             count = len(members[path])
-            yield Part(profile, name, inclusive[path], whole_ns, f"{count} ×" if count > 1 else "")
+            yield BreakdownRow(profile, name, inclusive[path], whole_ns, f"{count} ×" if count > 1 else "")
         outside = [each for each in times if each.module == EVERYWHERE]
         if inclusive and outside:
-            yield Part(profile, "  outside modules", outside, whole_ns)
+            yield BreakdownRow(profile, "  outside modules", outside, whole_ns)
 
 
-def _inclusive(times: Sequence[KernelTime]) -> tuple[dict[str, list[KernelTime]], dict[str, set[str]]]:
+def _inclusive_times(times: Sequence[KernelTime]) -> tuple[dict[str, list[KernelTime]], dict[str, set[str]]]:
     """For each folded path, return the times including submodules, and the set of modules that the path stands for."""
     inclusive: dict[str, list[KernelTime]] = defaultdict(list)
     members: dict[str, set[str]] = defaultdict(set)
     for each in times:
-        for path in ancestry(each.module)[:DEPTH]:
+        for path in ancestry(each.module)[:MAX_DEPTH]:
             inclusive[folded(path)].append(each)
             members[folded(path)].add(path)
     # A list of layers is redundant if its layers have all of its time.
@@ -138,7 +138,7 @@ TREE = DeclaredTable(
                     unit="s",
                     group="per step",
                     importance=lambda _, phase: {"forward": 0, "backward": 0, "optimizer": 2}.get(phase, 4),
-                    get=lambda row, phase: row.of_phase(phase),
+                    get=lambda row, phase: row.time_in_phase(phase),
                 ),
             ),
             values=_tree_phases,
@@ -146,20 +146,20 @@ TREE = DeclaredTable(
         ),
         Field("calls", "{work}s", "count", "per step", importance=1, get=lambda row: row.calls),
     ),
-    rows=_tree,
+    rows=_tree_rows,
     leading=PROFILE,
     words=WORK,
 )
 """Tree of modules, with their time in every phase."""
 
 
-def _phases(profiles: Profiles) -> Iterator[Part]:
-    for profile in profiles.each:
+def _phase_rows(profiles: Profiles) -> Iterator[BreakdownRow]:
+    for profile in profiles.all:
         for phase in (*profile.phases, NO_PHASE):
             times = [each for each in profile.times if each.phase == phase]
             if times:
-                yield Part(profile, phase or "unknown", times, profile.total_ns)
-        yield Part(profile, "all", profile.times, profile.total_ns)
+                yield BreakdownRow(profile, phase or "unknown", times, profile.total_ns)
+        yield BreakdownRow(profile, "all", profile.times, profile.total_ns)
 
 
 PHASE_TABLE = DeclaredTable(
@@ -170,7 +170,7 @@ PHASE_TABLE = DeclaredTable(
         Field("total", unit="s", group="per step", get=lambda row: row.total),
         Field("calls", "{work}s", "count", "per step", get=lambda row: row.calls),
     ),
-    rows=_phases,
+    rows=_phase_rows,
     leading=(PROFILE, leading(Field("phase", get=lambda row: row.label))),
     words=WORK,
 )
@@ -182,11 +182,11 @@ LARGE_OTHER_SHARE: Final = 0.1
 """If class `other` takes a larger share of time, its kernels are named."""
 LARGE_UNKNOWN_SHARE: Final = 0.01
 """Kernels whose names match no class are named if they take a larger share of time."""
-MOST_OTHERS: Final = 3
-MOST_WRITTEN_OUT: Final = 2
+MAX_OTHERS: Final = 3
+MAX_SOFTMAX_CLASSES: Final = 2
 """Maximum number of classes that are named for a softmax without a kernel of its own."""
 
-_GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
+_PHASE_GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
     "forward": ("forward", RANGES["forward"]),
     "forward_backward": ("forward + backward", RANGES["forward and backward"]),
     "step": ("full step", None),
@@ -195,14 +195,14 @@ _GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...] | None]]] = {
 """Heading and phases of each group by key; None stands for all phases."""
 
 
-def _groups(profiles: Profiles) -> list[str]:
+def _group_keys(profiles: Profiles) -> list[str]:
     """Return the keys of the groups to show. A group that would add no phase to the previous one is omitted."""
-    adds: Mapping[str, Callable[[Profile], bool]] = {
+    conditions: Mapping[str, Callable[[Profile], bool]] = {
         "forward": lambda profile: "forward" in profile.phases,
         "forward_backward": lambda profile: "backward" in profile.phases,
         "step": lambda profile: any(each.phase not in ("forward", "loss", "backward") for each in profile.times),
     }
-    return [key for key, has in adds.items() if any(map(has, profiles.each))] or ["all"]
+    return [key for key, condition in conditions.items() if any(map(condition, profiles.all))] or ["all"]
 
 
 @dataclass(frozen=True)
@@ -219,43 +219,43 @@ class _ClassRow:
         return self.time_ns[group] / whole_ns if whole_ns else float(self.label == "all")
 
 
-def _classes(profiles: Profiles) -> Iterator[_ClassRow]:
-    groups = _groups(profiles)
-    for profile in profiles.each:
-        times = {group: profile.by_class(_GROUPS[group][1]) for group in groups}
-        wholes = {group: sum(found.values()) for group, found in times.items()}
+def _class_rows(profiles: Profiles) -> Iterator[_ClassRow]:
+    groups = _group_keys(profiles)
+    for profile in profiles.all:
+        times = {group: profile.by_class(_PHASE_GROUPS[group][1]) for group in groups}
+        totals = {group: sum(found.values()) for group, found in times.items()}
         largest = {name: max(found.get(name, 0) for found in times.values()) for name in get_args(KernelClass)}
         present = [name for name in largest if any(name in found for found in times.values())]
         for name in sorted(present, key=lambda name: -largest[name]):
-            yield _ClassRow(profile, name, {group: found.get(name, 0) for group, found in times.items()}, wholes)
-        yield _ClassRow(profile, "all", wholes, wholes)
+            yield _ClassRow(profile, name, {group: found.get(name, 0) for group, found in times.items()}, totals)
+        yield _ClassRow(profile, "all", totals, totals)
 
 
 def _class_notes(profiles: Profiles) -> list[str]:
     """Return notes on large kernels of class `other`, and on a softmax that has no kernel of its own."""
     notes = []
-    for profile in profiles.each:
+    for profile in profiles.all:
         others, unknown = Counter[int](), Counter[int]()
         softmax = Counter[KernelClass]()
         for each in profile.times:
             if each.kernel_class == "other":
-                others[each.number] += each.total_ns
+                others[each.kernel] += each.total_ns
                 if not each.name.placed:
-                    unknown[each.number] += each.total_ns
+                    unknown[each.kernel] += each.total_ns
             elif part_of(each.module) == "softmax":
                 softmax[each.kernel_class] += each.total_ns
-        listed = others if others.total() > LARGE_OTHER_SHARE * profile.total_ns else unknown
-        if listed.total() > LARGE_UNKNOWN_SHARE * profile.total_ns:
+        named_kernels = others if others.total() > LARGE_OTHER_SHARE * profile.total_ns else unknown
+        if named_kernels.total() > LARGE_UNKNOWN_SHARE * profile.total_ns:
             names = [
                 f"{profile.summary.names[kernel].short} {units.share(total_ns / profile.total_ns)}"
-                for kernel, total_ns in listed.most_common(MOST_OTHERS)
+                for kernel, total_ns in named_kernels.most_common(MAX_OTHERS)
             ]
-            more = len(listed) - len(names)
+            more = len(named_kernels) - len(names)
             notes.append(f"in other: {', '.join([*names, *([f'{more} more'] if more else [])])}")
-        most = [kind for kind, _ in softmax.most_common(MOST_WRITTEN_OUT)]
-        if most and "softmax" not in most:
+        softmax_classes = [kind for kind, _ in softmax.most_common(MAX_SOFTMAX_CLASSES)]
+        if softmax_classes and "softmax" not in softmax_classes:
             notes.append(
-                f"softmax within attention has no kernel of its own and counts as {' and '.join(most)}; "
+                f"softmax within attention has no kernel of its own and counts as {' and '.join(softmax_classes)}; "
                 "the attention table shows its time"
             )
     return notes
@@ -263,7 +263,7 @@ def _class_notes(profiles: Profiles) -> list[str]:
 
 CLASSES = DeclaredTable(
     "classes",
-    lambda profiles: f"time by class of {profiles.work}, per step",
+    lambda profiles: f"time by class of {profiles.work_noun}, per step",
     (
         Each(
             "group",
@@ -278,12 +278,12 @@ CLASSES = DeclaredTable(
                     get=lambda row, group: row.profile.per_step(row.time_ns[group]),
                 ),
             ),
-            values=_groups,
-            ahead=tuple(_GROUPS),
-            said=lambda group: _GROUPS[group][0],
+            values=_group_keys,
+            ahead=tuple(_PHASE_GROUPS),
+            said=lambda group: _PHASE_GROUPS[group][0],
         ),
     ),
-    rows=_classes,
+    rows=_class_rows,
     leading=(PROFILE, leading(Field("class", get=lambda row: row.label))),
     notes=_class_notes,
 )
@@ -291,7 +291,7 @@ CLASSES = DeclaredTable(
 
 # --- kernels
 
-_SORTS: Mapping[Sort, Callable[[KernelStatistics], float]] = {
+_SORT_KEYS: Mapping[Sort, Callable[[KernelStatistics], float]] = {
     "total": lambda row: row.total_ns,
     "calls": lambda row: row.calls,
     "avg": lambda row: row.mean_ns,
@@ -304,12 +304,12 @@ _SORTS: Mapping[Sort, Callable[[KernelStatistics], float]] = {
 
 
 @dataclass(frozen=True)
-class _KernelRow(Part):
+class _KernelRow(BreakdownRow):
     """A kernel within a range, or the sum of all kernels that are not listed; the sum has no statistics."""
 
     statistics: KernelStatistics | None = field(kw_only=True)
 
-    def one_call(self, name: str) -> Cell:
+    def per_call(self, name: str) -> Cell:
         if self.statistics is not None:
             return Measure(getattr(self.statistics, name) * NS)
         calls = sum(each.calls for each in self.times)
@@ -325,7 +325,7 @@ class _KernelRow(Part):
             time_ns[each.kernel_class] += each.total_ns
         return ", ".join(kind for kind, _ in time_ns.most_common())
 
-    def shape(self, name: str) -> Cell:
+    def launch_shape(self, name: str) -> Cell:
         """Return the grid or block as text: `128×4×1`. If calls differ, return the number of distinct launch shapes."""
         if self.statistics is None:
             return NOTHING
@@ -333,67 +333,73 @@ class _KernelRow(Part):
         return "×".join(map(str, shape)) if shape is not None else f"{kinds} kinds" if kinds > 1 else None
 
 
-def _kernels(profiles: Profiles) -> Iterator[_KernelRow]:
+def _kernel_rows(profiles: Profiles) -> Iterator[_KernelRow]:
     """Yield the matching kernels of a range in sort order, then one row for all kernels that are not listed."""
-    for profile in profiles.each:
-        here, names = range_of(profile, profiles.selection.range), profile.summary.names
-        found = [row for row in profile.summary.kernels if row.range == here.name]
-        times = [each for each in profile.times if here.holds(each)]
+    for profile in profiles.all:
+        selected_range, names = find_range(profile, profiles.selection.range), profile.summary.names
+        found = [row for row in profile.summary.kernels if row.range == selected_range.name]
+        times = [each for each in profile.times if selected_range.contains(each)]
         if not found and times:
             raise UsageError(
-                f"--range {here.name}: this record only has statistics of all layers together: use "
+                f"--range {selected_range.name}: this record only has statistics of all layers together: use "
                 "layers.*.attention instead of layers.3.attention, or give the trace to --from"
             )
         chosen = [row for row in found if profiles.matches(names[row.kernel].name)]
         if profiles.selection.sort == "name":
             chosen.sort(key=lambda row: names[row.kernel].short.casefold())
         else:
-            value = _SORTS[profiles.selection.sort]
+            value = _SORT_KEYS[profiles.selection.sort]
             chosen.sort(key=lambda row: -value(row))
-        listed = chosen[: profiles.top(len(chosen))]
+        listed = chosen[: profiles.row_limit(len(chosen))]
         whole_ns = sum(each.total_ns for each in times)
         by_kernel: dict[int, list[KernelTime]] = defaultdict(list)
         for each in times:
-            by_kernel[each.number].append(each)
+            by_kernel[each.kernel].append(each)
         for row in listed:
             yield _KernelRow(profile, names[row.kernel].short, by_kernel.pop(row.kernel, []), whole_ns, statistics=row)
         rest = {number: each for number, each in by_kernel.items() if profiles.matches(names[number].name)}
         if rest:
             label = f"{len(rest)} others" if len(rest) > 1 else "1 other"
-            together = [each for of_kernel in rest.values() for each in of_kernel]
-            yield _KernelRow(profile, label, together, whole_ns, statistics=None)
+            remaining_times = [each for of_kernel in rest.values() for each in of_kernel]
+            yield _KernelRow(profile, label, remaining_times, whole_ns, statistics=None)
 
 
-def _one_call(key: str, name: str, importance: int) -> Field:
-    return Field(key, unit="s", group="of one call", importance=importance, get=lambda row: row.one_call(name))
+def _per_call_field(key: str, name: str, importance: int) -> Field:
+    return Field(key, unit="s", group="of one call", importance=importance, get=lambda row: row.per_call(name))
 
 
 KERNELS = DeclaredTable(
     "kernels",
     lambda profiles: (
-        f"{profiles.work}s launched in {profiles.selection.range}"
+        f"{profiles.work_noun}s launched in {profiles.selection.range}"
         if profiles.selection.range
-        else f"{profiles.work}s of a step"
+        else f"{profiles.work_noun}s of a step"
     ),
     (
         Field("time", unit="share", get=lambda row: row.share),
         Field("total", unit="s", group="per step", get=lambda row: row.total),
         Field("calls", unit="count", group="per step", get=lambda row: row.calls),
-        _one_call("avg", "mean_ns", 0),
-        _one_call("med", "median_ns", 1),
-        _one_call("min", "min_ns", 3),
-        _one_call("max", "max_ns", 3),
-        _one_call("std", "std_ns", 2),
+        _per_call_field("avg", "mean_ns", 0),
+        _per_call_field("med", "median_ns", 1),
+        _per_call_field("min", "min_ns", 3),
+        _per_call_field("max", "max_ns", 3),
+        _per_call_field("std", "std_ns", 2),
         Field("{work}", elastic=True, get=lambda row: row.label),
         Field("class", importance=4, get=lambda row: row.kernel_class),
         Field(
-            "grid", importance=5, get=lambda row: row.shape("grid"), when=lambda profiles: profiles.launches_recorded
+            "grid",
+            importance=5,
+            get=lambda row: row.launch_shape("grid"),
+            when=lambda profiles: profiles.launches_recorded,
         ),
         Field(
-            "block", importance=5, get=lambda row: row.shape("block"), when=lambda profiles: profiles.launches_recorded
+            "block",
+            importance=5,
+            get=lambda row: row.launch_shape("block"),
+            when=lambda profiles: profiles.launches_recorded,
         ),
     ),
-    rows=_kernels,
+    rows=_kernel_rows,
     leading=PROFILE,
     words=WORK,
 )
@@ -402,7 +408,7 @@ KERNELS = DeclaredTable(
 # --- comparison of several files
 
 
-class _File(NamedTuple):
+class _FileColumn(NamedTuple):
     """Column for one file. The key is the file's number, the heading its name."""
 
     number: int
@@ -412,50 +418,50 @@ class _File(NamedTuple):
         return str(self.number)
 
 
-class _RankRow(NamedTuple):
+class _ComparisonRow(NamedTuple):
     label: str
     cells: Sequence[Cell]
 
 
-def _files(profiles: Profiles) -> list[_File]:
+def _file_columns(profiles: Profiles) -> list[_FileColumn]:
     return [
-        _File(number, f"{profile.label} (slowest)" if number == profiles.slowest else profile.label)
-        for number, profile in enumerate(profiles.each)
+        _FileColumn(number, f"{profile.label} (slowest)" if number == profiles.slowest_index else profile.label)
+        for number, profile in enumerate(profiles.all)
     ]
 
 
-def _ranks(profiles: Profiles) -> Iterator[_RankRow]:
+def _comparison_rows(profiles: Profiles) -> Iterator[_ComparisonRow]:
     """Yield rows of step time, busy time and time by class. A class's largest value is emphasised if it stands out."""
     for label, name in (("step", "window_ns"), ("busy", "busy_ns")):
-        yield _RankRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.each])
-    times = [profile.by_class() for profile in profiles.each]
+        yield _ComparisonRow(label, [profile.per_step(getattr(profile.summary, name)) for profile in profiles.all])
+    times = [profile.by_class() for profile in profiles.all]
     for kind in get_args(KernelClass):
         if any(kind in each for each in times):
             values = [
-                profile.per_step(each.get(kind, 0)).value for profile, each in zip(profiles.each, times, strict=True)
+                profile.per_step(each.get(kind, 0)).value for profile, each in zip(profiles.all, times, strict=True)
             ]
             largest = max(values)
-            stands_out = largest > (1 + SLOWER_SHARE) * min(values)
-            yield _RankRow(
+            is_notable = largest > (1 + SLOWEST_MARGIN_SHARE) * min(values)
+            yield _ComparisonRow(
                 kind,
-                [Measure(value, tone="strong" if stands_out and value == largest else "plain") for value in values],
+                [Measure(value, tone="strong" if is_notable and value == largest else "plain") for value in values],
             )
 
 
-RANKS = DeclaredTable(
+FILE_COMPARISON = DeclaredTable(
     "ranks",
     "file comparison",
     (
         Each(
             "file",
             (Field("file_{file}", "{file}", "s", get=lambda row, file: row.cells[file.number]),),
-            values=_files,
+            values=_file_columns,
             ahead=(),
             said=lambda file: file.heading,
         ),
     ),
-    rows=_ranks,
+    rows=_comparison_rows,
     leading=leading(Field("what", "per step", get=lambda row: row.label)),
-    when=lambda profiles: len(profiles.each) > 1,
+    when=lambda profiles: len(profiles.all) > 1,
 )
 """One column per file: step time, busy time, and time by kernel class; the slowest is marked."""

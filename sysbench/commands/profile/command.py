@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sysbench.commands import running
 from sysbench.commands.predicting import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
-from sysbench.commands.profile.files import compared, numbered
+from sysbench.commands.profile.files import compare_ranks, with_rank
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
@@ -46,10 +46,10 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
     """
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
-        for known in map(hardware.named, spec.simulate):
-            if known.synchronous:  # no lanes to draw
+        for gpu in map(hardware.named, spec.simulate):
+            if gpu.synchronous:  # no lanes to draw
                 raise UsageError(
-                    f"--simulate {known.slug}: its host and device are the same; sysbench time --simulate predicts the "
+                    f"--simulate {gpu.slug}: its host and device are the same; sysbench time --simulate predicts the "
                     "step"
                 )
         options = options.model_copy(update={"no_live": True})
@@ -57,11 +57,11 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
         raise UsageError("--rank-regex finds ranks in the file names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
         record = running.carry_out(spec, options, files.provisions)
-        return running.Performed(record, running.said_to_be_saved(files.draw(record), options))
+        return running.Performed(record, running.said_to_be_saved(files.write(record), options))
 
 
-_REPORT = ".nsys-rep"
-_TRACES = (".json", ".json.gz", ".sqlite", _REPORT)
+_NSYS_REPORT_SUFFIX = ".nsys-rep"
+_TRACE_SUFFIXES = (".json", ".json.gz", ".sqlite", _NSYS_REPORT_SUFFIX)
 
 
 def show(paths: Sequence[Path], options: ProfileOptions) -> None:
@@ -69,36 +69,36 @@ def show(paths: Sequence[Path], options: ProfileOptions) -> None:
     if options.trace is not None:
         raise UsageError("--trace keeps the trace of a run; --from reads an existing one")
     running.refuse_unknown_tables("profile", options)
-    profile_files.refuse_other_endings(options)
+    profile_files.validate_output_formats(options)
     directory = next((path for path in paths if path.is_dir()), None)
     paths = [each for path in paths for each in (_traces_in(path) if path.is_dir() else [path])]
-    ours = next((path for path in paths if is_log_or_record(path)), None)
-    if ours is None:
+    log_or_record = next((path for path in paths if is_log_or_record(path)), None)
+    if log_or_record is None:
         _show_traces(paths, directory, options)
         return
     if len(paths) > 1:
-        raise UsageError(f"--from takes one log or record, or several traces; {ours} is a log or record")
+        raise UsageError(f"--from takes one log or record, or several traces; {log_or_record} is a log or record")
     for name in ("window", "flame", "timeline", "rank_regex"):
         if getattr(options, name) is not None:
             option = name.replace("_", "-")
-            raise UsageError(f"--{option} needs a trace, and {ours} is not one: give the trace to --from")
+            raise UsageError(f"--{option} needs a trace, and {log_or_record} is not one: give the trace to --from")
     from sysbench.commands import saved
 
-    running.show_saved(saved.record(ours, "profile"), options)
+    running.show_saved(saved.record(log_or_record, "profile"), options)
 
 
 def _traces_in(directory: Path) -> list[Path]:
     """Return all traces in a directory; a report of Nsight Systems is omitted if its export is there too."""
-    found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACES))
+    found = sorted(path for path in directory.iterdir() if path.name.lower().endswith(_TRACE_SUFFIXES))
     if not found:
-        raise UsageError(f"--from {directory} contains no trace ({', '.join(_TRACES)})")
-    return [path for path in found if path.suffix != _REPORT or path.with_suffix(".sqlite") not in found]
+        raise UsageError(f"--from {directory} contains no trace ({', '.join(_TRACE_SUFFIXES)})")
+    return [path for path in found if path.suffix != _NSYS_REPORT_SUFFIX or path.with_suffix(".sqlite") not in found]
 
 
 def _show_traces(paths: Sequence[Path], directory: Path | None, options: ProfileOptions) -> None:
     from sysbench.command import measuring
     from sysbench.commands.profile.record import TraceRecord
-    from sysbench.commands.profile.tables import sheet_of
+    from sysbench.commands.profile.tables import traces_sheet
     from sysbench.render import output
 
     if len(paths) > 1 and (options.window or options.flame):
@@ -107,64 +107,66 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
         if target and str(target) != "-":
             storage.refuse_unwritable(target)
     with waiting("reading", silent=options.quiet) as progress:
-        read = [_read(path, options, progress, several=len(paths) > 1) for path in paths]
-    cut = read[0].cut
-    together = (
+        loaded = [_load_trace(path, options, progress, several=len(paths) > 1) for path in paths]
+    trace_slice = loaded[0].trace_slice
+    same_run_reason = (
         f"--from {directory}" if directory else f"--rank-regex {regex}" if (regex := options.rank_regex) else None
     )
-    ranks = compared([each.rank for each in read if each.rank], together)
+    ranks = compare_ranks([each.rank for each in loaded if each.rank], same_run_reason)
     if ranks is not None:
-        read.sort(key=lambda each: each.summary.rank or 0)
+        loaded.sort(key=lambda each: each.summary.rank or 0)
     elif options.timeline is not None:
         raise UsageError(
             "--timeline draws the ranks of a distributed run: these traces have no collectives, or do not contain "
             "their ranks (--rank-regex)"
         )
-    summaries = [each.summary for each in read]
-    written = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"
+    summaries = [each.summary for each in loaded]
+    record_json = TraceRecord(summaries=summaries, ranks=ranks).model_dump_json(indent=1) + "\n"
     if options.json_path not in (None, "-"):
-        storage.write_atomically(Path(options.json_path), written.encode())
+        storage.write_atomically(Path(options.json_path), record_json.encode())
     with output.results() as console:
         if options.json_path == "-":
-            sys.stdout.write(written)
+            sys.stdout.write(record_json)
         else:
             # CSV holds a single table, as for a record.
             tables = options.tables or ((measuring("profile").long_table,) if options.format == "csv" else ())
-            sheet = sheet_of([(each.title, each) for each in summaries], tables, options.selection, ranks)
+            sheet = traces_sheet([(each.title, each) for each in summaries], tables, options.selection, ranks)
             output.show_sheet(sheet, console, options.format, options.columns)
-    running.said_to_be_saved(_written(read, cut, options), options)
+    running.said_to_be_saved(_write_outputs(loaded, trace_slice, options), options)
 
 
-class _Read(NamedTuple):
+class _LoadedTrace(NamedTuple):
     summary: ProfileSummary
-    cut: TraceSlice | None
+    trace_slice: TraceSlice | None
     """The requested slice."""
     rank: RankReading | None
     """Reading for the comparison of ranks; None for a single trace without collectives."""
 
 
-def _read(path: Path, options: ProfileOptions, progress: Progress, *, several: bool) -> _Read:
+def _load_trace(path: Path, options: ProfileOptions, progress: Progress, *, several: bool) -> _LoadedTrace:
     """Read a trace. The summary is made last, because making it consumes the recording."""
     from sysbench.trace.ranks import reading
 
     recording = traces.read(path, progress)
-    cut = profile_files.taken(recording, options.range) if options.window is not None else None
+    trace_slice = profile_files.extract_range(recording, options.range) if options.window is not None else None
     rank = None
     if several or len(recording.collectives):
-        rank = numbered(reading.read(recording, compute=options.timeline is not None), options.rank_regex)
+        rank = with_rank(reading.read(recording, compute=options.timeline is not None), options.rank_regex)
         recording = replace(recording, rank=rank.rank)
-    summary = traces.summary_of(recording, ranges=profile_files.ranges_wanted(options), progress=progress)
-    return _Read(summary, cut, rank)
+    summary = traces.summary_of(recording, ranges=profile_files.additional_ranges(options), progress=progress)
+    return _LoadedTrace(summary, trace_slice, rank)
 
 
-def _written(read: Sequence[_Read], cut: TraceSlice | None, options: ProfileOptions) -> Iterator[Saved]:
-    summary = read[0].summary
-    if options.window is not None and cut is not None:
+def _write_outputs(
+    loaded: Sequence[_LoadedTrace], trace_slice: TraceSlice | None, options: ProfileOptions
+) -> Iterator[Saved]:
+    summary = loaded[0].summary
+    if options.window is not None and trace_slice is not None:
         with waiting(f"writing {options.window.name}", silent=options.quiet):
-            file = profile_files.write_window(options.window, cut)
+            file = profile_files.write_window(options.window, trace_slice)
         yield file
     if options.flame is not None:
         yield profile_files.write_flame(options.flame, summary, summary.title)
     if options.timeline is not None:
-        ranks = {each.rank.rank: each.rank for each in read if each.rank is not None and each.rank.rank is not None}
+        ranks = {each.rank.rank: each.rank for each in loaded if each.rank is not None and each.rank.rank is not None}
         yield profile_files.write_timeline(options.timeline, ranks, f"{summary.title} · {len(ranks)} ranks")

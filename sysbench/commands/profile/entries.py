@@ -21,35 +21,35 @@ class Row:
     """One entry of a profile's summary: an operator, a copy, a check or a rate."""
 
     profile: Profile
-    of: Any
+    entry: Any
 
     def per_step(self, name: str) -> Measure:
         """Convert a field of the entry from nanoseconds over all steps to seconds per step."""
-        return self.profile.per_step(getattr(self.of, name))
+        return self.profile.per_step(getattr(self.entry, name))
 
     def count(self, name: str) -> Measure:
         """Return a field of the entry as a count per step."""
-        return self.profile.calls_per_step(getattr(self.of, name))
+        return self.profile.calls_per_step(getattr(self.entry, name))
 
 
-def _rows(found: Callable[[Profile], Iterable[Any]]) -> Callable[[Profiles], Iterator[Row]]:
-    return lambda profiles: (Row(profile, each) for profile in profiles.each for each in found(profile))
+def _entry_rows(entries_of: Callable[[Profile], Iterable[Any]]) -> Callable[[Profiles], Iterator[Row]]:
+    return lambda profiles: (Row(profile, each) for profile in profiles.all for each in entries_of(profile))
 
 
 def _operator_table(name: str, shapes: bool) -> DeclaredTable:
     def rows(profiles: Profiles) -> Iterator[Row]:
-        for profile in profiles.each:
+        for profile in profiles.all:
             chosen = [
                 row
                 for row in profile.summary.operators
                 if (row.shapes is not None) == shapes and profiles.matches(row.name)
             ]
-            yield from (Row(profile, row) for row in chosen[: profiles.top(len(chosen))])
+            yield from (Row(profile, row) for row in chosen[: profiles.row_limit(len(chosen))])
 
     def on_device(profiles: Profiles) -> bool:
-        return any(profile.summary.source == "device" for profile in profiles.each)
+        return any(profile.summary.source == "device" for profile in profiles.all)
 
-    def time(key: str, title: str, place: str, importance: int) -> Field:
+    def time_field(key: str, title: str, place: str, importance: int) -> Field:
         return Field(
             key,
             title,
@@ -64,13 +64,13 @@ def _operator_table(name: str, shapes: bool) -> DeclaredTable:
         name,
         "operators, per step",
         (
-            time("self_device", "itself", "device", 0),
-            time("total_device", "with callees", "device", 1),
-            time("self_host", "itself", "host", 0),
-            time("total_host", "with callees", "host", 1),
+            time_field("self_device", "itself", "device", 0),
+            time_field("total_device", "with callees", "device", 1),
+            time_field("self_host", "itself", "host", 0),
+            time_field("total_host", "with callees", "host", 1),
             Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
-            Field("operator", elastic=True, get=lambda row: row.of.name),
-            *((Field("shapes", elastic=True, get=lambda row: row.of.shapes),) if shapes else ()),
+            Field("operator", elastic=True, get=lambda row: row.entry.name),
+            *((Field("shapes", elastic=True, get=lambda row: row.entry.shapes),) if shapes else ()),
         ),
         rows=rows,
         leading=PROFILE,
@@ -83,8 +83,8 @@ OPERATOR_SHAPES = _operator_table("operator-shapes", shapes=True)
 """PyTorch's operators, one row per combination of input shapes."""
 
 
-def _over(value: float | None, by: float | None) -> float | None:
-    return value / by if value is not None and by else None
+def _ratio(value: float | None, divisor: float | None) -> float | None:
+    return value / divisor if value is not None and divisor else None
 
 
 COPIES = DeclaredTable(
@@ -93,11 +93,13 @@ COPIES = DeclaredTable(
     (
         Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
         Field("calls", unit="count", group="per step", get=lambda row: row.count("calls")),
-        Field("bytes", "moved", "bytes", "per step", get=lambda row: _over(row.of.bytes, row.profile.summary.steps)),
-        Field("rate", "per second", "bytes", get=lambda row: _over(row.of.bytes, row.of.total_ns * NS)),
+        Field(
+            "bytes", "moved", "bytes", "per step", get=lambda row: _ratio(row.entry.bytes, row.profile.summary.steps)
+        ),
+        Field("rate", "per second", "bytes", get=lambda row: _ratio(row.entry.bytes, row.entry.total_ns * NS)),
     ),
-    rows=_rows(lambda profile: profile.summary.copies),
-    leading=(PROFILE, leading(Field("copy", elastic=True, get=lambda row: row.of.name))),
+    rows=_entry_rows(lambda profile: profile.summary.copies),
+    leading=(PROFILE, leading(Field("copy", elastic=True, get=lambda row: row.entry.name))),
 )
 """Memory copies and memory sets by the driver."""
 
@@ -115,14 +117,14 @@ DEVICE = DeclaredTable(
                 else "step: under the profiler, from its start until both host and device have finished"
             ),
         ),
-        Field("busy", unit="share", group="device", get=lambda row: row.of.busy_ns / row.of.window_ns),
-        Field("idle", unit="share", group="device", get=lambda row: 1 - row.of.busy_ns / row.of.window_ns),
+        Field("busy", unit="share", group="device", get=lambda row: row.entry.busy_ns / row.entry.window_ns),
+        Field("idle", unit="share", group="device", get=lambda row: 1 - row.entry.busy_ns / row.entry.window_ns),
         Field(
             "waiting",
             "waiting for the host",
             "share",
             "device",
-            get=lambda row: row.of.waiting_ns / row.of.window_ns,
+            get=lambda row: row.entry.waiting_ns / row.entry.window_ns,
             note="waiting for the host: idle time before the launch of the next kernel",
         ),
         Field(
@@ -130,10 +132,10 @@ DEVICE = DeclaredTable(
             unit="ratio",
             group="device",
             importance=2,
-            get=lambda row: _over(row.of.work_ns, row.of.busy_ns),
+            get=lambda row: _ratio(row.entry.work_ns, row.entry.busy_ns),
             note="overlap: kernel time over busy time",
         ),
-        Field("streams", importance=3, get=lambda row: row.of.streams),
+        Field("streams", importance=3, get=lambda row: row.entry.streams),
         Field("launches", "per step", "count", "launches", get=lambda row: row.count("launches")),
         Field(
             "launch",
@@ -141,7 +143,7 @@ DEVICE = DeclaredTable(
             "s",
             "launches",
             importance=1,
-            get=lambda row: _over(row.of.launch_ns * NS, row.of.launches),
+            get=lambda row: _ratio(row.entry.launch_ns * NS, row.entry.launches),
         ),
         Field(
             "queue",
@@ -149,16 +151,16 @@ DEVICE = DeclaredTable(
             "s",
             "launches",
             importance=1,
-            get=lambda row: row.of.queue_median_ns * NS if row.of.queue_median_ns is not None else None,
+            get=lambda row: row.entry.queue_median_ns * NS if row.entry.queue_median_ns is not None else None,
             note="queued: median time from launch to start",
         ),
         Field(
             "verdict",
             "pace set by",
-            get=lambda row: Word("host (launch-bound)", "bad") if row.of.launch_bound else Word("device", "good"),
+            get=lambda row: Word("host (launch-bound)", "bad") if row.entry.launch_bound else Word("device", "good"),
         ),
     ),
-    rows=_rows(lambda profile: [use for use in (profile.summary.device,) if use is not None and use.window_ns]),
+    rows=_entry_rows(lambda profile: [use for use in (profile.summary.device,) if use is not None and use.window_ns]),
     leading=PROFILE,
 )
 """Utilisation of the device, time waiting for the host, and cost of launches."""
@@ -181,12 +183,12 @@ PRECISION = DeclaredTable(
     "precision",
     "number formats of matrix products",
     (
-        Field("share", unit="share", get=lambda row: row.of.share),
+        Field("share", unit="share", get=lambda row: row.entry.share),
         Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
     ),
-    rows=_rows(_formats),
-    leading=(PROFILE, leading(Field("format", get=lambda row: row.of.name))),
-    when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.each),
+    rows=_entry_rows(_formats),
+    leading=(PROFILE, leading(Field("format", get=lambda row: row.entry.name))),
+    when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.all),
     notes=("format: as in the names of matmul and attention kernels; unknown: the name contains no format",),
 )
 """Time in matrix products by the number format in kernel names."""
@@ -199,11 +201,11 @@ CHECKS = DeclaredTable(
         Field("found", unit="count", group="per step", get=lambda row: row.count("found")),
         Field(
             "verdict",
-            get=lambda row: Word("right", "good") if row.of.found == row.of.expected else Word("wrong", "bad"),
+            get=lambda row: Word("right", "good") if row.entry.found == row.entry.expected else Word("wrong", "bad"),
         ),
     ),
-    rows=_rows(lambda profile: profile.summary.checks),
-    leading=(PROFILE, leading(Field("check", get=lambda row: row.of.name))),
+    rows=_entry_rows(lambda profile: profile.summary.checks),
+    leading=(PROFILE, leading(Field("check", get=lambda row: row.entry.name))),
 )
 """Counts that the model determines, and the counts in the profile."""
 
@@ -214,21 +216,21 @@ class _RateRow(Row):
     """A part of attention or a kernel class, with FLOPs, bytes and achieved rates."""
 
     @property
-    def seconds(self) -> float:
-        return float(self.of.total_ns * NS / self.profile.summary.steps)
+    def seconds_per_step(self) -> float:
+        return float(self.entry.total_ns * NS / self.profile.summary.steps)
 
     @property
-    def achieved(self) -> float | None:
-        return _over(self.of.flops, self.seconds)
+    def flops_per_s(self) -> float | None:
+        return _ratio(self.entry.flops, self.seconds_per_step)
 
     @property
-    def moved(self) -> float | None:
-        return _over(self.of.bytes, self.seconds)
+    def bytes_per_s(self) -> float | None:
+        return _ratio(self.entry.bytes, self.seconds_per_step)
 
 
 def bound(rate: Rate) -> Literal["compute", "memory"] | None:
     """Return whether compute or memory traffic takes longer at the hardware's peak rates; None if unknown."""
-    arithmetic, traffic = _over(rate.flops, rate.peak_flops_per_s), _over(rate.bytes, rate.peak_bytes_per_s)
+    arithmetic, traffic = _ratio(rate.flops, rate.peak_flops_per_s), _ratio(rate.bytes, rate.peak_bytes_per_s)
     if arithmetic is None or traffic is None:
         return None
     return "compute" if arithmetic > traffic else "memory"
@@ -238,38 +240,38 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
     def rows(profiles: Profiles) -> list[_RateRow]:
         return [
             _RateRow(profile, rate)
-            for profile in profiles.each
+            for profile in profiles.all
             for rate in profile.summary.rates
             if rate.kind == kind and (kind == "attention" or rate.flops is not None)
         ]
 
     def has_work(profiles: Profiles) -> bool:
-        return any(row.of.flops is not None for row in rows(profiles))
+        return any(row.entry.flops is not None for row in rows(profiles))
 
     def has_peak(profiles: Profiles) -> bool:
-        return any(bound(row.of) is not None for row in rows(profiles))
+        return any(bound(row.entry) is not None for row in rows(profiles))
 
     return DeclaredTable(
         name,
         f"{title}, per step",
         (
-            Field("time", unit="s", get=lambda row: row.seconds),
-            Field("work", unit="flops", get=lambda row: row.of.flops, when=has_work),
+            Field("time", unit="s", get=lambda row: row.seconds_per_step),
+            Field("work", unit="flops", get=lambda row: row.entry.flops, when=has_work),
             Field(
                 "bytes",
                 unit="bytes",
                 importance=1,
-                get=lambda row: row.of.bytes,
+                get=lambda row: row.entry.bytes,
                 optional=True,
                 note="bytes: a lower bound; every operand and result is moved once",
             ),
-            Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.achieved, when=has_work),
+            Field("rate", unit="flops_per_s", importance=1, get=lambda row: row.flops_per_s, when=has_work),
             Field(
                 "peak",
                 "of peak",
                 "share",
                 importance=2,
-                get=lambda row: _over(row.achieved, row.of.peak_flops_per_s),
+                get=lambda row: _ratio(row.flops_per_s, row.entry.peak_flops_per_s),
                 when=has_peak,
             ),
             Field(
@@ -277,17 +279,17 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
                 "of bandwidth",
                 "share",
                 importance=2,
-                get=lambda row: _over(row.moved, row.of.peak_bytes_per_s),
+                get=lambda row: _ratio(row.bytes_per_s, row.entry.peak_bytes_per_s),
                 when=has_peak,
             ),
-            Field("bound", "bound by", get=lambda row: bound(row.of), when=has_peak),
+            Field("bound", "bound by", get=lambda row: bound(row.entry), when=has_peak),
         ),
         rows=rows,
         leading=(
             PROFILE,
             leading(
-                Field("part", part, get=lambda row: row.of.part),
-                Field("phase", get=lambda row: row.of.phase or "unknown"),
+                Field("part", part, get=lambda row: row.entry.part),
+                Field("phase", get=lambda row: row.entry.phase or "unknown"),
             ),
         ),
     )

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-CLASSES: Final[Mapping[KernelClass, str]] = {
+CLASS_COLOURS: Final[Mapping[KernelClass, str]] = {
     "matmul": "#4477aa",
     "attention": "#66ccee",
     "softmax": "#ee6677",
@@ -57,7 +57,7 @@ CLASSES: Final[Mapping[KernelClass, str]] = {
 """Colours of kernel classes: Paul Tol's bright and muted schemes (personal.sron.nl/~pault), which stay distinct under
 colour blindness."""
 
-PARTS: Final[Mapping[str, str]] = {
+PART_COLOURS: Final[Mapping[str, str]] = {
     "scores": "#4477aa",
     "mask": "#ccbb44",
     "softmax": "#ee6677",
@@ -65,7 +65,7 @@ PARTS: Final[Mapping[str, str]] = {
 }
 """Colours of the parts of naive attention, in order."""
 
-PHASES: Final[Mapping[str, str]] = {
+PHASE_COLOURS: Final[Mapping[str, str]] = {
     "zero_grad": "#d6dbe1",
     "forward": "#cfe3f2",
     "loss": "#ead9ee",
@@ -74,33 +74,33 @@ PHASES: Final[Mapping[str, str]] = {
 }
 """Colours of phases, light because module names are written on them."""
 
-NEUTRAL: Final = "#e4e7eb"
+NEUTRAL_COLOUR: Final = "#e4e7eb"
 """Colour of the whole step and of unknown phases."""
 
-PROFILE_PALETTE_INK: Final = "#1b1f24"
+DARK_TEXT_COLOUR: Final = "#1b1f24"
 
 
-def ink_on(colour: str) -> str:
+def text_colour_on(colour: str) -> str:
     """Return the text colour, dark or white, that has more contrast with `colour`, by relative luminance (WCAG 2.2)."""
-    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    channels = [int(colour[position : position + 2], 16) / 255 for position in (1, 3, 5)]
     linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return PROFILE_PALETTE_INK if luminance > 0.22 else "#ffffff"
+    return DARK_TEXT_COLOUR if luminance > 0.22 else "#ffffff"
 
 
-MOST_CELLS: Final = 10
+MAX_CELLS: Final = 10
 """Maximum number of cells in a figure; each has up to three bars."""
 
-MOST_ROOFLINES: Final = 4
+MAX_ROOFLINES: Final = 4
 """Maximum number of cells in a figure of rooflines; each has a panel."""
 
-_WRITTEN: Final = 0.06
+_MIN_LABELLED_SHARE: Final = 0.06
 """Minimum share at which a part has room for its number."""
 
-_SEEN: Final = 0.004
+_MIN_LEGEND_SHARE: Final = 0.004
 """Parts with a smaller share in all bars are omitted from the legend."""
 
-_BAR_IN: Final = 0.2
+_BAR_HEIGHT_IN: Final = 0.2
 _GAP_IN: Final = 0.12
 _ABOVE_IN: Final = 0.58
 _BELOW_IN: Final = 0.34
@@ -114,7 +114,7 @@ _POINT_COLOURS: Final = {
 }  # fmt: skip
 """Colours of points: Paul Tol's bright scheme, plus an orange."""
 
-_SHORT: Final = {"forward": "forward", "forward and backward": "fwd + bwd", "the step": "step"}
+_RANGE_ABBREVIATIONS: Final = {"forward": "forward", "forward and backward": "fwd + bwd", "the step": "step"}
 
 
 @dataclass(frozen=True)
@@ -134,32 +134,32 @@ def of_run(record: ProfileRecord) -> Iterator[Drawn]:
 def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
     """Yield all figures of the given cells."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
-    about = subject(cells)
+    subtitle_parts = subject(cells)
     mark = ", ".join(dict.fromkeys(cell.prediction.gpu for cell in profiled if cell.prediction))
     for name, title, what, bars, colours in (
-        ("classes", "time by kernel class", "Share of time by kernel class", _class_bars, CLASSES),
+        ("classes", "time by kernel class", "Share of time by kernel class", _class_bars, CLASS_COLOURS),
         (
             "attention-parts",
             "parts of attention",
             "Parts of attention by share of its time and of its FLOPs",
             _attention_bars,
-            PARTS,
+            PART_COLOURS,
         ),
     ):
         found = bars(profiled, namer(cells))
         if found:
             groups = list(dict.fromkeys(bar.group for bar in found))
-            shown = [bar for bar in found if bar.group in groups[:MOST_CELLS]]
-            rest = f"The first {MOST_CELLS} of {len(groups)} profiles." if len(groups) > MOST_CELLS else ""
-            heading = Heading(title, " · ".join(about), mark, mark="PREDICTED")
-            yield Drawn(name, captioned(what, about, rest), partial(draw_bars, shown, colours, heading))
-    yield from _drawn_rooflines(profiled, namer(cells), mark)
+            shown = [bar for bar in found if bar.group in groups[:MAX_CELLS]]
+            omitted = f"The first {MAX_CELLS} of {len(groups)} profiles." if len(groups) > MAX_CELLS else ""
+            heading = Heading(title, " · ".join(subtitle_parts), mark, mark="PREDICTED")
+            yield Drawn(name, captioned(what, subtitle_parts, omitted), partial(draw_bars, shown, colours, heading))
+    yield from _roofline_figures(profiled, namer(cells), mark)
 
 
 def _class_bars(cells: Sequence[ProfileCellRecord], name: Callable[[ProfileCellRecord], str]) -> list[Bar]:
     found = []
     for cell in cells:
-        for what, short in _SHORT.items():
+        for what, short in _RANGE_ABBREVIATIONS.items():
             if what == "forward" or has_phase(cell, "backward" if what != "the step" else "optimizer"):
                 parts: Mapping[KernelClass, float] = class_shares(cell, RANGES[what])
                 if parts:
@@ -192,20 +192,22 @@ def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading)
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    present = [part for part in colours if any(bar.parts.get(part, 0.0) >= _SEEN for bar in bars)]
+    present = [part for part in colours if any(bar.parts.get(part, 0.0) >= _MIN_LEGEND_SHARE for bar in bars)]
     rows = in_rows([Patch(facecolor=colours[part], label=part) for part in present])
     groups = list(dict.fromkeys(bar.group for bar in bars))
-    named = len(groups) > 1
-    over_in = 0.2 if named else 0.0
-    inner_in = len(bars) * _BAR_IN + len(groups) * (_GAP_IN + over_in)
-    height = _ABOVE_IN + inner_in + _BELOW_IN + len(rows) * _LINE_IN + 0.1
+    show_group_names = len(groups) > 1
+    group_label_in = 0.2 if show_group_names else 0.0
+    axes_height_in = len(bars) * _BAR_HEIGHT_IN + len(groups) * (_GAP_IN + group_label_in)
+    height = _ABOVE_IN + axes_height_in + _BELOW_IN + len(rows) * _LINE_IN + 0.1
     figure = Figure(figsize=(WIDTH_IN, height), facecolor="white")
     left_in = 0.3 + 0.065 * max(len(bar.label) for bar in bars)
-    bottom_in = height - _ABOVE_IN - inner_in
-    axes = figure.add_axes((left_in / WIDTH_IN, bottom_in / height, 1 - (left_in + 0.25) / WIDTH_IN, inner_in / height))
-    _draw_groups(axes, bars, colours, over_in, named)
+    bottom_in = height - _ABOVE_IN - axes_height_in
+    axes = figure.add_axes(
+        (left_in / WIDTH_IN, bottom_in / height, 1 - (left_in + 0.25) / WIDTH_IN, axes_height_in / height)
+    )
+    _draw_groups(axes, bars, colours, group_label_in, show_group_names)
     axes.set_xlim(0, 100)
-    axes.set_ylim(inner_in, 0)
+    axes.set_ylim(axes_height_in, 0)
     axes.set_xticks([0, 20, 40, 60, 80, 100], ["0", "20", "40", "60", "80", "100 %"])
     dressed(axes, lines="")
     axes.tick_params(axis="y", length=0, labelcolor=INK)
@@ -215,37 +217,39 @@ def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading)
     return figure
 
 
-def _draw_groups(axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], over_in: float, named: bool) -> None:
-    at, group = 0.0, None
+def _draw_groups(
+    axes: Axes, bars: Sequence[Bar], colours: Mapping[Any, str], group_label_in: float, show_group_names: bool
+) -> None:
+    y_in, group = 0.0, None
     ticks: list[tuple[float, str]] = []
     boxes: list[Box] = []
     for bar in bars:
         if bar.group != group:
-            at += _GAP_IN + over_in
+            y_in += _GAP_IN + group_label_in
             group = bar.group
-            if named:
+            if show_group_names:
                 axes.annotate(
-                    printable(group), (0, at), (0, 2), textcoords="offset points", fontsize=8.5, color=INK,
+                    printable(group), (0, y_in), (0, 2), textcoords="offset points", fontsize=8.5, color=INK,
                     va="bottom", fontweight="bold", annotation_clip=False,
                 )  # fmt: skip
-        ticks.append((at + _BAR_IN / 2, bar.label))
-        boxes += _draw_bar(axes, bar, at + _BAR_IN / 2, colours)
-        at += _BAR_IN
+        ticks.append((y_in + _BAR_HEIGHT_IN / 2, bar.label))
+        boxes += _draw_bar(axes, bar, y_in + _BAR_HEIGHT_IN / 2, colours)
+        y_in += _BAR_HEIGHT_IN
     draw_boxes(axes, boxes, edge=0.4)
     axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])
 
 
-def _draw_bar(axes: Axes, bar: Bar, at: float, colours: Mapping[Any, str]) -> list[Box]:
+def _draw_bar(axes: Axes, bar: Bar, y_in: float, colours: Mapping[Any, str]) -> list[Box]:
     """Label the parts of a bar with their numbers, and return the boxes to draw."""
     left, boxes = 0.0, []
     for part, colour in colours.items():
         share = bar.parts.get(part, 0.0) * 100
         if not share:
             continue
-        boxes.append(Box(left, at - 0.43 * _BAR_IN, share, 0.86 * _BAR_IN, colour))
-        if share >= _WRITTEN * 100:
+        boxes.append(Box(left, y_in - 0.43 * _BAR_HEIGHT_IN, share, 0.86 * _BAR_HEIGHT_IN, colour))
+        if share >= _MIN_LABELLED_SHARE * 100:
             axes.text(
-                left + share / 2, at, f"{share:.0f}", fontsize=7.5, color=ink_on(colour), ha="center",
+                left + share / 2, y_in, f"{share:.0f}", fontsize=7.5, color=text_colour_on(colour), ha="center",
                 va="center", zorder=3,
             )  # fmt: skip
         left += share
@@ -292,28 +296,30 @@ def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofl
             yield Roofline(name(cell), tuple(points), bandwidths[0], tuple(known_peaks))
 
 
-def _drawn_rooflines(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[Drawn]:
+def _roofline_figures(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[Drawn]:
     """Yield the roofline figure of a run, if there is data for it; `mark` names the GPUs of predicted profiles."""
-    found = list(rooflines(cells, name))[:MOST_ROOFLINES]
+    found = list(rooflines(cells, name))[:MAX_ROOFLINES]
     if not found:
         return
-    about = subject(cells)
+    subtitle_parts = subject(cells)
     what = "Performance of attention's parts and kernel classes over FLOP per byte of minimum traffic, below the "
-    heading = Heading("roofline", " · ".join(about), mark, mark="PREDICTED")
+    heading = Heading("roofline", " · ".join(subtitle_parts), mark, mark="PREDICTED")
     yield Drawn(
         "roofline",
-        captioned(f"{'Predicted: ' if mark else ''}{what}data sheet's roofline", about),
+        captioned(f"{'Predicted: ' if mark else ''}{what}data sheet's roofline", subtitle_parts),
         partial(draw_rooflines, found, heading),
         tuple(cells),
     )
 
 
-def draw_rooflines(found: Sequence[Roofline], heading: Heading) -> Figure:
+def draw_rooflines(rooflines_to_draw: Sequence[Roofline], heading: Heading) -> Figure:
     """Draw one panel per profile, with logarithmic axes."""
     from matplotlib.lines import Line2D
 
-    parts = list(dict.fromkeys(point.part for each in found for point in each.points))
-    phases = [phase for phase in MARKERS if any(point.phase == phase for each in found for point in each.points)]
+    parts = list(dict.fromkeys(point.part for each in rooflines_to_draw for point in each.points))
+    phases = [
+        phase for phase in MARKERS if any(point.phase == phase for each in rooflines_to_draw for point in each.points)
+    ]
     handles: list[Any] = [
         Line2D([], [], color=_POINT_COLOURS.get(part, QUIET), linestyle="none", marker="o", markersize=6, label=part)
         for part in parts
@@ -323,39 +329,41 @@ def draw_rooflines(found: Sequence[Roofline], heading: Heading) -> Figure:
         for phase in phases
     ]
     rows = [*in_rows(handles), *in_rows(shapes)]
-    frame = Frame(columns=2 if len(found) > 1 else 1, height_in=2.6, left_in=0.95, legend_lines=len(rows))
-    figure, axes = panels(frame, len(found), heading)
-    for each, panel in zip(found, axes, strict=True):
-        _draw_roofline(panel, each, each.name if len(found) > 1 else "")
+    frame = Frame(columns=2 if len(rooflines_to_draw) > 1 else 1, height_in=2.6, left_in=0.95, legend_lines=len(rows))
+    figure, axes = panels(frame, len(rooflines_to_draw), heading)
+    for each, panel in zip(rooflines_to_draw, axes, strict=True):
+        _draw_roofline(panel, each, each.name if len(rooflines_to_draw) > 1 else "")
     legend(figure, *rows)
     return figure
 
 
-def _draw_roofline(axes: Axes, each: Roofline, title: str) -> None:
+def _draw_roofline(axes: Axes, roofline: Roofline, title: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
-    intensities = [point.intensity for point in each.points]
-    reached = [point.flops_per_s for point in each.points]
-    ridges = [peak / each.bytes_per_s for peak in each.peaks_flops_per_s]
+    intensities = [point.intensity for point in roofline.points]
+    rates = [point.flops_per_s for point in roofline.points]
+    ridges = [peak / roofline.bytes_per_s for peak in roofline.peaks_flops_per_s]
     left, right = min(*intensities, *ridges) / 3, max(*intensities, *ridges) * 3
-    for peak, ridge in zip(each.peaks_flops_per_s, ridges, strict=True):
+    for peak, ridge in zip(roofline.peaks_flops_per_s, ridges, strict=True):
         axes.plot([ridge, right], [peak, peak], color=QUIET, linewidth=1.2, zorder=1)
         axes.annotate(
             units.quantity("flops_per_s", peak), (right, peak), (-2, 3), textcoords="offset points", fontsize=7.5,
             color=QUIET, ha="right",
         )  # fmt: skip
-    axes.plot([left, ridges[-1]], [left * each.bytes_per_s, each.peaks_flops_per_s[-1]], color=QUIET, linewidth=1.2)
+    axes.plot(
+        [left, ridges[-1]], [left * roofline.bytes_per_s, roofline.peaks_flops_per_s[-1]], color=QUIET, linewidth=1.2
+    )
     axes.annotate(
-        units.quantity("bytes_per_s", each.bytes_per_s), (left, left * each.bytes_per_s), (4, 18),
+        units.quantity("bytes_per_s", roofline.bytes_per_s), (left, left * roofline.bytes_per_s), (4, 18),
         textcoords="offset points", fontsize=7.5, color=QUIET, rotation=0,
     )  # fmt: skip
-    for point in each.points:
+    for point in roofline.points:
         axes.plot(
             point.intensity, point.flops_per_s, color=_POINT_COLOURS.get(point.part, QUIET),
             marker=MARKERS.get(point.phase, "o"), markersize=6.5, markeredgecolor="white", linestyle="none", zorder=3,
         )  # fmt: skip
     axes.set_xlim(left, right)
-    axes.set_ylim(min(reached) / 3, max(each.peaks_flops_per_s) * 3)
+    axes.set_ylim(min(rates) / 3, max(roofline.peaks_flops_per_s) * 3)
     dressed(axes, title=title, x="FLOP per byte (minimum traffic)", y="", lines="both")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(

@@ -50,7 +50,7 @@ AXES = (
 )
 """Axes that appear in file names, in order."""
 
-TRACE_ENDINGS: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.gz"), "nsys": (".nsys-rep",)}
+TRACE_SUFFIXES: Mapping[Profiler, tuple[str, ...]] = {"torch": (".json", ".json.gz"), "nsys": (".nsys-rep",)}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TraceReader:
                 device = hardware.named(cell.simulate) if cell.simulate else None
                 summary = traces.summary_of(recording, cell, self.ranges, device=device)
                 yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
-        if (ranks := compared(readings, None)) is not None:
+        if (ranks := compare_ranks(readings, None)) is not None:
             yield RanksRead(at_s=time.time(), cell=cell.key, summary=ranks)
 
 
@@ -118,23 +118,27 @@ class Files:
         Raises UsageError if a path has the wrong ending, if a cell cannot run, or if a timeline is requested although
         no cell has several ranks; raises OutputError if a file cannot be written.
         """
-        refuse_other_endings(options)
+        validate_output_formats(options)
         cells = list(spec.cells())
         refuse_impossible(cells)
         labels = labels_of(cells, AXES)
-        of_several = {cell.key: labels[cell.key] for cell in cells if cell.workers > 1}
-        if options.timeline is not None and not of_several:
+        multi_rank_labels = {cell.key: labels[cell.key] for cell in cells if cell.workers > 1}
+        if options.timeline is not None and not multi_rank_labels:
             raise UsageError("--timeline draws several ranks: add --ranks 2, or give their traces to --from")
-        timelines = paths_of(options.timeline, of_several)
-        kept, windows, flames = (paths_of(path, labels) for path in (options.trace, options.window, options.flame))
+        timelines = paths_of(options.timeline, multi_rank_labels)
+        kept_paths, windows, flames = (
+            paths_of(path, labels) for path in (options.trace, options.window, options.flame)
+        )
         with ExitStack() as temporary:
-            artifacts = kept
-            if not kept:
+            artifacts = kept_paths
+            if not kept_paths:
                 directory = Path(temporary.enter_context(tempfile.TemporaryDirectory(prefix="sysbench-")))
-                artifacts = {cell.key: directory / f"{cell.key}{TRACE_ENDINGS[cell.profiler][0]}" for cell in cells}
+                artifacts = {cell.key: directory / f"{cell.key}{TRACE_SUFFIXES[cell.profiler][0]}" for cell in cells}
             for cell in cells:
-                _refuse_other_ending("--trace", artifacts[cell.key], TRACE_ENDINGS[cell.profiler], cell.profiler)
-            traces_kept = [path for cell in cells if kept for path in paths_of_ranks(kept[cell.key], cell.workers)]
+                _validate_suffix("--trace", artifacts[cell.key], TRACE_SUFFIXES[cell.profiler], cell.profiler)
+            traces_kept = [
+                path for cell in cells if kept_paths for path in paths_of_ranks(kept_paths[cell.key], cell.workers)
+            ]
             for path in (*traces_kept, *windows.values(), *flames.values(), *timelines.values()):
                 storage.refuse_unwritable(path)
             launchers = {cell.key: NsysLauncher(artifacts[cell.key]) for cell in cells if cell.profiler == "nsys"}
@@ -142,10 +146,10 @@ class Files:
                 cell.key: f"{cell.size} · ctx {cell.ctx} · batch {cell.batch} · {cell.precision} · {cell.mode}"
                 for cell in cells
             }
-            provisions = Provisions(artifacts, launchers, TraceReader(bool(kept), ranges_wanted(options)))
-            yield cls(provisions, bool(kept), windows, flames, timelines, titles, options.range, options.quiet)
+            provisions = Provisions(artifacts, launchers, TraceReader(bool(kept_paths), additional_ranges(options)))
+            yield cls(provisions, bool(kept_paths), windows, flames, timelines, titles, options.range, options.quiet)
 
-    def draw(self, record: RunRecord[Any]) -> Iterator[Saved]:
+    def write(self, record: RunRecord[Any]) -> Iterator[Saved]:
         """Write the requested files for every profiled cell. Yields each file, and each trace that is kept."""
         for cell in record.cells:
             trace = self.provisions.artifacts[cell.key]
@@ -158,22 +162,22 @@ class Files:
                 # The trace is read again, for two reasons: failure to write the slice must not fail the cell, and a
                 # resumed run has traces that an earlier run read.
                 with waiting(f"extracting {window.name} from the trace", silent=self.quiet):
-                    file = write_window(window, taken(traces.read(trace), self.range))
+                    file = write_window(window, extract_range(traces.read(trace), self.range))
                 yield file
             if flame is not None:
                 yield write_flame(flame, cell.summary, self.titles[cell.key])
-            if (drawn := self.timelines.get(cell.key)) is not None:
+            if (timeline := self.timelines.get(cell.key)) is not None:
                 from sysbench.trace.ranks import reading
 
-                with waiting(f"drawing {drawn.name} from the traces", silent=self.quiet):
+                with waiting(f"drawing {timeline.name} from the traces", silent=self.quiet):
                     paths = paths_of_ranks(trace, cell.cell.workers)
                     ranks = {rank: reading.read(traces.read(path), compute=True) for rank, path in enumerate(paths)}
                     title = f"{self.titles[cell.key]} · {cell.cell.ranks} ranks · {cell.cell.strategy}"
-                    file = write_timeline(drawn, ranks, title)
+                    file = write_timeline(timeline, ranks, title)
                 yield file
 
 
-def taken(recording: Recording, range: str | None) -> TraceSlice:
+def extract_range(recording: Recording, range: str | None) -> TraceSlice:
     """Cut out the requested slice, limited to the number of rows that can be written.
 
     Raises UsageError if the range does not exist.
@@ -183,23 +187,23 @@ def taken(recording: Recording, range: str | None) -> TraceSlice:
     return window.extract_slice(recording, window.find_window(recording, range), window.MAX_ROWS)
 
 
-def write_window(path: Path, cut: TraceSlice) -> Saved:
+def write_window(path: Path, trace_slice: TraceSlice) -> Saved:
     """Write a slice of a trace; raises OutputError if that fails."""
     from sysbench.trace import window
 
     try:
-        written = window.write(path, cut, window.MAX_BYTES)
+        written = window.write(path, trace_slice, window.MAX_BYTES)
     except OSError as error:
         raise storage.cannot_write(path, error) from error
-    whole, remark = cut.window, ""
-    of = "the trace" if whole.range is None else f"`{theme.harmless(whole.range)}`"
+    window_range, remark = trace_slice.window, ""
+    source = "the trace" if window_range.range is None else f"`{theme.harmless(window_range.range)}`"
     if written.cut_off_ns is not None:
-        whole_ns = max(whole.end_ns, cut.last_ns) - whole.start_ns
-        there_ns = max(written.cut_off_ns - whole.start_ns, 0)
+        total_ns = max(window_range.end_ns, trace_slice.last_ns) - window_range.start_ns
+        written_ns = max(written.cut_off_ns - window_range.start_ns, 0)
         limit = f"a slice is at most {window.MAX_BYTES / 1e6:g} MB"
-        remark = f"the first {units.seconds(there_ns / 1e9)} of {units.seconds(whole_ns / 1e9)} of {of}: {limit}"
-    elif cut.is_empty:
-        remark = f"only ranges: {of} has no operators and no kernels"
+        remark = f"the first {units.seconds(written_ns / 1e9)} of {units.seconds(total_ns / 1e9)} of {source}: {limit}"
+    elif trace_slice.is_empty:
+        remark = f"only ranges: {source} has no operators and no kernels"
     return Saved(path, remark)
 
 
@@ -219,60 +223,62 @@ def write_timeline(path: Path, readings: Mapping[int, RankReading], title: str) 
     from sysbench.commands.profile.ranks import timeline_figure
     from sysbench.trace.ranks.matching import timeline
 
-    drawn = timeline(readings)
-    if drawn is None:
+    rank_timeline = timeline(readings)
+    if rank_timeline is None:
         raise UsageError(f"--timeline {path.name}: the ranks have no step in common")
-    timeline_figure.write(path, drawn, title)
-    left_out = len(drawn.compute) - timeline_figure.MOST_RANKS
-    return Saved(path, f"the first {timeline_figure.MOST_RANKS} of {len(drawn.compute)} ranks" if left_out > 0 else "")
+    timeline_figure.write(path, rank_timeline, title)
+    omitted = len(rank_timeline.compute) - timeline_figure.MAX_RANKS
+    return Saved(
+        path, f"the first {timeline_figure.MAX_RANKS} of {len(rank_timeline.compute)} ranks" if omitted > 0 else ""
+    )
 
 
-def refuse_other_endings(options: ProfileOptions) -> None:
+def validate_output_formats(options: ProfileOptions) -> None:
     """Raise UsageError if a requested file has an unknown format."""
     if options.window is not None:
-        _refuse_other_ending("--window", options.window, (".json", ".json.gz"))
+        _validate_suffix("--window", options.window, (".json", ".json.gz"))
     if options.flame is not None:
-        _refuse_other_ending("--flame", options.flame, (".svg", ".html"))
+        _validate_suffix("--flame", options.flame, (".svg", ".html"))
     if options.timeline is not None:
-        _refuse_other_ending("--timeline", options.timeline, (".png", ".svg", ".pdf"))
+        _validate_suffix("--timeline", options.timeline, (".png", ".svg", ".pdf"))
 
 
-def ranges_wanted(options: ProfileOptions) -> Sequence[str]:
+def additional_ranges(options: ProfileOptions) -> Sequence[str]:
     """Return the ranges that need a kernel table in addition to the default ones."""
     return (options.range,) if options.range is not None else ()
 
 
-def _refuse_other_ending(option: str, path: Path, endings: Sequence[str], profiler: Profiler | None = None) -> None:
-    if not path.name.lower().endswith(tuple(endings)):
-        told = f" with --with {profiler}" if profiler is not None else ""
-        raise UsageError(f"{option} {path.name} must end in {' or '.join(endings)}{told}")
+def _validate_suffix(option: str, path: Path, suffixes: Sequence[str], profiler: Profiler | None = None) -> None:
+    if not path.name.lower().endswith(tuple(suffixes)):
+        condition = f" with --with {profiler}" if profiler is not None else ""
+        raise UsageError(f"{option} {path.name} must end in {' or '.join(suffixes)}{condition}")
 
 
-_IN_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_RANK_IN_FILE_NAME: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 """Matches a rank in a file name, for traces that do not contain it."""
 
 
-def numbered(reading: RankReading, pattern: str | None) -> RankReading:
+def with_rank(reading: RankReading, pattern: str | None) -> RankReading:
     """Return the reading with its rank: from `--rank-regex`, from the recording or from the file name, in this order.
 
     Raises UsageError if `--rank-regex` finds no rank in the file name.
     """
     if pattern is None:
-        found = _IN_NAME.search(reading.title) if reading.rank is None else None
-        return replace(reading, rank=int(found[1])) if found else reading
-    found = re.search(pattern, reading.title)
-    if found is None:
+        match = _RANK_IN_FILE_NAME.search(reading.title) if reading.rank is None else None
+        return replace(reading, rank=int(match[1])) if match else reading
+    match = re.search(pattern, reading.title)
+    if match is None:
         raise UsageError(f"--rank-regex {pattern} does not match {reading.title}: it must match the name of every file")
-    if not (found[1] or "").isdecimal():
-        raise UsageError(f"--rank-regex {pattern} finds {found[1]!r} in {reading.title}, which is not a number")
-    return replace(reading, rank=int(found[1]))
+    if not (match[1] or "").isdecimal():
+        raise UsageError(f"--rank-regex {pattern} finds {match[1]!r} in {reading.title}, which is not a number")
+    return replace(reading, rank=int(match[1]))
 
 
-def compared(readings: Sequence[RankReading], together: str | None) -> RanksSummary | None:
+def compare_ranks(readings: Sequence[RankReading], same_run_reason: str | None) -> RanksSummary | None:
     """Compare the ranks of a run; None if a rank is unknown, or if the ranks do not communicate.
 
-    `together` is the reason why the traces belong to one run, such as their directory. If two traces have the same
-    rank, raises UsageError or, if `together` is None, returns None. Raises UsageError if the traces are from runs with
+    `same_run_reason` says why the traces belong to one run, such as their directory. If two traces have the same rank,
+    raises UsageError or, if `same_run_reason` is None, returns None. Raises UsageError if the traces are from runs with
     different numbers of ranks, and LogError if the data are inconsistent.
     """
     from sysbench.trace.ranks.summarise import summarise
@@ -281,18 +287,18 @@ def compared(readings: Sequence[RankReading], together: str | None) -> RanksSumm
     for each in readings:
         if each.rank is None:
             return None
-        if each.rank in ranks and together is None:
+        if each.rank in ranks and same_run_reason is None:
             return None
         if each.rank in ranks:
             raise UsageError(
-                f"{together} has two traces of rank {each.rank}, {ranks[each.rank].title} and {each.title}: keep one "
-                "per rank, or list the files to compare them side by side"
+                f"{same_run_reason} has two traces of rank {each.rank}, {ranks[each.rank].title} and {each.title}: "
+                "keep one per rank, or list the files to compare them side by side"
             )
         ranks[each.rank] = each
     sizes = {each.world_size: each for each in readings if each.world_size is not None}
     if len(sizes) > 1:
-        told = " and ".join(f"{each.title} of {size}" for size, each in [*sizes.items()][:2])
-        raise UsageError(f"the traces come from different runs: {told} ranks")
+        examples = " and ".join(f"{each.title} of {size}" for size, each in [*sizes.items()][:2])
+        raise UsageError(f"the traces come from different runs: {examples} ranks")
     try:
         return summarise(ranks) if any(each.collectives for each in readings) else None
     except ValidationError as error:

@@ -34,7 +34,7 @@ RANGES: Final[Mapping[str, tuple[str, ...] | None]] = {
 }
 """Phases of each range by name; None stands for all phases."""
 
-_MODES: Final[Mapping[str, tuple[Mode, Phase]]] = {
+_RANGE_MODES: Final[Mapping[str, tuple[Mode, Phase]]] = {
     "forward": ("forward", "forward"),
     "forward and backward": ("forward-backward", "backward"),
     "the step": ("train", "optimizer"),
@@ -47,11 +47,11 @@ PARTS: Final = ("scores", "mask", "softmax", "output")
 NOTABLE: Final = 0.02
 """Minimum share of time to mention, and minimum difference to report."""
 
-MOST_CLASSES: Final = 3
-MOST_LEADERS: Final = 3
+MAX_CLASSES: Final = 3
+MAX_LEADING_KERNELS: Final = 3
 """Maximum number of different leading kernels; with more, the finding is omitted."""
 
-NAMES: Final[Mapping[KernelClass, str]] = {
+CLASS_NAMES: Final[Mapping[KernelClass, str]] = {
     "matmul": "matrix products",
     "attention": "fused attention",
     "softmax": "softmax",
@@ -73,40 +73,44 @@ _POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "
 
 def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     """Yield all findings."""
-    known = complete(cells)
-    for where, group, name in _settings(known, cells):
-        for about in (_leaders, _besides_products, _products, _softmax, _precision):
-            yield from about(group, where, name)
-    yield from _idle(known, namer(cells))
+    known = complete_profiles(cells)
+    for where, group, name in _by_settings(known, cells):
+        for finding in (_leading_kernels, _other_classes, _matmul_shares, _softmax_shares, _matmul_precision):
+            yield from finding(group, where, name)
+    yield from _device_idle_time(known, namer(cells))
     covered = [(cell.coverage, cell) for cell in known if cell.coverage is not None]
     if covered:
         share = share_range(covered, namer(cells))
         text = f"profiled kernels cover {share} of the unprofiled step time."
         yield Said(text, tuple(cell for _, cell in covered))
-    yield from left_out(cells, doubts, "all findings")
+    yield from left_out(cells, doubtful_cautions, "all findings")
 
 
 def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     """Yield the findings to show below the tables on a screen. The tables already show the other findings."""
-    known = complete(cells)
-    for where, group, name in _settings(known, cells):
+    known = complete_profiles(cells)
+    for where, group, name in _by_settings(known, cells):
         mark = "predicted: " if any(cell.prediction for cell in group) else ""
-        yield from _leaders(group, f"{mark}{where}", name)
-        yield from _products(group, f"{mark}{where}", name)
+        yield from _leading_kernels(group, f"{mark}{where}", name)
+        yield from _matmul_shares(group, f"{mark}{where}", name)
     if known:
-        yield from left_out(cells, doubts, "all findings")
+        yield from left_out(cells, doubtful_cautions, "all findings")
 
 
-def doubts(cell: ProfileCellRecord) -> frozenset[CautionCode]:
+def doubtful_cautions(cell: ProfileCellRecord) -> frozenset[CautionCode]:
     """Return the cautions that exclude a cell from all findings."""
     on_cpu = cell.summary is not None and cell.summary.source == "cpu"
-    against = DOUBTFUL | DOUBTFUL_ON_CPU if on_cpu else DOUBTFUL
-    return frozenset(caution.code for caution in cell.cautions) & against
+    doubtful = DOUBTFUL | DOUBTFUL_ON_CPU if on_cpu else DOUBTFUL
+    return frozenset(caution.code for caution in cell.cautions) & doubtful
 
 
-def complete(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
+def complete_profiles(cells: Iterable[ProfileCellRecord]) -> list[ProfileCellRecord]:
     """Return the cells with a profile that is not known to be incomplete."""
-    return [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns and not doubts(cell)]
+    return [
+        cell
+        for cell in cells
+        if cell.summary is not None and cell.summary.spent.total_ns and not doubtful_cautions(cell)
+    ]
 
 
 def class_shares(cell: ProfileCellRecord, phases: Sequence[str] | None) -> dict[KernelClass, float]:
@@ -141,19 +145,19 @@ def attention_parts(summary: ProfileSummary, phase: str) -> dict[str, Rate]:
 
 def _by_kernel(summary: ProfileSummary, phases: Sequence[str] | None) -> dict[tuple[int, int], tuple[int, int]]:
     """Return (time, calls) by (phase, kernel), summed over modules. Phases and kernels are positions in the summary."""
-    wanted = {number for number, phase in enumerate(summary.phases) if phases is None or phase in phases}
+    phase_numbers = {number for number, phase in enumerate(summary.phases) if phases is None or phase in phases}
     columns = summary.spent
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for key, total_ns, calls in zip(
         zip(columns.phase, columns.kernel, strict=True), columns.total_ns, columns.calls, strict=True
     ):
-        if key[0] in wanted:
+        if key[0] in phase_numbers:
             before_ns, before = found.get(key, (0, 0))
             found[key] = before_ns + total_ns, before + calls
     return found
 
 
-def _settings(
+def _by_settings(
     cells: Sequence[ProfileCellRecord], everything: Sequence[ProfileCellRecord]
 ) -> Iterator[tuple[str, list[ProfileCellRecord], Namer]]:
     """Yield each group of cells with equal settings, a prefix that names the settings, and a namer for the cells."""
@@ -170,7 +174,7 @@ def _settings(
 
 
 @dataclass(frozen=True)
-class Leading:
+class LeadingKernel:
     """The kernel (on a CPU, the operator) that takes the most time in the given phases."""
 
     cell: ProfileCellRecord
@@ -181,7 +185,7 @@ class Leading:
     """Number of calls per step as text, including the noun."""
 
 
-def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | None:
+def leading_kernel(cell: ProfileCellRecord, phases: Sequence[str] | None) -> LeadingKernel | None:
     """Return the kernel that takes the most time in the given phases; None if nothing was launched in them."""
     summary = cell.summary
     total: dict[int, tuple[int, int]] = {}
@@ -191,35 +195,37 @@ def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | 
     whole_ns = sum(total_ns for total_ns, _ in total.values())
     if summary is None or not whole_ns:
         return None
-    most, (most_ns, calls) = max(total.items(), key=lambda item: item[1][0])
+    top_kernel, (top_ns, calls) = max(total.items(), key=lambda item: item[1][0])
     per_step = calls / summary.steps
-    return Leading(cell, summary.names[most], most_ns / whole_ns, f"{per_step:g} call{'' if per_step == 1 else 's'}")
+    return LeadingKernel(
+        cell, summary.names[top_kernel], top_ns / whole_ns, f"{per_step:g} call{'' if per_step == 1 else 's'}"
+    )
 
 
-def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
-    alike: dict[str, list[Leading]] = {}
+def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+    alike: dict[str, list[LeadingKernel]] = {}
     for cell in group:
-        found = leading(cell, RANGES["forward"])
+        found = leading_kernel(cell, RANGES["forward"])
         if found is not None:
             alike.setdefault(found.name.short, []).append(found)
-    if len(alike) > MOST_LEADERS:
+    if len(alike) > MAX_LEADING_KERNELS:
         return
     on_cpu = all(cell.summary is not None and cell.summary.source == "cpu" for cell in group)
     for short, each in alike.items():
-        at = where if len(alike) == 1 else f"{where}{named([found.cell for found in each], name)}: "
+        prefix = where if len(alike) == 1 else f"{where}{named([found.cell for found in each], name)}: "
         share = share_range([(found.share, found.cell) for found in each], name)
         calls = {found.calls for found in each}
-        often = f" in {calls.pop()} per step" if len(calls) == 1 else ""
+        calls_text = f" in {calls.pop()} per step" if len(calls) == 1 else ""
         work = "operator" if on_cpu else "kernel"
-        text = f"{at}in the forward phase, {short} takes the largest share of {work} time: {share}{often}."
-        yield Said(f"{text}{_leaders_elsewhere(each)}", tuple(found.cell for found in each))
+        text = f"{prefix}in the forward phase, {short} takes the largest share of {work} time: {share}{calls_text}."
+        yield Said(f"{text}{_leading_kernels_elsewhere(each)}", tuple(found.cell for found in each))
 
 
-def _leaders_elsewhere(each: Sequence[Leading]) -> str:
+def _leading_kernels_elsewhere(each: Sequence[LeadingKernel]) -> str:
     """Return sentences that name the leading kernels of backward and of the whole step, if all cells agree on them."""
     same, others = [], []
     for what in ("backward", "the step"):
-        found = [leading(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]
+        found = [leading_kernel(one.cell, RANGES[what]) for one in each if has_phase(one.cell, "backward")]
         leaders = {one.name.short for one in found if one is not None}
         if len(leaders) != 1:
             continue
@@ -237,7 +243,7 @@ def _leaders_elsewhere(each: Sequence[Leading]) -> str:
 # --- classes
 
 
-def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _other_classes(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
     """Yield a finding on the classes other than matrix products that take the most time in forward."""
     shares = [(cell, found) for cell in group if (found := class_shares(cell, RANGES["forward"]))]
     means: dict[KernelClass, float] = {}
@@ -248,23 +254,23 @@ def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Name
     if "matmul" in means and others:
         words = [
             f"{share_range([(found.get(kind, 0.0), cell) for cell, found in shares], name)}"
-            f"{' of its time' * (number == 0)} in {NAMES[kind]}"
-            for number, (_, kind) in enumerate(others[:MOST_CLASSES])
+            f"{' of its time' * (number == 0)} in {CLASS_NAMES[kind]}"
+            for number, (_, kind) in enumerate(others[:MAX_CLASSES])
         ]
         text = f"{where}besides matrix products, forward spends {listed(words)}."
         yield Said(text, tuple(cell for cell, _ in shares))
 
 
-def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
     """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step.
 
     Ranges that were not profiled in every setting are omitted; settings without backward, where others have it.
     """
-    settings = [covering for alike in axes.alike(group, "mode") if (covering := _by_range(alike))]
+    settings = [covering for alike in axes.alike(group, "mode") if (covering := _cells_by_range(alike))]
     settings = [each for each in settings if "forward and backward" in each] or settings
     if not settings:
         return
-    ranges = [what for what in _MODES if all(what in each for each in settings)]
+    ranges = [what for what in _RANGE_MODES if all(what in each for each in settings)]
     cells = {what: [cell for each in settings for cell in each[what]] for what in ranges}
     shares = {what: [class_shares(cell, RANGES[what]) for cell in cells[what]] for what in ranges}
     words: list[str] = []
@@ -279,16 +285,16 @@ def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> It
     first, last = ranges[0], ranges[-1]
     kinds = {kind for each in (*shares[first], *shares[last]) for kind in each} - {"matmul"}
     rise, kind = max(((mean(last, kind) - mean(first, kind), kind) for kind in kinds), default=(0.0, "other"))
-    gains = ""
+    growth = ""
     if rise >= NOTABLE:
         before, after = units.share(mean(first, kind)), units.share(mean(last, kind))
         many = " on average" if max(len(cells[first]), len(cells[last])) > 1 else ""
-        gains = f" The share of {NAMES[kind]} grows most, from {before} in {first} to {after} in {last}{many}."
+        growth = f" The share of {CLASS_NAMES[kind]} grows most, from {before} in {first} to {after} in {last}{many}."
     basis = {cell.key: cell for what in ranges for cell in cells[what]}
-    yield Said(f"{where}matrix products take {listed(words)}.{gains}", tuple(basis.values()))
+    yield Said(f"{where}matrix products take {listed(words)}.{growth}", tuple(basis.values()))
 
 
-def _by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[ProfileCellRecord]]:
+def _cells_by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[ProfileCellRecord]]:
     """For each range, return the cell whose mode is that range, as in the table; without it, all cells that cover it.
 
     `alike` are cells of one setting, which differ in `mode` only. Inference, which runs other kernels than the forward
@@ -298,7 +304,7 @@ def _by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[ProfileCellR
     if not any(has_phase(cell, "backward") for cell in forward):
         return {"forward": forward} if forward else {}
     found = {}
-    for what, (mode, last_phase) in _MODES.items():
+    for what, (mode, last_phase) in _RANGE_MODES.items():
         covering = [cell for cell in forward if has_phase(cell, last_phase) and cell.cell.mode != "inference"]
         if covering:
             found[what] = [cell for cell in covering if cell.cell.mode == mode] or covering
@@ -308,7 +314,7 @@ def _by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[ProfileCellR
 # --- attention
 
 
-def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _softmax_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
     for phase in ("forward", "backward"):
         found = []
         for cell in group:
@@ -324,10 +330,9 @@ def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
 def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], phase: str, name: Namer) -> str:
     """Compare softmax with the two matrix products of attention, by share of FLOPs and by share of time."""
 
-    def share(amount: Callable[[Rate], int], *parts: str) -> str:
+    def share(value: Callable[[Rate], int], *parts: str) -> str:
         values = [
-            (sum(amount(rates[part]) for part in parts) / sum(map(amount, rates.values())), cell)
-            for cell, rates in found
+            (sum(value(rates[part]) for part in parts) / sum(map(value, rates.values())), cell) for cell, rates in found
         ]
         return share_range(values, name)
 
@@ -347,7 +352,7 @@ def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], p
 # --- precision and the device
 
 
-def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _matmul_precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
     """Yield a finding on the number format that dominates the time in matrix products, judging by kernel names."""
     formats, shares, known_shares = set(), [], []
     for cell in group:
@@ -360,16 +365,16 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
             known_shares.append(sum(known.values()) / sum(precisions.values()))
     if len(formats) != 1:
         return
-    ((format_, asked),) = formats
+    ((format_, expected),) = formats
     known_share = min(known_shares)
-    but = "" if format_ == asked else f", although {asked} was requested"
-    partly = f" Kernel names state the format for {units.share(known_share)} of that time."
+    mismatch = "" if format_ == expected else f", although {expected} was requested"
+    known_note = f" Kernel names state the format for {units.share(known_share)} of that time."
     text = f"{where}judging by kernel names, {share_range(shares, name)} of matrix product time is in {format_} kernels"
     known_partly = known_share <= 1 - NOTABLE / 2
-    yield Said(f"{text}{but}.{partly * known_partly}", tuple(cell for _, cell in shares))
+    yield Said(f"{text}{mismatch}.{known_note * known_partly}", tuple(cell for _, cell in shares))
 
 
-def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
+def _device_idle_time(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     """Yield a finding on the idle time of the device, and on the part of it spent waiting for the host."""
     found = sorted(
         (

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from sysbench import units
-from sysbench.commands.profile.figures import CLASSES, NEUTRAL, PHASES, ink_on
-from sysbench.commands.profile.figures import PROFILE_PALETTE_INK as INK
+from sysbench.commands.profile.figures import CLASS_COLOURS, NEUTRAL_COLOUR, PHASE_COLOURS, text_colour_on
+from sysbench.commands.profile.figures import DARK_TEXT_COLOUR as INK
 from sysbench.commands.profile.profiles import NS
 from sysbench.errors import UsageError
 from sysbench.render import pages
@@ -24,21 +24,21 @@ from sysbench.trace.summary import KernelClass, ProfileSummary, folded
 
 FORMATS: Final = ("svg", "html")
 WIDTH: Final = 1200.0
-ROW: Final = 19.0
+ROW_HEIGHT: Final = 19.0
 MARGIN: Final = 10.0
-TITLE: Final = 26.0
-LEGEND: Final = 26.0
-NARROWEST: Final = 0.3
+TITLE_HEIGHT: Final = 26.0
+LEGEND_HEIGHT: Final = 26.0
+MIN_BOX_WIDTH: Final = 0.3
 """Minimum width of a box; narrower ones are invisible and would make the file large."""
-_CHARACTER: Final = 6.4
+_CHARACTER_WIDTH: Final = 6.4
 """Width of a character at 11 px, slightly more than average."""
-_WIDE: Final = frozenset("mwMW@%")
-_WIDE_CHARACTER: Final = 11.0
-_SHORTEST_LABEL: Final = 3
-_LONGEST_NAME: Final = 400
+_WIDE_CHARACTERS: Final = frozenset("mwMW@%")
+_WIDE_CHARACTER_WIDTH: Final = 11.0
+_MIN_LABEL_LENGTH: Final = 3
+_MAX_NAME_LENGTH: Final = 400
 """Maximum length of a recorded name in a tooltip."""
-_NOT_KNOWN: Final = "unknown phase"
-_FOLDER: Final = "profile_flame"
+_UNKNOWN_PHASE: Final = "unknown phase"
+_ASSETS: Final = "profile_flame"
 
 
 def write(path: Path, summary: ProfileSummary, title: str) -> None:
@@ -61,43 +61,41 @@ class Box:
 
     name: str
     colour: str
-    recorded: str = ""
+    full_name: str = ""
     """Full name of a kernel."""
     total_ns: int = 0
     calls: int = 0
-    within: dict[object, Box] = field(default_factory=dict)
+    children: dict[object, Box] = field(default_factory=dict)
 
-    def take(self, key: object, name: str, colour: str, total_ns: int, calls: int, recorded: str = "") -> Box:
+    def add(self, key: object, name: str, colour: str, total_ns: int, calls: int, full_name: str = "") -> Box:
         """Add time to the inner box with this key, creating the box if necessary, and return it."""
-        part = self.within.setdefault(key, Box(name, colour, recorded))
-        part.total_ns += total_ns
-        part.calls += calls
-        return part
+        child = self.children.setdefault(key, Box(name, colour, full_name))
+        child.total_ns += total_ns
+        child.calls += calls
+        return child
 
 
-def tree(summary: ProfileSummary) -> Box:
+def step_box(summary: ProfileSummary) -> Box:
     """Return the box of the whole step, which contains phases, modules (layers merged) and kernels."""
     spent = summary.spent
-    whole = Box("step", NEUTRAL, "", sum(spent.total_ns), sum(spent.calls))
+    step = Box("step", NEUTRAL_COLOUR, "", sum(spent.total_ns), sum(spent.calls))
     columns = zip(spent.phase, spent.module, spent.kernel, spent.total_ns, spent.calls, strict=True)
     for phase, module, kernel, total_ns, calls in columns:
         phase_name = summary.phases[phase]
-        tint = PHASES.get(phase_name, NEUTRAL)
-        box = whole.take(("phase", phase), phase_name or _NOT_KNOWN, tint, total_ns, calls)
+        phase_colour = PHASE_COLOURS.get(phase_name, NEUTRAL_COLOUR)
+        box = step.add(("phase", phase), phase_name or _UNKNOWN_PHASE, phase_colour, total_ns, calls)
         for part in folded(summary.modules[module]).split(".") if summary.modules[module] else ():
-            box = box.take(("module", part), part, tint, total_ns, calls)
+            box = box.add(("module", part), part, phase_colour, total_ns, calls)
         name = summary.names[kernel]
-        colour = CLASSES[name.class_in(phase_name)]
-        box.take(
-            ("kernel", kernel), name.short.removeprefix("aten::"), colour, total_ns, calls, name.name or name.short
-        )
-    return whole
+        colour = CLASS_COLOURS[name.class_in(phase_name)]
+        box.add(("kernel", kernel), name.short.removeprefix("aten::"), colour, total_ns, calls, name.name or name.short)
+    return step
 
 
 def svg(summary: ProfileSummary, title: str) -> str:
     """Return the flame graph as SVG, 1200 px wide."""
-    whole = tree(summary)
-    height = MARGIN * 2 + TITLE + LEGEND + ROW * _depth(whole)
+    step = step_box(summary)
+    height = MARGIN * 2 + TITLE_HEIGHT + LEGEND_HEIGHT + ROW_HEIGHT * _depth(step)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" width="{WIDTH:g}" '
@@ -105,52 +103,52 @@ def svg(summary: ProfileSummary, title: str) -> str:
             f"<title>{_escaped(title)}</title>",
             f'<rect width="{WIDTH:g}" height="{height:g}" fill="#ffffff"/>',
             f'<text x="{MARGIN:g}" y="24" font-size="15" font-weight="600" fill="{INK}">{_escaped(title)}</text>',
-            *_boxes(whole, summary.steps, whole.total_ns),
-            *_legend(summary, height - MARGIN - LEGEND + 10),
+            *_boxes(step, summary.steps, step.total_ns),
+            *_legend(summary, height - MARGIN - LEGEND_HEIGHT + 10),
             "</svg>\n",
         ]
     )
 
 
 def _depth(box: Box) -> int:
-    return 1 + max((_depth(part) for part in box.within.values()), default=0)
+    return 1 + max((_depth(part) for part in box.children.values()), default=0)
 
 
-def _boxes(whole: Box, steps: int, total_ns: int) -> Iterator[str]:
+def _boxes(step: Box, steps: int, total_ns: int) -> Iterator[str]:
     scale = (WIDTH - 2 * MARGIN) / total_ns if total_ns else 0.0
-    waiting = [(whole, MARGIN, 0)]
-    while waiting:
-        box, x, depth = waiting.pop()
+    pending = [(step, MARGIN, 0)]
+    while pending:
+        box, x, depth = pending.pop()
         width = box.total_ns * scale
-        if width < NARROWEST:
+        if width < MIN_BOX_WIDTH:
             continue
-        y = MARGIN + TITLE + depth * ROW
+        y = MARGIN + TITLE_HEIGHT + depth * ROW_HEIGHT
         share = units.share(box.total_ns / total_ns) if total_ns else ""
         calls = f"{box.calls / steps:.10g} call{'' if box.calls == steps else 's'}"
-        name = (box.recorded or box.name)[:_LONGEST_NAME]
-        hover = f"{name}\n{units.seconds(box.total_ns * NS / steps)} per step · {share} · {calls}"
-        yield f"<g><title>{_escaped(hover)}</title>"
+        name = (box.full_name or box.name)[:_MAX_NAME_LENGTH]
+        tooltip = f"{name}\n{units.seconds(box.total_ns * NS / steps)} per step · {share} · {calls}"
+        yield f"<g><title>{_escaped(tooltip)}</title>"
         yield (
-            f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.4, 0.2):.2f}" height="{ROW - 1:g}" rx="1.5" '
+            f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.4, 0.2):.2f}" height="{ROW_HEIGHT - 1:g}" rx="1.5" '
             f'fill="{box.colour}"/>'
         )
         label = _label(pages.printable(box.name), width - 6)
         if label:
-            yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{ink_on(box.colour)}">{_escaped(label)}</text>'
+            yield f'<text x="{x + 3:.2f}" y="{y + 13:g}" fill="{text_colour_on(box.colour)}">{_escaped(label)}</text>'
         yield "</g>"
         # Phases and modules keep their order, then kernels follow, longest first.
-        outer = [part for part in box.within.values() if not part.recorded]
-        kernels = [part for part in box.within.values() if part.recorded]
+        outer = [part for part in box.children.values() if not part.full_name]
+        kernels = [part for part in box.children.values() if part.full_name]
         for part in (*outer, *sorted(kernels, key=lambda part: -part.total_ns)):
-            waiting.append((part, x, depth + 1))
+            pending.append((part, x, depth + 1))
             x += part.total_ns * scale
 
 
-def _label(name: str, room: float) -> str:
-    """Shorten a name to the width `room`; empty if fewer than `_SHORTEST_LABEL` characters fit."""
-    for length in range(int(room / _CHARACTER), _SHORTEST_LABEL - 1, -1):
+def _label(name: str, width: float) -> str:
+    """Shorten a name to the width `width`; empty if fewer than `_MIN_LABEL_LENGTH` characters fit."""
+    for length in range(int(width / _CHARACTER_WIDTH), _MIN_LABEL_LENGTH - 1, -1):
         label = elided(name, length)
-        if sum(_WIDE_CHARACTER if letter in _WIDE else _CHARACTER for letter in label) <= room:
+        if sum(_WIDE_CHARACTER_WIDTH if letter in _WIDE_CHARACTERS else _CHARACTER_WIDTH for letter in label) <= width:
             return label
     return ""
 
@@ -158,11 +156,11 @@ def _label(name: str, room: float) -> str:
 def _legend(summary: ProfileSummary, y: float) -> Iterator[str]:
     present = set(_classes(summary))
     x = MARGIN
-    for name, colour in CLASSES.items():
+    for name, colour in CLASS_COLOURS.items():
         if name in present:
             yield f'<rect x="{x:g}" y="{y:g}" width="11" height="11" rx="2" fill="{colour}"/>'
             yield f'<text x="{x + 15:g}" y="{y + 9.5:g}" fill="{INK}">{name}</text>'
-            x += 15 + _CHARACTER * len(name) + 16
+            x += 15 + _CHARACTER_WIDTH * len(name) + 16
 
 
 def _classes(summary: ProfileSummary) -> list[KernelClass]:
@@ -180,16 +178,16 @@ def _escaped(text: str) -> str:
 def page(summary: ProfileSummary, title: str) -> str:
     """Return the flame graph as an HTML page."""
     spent = summary.spent
-    order = list(CLASSES)
+    order = list(CLASS_COLOURS)
     data = {
         "steps": summary.steps,
         "work": "CPU operators" if summary.source == "cpu" else "kernels",
-        "phases": [[name or _NOT_KNOWN, PHASES.get(name, NEUTRAL)] for name in summary.phases],
+        "phases": [[name or _UNKNOWN_PHASE, PHASE_COLOURS.get(name, NEUTRAL_COLOUR)] for name in summary.phases],
         "modules": [module.split(".") if module else [] for module in summary.modules],
         "names": [
-            [name.short.removeprefix("aten::"), name.name[:_LONGEST_NAME] or name.short] for name in summary.names
+            [name.short.removeprefix("aten::"), name.name[:_MAX_NAME_LENGTH] or name.short] for name in summary.names
         ],
-        "classes": [[name, colour, ink_on(colour)] for name, colour in CLASSES.items()],
+        "classes": [[name, colour, text_colour_on(colour)] for name, colour in CLASS_COLOURS.items()],
         "spent": {
             "phase": spent.phase,
             "module": spent.module,
@@ -199,4 +197,4 @@ def page(summary: ProfileSummary, title: str) -> str:
             "calls": spent.calls,
         },
     }
-    return pages.render(_FOLDER, title=title, data=data)
+    return pages.render(_ASSETS, title=title, data=data)

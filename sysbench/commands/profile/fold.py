@@ -24,29 +24,31 @@ from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of
 from sysbench.trace.summary import ProfileSummary
 
-COSTLY_SHARE = 0.5
+HIGH_OVERHEAD_SHARE = 0.5
 """A caution is issued above this relative slowdown by the profiler."""
 
-SLOWER_SHARE = 0.1
+SLOWED_KERNEL_SHARE = 0.1
 """Kernels count as slowed if their total time exceeds the unprofiled step by more than this share."""
 
 UNLINKED_SHARE = 0.01
 """A caution is issued above this share of kernel time without a known launch."""
 
-FOREIGN_SHARE = 0.02
+OTHER_PRECISION_SHARE = 0.02
 """A caution is issued above this share of matrix product time in a precision other than the cell's."""
 
 
-def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, run: Run) -> list[Caution]:
+def cell_cautions(
+    cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed: CellEvents, run: Run
+) -> list[Caution]:
     """Return all cautions of a cell, most serious first; none for a cell without a profile."""
     summary = record.summary
     if summary is None:
         return []
     rules: tuple[Iterable[Caution], ...] = (
         record.prediction.cautions() if record.prediction else (),
-        _incomplete(record, summary),
-        _precision(cell, summary),
-        _perturbed(record, summary),
+        _incompleteness_cautions(record, summary),
+        _precision_cautions(cell, summary),
+        _overhead_cautions(record, summary),
         () if cell.simulate else emulation(cell.computed_in, seen),
         environment_cautions(timed, run.lost),
         shared_cores(cell, seen, run),
@@ -55,7 +57,7 @@ def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed:
     return [caution for rule in rules for caution in rule]
 
 
-def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
+def _incompleteness_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
     """Yield cautions about damaged files, missing kernels, unknown launches, and counts that contradict the model."""
     for remark in summary.remarks:
         yield Caution(code="trace-damaged", message=remark, remedy="repeat the profile if anything is missing")
@@ -83,12 +85,12 @@ def _incomplete(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[
             )
 
 
-def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
+def _precision_cautions(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
     """Yield cautions about matrix products in a number format other than the cell's, judging by kernel names."""
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they contain no matrix products.
     for name, total_ns in summary.precisions.items():
-        if name not in ("unknown", cell.computed_in) and total_ns > FOREIGN_SHARE * whole_ns:
+        if name not in ("unknown", cell.computed_in) and total_ns > OTHER_PRECISION_SHARE * whole_ns:
             yield Caution(
                 code="precision-differs",
                 message=f"{units.share(total_ns / whole_ns)} of matrix product time is in {name} kernels, "
@@ -97,18 +99,18 @@ def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
             )
 
 
-def _perturbed(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
+def _overhead_cautions(record: ProfileCellRecord, summary: ProfileSummary) -> Iterator[Caution]:
     """Yield cautions if kernels or steps were slower under the profiler, or if the device waits for the host."""
-    if record.coverage is not None and record.coverage > 1 + SLOWER_SHARE:
+    if record.coverage is not None and record.coverage > 1 + SLOWED_KERNEL_SHARE:
         yield Caution(
             code="kernels-slower",
             message=f"kernels took {units.share(record.coverage)} of the unprofiled step time: they ran slower, or "
             "overlap",
             remedy="check whether the clocks were lower or the GPU was shared; use more --warmup steps",
         )
-    if record.cost_share is not None and record.unprofiled is not None and record.cost_share > COSTLY_SHARE:
-        kept = summary.source == "device"
-        effect = "kernel times are unaffected" if kept else "small operators appear slower than they are"
+    if record.cost_share is not None and record.unprofiled is not None and record.cost_share > HIGH_OVERHEAD_SHARE:
+        kernels_unaffected = summary.source == "device"
+        effect = "kernel times are unaffected" if kernels_unaffected else "small operators appear slower than they are"
         yield Caution(
             code="profiler-costly",
             message=f"the profiled step took {units.seconds(standard.fmean(record.profiled_s))} instead of "
@@ -130,20 +132,20 @@ def fold(events: Iterable[Event]) -> ProfileRecord:
     """Build the record of a run, finished or not; raises LogError if the events contain no run."""
     run = collect(events)
     spec = ProfileSpec.model_validate(run.started.spec)
-    return ProfileRecord(**run_record.run_fields(run), cells=[_cell(cell, run) for cell in spec.cells()])
+    return ProfileRecord(**run_record.run_fields(run), cells=[_cell_record(cell, run) for cell in spec.cells()])
 
 
-def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
+def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     seen = run.cells.get(cell.key, CellEvents())
-    first = cell.timed_first
-    timed = run.cells.get(first.key, CellEvents()) if first is not None else CellEvents()
-    read, compared, written = seen.last(ProfileRead), seen.last(RanksRead), seen.last(TraceWritten)
-    summary, link = read.summary if read is not None else None, seen.last(LinkMeasured)
+    timing_cell = cell.timed_first
+    timed = run.cells.get(timing_cell.key, CellEvents()) if timing_cell is not None else CellEvents()
+    profile_read, ranks_read, trace_written = seen.last(ProfileRead), seen.last(RanksRead), seen.last(TraceWritten)
+    summary, link = profile_read.summary if profile_read is not None else None, seen.last(LinkMeasured)
     timed, seen = run_record.merge_ranks(timed), run_record.merge_ranks(seen)
-    unprofiled_s, profiled_s = _walls(timed.steps), _walls(seen.steps)
-    by_device_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
+    unprofiled_s, profiled_s = _wall_times_s(timed.steps), _wall_times_s(seen.steps)
+    device_times_s = [step.step.device_s for step in timed.steps if step.step.device_s is not None]
     coverage = None
-    if summary is not None and summary.source != "cpu" and (step_s := by_device_s or unprofiled_s):
+    if summary is not None and summary.source != "cpu" and (step_s := device_times_s or unprofiled_s):
         # On a CPU the profiler slows down the operators themselves, so coverage would exceed 1.
         coverage = summary.busy_ns / summary.steps / 1e9 / standard.fmean(step_s)
     record = ProfileCellRecord(
@@ -154,23 +156,23 @@ def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         compile_s=seen.compiled.compile_s if seen.compiled else None,
         attention_kernel=seen.checked.attention_kernel if seen.checked else None,
         unprofiled=samples_of(unprofiled_s),
-        unprofiled_device=samples_of(by_device_s),
+        unprofiled_device=samples_of(device_times_s),
         profiled_s=profiled_s,
         cost_share=standard.fmean(profiled_s) / standard.fmean(unprofiled_s) - 1
         if profiled_s and unprofiled_s
         else None,
         coverage=coverage,
-        trace=written.path if written is not None else None,
-        trace_bytes=written.size_bytes if written is not None else None,
+        trace=trace_written.path if trace_written is not None else None,
+        trace_bytes=trace_written.size_bytes if trace_written is not None else None,
         summary=summary,
         link=Link(**link.model_dump(include={*Link.model_fields})) if link else None,
-        ranks=compared.summary if compared is not None else None,
+        ranks=ranks_read.summary if ranks_read is not None else None,
         prediction=prediction_of(cell, seen),
     )
-    return record.model_copy(update={"cautions": judge(cell, record, seen, timed, run)})
+    return record.model_copy(update={"cautions": cell_cautions(cell, record, seen, timed, run)})
 
 
-def taken_s(cell: ProfileCellRecord) -> float | None:
+def estimated_duration_s(cell: ProfileCellRecord) -> float | None:
     """Return the seconds that profiling a predicted cell would take on its GPU, including warm-up and unprofiled steps.
 
     0 if the cell runs out of memory; None if unknown.
@@ -183,5 +185,5 @@ def taken_s(cell: ProfileCellRecord) -> float | None:
     return (timed + spec.warmup + spec.active) * step.point_s if step else None
 
 
-def _walls(steps: Sequence[StepMeasured]) -> list[float]:
+def _wall_times_s(steps: Sequence[StepMeasured]) -> list[float]:
     return [step.step.wall_s for step in steps if step.step.wall_s is not None]

@@ -53,27 +53,27 @@ def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
         fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current=key)
         if key == event.cell:
             return now.put(key, replace(fresh, timed_s=cell.timed_s))
-        if cell.outcome is None and _timing_of(cell) == event.cell:
+        if cell.outcome is None and _timing_key(cell) == event.cell:
             return now.put(key, replace(fresh, timing=True))
     return state
 
 
-def _timing_of(cell: CellState) -> str | None:
+def _timing_key(cell: CellState) -> str | None:
     return cell.cell.timed_first.key if cell.cell.timed_first is not None else None
 
 
-def _of_cell(change: Callable[[CellState, Any], CellState]) -> Handler:
+def _in_cell_or_timing(change: Callable[[CellState, Any], CellState]) -> Handler:
     """Return a handler that applies `change` to the cell of the event.
 
     Events of a timing run are applied to the current cell.
     """
-    in_its_own = in_cell(change)
+    change_cell = in_cell(change)
 
     def handle(state: ProfileState, event: Any) -> Any:
         now = state.now
-        if state.current is not None and now is not None and now.timing and _timing_of(now) == event.cell:
+        if state.current is not None and now is not None and now.timing and _timing_key(now) == event.cell:
             return state.put(state.current, change(now, event))
-        return in_its_own(state, event)
+        return change_cell(state, event)
 
     return handle
 
@@ -98,12 +98,14 @@ _HANDLERS = run_state.handlers(
     CellState,
     {
         CellStarted: _cell_started,
-        StageEntered: _of_cell(lambda cell, event: replace(cell, stage=event.stage, stage_since_s=event.at_s)),
-        StepMeasured: _of_cell(_step_measured),
-        TraceWritten: _of_cell(lambda cell, event: replace(cell, trace_bytes=event.size_bytes)),
-        ProfileRead: _of_cell(lambda cell, event: replace(cell, summary=event.summary)),
-        StepPredicted: _of_cell(lambda cell, event: replace(cell, predicted=event.step)),
-        CellFinished: _of_cell(_cell_finished),
+        StageEntered: _in_cell_or_timing(
+            lambda cell, event: replace(cell, stage=event.stage, stage_since_s=event.at_s)
+        ),
+        StepMeasured: _in_cell_or_timing(_step_measured),
+        TraceWritten: _in_cell_or_timing(lambda cell, event: replace(cell, trace_bytes=event.size_bytes)),
+        ProfileRead: _in_cell_or_timing(lambda cell, event: replace(cell, summary=event.summary)),
+        StepPredicted: _in_cell_or_timing(lambda cell, event: replace(cell, predicted=event.step)),
+        CellFinished: _in_cell_or_timing(_cell_finished),
     },
 )
 
@@ -134,16 +136,16 @@ class ProfileScreen(CellScreen[ProfileState]):
         current = None
         if now.outcome is None:
             current = _TIMING if now.timing else _READING if now.stage == "reading" else _PROFILING
-        for name, result in _results(now):
+        for name, result in _task_results(now):
             mark, style = ("✓", "") if result else (" ", theme.QUIET)
-            said = [result]
+            words = [result]
             if name == current:
-                waited = units.duration(max(0.0, self.now_s - now.stage_since_s))
+                elapsed = units.duration(max(0.0, self.now_s - now.stage_since_s))
                 stage = _STAGES.get(now.stage or "", now.stage or "starting the worker")
-                said.append(waited if stage in (current, "measuring", "reading") else f"{stage} {waited}")
+                words.append(elapsed if stage in (current, "measuring", "reading") else f"{stage} {elapsed}")
                 mark, style = "▸", "bold"
             line = Text(f"{mark} {name.ljust(len(_TIMING))}  ", style)
-            lines.append(line.append(", ".join(filter(None, said)), "" if name == current else theme.QUIET))
+            lines.append(line.append(", ".join(filter(None, words)), "" if name == current else theme.QUIET))
         return lines
 
     def ended(self, cell: CellState) -> str:
@@ -151,7 +153,7 @@ class ProfileScreen(CellScreen[ProfileState]):
         return result(cell)
 
 
-def _results(now: CellState) -> Iterator[tuple[str, str]]:
+def _task_results(now: CellState) -> Iterator[tuple[str, str]]:
     if now.cell.steps:
         timed = ""
         if len(now.timed_s) > 1:
@@ -161,10 +163,10 @@ def _results(now: CellState) -> Iterator[tuple[str, str]]:
         yield _TIMING, f"{len(now.timed_s)}/{now.cell.steps} steps, {timed}" if timed else ""
     yield _PROFILING, f"{units.seconds(statistics.mean(now.profiled_s))} a step" if now.profiled_s else ""
     size = units.size(now.trace_bytes) if now.trace_bytes is not None else ""
-    yield _READING, ", ".join(filter(None, (size, _calls(now.summary) if now.summary is not None else "")))
+    yield _READING, ", ".join(filter(None, (size, _calls_per_step(now.summary) if now.summary is not None else "")))
 
 
-def _calls(summary: ProfileSummary) -> str:
+def _calls_per_step(summary: ProfileSummary) -> str:
     calls = sum(summary.spent.calls) // summary.steps
     return f"{units.count(calls)} {'kernels' if summary.source == 'device' else 'operators'} per step"
 
@@ -178,7 +180,7 @@ def result(cell: CellState) -> str:
     if (step := cell.predicted) is not None:
         interval = f"{units.seconds(step.low_s)} to {units.seconds(step.high_s)}"
         words.append(f"PREDICTED step {units.seconds(step.point_s)} ({interval})")
-    return ", ".join([*words, _calls(cell.summary)])
+    return ", ".join([*words, _calls_per_step(cell.summary)])
 
 
 class ProfileLines(CellLines):

@@ -36,17 +36,17 @@ def run(cell: ProfileCell, device: DeviceInfo, artifact: Path | None = None) -> 
     if artifact is None:
         raise SysbenchError("a profile needs a path for its trace")
     if cell.simulate is not None:
-        yield from _predicted(cell, cell.simulate, artifact)
+        yield from _write_predicted_trace(cell, cell.simulate, artifact)
         return
     target = torch_device(device)
     with ExitStack() as settings:
         settings.enter_context(matmul_precision(cell.precision))
         if cell.execution == "compiled" or cell.attention == "flex":
             settings.enter_context(fresh_compiler())
-        yield from _stages(cell, target, artifact)
+        yield from _run_stages(cell, target, artifact)
 
 
-def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator[Event]:
+def _run_stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator[Event]:
     yield stage_entered(cell.key, "building")
     started_s = time.perf_counter()
     step = TrainingStep(cell, device, mesh_of(cell.strategy, cell.ranks, device.type) if cell.strategy else None)
@@ -57,18 +57,18 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
     if cell.execution == "compiled":
         yield stage_entered(cell.key, "compiling")
         reset_counters()
-        yield compiled_event(cell.key, _take(step, device))
+        yield compiled_event(cell.key, _time_step(step, device))
 
     if cell.warmup:
         yield stage_entered(cell.key, "warming-up")
     for index in range(cell.warmup):
-        yield _measured(cell, index, _take(step, device), warmup=True)
+        yield _step_event(cell, index, _time_step(step, device), warmup=True)
 
     yield stage_entered(cell.key, "profiling")
     # gloo's collectives have sizes only if operator shapes are recorded; NCCL's always have them.
     recorder = recorder_for(cell.profiler, device, shapes=cell.shapes or (cell.ranks > 1 and device.type == "cpu"))
-    for index, taken_s in enumerate(_profiled(cell, step, device, recorder)):
-        yield _measured(cell, index, taken_s, warmup=False)
+    for index, step_s in enumerate(_profile_steps(cell, step, device, recorder)):
+        yield _step_event(cell, index, step_s, warmup=False)
     yield StepChecked(
         at_s=time.time(),
         cell=cell.key,
@@ -86,7 +86,7 @@ def _stages(cell: ProfileCell, device: torch.device, artifact: Path) -> Iterator
         yield LinkMeasured(at_s=time.time(), cell=cell.key, message_bytes=message_bytes, bus_bytes_per_s=rate)
 
 
-def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
+def _write_predicted_trace(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
     """Predict a step of the cell on the GPU `slug`, and write its trace to `artifact`.
 
     Raises UnavailableError if the cell cannot be predicted, DoesNotFitError if memory would run out, and OutputError if
@@ -100,14 +100,18 @@ def _predicted(cell: ProfileCell, slug: str, artifact: Path) -> Iterator[Event]:
     step = SimulatedStep(cell, slug, cell.host, with_modules=True, sync_per_step=True)
     yield from step.events()
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="writing")
-    whole = recording(step.prediction, artifact.name)
+    step_recording = recording(step.prediction, artifact.name)
     try:
-        window.write(artifact, window.extract_slice(whole, window.find_window(whole, None), sys.maxsize), sys.maxsize)
+        window.write(
+            artifact,
+            window.extract_slice(step_recording, window.find_window(step_recording, None), sys.maxsize),
+            sys.maxsize,
+        )
     except OSError as error:
         raise cannot_write(artifact, error) from error
 
 
-def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
+def _profile_steps(cell: ProfileCell, step: TrainingStep, device: torch.device, recorder: Recorder) -> list[float]:
     """Record all steps, and return the duration of each in seconds. No event is sent until all steps are finished.
 
     The ranks are synchronized only before the first step; later steps follow one another as in training.
@@ -116,22 +120,22 @@ def _profiled(cell: ProfileCell, step: TrainingStep, device: torch.device, recor
     model = step.work.model if cell.execution == "eager" else None
     with collection_paused(collected=True), recorder.recording(), visible_to(recorder.ranges, model):
         max_over_ranks()
-        return [_take(step, device) for _ in range(cell.active)]
+        return [_time_step(step, device) for _ in range(cell.active)]
 
 
-def _take(step: TrainingStep, device: torch.device) -> float:
+def _time_step(step: TrainingStep, device: torch.device) -> float:
     """Run one step and return its duration in seconds. The device is synchronized only before and after the step."""
     step.forget()
     synchronize(device)
-    began_s = time.perf_counter()
+    start_s = time.perf_counter()
     with named("step"):
         for _, run_phase in step.phases:
             run_phase()
         synchronize(device)
-    return time.perf_counter() - began_s
+    return time.perf_counter() - start_s
 
 
-def _measured(cell: ProfileCell, index: int, taken_s: float, *, warmup: bool) -> StepMeasured:
+def _step_event(cell: ProfileCell, index: int, step_s: float, *, warmup: bool) -> StepMeasured:
     return StepMeasured(
-        at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phases={}, step=PhaseSample(wall_s=taken_s)
+        at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phases={}, step=PhaseSample(wall_s=step_s)
     )

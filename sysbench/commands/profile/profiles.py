@@ -22,7 +22,7 @@ from sysbench.trace.summary import PHASES, STEP, KernelClass, KernelName, Profil
 NS: Final = 1e-9
 """Seconds in a nanosecond."""
 
-MOST_OFFERED: Final = 30
+MAX_SUGGESTIONS: Final = 30
 """Maximum number of ranges that a message lists."""
 
 
@@ -32,7 +32,7 @@ class KernelTime:
 
     phase: str
     module: str
-    number: int
+    kernel: int
     """Position in the profile's names."""
     name: KernelName
     total_ns: int
@@ -95,7 +95,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankComparison:
     """Comparison of the ranks of one run. `leading` holds the values that distinguish the run from other runs."""
 
     leading: tuple[Cell, ...]
@@ -114,7 +114,7 @@ class Range:
     phase: str | None
     path: str
 
-    def holds(self, time: KernelTime) -> bool:
+    def contains(self, time: KernelTime) -> bool:
         """Return whether the time of a kernel belongs to the range."""
         if self.phase is not None and time.phase != self.phase:
             return False
@@ -122,28 +122,28 @@ class Range:
         return not self.path or module == self.path or module.startswith(f"{self.path}.")
 
 
-def range_of(profile: Profile, asked: str | None) -> Range:
+def find_range(profile: Profile, requested: str | None) -> Range:
     """Find a range by name: `forward`, `layers.*.attention`, `backward/softmax`. The last parts of a path suffice.
 
     Raises UsageError if the name is unknown or ambiguous.
     """
-    if asked is None or asked == STEP:
+    if requested is None or requested == STEP:
         return Range(STEP, None, "")
-    if asked in profile.phases:
-        return Range(asked, asked, "")
-    before, slash, path = asked.partition("/")
-    phase = before if slash and before in profile.phases else None
-    path = path if phase else asked
-    above = (path for module in profile.summary.modules for path in ancestry(module))
-    known = dict.fromkeys(each for path in above for each in (path, folded(path)))
+    if requested in profile.phases:
+        return Range(requested, requested, "")
+    prefix, slash, path = requested.partition("/")
+    phase = prefix if slash and prefix in profile.phases else None
+    path = path if phase else requested
+    ancestors = (path for module in profile.summary.modules for path in ancestry(module))
+    known = dict.fromkeys(each for path in ancestors for each in (path, folded(path)))
     if path not in known:
-        ending = sorted({folded(each) for each in known if each.endswith(f".{path}")})
-        if len(ending) > 1:
-            raise UsageError(f"--range {asked} is ambiguous: {', '.join(ending[:6])}")
-        if not ending:
-            offered = [STEP, *profile.phases, *dict.fromkeys(map(folded, known))][:MOST_OFFERED]
-            raise UsageError(f"--range {unknown(asked, 'a range of this profile', offered)}")
-        (path,) = ending
+        candidates = sorted({folded(each) for each in known if each.endswith(f".{path}")})
+        if len(candidates) > 1:
+            raise UsageError(f"--range {requested} is ambiguous: {', '.join(candidates[:6])}")
+        if not candidates:
+            suggestions = [STEP, *profile.phases, *dict.fromkeys(map(folded, known))][:MAX_SUGGESTIONS]
+            raise UsageError(f"--range {unknown(requested, 'a range of this profile', suggestions)}")
+        (path,) = candidates
     return Range(f"{phase}/{path}" if phase else path, phase, path)
 
 
@@ -153,11 +153,11 @@ class Profiles:
 
     columns: tuple[Column, ...]
     """Headings of the profiles' `leading` values."""
-    each: tuple[Profile, ...]
+    all: tuple[Profile, ...]
     selection: Selection
     record: ProfileRecord | None = None
     """The run of the profiles; None for trace files."""
-    ranks: tuple[Ranks, ...] = ()
+    ranks: tuple[RankComparison, ...] = ()
     """Comparisons of ranks, one per run."""
 
     @property
@@ -165,82 +165,82 @@ class Profiles:
         """Return whether the profiles are predictions instead of measurements."""
         cells = self.record.cells if self.record else ()
         return any(cell.prediction for cell in cells) or (
-            bool(self.each) and all(profile.summary.predicted for profile in self.each)
+            bool(self.all) and all(profile.summary.predicted for profile in self.all)
         )
 
     @property
-    def work(self) -> str:
+    def work_noun(self) -> str:
         """Return the noun for rows of a kernel table: `operator` or `kernel`."""
-        return "operator" if {profile.summary.source for profile in self.each} == {"cpu"} else "kernel"
+        return "operator" if {profile.summary.source for profile in self.all} == {"cpu"} else "kernel"
 
     @cached_property
     def launches_recorded(self) -> bool:
         """Return whether grids and blocks were recorded in any profile."""
-        return any(row.launch_shapes for profile in self.each for row in profile.summary.kernels)
+        return any(row.launch_shapes for profile in self.all for row in profile.summary.kernels)
 
     def matches(self, name: str) -> bool:
         """Return whether a recorded name matches the selected pattern; always True if no pattern was given."""
-        return self.selection.kernel is None or name in self._matching
+        return self.selection.kernel is None or name in self._matching_names
 
-    def chosen(self, profile: Profile) -> list[KernelTime]:
+    def selected_times(self, profile: Profile) -> list[KernelTime]:
         """Return the times of kernels with matching names in the selected range.
 
         Raises UsageError if the range is unknown or ambiguous.
         """
-        here = range_of(profile, self.selection.range)
-        return [each for each in profile.times if here.holds(each) and self.matches(each.name.name)]
+        selected_range = find_range(profile, self.selection.range)
+        return [each for each in profile.times if selected_range.contains(each) and self.matches(each.name.name)]
 
-    def top(self, count: int) -> int:
+    def row_limit(self, count: int) -> int:
         """Return the number of rows to show out of `count`; `--top 0` shows all."""
         return min(self.selection.top or count, count)
 
     @cached_property
-    def slowest(self) -> int | None:
+    def slowest_index(self) -> int | None:
         """Return the position of the profile with the longest steps; None if the difference is small."""
-        steps = [profile.summary.window_ns / profile.summary.steps for profile in self.each]
-        *others, longest = sorted(steps)
-        return steps.index(longest) if others and longest > (1 + SLOWER_SHARE) * others[-1] else None
+        steps = [profile.summary.window_ns / profile.summary.steps for profile in self.all]
+        *shorter, longest = sorted(steps)
+        return steps.index(longest) if shorter and longest > (1 + SLOWEST_MARGIN_SHARE) * shorter[-1] else None
 
     @cached_property
-    def _matching(self) -> frozenset[str]:
+    def _matching_names(self) -> frozenset[str]:
         """Return all names that match the selected pattern, in one search with a time limit: patterns can be slow."""
-        names = {name.name for profile in self.each for name in profile.summary.names}
-        names |= {operator.name for profile in self.each for operator in profile.summary.operators}
-        return matching(self.selection.kernel, names) if self.selection.kernel else frozenset(names)
+        names = {name.name for profile in self.all for name in profile.summary.names}
+        names |= {operator.name for profile in self.all for operator in profile.summary.operators}
+        return matching_names(self.selection.kernel, names) if self.selection.kernel else frozenset(names)
 
 
-SLOWER_SHARE: Final = 0.02
+SLOWEST_MARGIN_SHARE: Final = 0.02
 """The slowest profile is marked if its steps are longer than those of the next slowest by more than this share."""
 
 
 # --- names that a pattern matches
 
-LIMIT_S: Final = 2.0
+TIME_LIMIT_S: Final = 2.0
 """Time limit, longer than a reasonable pattern needs for all names of a profile."""
 
-LONGEST_NAME: Final = 2000
+MAX_NAME_LENGTH: Final = 2000
 """Number of characters of a name that are examined."""
 
 
-class _TooLongError(Exception):
+class _TimeLimitExceededError(Exception):
     """Raised if the search exceeds its time limit."""
 
 
-def matching(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
+def matching_names(pattern: re.Pattern[str], names: Iterable[str]) -> frozenset[str]:
     """Return the names that the pattern matches; raises UsageError if the pattern takes too long."""
     try:
-        with _limited(LIMIT_S):
-            return frozenset(name for name in names if pattern.search(name[:LONGEST_NAME]))
-    except _TooLongError:
+        with _time_limit(TIME_LIMIT_S):
+            return frozenset(name for name in names if pattern.search(name[:MAX_NAME_LENGTH]))
+    except _TimeLimitExceededError:
         raise UsageError(
-            f"--kernel {pattern.pattern} takes longer than {LIMIT_S:.0f} s on the names of this profile: "
+            f"--kernel {pattern.pattern} takes longer than {TIME_LIMIT_S:.0f} s on the names of this profile: "
             "repetitions within repetitions, as in (a+)+, do that"
         ) from None
 
 
 @contextmanager
-def _limited(limit_s: float) -> Iterator[None]:
-    """Raise _TooLongError within the `with` block when the time limit is exceeded.
+def _time_limit(limit_s: float) -> Iterator[None]:
+    """Raise _TimeLimitExceededError within the `with` block when the time limit is exceeded.
 
     The limit is enforced by a timer signal, for which `re` checks while matching. There is no limit on systems without
     timer signals, or outside the main thread.
@@ -250,13 +250,13 @@ def _limited(limit_s: float) -> Iterator[None]:
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise _TooLongError
+        raise _TimeLimitExceededError
 
-    before = signal.signal(signal.SIGALRM, stop)
-    others_clock = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    previous_handler = signal.signal(signal.SIGALRM, stop)
+    previous_timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, *others_clock)  # a timer that was set before fires, if slightly late
+        signal.signal(signal.SIGALRM, previous_handler)
+        signal.setitimer(signal.ITIMER_REAL, *previous_timer)  # a timer that was set before fires, if slightly late

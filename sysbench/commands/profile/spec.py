@@ -23,7 +23,7 @@ Profiler = Literal["torch", "nsys"]
 nsys   Nsight Systems around the worker: kernels and ranges
 """
 
-MOST_ACTIVE = 3
+MAX_ACTIVE_STEPS = 3
 """Maximum number of profiled steps: the trace of one step of a large model exceeds a gigabyte."""
 
 PROFILE = "Profile"
@@ -97,8 +97,8 @@ class ProfileSpec(ModelSpec):
         description="torch uses torch.profiler, nsys uses Nsight Systems. One profiler per run.",
     )
     active: Annotated[
-        tuple[int, ...], BeforeValidator(integers(1, MOST_ACTIVE)), Option(metavar="AXIS", panel=PROFILE)
-    ] = Field(default=(1,), description=f"Number of profiled steps, 1 to {MOST_ACTIVE}.")
+        tuple[int, ...], BeforeValidator(integers(1, MAX_ACTIVE_STEPS)), Option(metavar="AXIS", panel=PROFILE)
+    ] = Field(default=(1,), description=f"Number of profiled steps, 1 to {MAX_ACTIVE_STEPS}.")
     warmup: Annotated[Counts, Option(metavar="AXIS", panel=PROFILE)] = Field(
         default=(3,), description="Number of warm-up steps in every process."
     )
@@ -157,7 +157,7 @@ class ProfileSpec(ModelSpec):
             )
 
 
-def _files(value: object) -> tuple[Path, ...]:
+def _parse_paths(value: object) -> tuple[Path, ...]:
     """Parse several paths separated by commas, or one existing path that contains a comma."""
     if isinstance(value, str):
         names = (value,) if Path(value).exists() else texts(value)
@@ -167,7 +167,7 @@ def _files(value: object) -> tuple[Path, ...]:
     return (value,) if isinstance(value, Path) else tuple(value)  # type: ignore[arg-type]
 
 
-def _pattern(value: object) -> object:
+def _check_regex(value: object) -> object:
     """Validate a regular expression; return it unchanged."""
     if isinstance(value, str):
         try:
@@ -177,9 +177,9 @@ def _pattern(value: object) -> object:
     return value
 
 
-def _rank_pattern(value: object) -> object:
+def _check_rank_regex(value: object) -> object:
     """Validate that a regular expression has a group for the rank."""
-    if isinstance(_pattern(value), str) and not re.compile(str(value)).groups:
+    if isinstance(_check_regex(value), str) and not re.compile(str(value)).groups:
         raise ValueError(f"{value} has no group: put the digits of the rank in parentheses, as in rank(\\d+)")
     return value
 
@@ -191,20 +191,20 @@ class ProfileOptions(RunOptions):
     """
 
     source: Annotated[
-        tuple[Path, ...], BeforeValidator(_files), Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT)
+        tuple[Path, ...], BeforeValidator(_parse_paths), Option(flags=("--from",), metavar="FILE,…", panel=OUTPUT)
     ] = Field(
         default=(),
         description="Show traces instead of profiling: .json, .json.gz, .nsys-rep or .sqlite from any program, one per "
         "rank, or a directory of them; or a finished log or record. Needs no torch.",
     )
-    rank_regex: Annotated[str | None, BeforeValidator(_rank_pattern), Option(metavar="REGEX", panel=VIEW)] = Field(
+    rank_regex: Annotated[str | None, BeforeValidator(_check_rank_regex), Option(metavar="REGEX", panel=VIEW)] = Field(
         default=None,
         description="Read the rank of each trace from its file name, if traces do not contain it: rank(\\d+).",
     )
     range: Annotated[str | None, Option(metavar="NAME", panel=VIEW)] = Field(
         default=None, description="Show only work launched in one range: forward, layers.3.attention, softmax."
     )
-    kernel: Annotated[str | None, BeforeValidator(_pattern), Option(metavar="REGEX", panel=VIEW)] = Field(
+    kernel: Annotated[str | None, BeforeValidator(_check_regex), Option(metavar="REGEX", panel=VIEW)] = Field(
         default=None, description="Show only kernels (on a CPU, operators) whose full name matches."
     )
     top: Annotated[int, Option(metavar="N", panel=VIEW)] = Field(

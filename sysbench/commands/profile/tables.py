@@ -9,8 +9,8 @@ from typing import Final
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.profile import breakdowns, entries
-from sysbench.commands.profile.profiles import NS, Profile, Profiles, Ranks, range_of
-from sysbench.commands.profile.ranks import tables as of_ranks
+from sysbench.commands.profile.profiles import NS, Profile, Profiles, RankComparison, find_range
+from sysbench.commands.profile.ranks import tables as rank_tables
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
@@ -23,7 +23,7 @@ from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary, Rate, part_of
 
 
-def _step(cell: ProfileCellRecord) -> Cell:
+def _step_time(cell: ProfileCellRecord) -> Cell:
     """Return the time of the unprofiled or predicted step; for a cell without a profile, return the cell's outcome."""
     if cell.summary is None:
         return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
@@ -39,13 +39,13 @@ def _matmul_share(cell: ProfileCellRecord) -> float | None:
     return profile.by_class().get("matmul", 0) / profile.total_ns if profile is not None and profile.total_ns else None
 
 
-_BY_RATES: Final = "kernel times are computed from GPU rates; kernels run one after another, issued by the host"
+_PREDICTION_NOTE: Final = "kernel times are computed from GPU rates; kernels run one after another, issued by the host"
 
 SUMMARY: Final = DeclaredTable(
     "summary",
     "profiles",
     (
-        Field("step", "{source}", "s", "step", get=_step),
+        Field("step", "{source}", "s", "step", get=_step_time),
         Field(
             "cost",
             "by profiling",
@@ -109,7 +109,7 @@ SUMMARY: Final = DeclaredTable(
             ("unprofiled", "predicted"), lambda profiles: "predicted" if profiles.predicted else "unprofiled"
         ),
     },
-    notes=lambda profiles: (INTERVAL, _BY_RATES) if profiles.predicted else (),
+    notes=lambda profiles: (INTERVAL, _PREDICTION_NOTE) if profiles.predicted else (),
 )
 """One row per cell: the unprofiled step, the cost of profiling, and the share of the step that the profile covers."""
 
@@ -129,17 +129,17 @@ TABLES: Final[dict[str, DeclaredTable]] = {
         entries.DEVICE,
         entries.PRECISION,
         entries.CHECKS,
-        breakdowns.RANKS,
-        of_ranks.COMMUNICATION,
-        of_ranks.COMMUNICATION_STEPS,
-        of_ranks.COLLECTIVES,
-        of_ranks.CALLS,
-        of_ranks.ARRIVALS,
+        breakdowns.FILE_COMPARISON,
+        rank_tables.COMMUNICATION,
+        rank_tables.COMMUNICATION_STEPS,
+        rank_tables.COLLECTIVES,
+        rank_tables.CALLS,
+        rank_tables.ARRIVALS,
     )
 }
 """All tables by name; `summary` needs a run."""
 
-_NEEDS: Final = {
+_EMPTY_TABLE_REASONS: Final = {
     "attention": "it needs naive attention with ranges around its parts: use --attention naive",
     "operator-shapes": "it needs the input shapes of operators: use --shapes",
     "operators": "it needs operators, which nsys does not record: use --with torch",
@@ -160,25 +160,27 @@ _NEEDS: Final = {
 
 def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return the complete output for a run; raises UsageError for an unknown table or range."""
-    profiles = _of_run(record, selection or Selection())
+    profiles = _profiles_of_run(record, selection or Selection())
     predictions = [cell.prediction for cell in record.cells if cell.prediction]
-    hardware = dict.fromkeys(cell.device.name for cell in record.cells if cell.device and not cell.prediction)
-    modelled = dict.fromkeys((*(each.gpu for each in predictions), *(f"issued by {each.host}" for each in predictions)))
+    devices = dict.fromkeys(cell.device.name for cell in record.cells if cell.device and not cell.prediction)
+    prediction_sources = dict.fromkeys(
+        (*(each.gpu for each in predictions), *(f"issued by {each.host}" for each in predictions))
+    )
     titles = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
     profilers = dict.fromkeys(
         titles[cell.profiler] for cell in record.cells if cell.summary is not None and not cell.prediction
     )
-    marked = (MARK, *modelled) if predictions else ()
+    mark = (MARK, *prediction_sources) if predictions else ()
     return Sheet(
         subject=(
             *axes.subject(axes.axes_of(record.cells)),
-            *marked,
-            *hardware,
+            *mark,
+            *devices,
             *record.environment.software,
             *profilers,
-            *_steps(profiles),
+            *_step_counts(profiles),
         ),
-        tables=tuple(_chosen(profiles, tuple(names))),
+        tables=tuple(_requested_tables(profiles, tuple(names))),
         remarks=(
             *remarks.outcomes(record),
             *remarks.cautions(record),
@@ -188,7 +190,7 @@ def sheet(record: ProfileRecord, names: Iterable[str] = (), selection: Selection
     )
 
 
-def sheet_of(
+def traces_sheet(
     summaries: Sequence[tuple[str, ProfileSummary]],
     names: Iterable[str] = (),
     selection: Selection | None = None,
@@ -208,77 +210,88 @@ def sheet_of(
         (Column("file", "file"),) if several else (),
         tuple(each),
         selection or Selection(),
-        ranks=(Ranks((), "", ranks),) if ranks else (),
+        ranks=(RankComparison((), "", ranks),) if ranks else (),
     )
     devices = dict.fromkeys(device for _, summary in summaries for device in summary.devices)
     damage = (Remark("caution", f"{summary.title}: {remark}") for _, summary in summaries for remark in summary.remarks)
-    marked = (MARK,) if any(summary.predicted for _, summary in summaries) else ()
+    prediction_mark = (MARK,) if any(summary.predicted for _, summary in summaries) else ()
     return Sheet(
-        subject=(*(title for title, _ in summaries[:4]), *marked, *devices, *_steps(profiles)),
-        tables=tuple(_chosen(profiles, tuple(names))),
+        subject=(*(title for title, _ in summaries[:4]), *prediction_mark, *devices, *_step_counts(profiles)),
+        tables=tuple(_requested_tables(profiles, tuple(names))),
         remarks=(*damage, *_remarks(profiles)),
     )
 
 
-def fillable(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
+def non_empty_tables(record: ProfileRecord, names: Iterable[str], selection: Selection) -> list[Table]:
     """Return the requested tables for which the record has data."""
-    profiles = _of_run(record, selection)
-    return _marked(profiles, (table for name in names for table in TABLES[name](profiles))) if profiles.each else []
+    profiles = _profiles_of_run(record, selection)
+    if not profiles.all:
+        return []
+    return _mark_predicted(profiles, (table for name in names for table in TABLES[name](profiles)))
 
 
-def _marked(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
+def _mark_predicted(profiles: Profiles, tables: Iterable[Table]) -> list[Table]:
     """Return the tables, with a mark in their titles if the profiles are predicted."""
     return [replace(table, title=f"{MARK}: {table.title}") if profiles.predicted else table for table in tables]
 
 
-def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
-    named = axes.varying(axes.axes_of(record.cells))
-    each = (Profile(axes.values(cell.axes, named), cell.summary) for cell in record.cells if cell.summary is not None)
+def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
+    differing = axes.varying(axes.axes_of(record.cells))
+    each = (
+        Profile(axes.values(cell.axes, differing), cell.summary) for cell in record.cells if cell.summary is not None
+    )
     several = len(record.cells) > 1
     ranks = (
-        Ranks(
-            axes.values(cell.axes, named), remarks.which([cell], record.cells) if several else "", cell.ranks, cell.link
+        RankComparison(
+            axes.values(cell.axes, differing),
+            remarks.which([cell], record.cells) if several else "",
+            cell.ranks,
+            cell.link,
         )
         for cell in record.cells
         if cell.ranks is not None
     )
-    return Profiles(axes.columns(named), tuple(each), selection, record, tuple(ranks))
+    return Profiles(axes.columns(differing), tuple(each), selection, record, tuple(ranks))
 
 
-def _steps(profiles: Profiles) -> Iterator[str]:
-    recorded = [each.summary for each in profiles.each if not each.summary.predicted]
+def _step_counts(profiles: Profiles) -> Iterator[str]:
+    recorded = [each.summary for each in profiles.all if not each.summary.predicted]
     for count, marked in dict.fromkeys((summary.steps, summary.steps_marked) for summary in recorded):
         profiled = f"{count} step{'' if count == 1 else 's'} profiled"
         yield profiled if marked else "no steps marked: the whole trace counts as one"
 
 
-def _chosen(profiles: Profiles, names: Sequence[str]) -> list[Table]:
+def _requested_tables(profiles: Profiles, names: Sequence[str]) -> list[Table]:
     """Return the requested tables; if none is requested, the default ones."""
-    asked = profiles.selection
-    if not names and profiles.each and (asked.range or asked.kernel):
+    selection = profiles.selection
+    if not names and profiles.all and (selection.range or selection.kernel):
         names = ("kernels", "tree")
     if names:
-        return _marked(profiles, (table for name in names for table in _named(profiles, name)))
-    if not profiles.each:
+        return _mark_predicted(profiles, (table for name in names for table in _named_tables(profiles, name)))
+    if not profiles.all:
         return []
     # Trace files have no summary. With several profiles, there would be too many other tables.
-    of_several = ("communication", "collectives", "arrivals")
-    several = ("summary", *of_several) if profiles.record is not None else (*of_several, "ranks")
-    single = ("summary", "device", *of_several, "classes", "tree", "attention", "kernels")
-    shown = several if len(profiles.each) > 1 else single
-    return _marked(profiles, (table for name in shown for table in TABLES[name](profiles)))
+    rank_table_names = ("communication", "collectives", "arrivals")
+    tables_of_several = ("summary", *rank_table_names) if profiles.record is not None else (*rank_table_names, "ranks")
+    tables_of_one = ("summary", "device", *rank_table_names, "classes", "tree", "attention", "kernels")
+    shown = tables_of_several if len(profiles.all) > 1 else tables_of_one
+    return _mark_predicted(profiles, (table for name in shown for table in TABLES[name](profiles)))
 
 
-def _named(profiles: Profiles, name: str) -> list[Table]:
+def _named_tables(profiles: Profiles, name: str) -> list[Table]:
     if name not in TABLES:
         raise UsageError(unknown(name, "a table", TABLES))
-    found, asked = TABLES[name](profiles), profiles.selection
-    if not found and asked.kernel is not None and not any(profiles.chosen(profile) for profile in profiles.each):
-        where = f" in {asked.range}" if asked.range else ""
-        raise UsageError(f"--kernel {asked.kernel.pattern} matches no {profiles.work}{where}")
+    found, selection = TABLES[name](profiles), profiles.selection
+    if (
+        not found
+        and selection.kernel is not None
+        and not any(profiles.selected_times(profile) for profile in profiles.all)
+    ):
+        where = f" in {selection.range}" if selection.range else ""
+        raise UsageError(f"--kernel {selection.kernel.pattern} matches no {profiles.work_noun}{where}")
     if not found:
-        why = f": {_NEEDS[name]}" if name in _NEEDS else ""
-        raise UsageError(f"this profile has no data for table {name}{why}")
+        reason = f": {_EMPTY_TABLE_REASONS[name]}" if name in _EMPTY_TABLE_REASONS else ""
+        raise UsageError(f"this profile has no data for table {name}{reason}")
     return found
 
 
@@ -287,41 +300,41 @@ def _named(profiles: Profiles, name: str) -> list[Table]:
 
 def _remarks(profiles: Profiles) -> Iterator[Remark]:
     """Yield findings, then notes on work that the tables exclude or cannot assign."""
-    yield from of_ranks.remarks(profiles)
+    yield from rank_tables.remarks(profiles)
     if profiles.record is not None and any(cell.cell.ranks > 1 and cell.summary for cell in profiles.record.cells):
         yield Remark("note", "kernels, modules and phases: rank 0; steps: slowest rank")
-    if profiles.record is None and len(profiles.each) > 1 and profiles.slowest is not None:
-        slowest = profiles.each[profiles.slowest]
+    if profiles.record is None and len(profiles.all) > 1 and profiles.slowest_index is not None:
+        slowest = profiles.all[profiles.slowest_index]
         step_s = slowest.per_step(slowest.summary.window_ns).value
         yield Remark("finding", f"{slowest.label} is slowest: {units.seconds(step_s)} per step")
-    for profile in profiles.each:
+    for profile in profiles.all:
         summary = profile.summary
-        if len(profiles.each) == 1:
+        if len(profiles.all) == 1:
             yield from _softmax_remarks(profile, profiles.selection.range)
         if summary.left_out:
-            kernels = f"{summary.left_out} {profiles.work}{'' if summary.left_out == 1 else 's'}"
+            kernels = f"{summary.left_out} {profiles.work_noun}{'' if summary.left_out == 1 else 's'}"
             outside = f"{kernels} outside all steps, {units.seconds(summary.left_out_ns * NS)} in total"
             yield Remark("note", f"excluded: {outside}")
         if summary.unlinked_ns and summary.source == "device":
             unlinked = units.seconds(profile.per_step(summary.unlinked_ns).value)
             text = f"{unlinked} per step are spent in kernels without a recorded launch, which belong to no range"
             yield Remark("note", text)
-    on_host = [profile.summary for profile in profiles.each if profile.summary.source == "cpu"]
-    if on_host:
-        named = dict.fromkeys(name for summary in on_host for name in summary.devices if name)
+    host_summaries = [profile.summary for profile in profiles.all if profile.summary.source == "cpu"]
+    if host_summaries:
+        named = dict.fromkeys(name for summary in host_summaries for name in summary.devices if name)
         missing = f"; the file has no kernels of {', '.join(named)}" if named and profiles.record is None else ""
         yield Remark("note", f"CPU: operators by self time (callees excluded){missing}")
 
 
-def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
+def _softmax_remarks(profile: Profile, range_name: str | None) -> Iterator[Remark]:
     """Yield a comparison of softmax with the two matrix products of attention, for each phase in the range."""
-    here, steps = range_of(profile, asked), profile.summary.steps
+    selected_range, steps = find_range(profile, range_name), profile.summary.steps
     parts = {(rate.part, rate.phase): rate for rate in profile.summary.rates if rate.kind == "attention"}
     for phase in ("forward", "backward"):
         softmax = parts.get(("softmax", phase))
         products = [parts[part, phase] for part in ("scores", "output") if (part, phase) in parts]
         times = [each for each in profile.times if each.phase == phase and part_of(each.module) == "softmax"]
-        if softmax is None or len(products) < 2 or not all(map(here.holds, times)):
+        if softmax is None or len(products) < 2 or not all(map(selected_range.contains, times)):
             continue
         product_ns = sum(rate.total_ns for rate in products)
         mark = "predicted, " if profile.summary.predicted else ""
@@ -335,26 +348,28 @@ def _softmax_remarks(profile: Profile, asked: str | None) -> Iterator[Remark]:
         flops = sum(rate.flops or 0 for rate in products)
         if softmax.flops and all(rate.flops is not None for rate in products):
             text += f" It has 1/{flops / softmax.flops:.0f} of their FLOPs: {units.flops(softmax.flops)} instead of "
-            text += f"{units.flops(flops)}.{_intensity(softmax, products, steps)}"
+            text += f"{units.flops(flops)}.{_intensity_text(softmax, products, steps)}"
         yield Remark("finding", text)
 
 
-def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
+def _intensity_text(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
     """Describe the FLOPs per byte of softmax and of the products and, for known hardware, the resulting limit."""
     moved = sum(rate.bytes or 0 for rate in products)
     if not softmax.flops or not softmax.bytes or not moved:
         return ""
-    intensity, denser = softmax.flops / softmax.bytes, sum(rate.flops or 0 for rate in products) / moved
-    why = f" Per byte of minimum traffic, softmax does {intensity:.2g} FLOP and the matmuls do {denser:.2g}."
+    intensity, products_intensity = softmax.flops / softmax.bytes, sum(rate.flops or 0 for rate in products) / moved
+    comparison = (
+        f" Per byte of minimum traffic, softmax does {intensity:.2g} FLOP and the matmuls do {products_intensity:.2g}."
+    )
     if softmax.peak_flops_per_s is None or softmax.peak_bytes_per_s is None:
-        return why
+        return comparison
     ridge = softmax.peak_flops_per_s / softmax.peak_bytes_per_s
     reached = softmax.bytes / (softmax.total_ns * NS / steps) / softmax.peak_bytes_per_s if softmax.total_ns else 0.0
     bound = f"Below {ridge:.2g} FLOP per byte, this GPU is memory-bound"
-    return f"{why} {bound}; softmax reaches {units.share(reached)} of its bandwidth."
+    return f"{comparison} {bound}; softmax reaches {units.share(reached)} of its bandwidth."
 
 
-def usual(spec: ProfileSpec) -> tuple[str, ...]:
+def default_tables(spec: ProfileSpec) -> tuple[str, ...]:
     """Return the names of the default tables for a run of this spec."""
-    of_ranks = ("communication", "collectives", "arrivals") if spec.distributes else ()
-    return ("summary", "device", *of_ranks, "classes", "tree", "attention", "kernels")
+    rank_table_names = ("communication", "collectives", "arrivals") if spec.distributes else ()
+    return ("summary", "device", *rank_table_names, "classes", "tree", "attention", "kernels")

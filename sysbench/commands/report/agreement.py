@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from sysbench import units
 from sysbench.cells import CHOICES
-from sysbench.commands.memory.findings import known, peak
+from sysbench.commands.memory.findings import cells_with_peak, peak_bytes
 from sysbench.commands.memory.record import MemoryCellRecord
-from sysbench.commands.profile.findings import complete
+from sysbench.commands.profile.findings import complete_profiles
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.report.document import Basis, Finding, ReportedRun
 from sysbench.commands.time.findings import believable
@@ -56,7 +56,7 @@ def match_timed_and_profiled(
 ) -> Iterator[TimedAndProfiled]:
     """Yield one pair for every step that was both timed and profiled on devices with the same name."""
     by_step: dict[Hashable, ProfileCellRecord] = {}
-    for cell in complete(profiled):
+    for cell in complete_profiles(profiled):
         if cell.device is not None and cell.summary is not None and cell.summary.source == "device":
             by_step.setdefault((cell.device.name, _step_key(cell)), cell)
     for each in believable(timed, alone=False):
@@ -91,14 +91,14 @@ class MeasuredAndModelled:
 def match_measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndModelled]:
     """Yield one pair for every step whose peak was both measured and simulated for the same GPU and mode."""
     by_step: dict[Hashable, MemoryCellRecord] = {}
-    for cell in known(cells):
+    for cell in cells_with_peak(cells):
         if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
             slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
             by_step.setdefault((slug, cell.cell.mode, _step_key(cell)), cell)
-    for cell in known(cells):
+    for cell in cells_with_peak(cells):
         measured_cell = by_step.pop((cell.cell.simulated, cell.cell.mode, _step_key(cell)), None)
         if measured_cell is not None:
-            yield MeasuredAndModelled(measured_cell, cell, peak(cell) / peak(measured_cell) - 1)
+            yield MeasuredAndModelled(measured_cell, cell, peak_bytes(cell) / peak_bytes(measured_cell) - 1)
 
 
 def match_measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from sysbench import formulas
-from sysbench.commands.memory.findings import copies_bytes, headlines, parabola, said
+from sysbench.commands.memory.findings import autocast_copies_bytes, findings, fit_parabola, headlines
 from sysbench.commands.memory.record import LargestRecord, MemoryCellRecord
 from sysbench.commands.memory.spec import MemorySpec
 from tests.fixtures_memory import GIB, MIB, group, memory_cell, third_report
 
 
 def sentences(cells: Sequence[MemoryCellRecord]) -> list[str]:
-    return [each.text for each in said(cells)]
+    return [each.text for each in findings(cells)]
 
 
 def about(cells: Sequence[MemoryCellRecord], *words: str) -> str:
@@ -62,7 +62,7 @@ def test_copies_of_the_weights_are_two_bytes_for_every_number_but_embedding_and_
     (spec,) = shape.cells()
     linears = spec.model.layers * (4 * 2560 * 2560 + 3 * 2560 * 10240) + 2560 * 10000
     assert formulas.parameters(spec.model) - linears == 2560 * 10000 + (2 * spec.model.layers + 1) * 2560
-    assert copies_bytes(cell) == 2 * linears
+    assert autocast_copies_bytes(cell) == 2 * linears
 
 
 # --- growth
@@ -71,9 +71,9 @@ def test_copies_of_the_weights_are_two_bytes_for_every_number_but_embedding_and_
 def test_growth_is_the_parabola_that_it_was_made_from() -> None:
     fixed, linear, square = 13 * GIB, 21 * MIB, 24 * 1024
     cells = [memory_cell(fixed + linear * n + square * n * n, ctx=n) for n in (128, 256, 512, 1024)]
-    law = parabola(cells)
-    assert law is not None
-    assert (law.fixed, law.linear, law.square) == pytest.approx((fixed, linear, square), rel=1e-6)
+    formula = fit_parabola(cells)
+    assert formula is not None
+    assert (formula.constant, formula.linear, formula.quadratic) == pytest.approx((fixed, linear, square), rel=1e-6)
     assert about(cells, "× ctx²") == (
         "2.7b: the peak is 13.0 GiB + 21.0 MiB × ctx + 24.0 KiB × ctx² from ctx 128 to 1024, to within 0.1 %. The "
         "quadratic term exceeds the linear one from ctx 896 on."
@@ -194,7 +194,7 @@ def test_measured_and_simulated_cells_are_never_in_one_sentence() -> None:
         memory_cell(size * GIB, ctx=128, mode=mode, simulate="h100", fits=True)
         for mode, size in (("forward", 17.5), ("train", 64))
     ]
-    for each in said([*measured, *simulated]):
+    for each in findings([*measured, *simulated]):
         assert len({cell.source for cell in each.cells}) == 1
         (source,) = {cell.source for cell in each.cells}
         assert each.text.startswith("simulated for h100: " if source == "simulated" else "measured: ")

@@ -148,7 +148,7 @@ def test_a_cell_that_does_not_fit_says_where_and_how_much_is_missing() -> None:
     assert cell.outcome == "oom"
     assert cell.verdict is not None
     assert cell.verdict.failed_phase is not None
-    assert cell.verdict.failed_phase in memory_tables.verdict(cell) or "built" in memory_tables.verdict(cell)
+    assert cell.verdict.failed_phase in memory_tables.verdict_text(cell) or "built" in memory_tables.verdict_text(cell)
     assert cell.verdict.margin_bytes is not None
     assert cell.verdict.margin_bytes < 0
 
@@ -198,9 +198,9 @@ def test_a_search_that_finds_nothing_says_why(too_large: list[Event]) -> None:
     (cell,) = memory_fold.fold(too_large).cells
     state = units.size(16 * (cell.model.parameters or 0))
     why = f" No batch fits: weights, gradients and AdamW's state alone need {state}."
-    assert memory_tables.verdict(cell).endswith(why)
+    assert memory_tables.verdict_text(cell).endswith(why)
     (cell,) = memory_fold.fold(run_of(spec(mode="train", simulate="650MiB", find="batch", ctx=4096))).cells
-    assert memory_tables.verdict(cell).endswith(" Not even batch 1 fits.")
+    assert memory_tables.verdict_text(cell).endswith(" Not even batch 1 fits.")
 
 
 def test_where_memory_runs_out_is_told_beside_the_values_reached_until_then(too_large: list[Event]) -> None:

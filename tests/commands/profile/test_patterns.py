@@ -11,13 +11,13 @@ from sysbench.errors import UsageError
 
 
 def test_a_pattern_that_never_ends_is_refused_and_another_clock_still_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiles, "LIMIT_S", 0.05)
+    monkeypatch.setattr(profiles, "TIME_LIMIT_S", 0.05)
     rung: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: rung.append(number))
     others = signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         with pytest.raises(UsageError, match=r"--kernel \(a\+\)\+\$ takes longer than"):
-            profiles.matching(re.compile("(a+)+$"), ["a" * 64 + "b"])
+            profiles.matching_names(re.compile("(a+)+$"), ["a" * 64 + "b"])
         time.sleep(0.3)
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -48,7 +48,7 @@ def profile(trace: Trace) -> ProfileSummary:
 
 
 def table(profile: ProfileSummary, name: str, selection: Selection | None = None) -> Table:
-    (found,) = profile_tables.sheet_of([("trace", profile)], [name], selection).tables
+    (found,) = profile_tables.traces_sheet([("trace", profile)], [name], selection).tables
     return found
 
 
@@ -139,11 +139,11 @@ def test_a_pattern_that_no_name_has_is_an_error_and_not_a_table_of_zeros(
         (Selection("optimizer", re.compile("softmax_warp")), "no kernel in optimizer"),
     ):
         with pytest.raises(UsageError, match=f"^--kernel .* matches {where}$"):
-            profile_tables.sheet_of([("trace", profile)], [name] if name else [], selection)
+            profile_tables.traces_sheet([("trace", profile)], [name] if name else [], selection)
 
 
 def test_a_range_of_several_profiles_is_shown_of_each(profile: ProfileSummary) -> None:
-    sheet = profile_tables.sheet_of([("a", profile), ("b", profile)], (), Selection("forward"))
+    sheet = profile_tables.traces_sheet([("a", profile), ("b", profile)], (), Selection("forward"))
     kernels, _ = sheet.tables
     assert kernels.title == "kernels launched in forward"
     assert [row["calls"] for row in rows(kernels) if row["kernel"] == GEMM] == [9 * LAYERS + 1] * 2
@@ -224,12 +224,14 @@ def test_a_table_that_this_profile_cannot_fill_says_what_it_needs(profile: Profi
 
 def test_ranks_stand_beside_each_other_and_the_slowest_is_named(trace: Trace) -> None:
     slow = training(STEPS, LAYERS, kernel_ns=2 * KERNEL_NS).trace("b.json", rank=1)
-    sheet = profile_tables.sheet_of([("a.json", summarise(recording(trace))), ("b.json", summarise(recording(slow)))])
+    sheet = profile_tables.traces_sheet(
+        [("a.json", summarise(recording(trace))), ("b.json", summarise(recording(slow)))]
+    )
     assert any("Rank 1 is slowest" in remark.text for remark in sheet.remarks)
 
 
 def test_softmax_against_the_matmuls_is_said_in_words(profile: ProfileSummary) -> None:
-    sheet = profile_tables.sheet_of([("trace", profile)])
+    sheet = profile_tables.traces_sheet([("trace", profile)])
     assert any(
         remark.text.startswith("Forward: softmax takes 3.00 µs, 0.50× the 6.00 µs of both attention matmuls")
         for remark in sheet.remarks
@@ -245,7 +247,7 @@ def test_softmax_is_said_of_a_range_only_where_the_range_has_all_of_it(profile: 
         ("attend", ["Forward", "Backward"]),
         ("forward/softmax", ["Forward"]),
     ):
-        remarks = profile_tables.sheet_of([("trace", profile)], (), Selection(asked)).remarks
+        remarks = profile_tables.traces_sheet([("trace", profile)], (), Selection(asked)).remarks
         assert [remark.text.partition(":")[0] for remark in remarks if remark.kind == "finding"] == phases, asked
 
 
@@ -266,7 +268,7 @@ def hostile() -> ProfileSummary:
 
 @pytest.mark.parametrize("form", ["terminal", "markdown", "csv", "latex"])
 def test_names_are_text_in_every_format_and_no_markup(hostile: ProfileSummary, form: Format) -> None:
-    sheet = profile_tables.sheet_of([("trace [bold]", hostile)], ["kernels", "tree", "operators"])
+    sheet = profile_tables.traces_sheet([("trace [bold]", hostile)], ["kernels", "tree", "operators"])
     text = printed(sheet, form)
     assert text
     assert "\x1b[2J" not in text

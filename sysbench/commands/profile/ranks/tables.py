@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from sysbench import units
-from sysbench.commands.profile.profiles import NS, Profiles, Ranks
+from sysbench.commands.profile.profiles import NS, Profiles, RankComparison
 from sysbench.render.declared import DeclaredTable, Field, Leading, leading
 from sysbench.render.table import Measure, Remark
 from sysbench.trace.ranks.summary import Arrivals, CollectiveCall, CollectiveStatistics, RankStep, bus_factor
 
-_RUN: Final = Leading(
+_RUN_COLUMNS: Final = Leading(
     columns=lambda profiles: profiles.columns if profiles.record is not None else (),
-    values=lambda _: lambda row: row.of.leading,
+    values=lambda _: lambda row: row.comparison.leading,
 )
 """Columns that identify the cell of a run. Traces from files have no such columns, because they form a single run."""
 
@@ -22,10 +22,10 @@ _RUN: Final = Leading(
 
 
 @dataclass(frozen=True)
-class _Times:
+class _RankTimes:
     """Times of one rank, as means over steps."""
 
-    of: Ranks
+    comparison: RankComparison
     rank: int
     step: str
     rows: Sequence[RankStep]
@@ -39,36 +39,36 @@ class _Times:
         return 1 - self.mean_s("exposed_ns") / whole_s if whole_s else None
 
 
-def _ranks(profiles: Profiles) -> Iterator[_Times]:
-    for of in profiles.ranks:
-        for rank in of.summary.ranks:
-            rows = [row for row in of.summary.breakdown if row.rank == rank]
+def _rank_rows(profiles: Profiles) -> Iterator[_RankTimes]:
+    for comparison in profiles.ranks:
+        for rank in comparison.summary.ranks:
+            rows = [row for row in comparison.summary.breakdown if row.rank == rank]
             if rows:
-                yield _Times(of, rank, "", rows)
+                yield _RankTimes(comparison, rank, "", rows)
 
 
-def _rank_steps(profiles: Profiles) -> Iterator[_Times]:
-    for of in profiles.ranks:
-        for step in of.summary.steps if len(of.summary.steps) > 1 else ():
-            for row in of.summary.breakdown:
+def _rank_step_rows(profiles: Profiles) -> Iterator[_RankTimes]:
+    for comparison in profiles.ranks:
+        for step in comparison.summary.steps if len(comparison.summary.steps) > 1 else ():
+            for row in comparison.summary.breakdown:
                 if row.step == step:
-                    yield _Times(of, row.rank, step, [row])
+                    yield _RankTimes(comparison, row.rank, step, [row])
 
 
-def _time(key: str, name: str = "", importance: int = 0, note: str = "", optional: bool = False) -> Field:
+def _time_field(key: str, name: str = "", importance: int = 0, note: str = "", optional: bool = False) -> Field:
     name = f"{name or key}_ns"
 
-    def get(row: _Times) -> Measure | None:
+    def get(row: _RankTimes) -> Measure | None:
         return Measure(row.mean_s(name)) if not optional or row.mean_s(name) else None
 
     return Field(key, unit="s", group="per step", importance=importance, note=note, optional=optional, get=get)
 
 
-_TIMES: Final = (
-    _time("step", "window"),
-    _time("compute"),
-    _time("communication"),
-    _time("exposed", note="exposed: communication during which nothing computes"),
+_TIME_FIELDS: Final = (
+    _time_field("step", "window"),
+    _time_field("compute"),
+    _time_field("communication"),
+    _time_field("exposed", note="exposed: communication during which nothing computes"),
     Field(
         "exposed_share",
         "of step",
@@ -84,26 +84,26 @@ _TIMES: Final = (
         note="overlap: share of communication during which something computes",
         get=lambda row: row.overlap,
     ),
-    _time("other", importance=2, note="other: copies and memory sets alone", optional=True),
-    _time("idle"),
+    _time_field("other", importance=2, note="other: copies and memory sets alone", optional=True),
+    _time_field("idle"),
 )
 
 COMMUNICATION = DeclaredTable(
     "communication",
     "communication of each rank",
-    _TIMES,
-    rows=_ranks,
-    leading=(_RUN, leading(Field("rank", get=lambda row: str(row.rank)))),
+    _TIME_FIELDS,
+    rows=_rank_rows,
+    leading=(_RUN_COLUMNS, leading(Field("rank", get=lambda row: str(row.rank)))),
 )
 """One row per rank: compute, communication, its exposed part, and idle time."""
 
 COMMUNICATION_STEPS = DeclaredTable(
     "communication-steps",
     "communication of each rank, step by step",
-    _TIMES,
-    rows=_rank_steps,
+    _TIME_FIELDS,
+    rows=_rank_step_rows,
     leading=(
-        _RUN,
+        _RUN_COLUMNS,
         leading(Field("marked", "step", get=lambda row: row.step), Field("rank", get=lambda row: str(row.rank))),
     ),
 )
@@ -113,34 +113,34 @@ COMMUNICATION_STEPS = DeclaredTable(
 
 
 @dataclass(frozen=True)
-class _Shape:
-    of: Ranks
-    row: CollectiveStatistics
+class _CollectiveRow:
+    comparison: RankComparison
+    entry: CollectiveStatistics
 
     @property
     def calls(self) -> Measure:
-        return Measure(self.row.calls / max(len(self.of.summary.steps), 1))
+        return Measure(self.entry.calls / max(len(self.comparison.summary.steps), 1))
 
     @property
     def duration(self) -> Measure:
-        return Measure(self.row.duration_ns * NS / self.row.events)
+        return Measure(self.entry.duration_ns * NS / self.entry.events)
 
     @property
     def transfer_s(self) -> float | None:
-        return self.row.transfer_ns * NS / self.row.matched if self.row.matched else None
+        return self.entry.transfer_ns * NS / self.entry.matched if self.entry.matched else None
 
     @property
     def waiting_s(self) -> float | None:
-        return self.row.waiting_ns * NS / self.row.waits if self.row.waits else None
+        return self.entry.waiting_ns * NS / self.entry.waits if self.entry.waits else None
 
     @property
     def algorithm_bytes_per_s(self) -> float | None:
-        return self.row.bytes / self.transfer_s if self.row.bytes and self.transfer_s else None
+        return self.entry.bytes / self.transfer_s if self.entry.bytes and self.transfer_s else None
 
     @property
     def bus_bytes_per_s(self) -> float | None:
-        rate, size = self.algorithm_bytes_per_s, self.row.group_size
-        factor = bus_factor(self.row.kind, size) if size else None
+        rate, size = self.algorithm_bytes_per_s, self.entry.group_size
+        factor = bus_factor(self.entry.kind, size) if size else None
         return rate * factor if rate is not None and factor is not None else None
 
     @property
@@ -149,23 +149,24 @@ class _Shape:
 
         None if either is unknown, if the group does not contain all ranks, or if the share is not credible.
         """
-        link, rate = self.of.link, self.bus_bytes_per_s
-        if link is None or rate is None or self.row.group_size != len(self.of.summary.ranks):
+        link, rate = self.comparison.link, self.bus_bytes_per_s
+        if link is None or rate is None or self.entry.group_size != len(self.comparison.summary.ranks):
             return None
         share = rate / link.bus_bytes_per_s
-        return share if share <= HIGHEST_SHARE else None
+        return share if share <= MAX_CEILING_SHARE else None
 
 
-HIGHEST_SHARE: Final = 1.1
+MAX_CEILING_SHARE: Final = 1.1
 """Highest credible share of a ceiling. Noise, and message sizes between the measured ones, can cause an excess."""
 
 
-def _ceilings(profiles: Profiles) -> list[str]:
+def _ceiling_notes(profiles: Profiles) -> list[str]:
     found = []
-    for of in profiles.ranks:
-        if of.link is not None:
-            size, rate = units.size(of.link.message_bytes), units.quantity("bytes_per_s", of.link.bus_bytes_per_s)
-            which = f"ceiling of {of.label}" if of.label else "ceiling"
+    for comparison in profiles.ranks:
+        if comparison.link is not None:
+            size = units.size(comparison.link.message_bytes)
+            rate = units.quantity("bytes_per_s", comparison.link.bus_bytes_per_s)
+            which = f"ceiling of {comparison.label}" if comparison.label else "ceiling"
             found.append(f"{which}: an all-reduce of {size} reached {rate} (busBW)")
     return found
 
@@ -174,8 +175,8 @@ COLLECTIVES = DeclaredTable(
     "collectives",
     "collectives by kind, message size and group size",
     (
-        Field("bytes", "message", "bytes", get=lambda row: row.row.bytes, wide_range=True, optional=True),
-        Field("group_size", "group", importance=1, get=lambda row: row.row.group_size, optional=True),
+        Field("bytes", "message", "bytes", get=lambda row: row.entry.bytes, wide_range=True, optional=True),
+        Field("group_size", "group", importance=1, get=lambda row: row.entry.group_size, optional=True),
         Field("calls", unit="count", group="per step", importance=1, get=lambda row: row.calls),
         Field("duration", unit="s", group="of one call", importance=3, get=lambda row: row.duration),
         Field(
@@ -199,52 +200,56 @@ COLLECTIVES = DeclaredTable(
         Field("busbw", "busBW", "bytes_per_s", importance=1, get=lambda row: row.bus_bytes_per_s, optional=True),
         Field("ceiling", "of ceiling", "share", importance=2, get=lambda row: row.ceiling_share, optional=True),
     ),
-    rows=lambda profiles: [_Shape(of, row) for of in profiles.ranks for row in of.summary.collectives],
-    notes=_ceilings,
-    leading=(_RUN, leading(Field("collective", get=lambda row: row.row.kind))),
+    rows=lambda profiles: [
+        _CollectiveRow(comparison, row) for comparison in profiles.ranks for row in comparison.summary.collectives
+    ],
+    notes=_ceiling_notes,
+    leading=(_RUN_COLUMNS, leading(Field("collective", get=lambda row: row.entry.kind))),
 )
 """One row per kind, message size and group size: calls, transfer, waiting, bandwidths."""
 
 
 @dataclass(frozen=True)
-class _Call:
-    of: Ranks
-    row: CollectiveCall
+class _CallRow:
+    comparison: RankComparison
+    entry: CollectiveCall
 
 
 CALLS = DeclaredTable(
     "calls",
     "collectives of the last step, in order of launch",
     (
-        Field("number", "no.", get=lambda row: str(row.row.number)),
-        Field("bytes", "message", "bytes", get=lambda row: row.row.bytes, wide_range=True, optional=True),
-        Field("group_size", "group", importance=2, get=lambda row: row.row.group_size, optional=True),
+        Field("number", "no.", get=lambda row: str(row.entry.number)),
+        Field("bytes", "message", "bytes", get=lambda row: row.entry.bytes, wide_range=True, optional=True),
+        Field("group_size", "group", importance=2, get=lambda row: row.entry.group_size, optional=True),
         Field(
             "start",
             "launched",
             "s",
             note="launched: time since the start of the step, on the first rank; duration and exposed: mean over ranks",
-            get=lambda row: row.row.start_ns * NS,
+            get=lambda row: row.entry.start_ns * NS,
         ),
-        Field("duration", unit="s", get=lambda row: row.row.duration_ns * NS),
-        Field("exposed", unit="s", get=lambda row: row.row.exposed_ns * NS),
+        Field("duration", unit="s", get=lambda row: row.entry.duration_ns * NS),
+        Field("exposed", unit="s", get=lambda row: row.entry.exposed_ns * NS),
         Field(
             "transfer",
             unit="s",
             importance=1,
-            get=lambda row: row.row.transfer_ns * NS if row.row.transfer_ns is not None else None,
+            get=lambda row: row.entry.transfer_ns * NS if row.entry.transfer_ns is not None else None,
             optional=True,
         ),
         Field(
             "last",
             "arrives last",
             importance=3,
-            get=lambda row: f"rank {row.row.last}" if row.row.last is not None else None,
+            get=lambda row: f"rank {row.entry.last}" if row.entry.last is not None else None,
             optional=True,
         ),
     ),
-    rows=lambda profiles: [_Call(of, row) for of in profiles.ranks for row in of.summary.calls],
-    leading=(_RUN, leading(Field("collective", get=lambda row: row.row.kind))),
+    rows=lambda profiles: [
+        _CallRow(comparison, row) for comparison in profiles.ranks for row in comparison.summary.calls
+    ],
+    leading=(_RUN_COLUMNS, leading(Field("collective", get=lambda row: row.entry.kind))),
 )
 """One row per collective of one step; with DDP, the all-reduces are its buckets."""
 
@@ -252,17 +257,17 @@ CALLS = DeclaredTable(
 
 
 @dataclass(frozen=True)
-class _Arrivals:
-    of: Ranks
-    row: Arrivals
+class _ArrivalRow:
+    comparison: RankComparison
+    entry: Arrivals
 
     def per_step(self, number: int) -> float:
-        return number / max(len(self.of.summary.steps), 1)
+        return number / max(len(self.comparison.summary.steps), 1)
 
     @property
     def caused_share(self) -> float | None:
-        whole_ns = sum(each.caused_ns for each in self.of.summary.arrivals)
-        return self.row.caused_ns / whole_ns if whole_ns else None
+        whole_ns = sum(each.caused_ns for each in self.comparison.summary.arrivals)
+        return self.entry.caused_ns / whole_ns if whole_ns else None
 
 
 ARRIVALS = DeclaredTable(
@@ -274,21 +279,25 @@ ARRIVALS = DeclaredTable(
             unit="count",
             group="per step",
             importance=2,
-            get=lambda row: row.per_step(row.row.collectives),
+            get=lambda row: row.per_step(row.entry.collectives),
         ),
         Field(
             "last",
             unit="share",
             group="arrives last",
-            get=lambda row: row.row.last / row.row.collectives if row.row.collectives else None,
+            get=lambda row: row.entry.last / row.entry.collectives if row.entry.collectives else None,
         ),
-        Field("last_times", "times", "count", "arrives last", importance=3, get=lambda row: row.per_step(row.row.last)),
-        Field("caused", "time", "s", "others wait for it", get=lambda row: row.per_step(row.row.caused_ns) * NS),
+        Field(
+            "last_times", "times", "count", "arrives last", importance=3, get=lambda row: row.per_step(row.entry.last)
+        ),
+        Field("caused", "time", "s", "others wait for it", get=lambda row: row.per_step(row.entry.caused_ns) * NS),
         Field("caused_share", "share", "share", "others wait for it", importance=1, get=lambda row: row.caused_share),
-        Field("waited", "time", "s", "it waits", get=lambda row: row.per_step(row.row.waited_ns) * NS),
+        Field("waited", "time", "s", "it waits", get=lambda row: row.per_step(row.entry.waited_ns) * NS),
     ),
-    rows=lambda profiles: [_Arrivals(of, row) for of in profiles.ranks for row in of.summary.arrivals],
-    leading=(_RUN, leading(Field("rank", get=lambda row: str(row.row.rank)))),
+    rows=lambda profiles: [
+        _ArrivalRow(comparison, row) for comparison in profiles.ranks for row in comparison.summary.arrivals
+    ],
+    leading=(_RUN_COLUMNS, leading(Field("rank", get=lambda row: str(row.entry.rank)))),
     notes=("times are per step; others wait for it: summed over the waiting ranks",),
 )
 """One row per rank: how often it arrives last, how long the others wait for it, and how long it waits."""
@@ -299,20 +308,20 @@ ARRIVALS = DeclaredTable(
 
 def remarks(profiles: Profiles) -> Iterator[Remark]:
     """Yield cautions about missing data, a finding on the straggler, and a note on the alignment of clocks."""
-    for of in profiles.ranks:
-        where = f"{of.label}: " if of.label else ""
-        for caution in of.summary.cautions:
+    for comparison in profiles.ranks:
+        where = f"{comparison.label}: " if comparison.label else ""
+        for caution in comparison.summary.cautions:
             yield Remark("caution", f"{where}{caution}")
-        late = of.summary.straggler
-        if late is not None:
+        straggler = comparison.summary.straggler
+        if straggler is not None:
             spent = {"compute": "it computes longer", "idle": "it is idle longer"}
             yield Remark(
                 "finding",
-                f"{where}rank {late.rank} is late: {units.share(late.share)} of all waiting time is spent on it. In "
-                f"a step of {units.seconds(late.step_ns * NS)}, each other rank waits for it for "
-                f"{units.seconds(late.waiting_ns * NS)}, because {spent[late.cause]}",
+                f"{where}rank {straggler.rank} is late: {units.share(straggler.share)} of all waiting time is spent on "
+                f"it. In a step of {units.seconds(straggler.step_ns * NS)}, each other rank waits for it for "
+                f"{units.seconds(straggler.waiting_ns * NS)}, because {spent[straggler.cause]}",
             )
-        clock = of.summary.clock
+        clock = comparison.summary.clock
         if clock is not None:
             number = f"{clock.collectives} collective{'' if clock.collectives == 1 else 's'}"
             yield Remark(
