@@ -21,7 +21,7 @@ from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
 from sysbench.commands.run.tables import Ended
-from sysbench.commands.running import Performed
+from sysbench.commands.running import RunResult
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.durations import Durations
@@ -112,7 +112,7 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
     """Raise UsageError if the run cannot produce a requested table or file, before hours are spent on measuring."""
     own = _options(planned, options.out, None, options)
     try:
-        running.refuse_wrong_results(planned.spec, own)
+        running.refuse_invalid_output(planned.spec, own)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None
 
@@ -223,7 +223,7 @@ def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overal
         heading = experiment_tables.heading(entry, overall.number, overall.count)
         _show(heading, options, first=overall.number == 1)
         own = _options(planned, directory.path, log, options).model_copy(update={"overall": overall})
-        performed: Performed = measuring(entry.command).part("perform")(planned.spec, own)
+        performed: RunResult = measuring(entry.command).part("perform")(planned.spec, own)
     except SysbenchError as error:
         # The other runs are still carried out.
         _say(f"{named} failed: {error}", options)
