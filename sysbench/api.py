@@ -241,7 +241,7 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     if chosen.plan or getattr(chosen, "source", None):
         raise UsageError("--plan and --from do not run anything; sysbench.load reads an earlier run")
     if given is not None:
-        what = validated(command.spec_class, {**running.resumed(command.name, chosen.resume), **given})
+        what = validated(command.spec_class, {**running.resumed_spec_fields(command.name, chosen.resume), **given})
     return Run(command.part("perform")(what, chosen).record)
 
 
@@ -271,7 +271,7 @@ def measure(
 
     Raises SysbenchError for invalid arguments. Exceptions raised by the step propagate; earlier steps are saved.
     """
-    from sysbench.commands.loop.measure import measured
+    from sysbench.commands.loop.measure import measure_loop
     from sysbench.commands.loop.spec import LoopSpec
     from sysbench.spec.validation import called_with
 
@@ -280,7 +280,7 @@ def measure(
         "max_steps": max_steps, "sync": sync, "name": name, "tokens": tokens,
     }  # fmt: skip
     spec = called_with(LoopSpec, {"by": "measure", **given})
-    return Run(measured(step, spec, None if save is None else Path(save), progress))
+    return Run(measure_loop(step, spec, None if save is None else Path(save), progress))
 
 
 class Recording:
@@ -327,8 +327,8 @@ def record(
         with recorder:
             yield held
     finally:
-        if recorder.account.record is not None:
-            held.run = Run(recorder.account.record)
+        if recorder.collector.record is not None:
+            held.run = Run(recorder.collector.record)
 
 
 def read_trace(path: str | Path) -> Profile:

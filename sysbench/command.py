@@ -63,7 +63,7 @@ class Command:
     record: str = "record:{class_name}Record"
     """Class of the records; importing the module of this class registers the command's own events."""
     perform: str = "sysbench.commands.running:perform"
-    """Function that runs the cells in this process and writes all files: `(spec, options) -> Performed`."""
+    """Function that runs the cells in this process and writes all files: `(spec, options) -> RunResult`."""
     files: str | None = None
     """Function that writes the files requested by the options, besides log and record: `(record, options) -> paths`."""
     refuse_files: str | None = None

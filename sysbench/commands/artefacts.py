@@ -22,10 +22,10 @@ from sysbench.spec.validation import first_fault
 from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
 
-TRACES = (".json", ".json.gz", ".sqlite", ".nsys-rep")
+TRACE_SUFFIXES = (".json", ".json.gz", ".sqlite", ".nsys-rep")
 """Suffixes of traces."""
 
-SNAPSHOTS = (".pickle", ".pickle.gz", ".pkl")
+SNAPSHOT_SUFFIXES = (".pickle", ".pickle.gz", ".pkl")
 """Suffixes of memory snapshots."""
 
 
@@ -66,18 +66,18 @@ def read(path: Path) -> Artefact | None:
     name = path.name.lower()
     if not path.is_file():
         return None
-    if name.endswith(SNAPSHOTS):
+    if name.endswith(SNAPSHOT_SUFFIXES):
         from sysbench.commands.memory.snapshot_tables import sheet
         from sysbench.snapshot import snapshot
         from sysbench.snapshot.categories import from_snapshot
 
         return TablesArtefact(path.name, sheet(from_snapshot(snapshot.read(path)), path.name), "snapshot")
-    if not name.endswith(TRACES):
+    if not name.endswith(TRACE_SUFFIXES):
         return None
-    with _refused(path), path.open("rb") as file:
+    with _as_log_errors(path), path.open("rb") as file:
         beginning = file.read(_BEGINNING_BYTES)
-    if name.endswith(".json") and not _TRACE.search(beginning):
-        return _written(path, beginning)
+    if name.endswith(".json") and not _TRACE_START.search(beginning):
+        return _read_saved_json(path, beginning)
     from sysbench.trace import traces
 
     return TraceArtefact(path.name, (traces.summary_of(traces.read(path)),))
@@ -85,18 +85,18 @@ def read(path: Path) -> Artefact | None:
 
 _BEGINNING_BYTES = 4096
 
-_TRACE = re.compile(rb'\A\s*\[|"(traceEvents|schemaVersion|deviceProperties|distributedInfo)"')
+_TRACE_START = re.compile(rb'\A\s*\[|"(traceEvents|schemaVersion|deviceProperties|distributedInfo)"')
 """Matches the beginning of a file in Chrome's trace format, but not of files that sysbench writes."""
 
 
-def _written(path: Path, beginning: bytes) -> Artefact | None:
+def _read_saved_json(path: Path, beginning: bytes) -> Artefact | None:
     """Return the trace or the tables that `profile --from`, `memory --from` or `--plan` wrote with `--json`.
 
     Return None for a record.
     """
     from sysbench.commands.profile.record import TraceRecord
 
-    with _refused(path):
+    with _as_log_errors(path):
         if b'"kind": "traces"' in beginning:
             record = TraceRecord.model_validate_json(path.read_bytes())
             return TraceArtefact(path.name, tuple(record.summaries), record.ranks)
@@ -108,7 +108,7 @@ def _written(path: Path, beginning: bytes) -> Artefact | None:
 
 
 @contextmanager
-def _refused(path: Path) -> Iterator[None]:
+def _as_log_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -24,9 +24,11 @@ def own_model_built(cell: ModelCell, step: TrainingStep) -> Iterator[OwnModelBui
     """
     if cell.own is None:
         return
-    counted, why_not = _counted(cell.model_copy(update={"execution": "eager", "grad_accum": 1, "no_sync": None}))
-    facts = facts_of(step.work, counted.flops if counted else None, why_not)
-    loss = facts.loss or (counted.loss if counted else None)
+    simulated, reason = _simulated_facts(
+        cell.model_copy(update={"execution": "eager", "grad_accum": 1, "no_sync": None})
+    )
+    facts = facts_of(step.work, simulated.flops if simulated else None, reason)
+    loss = facts.loss or (simulated.loss if simulated else None)
     yield OwnModelBuilt(at_s=time.time(), cell=cell.key, **facts.model_dump() | {"loss": loss})
 
 
@@ -44,7 +46,7 @@ def own_model_recorded(cell: str, recording: StepRecording, *, simulated: bool) 
 
 
 @lru_cache(maxsize=1)
-def _counted(cell: ModelCell) -> tuple[OwnModelFacts | None, str | None]:
+def _simulated_facts(cell: ModelCell) -> tuple[OwnModelFacts | None, str | None]:
     """Return the facts from a simulated step, or the reason why the step cannot be simulated."""
     try:
         return record(cell, cell.mode, Platform.of(_ANY_GPU), origins=False).own_model, None

@@ -20,34 +20,36 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
     The predicted memory is compared with the memory of the cell's simulated GPU, or of `device` if the cell is not
     simulated. If there is no GPU to compare with, no verdict is given.
     """
-    devices = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
+    gpus = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
     specs = [cell.model_dump() for cell in cells]
-    named = axes.varying(specs) or ("size", "ctx")
+    axis_names = axes.varying(specs) or ("size", "ctx")
     columns = (
-        *axes.columns(named),
+        *axes.columns(axis_names),
         Column("parameters", "parameters", "count", importance=2),
         Column("forward", "forward", "flops", importance=3),
         Column("step", "step", "flops", importance=1),
         Column("predicted_memory", "predicted memory", "bytes"),
-        *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(devices)),
+        *((Column("spare", "to spare", "bytes", importance=1), Column("fits", "")) * any(gpus)),
     )
     rows = tuple(
-        (*axes.values(spec, named), *_row(cell, cell.step, held))
-        for cell, spec, held in zip(cells, specs, devices, strict=True)
+        (*axes.values(spec, axis_names), *_row(cell, cell.step, gpu))
+        for cell, spec, gpu in zip(cells, specs, gpus, strict=True)
         if cell.step is not None
     )
-    notes = _notes(cells, devices)
-    return Table("plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(named), tuple(notes))
+    notes = _notes(cells, gpus)
+    return Table(
+        "plan", f"{len(cells)} cell{'' if len(cells) == 1 else 's'}", columns, rows, len(axis_names), tuple(notes)
+    )
 
 
-def _notes(cells: Sequence[RunCell], devices: Sequence[Hardware | None]) -> list[str]:
+def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[str]:
     """Return what the predicted memory counts and the GPUs it is compared with, and which cells have no formula."""
     predicted = [
-        held
-        for cell, held in zip(cells, devices, strict=True)
+        gpu
+        for cell, gpu in zip(cells, gpus, strict=True)
         if cell.step is not None and cell.step.shape is not None and formulas.predicted_bytes(cell) is not None
     ]
-    titles = dict.fromkeys(held.title for held in predicted if held is not None)
+    titles = dict.fromkeys(gpu.title for gpu in predicted if gpu is not None)
     notes = []
     if titles:
         notes = [

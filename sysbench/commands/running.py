@@ -66,7 +66,7 @@ class RecordOptions(ShowOptions, Protocol):
 
 
 @dataclass(frozen=True)
-class Performed:
+class RunResult:
     """Record and files of a run."""
 
     record: RunRecord[Any]
@@ -83,17 +83,17 @@ def options_of(kind: Kind, given: Given) -> Any:
     source, resume = getattr(options, "source", None), options.resume
     found: Given = {}
     if isinstance(source, tuple):
-        found["source"] = tuple(earlier(kind, each, options.out) for each in source)
+        found["source"] = tuple(find_run_file(kind, each, options.out) for each in source)
     elif source is not None:
-        found["source"] = earlier(kind, source, options.out)
+        found["source"] = find_run_file(kind, source, options.out)
     if resume is not None:
-        log = earlier(kind, resume, options.out)
+        log = find_run_file(kind, resume, options.out)
         log = log.with_suffix(".jsonl") if log.name else log  # `.` and `/` have none
         found["resume"] = log if log.is_file() else resume
     return options.model_copy(update=found) if found else options
 
 
-def earlier(kind: Kind, path: Path, directory: Path) -> Path:
+def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
     """Return the file of the earlier run named `path`, or `path` itself if it is a path rather than a name.
 
     Raises LogError unless the name matches exactly one run.
@@ -109,17 +109,17 @@ def earlier(kind: Kind, path: Path, directory: Path) -> Path:
     return found[0]
 
 
-def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
+def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None:
     """Execute a command: show a saved run or the plan, or run the cells and exit with the exit code.
 
-    Raises the exceptions of `options_of` and `carry_out`, UsageError for an unknown table or file format, and
+    Raises the exceptions of `options_of` and `run_cells`, UsageError for an unknown table or file format, and
     OutputError for a file that cannot be written.
     """
     command = measuring(kind)
     options = options_of(kind, options_given)
     source = getattr(options, "source", None)
     if source and command.show:
-        refuse_beside_source(command.spec_class, spec_given)
+        refuse_spec_with_source(command.spec_class, spec_given)
         command.part("show")(source, options)
         return
     refuse_unknown_tables(kind, options)
@@ -127,31 +127,31 @@ def answer(kind: Kind, spec_given: Given, options_given: Given) -> None:
     if source:
         from sysbench.commands import saved
 
-        refuse_beside_source(command.spec_class, spec_given)
+        refuse_spec_with_source(command.spec_class, spec_given)
         record = saved.record(source, kind)
         show_saved(record, options)
         if command.files:
             command.part("files")(record, options)
         return
-    spec = validated(command.spec_class, {**resumed(kind, options.resume), **spec_given})
+    spec = validated(command.spec_class, {**resumed_spec_fields(kind, options.resume), **spec_given})
     if options.plan:
         show_plan(spec, options)
         return
-    with _among_launched(spec, options) as options:
+    with _join_launched_ranks(spec, options) as options:
         raise typer.Exit(exit_code(command.part("perform")(spec, options).record))
 
 
 @contextmanager
-def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
+def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
     """Yield the options if this process is rank 0 of a torchrun or srun launch, or the only process.
 
     Other ranks raise `typer.Exit`, after serving as workers if any cell has several ranks.
     """
     from sysbench.engine.nodes.launched import among_others, launched
 
-    several = {cell.key: cell for cell in spec.cells() if cell.workers > 1} if among_others(os.environ) else {}
-    own = launched(os.environ) if several else None
-    if own is None:
+    multi_rank_cells = {cell.key: cell for cell in spec.cells() if cell.workers > 1} if among_others(os.environ) else {}
+    this_rank = launched(os.environ) if multi_rank_cells else None
+    if this_rank is None:
         if started_as_rank(os.environ):
             raise typer.Exit
         yield options
@@ -162,31 +162,31 @@ def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
 
     measuring(spec.kind).part("record")  # importing the record registers the events that ranks send
     hello = Hello(
-        rank=max(own.rank, 1),
-        ranks=own.ranks,
+        rank=max(this_rank.rank, 1),
+        ranks=this_rank.ranks,
         host=platform.node(),
         version=__version__,
         digest=source_digest(),
         spec=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
     )
-    if own.rank:
-        firsts = [cell.timed_first for cell in several.values()]
-        cells = {**several, **{cell.key: cell for cell in firsts if cell is not None}}
-        seat.take(own, hello, cells, options.timeout_s)
+    if this_rank.rank:
+        firsts = [cell.timed_first for cell in multi_rank_cells.values()]
+        cells = {**multi_rank_cells, **{cell.key: cell for cell in firsts if cell is not None}}
+        seat.take(this_rank, hello, cells, options.timeout_s)
         raise typer.Exit
-    with links.gathered(own, hello, options.timeout_s) as others:
+    with links.gathered(this_rank, hello, options.timeout_s) as others:
         yield options.model_copy(update={"links": others})
 
 
-def perform(spec: RunSpec, options: RunOptions) -> Performed:
+def perform(spec: RunSpec, options: RunOptions) -> RunResult:
     """Run the cells and write the requested files.
 
-    Raises the exceptions of `carry_out`, UsageError for an unknown file format, and OutputError for an unwritable file.
+    Raises the exceptions of `run_cells`, UsageError for an unknown file format, and OutputError for an unwritable file.
     """
     _refuse_unwritable(spec.kind, options)
-    record = carry_out(spec, options)
+    record = run_cells(spec, options)
     command = measuring(spec.kind)
-    return Performed(record, command.part("files")(record, options) if command.files else ())
+    return RunResult(record, command.part("files")(record, options) if command.files else ())
 
 
 def _refuse_unwritable(kind: Kind, options: RunOptions) -> None:
@@ -195,7 +195,7 @@ def _refuse_unwritable(kind: Kind, options: RunOptions) -> None:
         command.part("refuse_files")(options)
 
 
-def refuse_wrong_figure(path: Path | None) -> None:
+def refuse_unsupported_figure(path: Path | None) -> None:
     """Raise UsageError if the file given to `--figure` has no supported image extension."""
     from sysbench.render.plots import FORMATS
 
@@ -203,7 +203,7 @@ def refuse_wrong_figure(path: Path | None) -> None:
         raise UsageError(f"--figure {path} must end in {', '.join(f'.{name}' for name in FORMATS)}")
 
 
-def refuse_wrong_results(spec: RunSpec, options: RunOptions) -> None:
+def refuse_invalid_output(spec: RunSpec, options: RunOptions) -> None:
     """Raise UsageError for an unknown table, column or file format, and OutputError if a file cannot be written."""
     refuse_unknown_tables(spec.kind, options)
     refuse_unknown_columns(spec, options)
@@ -227,14 +227,14 @@ def refuse_unknown_columns(spec: RunSpec, options: RunOptions) -> None:
     declared.refuse_unknown(options.columns, spec, options.tables, options.format)
 
 
-def refuse_beside_source(spec: type[BaseModel], given: Given) -> None:
+def refuse_spec_with_source(spec: type[BaseModel], given: Given) -> None:
     """Raise UsageError if options of a new run are combined with `--from`, where they would have no effect."""
     if given:
         names = ", ".join(option_name(spec, field) for field in given)
         raise UsageError(f"--from shows a finished run; {names} would have no effect")
 
 
-def resumed(kind: Kind, path: Path | None) -> Given:
+def resumed_spec_fields(kind: Kind, path: Path | None) -> Given:
     """Return the spec fields from the log to resume; fields given on the command line must agree with them."""
     if path is None:
         return {}
@@ -267,7 +267,7 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
             output.show_sheet(content, console, options.format, columns)
 
 
-def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
+def run_cells(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
     """Run the cells, then save and show the record; raises UsageError for columns that the run cannot have."""
     refuse_unknown_columns(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
@@ -275,7 +275,7 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
 
     # A first or second signal does not prevent saving, whether it arrives during the run or while the record is saved.
     with catch_interrupts():
-        path = _measured(spec, options, provisions)
+        path = _run_with_progress(spec, options, provisions)
         record: RunRecord[Any] = runs.load(path)
         saved_to = path.with_suffix(".json")
         content = record.model_dump_json(indent=1).encode() + b"\n"
@@ -300,12 +300,12 @@ def carry_out(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
     return record
 
 
-def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None) -> Path:
+def _run_with_progress(spec: RunSpec, options: RunOptions, provisions: Provisions | None) -> Path:
     """Run the cells, show their progress, and return the log."""
     from sysbench.engine import session
 
     with session.run(spec, options, provisions=provisions) as running:
-        beginning = list(islice(running, 2))
+        first_events = list(islice(running, 2))
         # While the worker imports torch, import what is needed to show its results.
         with collection_paused():
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
@@ -318,11 +318,11 @@ def _measured(spec: RunSpec, options: RunOptions, provisions: Provisions | None)
             events.build()
             records.build()
         # An experiment chooses its own values, and shows its own line above the dashboard.
-        unchosen = "" if options.overall else axes.by_default(spec)
-        if unchosen:
-            say(unchosen, options)
-        with _progress(spec.kind, options, unchosen) as progress:
-            for event in chain(beginning, running):
+        defaults_line = "" if options.overall else axes.by_default(spec)
+        if defaults_line:
+            say(defaults_line, options)
+        with _progress_display(spec.kind, options, defaults_line) as progress:
+            for event in chain(first_events, running):
                 progress.show(event)
         return running.log_path
 
@@ -353,7 +353,7 @@ class Saved:
     """Remark about the file, shown in parentheses."""
 
 
-def said_to_be_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path, ...]:
+def report_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path, ...]:
     """Report each file as soon as it is written, and return the paths."""
     saved = []
     for file in files:
@@ -401,7 +401,7 @@ def exit_code(record: RunRecord[Any]) -> int:
     return 1 if outcomes & FAILURES or not outcomes & {"ok", "oom"} else 0
 
 
-def _progress(kind: Kind, options: RunOptions, above: str) -> Progress:
+def _progress_display(kind: Kind, options: RunOptions, above: str) -> Progress:
     """Return the display of a run's progress, with a line `above` the dashboard if it is not empty."""
     from rich.console import Console
 

@@ -17,7 +17,7 @@ from sysbench import cells as axes
 from sysbench import statistics
 from sysbench.commands.attention.findings import findings as attention_findings
 from sysbench.commands.attention.spec import AttentionSpec
-from sysbench.commands.time.findings import said
+from sysbench.commands.time.findings import all_findings
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord
@@ -114,7 +114,7 @@ def _cautions(warmup: Sequence[float], wall: Sequence[float]) -> list[CautionCod
 
 def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[str]:
     """Every contradiction between the findings of a timing run and its numbers, or one another."""
-    sentences = list(said(cells))
+    sentences = list(all_findings(cells))
     for each in sentences:
         yield from (f"{what}: {each.text}" for what in (*_within(each), *_comparison(each)))
         if not re.search(r"Excluded from|standard deviation|peak allocated|out of memory|warm", each.text):

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.live_state import folded
+from sysbench.commands.time.live_state import fold_events
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.log.events import (
     CellFinished,
@@ -69,7 +69,7 @@ def test_the_dashboard_shows_the_slowest_rank_of_each_step(tmp_path: Path) -> No
         assert isinstance(event, OfRank)
         said = event.said.model_copy(update={"step": PhaseSample(wall_s=0.003 / rank)})
         events[place] = event.model_copy(update={"said": said})
-    running = folded(events[: next(at for at, event in enumerate(events) if isinstance(event, CellFinished))])
+    running = fold_events(events[: next(at for at, event in enumerate(events) if isinstance(event, CellFinished))])
     assert running.now is not None
     assert [step.total_s for step in running.now.steps] == [0.003]
 

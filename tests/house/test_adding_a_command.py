@@ -65,7 +65,7 @@ from .spec import CountOptions, CountSpec
 @command_options(CountSpec, CountOptions)
 def count(spec_given, options_given):
     """Count."""
-    running.answer("count", spec_given, options_given)
+    running.execute_command("count", spec_given, options_given)
 ''',
     "record.py": """
 from typing import Literal

@@ -238,7 +238,7 @@ def test_ceilings_are_measured_where_a_table_or_a_file_has_room_for_them(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], needed: bool
 ) -> None:
     given: list[TimeOptions] = []
-    monkeypatch.setattr(running, "carry_out", lambda spec, options: given.append(options))
+    monkeypatch.setattr(running, "run_cells", lambda spec, options: given.append(options))
     time.perform(TimeSpec(), TimeOptions(**options))
     assert [each.ceilings for each in given] == [needed]
 
@@ -258,7 +258,7 @@ def test_a_record_is_on_disk_even_if_it_cannot_be_shown(
 
     monkeypatch.setattr(running, "show", fails)
     with pytest.raises(OutputError, match="the reading end of the pipe is closed"):
-        running.carry_out(spec_of([16]), TimeOptions(out=tmp_path, no_live=True))
+        running.run_cells(spec_of([16]), TimeOptions(out=tmp_path, no_live=True))
     (record,) = tmp_path.glob("*.json")
     assert TimeRecord.model_validate_json(record.read_bytes()).cells
     assert f"saved  {record}" in capsys.readouterr().err
@@ -272,7 +272,7 @@ def test_a_record_that_cannot_be_written_is_shown_and_refused(
 
     monkeypatch.setattr(storage, "write_atomically", fails)
     with pytest.raises(OutputError, match="no space left"):
-        running.carry_out(spec_of([16]), TimeOptions(out=tmp_path, no_live=True))
+        running.run_cells(spec_of([16]), TimeOptions(out=tmp_path, no_live=True))
     shown = capsys.readouterr()
     assert "mean ± standard deviation" in shown.out
     assert "saved" not in shown.err

@@ -19,7 +19,7 @@ def accum(spec_given: Given, options_given: Given) -> None:
 
     Without an experiment: 0.01 added to itself a thousand times, in every format and order.
     """
-    running.answer("accum", spec_given, options_given)
+    running.execute_command("accum", spec_given, options_given)
 
 
 def refuse_unwritable(options: AccumOptions) -> None:
@@ -28,7 +28,7 @@ def refuse_unwritable(options: AccumOptions) -> None:
         return
     from sysbench.log import storage
 
-    running.refuse_wrong_figure(options.figure)
+    running.refuse_unsupported_figure(options.figure)
     storage.refuse_unwritable(options.figure)
 
 
@@ -38,4 +38,4 @@ def draw(record: AccumRecord, options: AccumOptions) -> tuple[Path, ...]:
         return ()
     from sysbench.commands.accum import figures
 
-    return running.said_to_be_saved(map(running.Saved, figures.write(options.figure, record)), options)
+    return running.report_saved(map(running.Saved, figures.write(options.figure, record)), options)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sysbench.commands import running
 from sysbench.commands.attention.spec import AttentionOptions, AttentionSpec
-from sysbench.commands.predicting import refuse_present
+from sysbench.commands.prediction_checks import refuse_present_gpus
 from sysbench.spec.command_options import Given, command_options
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ def attention(spec_given: Given, options_given: Given) -> None:
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
-    running.answer("attention", spec_given, options_given)
+    running.execute_command("attention", spec_given, options_given)
 
 
-def perform(spec: AttentionSpec, options: AttentionOptions) -> running.Performed:
+def perform(spec: AttentionSpec, options: AttentionOptions) -> running.RunResult:
     """Run all cells, draw the requested figures, and return the result.
 
-    Raises the exceptions of `refuse_present` and `running.perform`.
+    Raises the exceptions of `refuse_present_gpus` and `running.perform`.
     """
-    refuse_present(spec.simulate, force=options.force)
+    refuse_present_gpus(spec.simulate, force=options.force)
     return running.perform(spec, options)
 
 
@@ -54,4 +54,4 @@ def draw(record: AttentionRecord, options: AttentionOptions) -> tuple[Path, ...]
     from sysbench.commands.attention import figures
 
     written = figures.write(record, options.figure, options.heat_map)
-    return running.said_to_be_saved(map(running.Saved, written), options)
+    return running.report_saved(map(running.Saved, written), options)

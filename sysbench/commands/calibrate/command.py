@@ -21,7 +21,7 @@ def calibrate(spec_given: Given, options_given: Given) -> None:
 
     Takes about 30 s. Writes the rates to ~/.config/sysbench/hardware/, where --simulate looks first.
     """
-    running.answer("calibrate", spec_given, options_given)
+    running.execute_command("calibrate", spec_given, options_given)
 
 
 def show(path: Path, options: CalibrateOptions) -> None:
@@ -38,7 +38,7 @@ def show(path: Path, options: CalibrateOptions) -> None:
         found = fold.of_trace(path)
     elif timed := runs.load(path).kind == "time":
         quietly = options.model_copy(update={"ceilings": False, "shown": False, "source": None})
-        found = running.carry_out(CalibrateSpec(timed=path.resolve()), quietly)
+        found = running.run_cells(CalibrateSpec(timed=path.resolve()), quietly)
     else:
         found = saved.record(path, "calibrate")
     running.show_saved(found, options)
@@ -63,7 +63,7 @@ def write(record: CalibrateRecord, options: CalibrateOptions) -> tuple[Path, ...
     if options.host is not None:
         storage.write_atomically(options.host, (hardware_file.host_toml(device) + "\n").encode())
         saved.append(running.Saved(options.host))
-    return running.said_to_be_saved(saved, options)
+    return running.report_saved(saved, options)
 
 
 def refuse_unwritable(options: CalibrateOptions) -> None:

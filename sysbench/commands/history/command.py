@@ -15,7 +15,7 @@ from sysbench.errors import LogError, UsageError
 from sysbench.spec.command_options import Given, command_options, validated
 
 if TYPE_CHECKING:
-    from sysbench.commands.history.earlier import Earlier
+    from sysbench.commands.history.earlier_runs import EarlierRun
 
 
 @command_options(HistorySpec)
@@ -25,29 +25,29 @@ def history(given: Given) -> None:
     Runs are listed newest first, with their command, spec, outcome and the size of their files.
     """
     spec = validated(HistorySpec, given)
-    from sysbench.commands.history import earlier, tables
+    from sysbench.commands.history import earlier_runs, tables
 
     if spec.name is not None:
-        running.show_sheet(tables.single(earlier.one(spec.name, spec.runs)), spec)
+        running.show_sheet(tables.run_details(earlier_runs.find_run(spec.name, spec.runs)), spec)
         return
     if not spec.runs.is_dir():
         raise LogError(f"no directory {spec.runs} here: name another one with --runs")
-    every = earlier.earlier(spec.runs)
+    all_runs = earlier_runs.list_runs(spec.runs)
     if spec.clean_s is None:
-        running.show_sheet(tables.listing(every, f"runs in {spec.runs}"), spec)
+        running.show_sheet(tables.run_list(all_runs, f"runs in {spec.runs}"), spec)
         return
-    old = [each for each in every if time.time() - each.touched_s > spec.clean_s and each.removable]
+    old = [each for each in all_runs if time.time() - each.last_active_s > spec.clean_s and each.removable]
     if not old:
-        print(f"none of {len(every)} runs is old enough to be removed", file=sys.stderr)  # noqa: T201
+        print(f"none of {len(all_runs)} runs is old enough to be removed", file=sys.stderr)  # noqa: T201
         return
-    running.show_sheet(tables.listing(old, "to be removed"), spec)
-    if _agreed(spec, old):
+    running.show_sheet(tables.run_list(old, "to be removed"), spec)
+    if _user_confirms(spec, old):
         for each in old:
             each.remove()
-        print(f"removed {len(old)} of {len(every)} runs", file=sys.stderr)  # noqa: T201
+        print(f"removed {len(old)} of {len(all_runs)} runs", file=sys.stderr)  # noqa: T201
 
 
-def _agreed(spec: HistorySpec, old: Sequence[Earlier]) -> bool:
+def _user_confirms(spec: HistorySpec, old: Sequence[EarlierRun]) -> bool:
     """Whether the user agrees to the removal; raises UsageError if there is no terminal to ask on."""
     if spec.yes:
         return True

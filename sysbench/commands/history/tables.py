@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sysbench import units
-from sysbench.commands.history.earlier import Earlier
+from sysbench.commands.history.earlier_runs import EarlierRun
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 
 _COLUMNS = (
@@ -19,35 +19,35 @@ _COLUMNS = (
 )
 
 
-def listing(every: Sequence[Earlier], title: str) -> Sheet:
+def run_list(runs: Sequence[EarlierRun], title: str) -> Sheet:
     """Return a list of runs in the given order."""
     rows = tuple(
-        (each.name, each.kind, each.what, _when(each), _outcome(each), Measure(each.size_bytes)) for each in every
+        (each.name, each.kind, each.what, _when(each), _outcome(each), Measure(each.size_bytes)) for each in runs
     )
-    total = f"{len(every)} run{'' if len(every) == 1 else 's'}, {units.size(sum(each.size_bytes for each in every))}"
+    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {units.size(sum(each.size_bytes for each in runs))}"
     return Sheet((title, total), (Table("history", "newest first", _COLUMNS, rows, 1),) if rows else ())
 
 
-def single(each: Earlier) -> Sheet:
+def run_details(run: EarlierRun) -> Sheet:
     """Return details of a run: its spec, its outcome, its files, and the commands that accept it."""
-    files = tuple((str(path), Measure(path.stat().st_size)) for path in each.files)
+    files = tuple((str(path), Measure(path.stat().st_size)) for path in run.files)
     columns = (Column("file", "file"), Column("size", "size", "bytes", wide_range=True))
-    ways = {
-        "": f"sysbench report {each.path} writes a report",
-        "run": f"sysbench report {each.path} writes a report; sysbench run --resume {each.path} runs the missing cells",
-        "compare": f"sysbench compare {each.path} shows its result",
+    next_commands = {
+        "": f"sysbench report {run.path} writes a report",
+        "run": f"sysbench report {run.path} writes a report; sysbench run --resume {run.path} runs the missing cells",
+        "compare": f"sysbench compare {run.path} shows its result",
     }
-    again = ways.get(each.kind, f"sysbench {each.kind} --from {each.path} shows its tables")
-    remarks = (Remark("note", f"started {_when(each)} UTC"), Remark("note", again))
-    called = each.kind in ("", "compare") or each.what.startswith("sysbench.")
-    repeat = each.what if called else f"sysbench {each.kind} {each.what}".rstrip()
-    subject = (each.name, repeat, each.outcome)
-    return Sheet(subject, (Table("files", units.size(each.size_bytes), columns, files, 1),), remarks)
+    next_command = next_commands.get(run.kind, f"sysbench {run.kind} --from {run.path} shows its tables")
+    remarks = (Remark("note", f"started {_when(run)} UTC"), Remark("note", next_command))
+    what_is_complete = run.kind in ("", "compare") or run.what.startswith("sysbench.")
+    command = run.what if what_is_complete else f"sysbench {run.kind} {run.what}".rstrip()
+    subject = (run.name, command, run.outcome)
+    return Sheet(subject, (Table("files", units.size(run.size_bytes), columns, files, 1),), remarks)
 
 
-def _when(each: Earlier) -> str:
-    return f"{datetime.fromtimestamp(each.began_s, UTC):%Y-%m-%d %H:%M}"
+def _when(run: EarlierRun) -> str:
+    return f"{datetime.fromtimestamp(run.began_s, UTC):%Y-%m-%d %H:%M}"
 
 
-def _outcome(each: Earlier) -> Word:
-    return Word(each.outcome, "plain" if each.outcome.startswith("complete") else "bad")
+def _outcome(run: EarlierRun) -> Word:
+    return Word(run.outcome, "plain" if run.outcome.startswith("complete") else "bad")

@@ -17,5 +17,5 @@ def loop(given: Given) -> None:
     running.refuse_unknown_tables("loop", options)
     from sysbench.commands import saved
 
-    path = running.earlier("loop", options.named, options.runs)
+    path = running.find_run_file("loop", options.record_path, options.runs)
     running.show_saved(saved.record(path, "loop"), options)

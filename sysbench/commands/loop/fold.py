@@ -23,7 +23,7 @@ REMEDIES: Mapping[CautionCode, str] = {
 }
 """Remedies in terms of the Python API; the default remedies name command-line options."""
 
-WORDS: Mapping[str, str] = {"a longer --warmup": "a larger warmup=", "--warmup ": "warmup="}
+ARGUMENT_WORDS: Mapping[str, str] = {"a longer --warmup": "a larger warmup=", "--warmup ": "warmup="}
 """Words of the Python API for those of other remedies, which depend on what was measured."""
 
 
@@ -88,6 +88,6 @@ def _cautions(cell: LoopCell, seen: CellEvents, run: Run) -> Iterator[Caution]:
         ),
     ):
         remedy = REMEDIES.get(caution.code, caution.remedy)
-        for option, argument in WORDS.items():
+        for option, argument in ARGUMENT_WORDS.items():
             remedy = remedy.replace(option, argument)
         yield caution.model_copy(update={"remedy": remedy})

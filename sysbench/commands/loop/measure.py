@@ -18,7 +18,7 @@ import torch
 from sysbench import __version__
 from sysbench.commands.loop.fold import fold
 from sysbench.commands.loop.record import LoopRecord
-from sysbench.commands.loop.spec import LoopSpec, phase_name
+from sysbench.commands.loop.spec import LoopSpec, validated_phase_name
 from sysbench.commands.loop.stopwatch import Stopwatch
 from sysbench.engine.identity import source_digest
 from sysbench.engine.plan import resolve_device
@@ -46,13 +46,13 @@ from sysbench.log.events import (
 from sysbench.log.outcomes import Outcome, RunStatus
 from sysbench.statistics import has_enough_samples
 
-BETWEEN_READINGS_S = 1.0
+READING_INTERVAL_S = 1.0
 
 Progress = Callable[[Event], object]
 Call = Callable[[], object]
 
 
-class Account:
+class EventCollector:
     """Context manager that collects the events of a loop, and folds them into a record at the end."""
 
     def __init__(self, spec: LoopSpec, save: Path | None, progress: Progress | None) -> None:
@@ -64,91 +64,91 @@ class Account:
         self.spec, self._save, self._progress = spec, save, progress
         self.cell = next(spec.cells())
         self._devices = available_devices()
-        self._info = _here(spec.device[0], self._devices)
-        self.device = torch_device(self._info)
+        self._device_info = _find_device(spec.device[0], self._devices)
+        self.device = torch_device(self._device_info)
         self.record: LoopRecord | None = None
         self.remark: str | None = None
         """Remark on a loop that ended without an error, saved as its detail."""
         self._events: list[Event] = []
         self._sampler = system_sampler()
-        self._read_s = 0.0
+        self._last_reading_s = 0.0
 
-    def __enter__(self) -> Account:
-        host, spec, device = host_info(), self.spec.model_dump(mode="json"), self._info
+    def __enter__(self) -> EventCollector:
+        host, spec, device = host_info(), self.spec.model_dump(mode="json"), self._device_info
         started = RunStarted(
             at_s=time.time(), kind="loop", sysbench_version=__version__, source_digest=source_digest(), spec=spec,
             host=host, driver=self._sampler.driver, cells=1,
         )  # fmt: skip
-        self.tell(started)
-        self.tell(WorkerReady(at_s=time.time(), pid=os.getpid(), torch=torch_info(None), devices=self._devices))
+        self.add_event(started)
+        self.add_event(WorkerReady(at_s=time.time(), pid=os.getpid(), torch=torch_info(None), devices=self._devices))
         axes = self.cell.model_dump(mode="json")
-        self.tell(CellStarted(at_s=time.time(), cell=self.cell.key, index=0, axes=axes, device=device))
+        self.add_event(CellStarted(at_s=time.time(), cell=self.cell.key, index=0, axes=axes, device=device))
         self._sampler.watch(os.getpid())
         self._sampler.use(device)
-        self.read()
+        self.read_sensors()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.read()
-        for lost in self._sampler.failures():
-            self.tell(lost)
+        self.read_sensors()
+        for failure in self._sampler.failures():
+            self.add_event(failure)
         self._sampler.close()
-        outcome, status = _ended(error)
+        outcome, status = _outcome_and_status(error)
         finished = CellFinished(
             at_s=time.time(), cell=self.cell.key, outcome=outcome,
             detail=self.remark if error is None else " ".join(f"{type(error).__name__}: {error}".split())[:2000],
             traceback=None if error is None else "".join(traceback.format_exception(error))[-20_000:],
         )  # fmt: skip
-        self.tell(finished)
-        self.tell(RunFinished(at_s=time.time(), status=status))
+        self.add_event(finished)
+        self.add_event(RunFinished(at_s=time.time(), status=status))
         self.record = fold(self._events)
         try:
             if self._save is not None:
                 storage.write_atomically(self._save, self.record.model_dump_json(indent=1).encode() + b"\n")
-        except OutputError as unwritten:
+        except OutputError as write_error:
             if error is None:
                 raise
-            error.add_note(f"sysbench: {unwritten}")
+            error.add_note(f"sysbench: {write_error}")
         else:
             if error is not None:
                 saved = "" if self._save is None else f"; the record is in {self._save}"
                 error.add_note(f"sysbench: {self.record.cells[0].steps} steps were measured before this{saved}")
 
-    def tell(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Add an event, and pass it to `progress`."""
         self._events.append(event)
         if self._progress is not None:
             self._progress(event)
 
-    def enter(self, stage: Stage) -> None:
+    def enter_stage(self, stage: Stage) -> None:
         """Begin a stage."""
-        self.tell(StageEntered(at_s=time.time(), cell=self.cell.key, stage=stage))
+        self.add_event(StageEntered(at_s=time.time(), cell=self.cell.key, stage=stage))
 
-    def take(self, index: int, times: StepTimes, *, warmup: bool) -> None:
+    def add_step(self, index: int, times: StepTimes, *, warmup: bool) -> None:
         """Add a step, and take a sensor reading if one is due."""
-        self.tell(
+        self.add_event(
             StepMeasured(
                 at_s=time.time(), cell=self.cell.key, index=index, warmup=warmup, phases=times.phases, step=times.step
             )
         )
-        self.read_when_due()
+        self.read_sensors_when_due()
 
-    def read_when_due(self) -> None:
+    def read_sensors_when_due(self) -> None:
         """Take a sensor reading if the last one is more than a second old."""
-        if time.monotonic() - self._read_s > BETWEEN_READINGS_S:
-            self.read()
+        if time.monotonic() - self._last_reading_s > READING_INTERVAL_S:
+            self.read_sensors()
 
-    def read(self) -> None:
+    def read_sensors(self) -> None:
         """Take a sensor reading."""
-        self.tell(self._sampler.read(time.time()))
-        self._read_s = time.monotonic()
+        self.add_event(self._sampler.read(time.time()))
+        self._last_reading_s = time.monotonic()
 
-    def tell_peaks(self) -> None:
+    def add_memory_peaks(self) -> None:
         """Add an event with the memory peaks since they were last reset."""
         peaks = allocator.peaks(self.device)
-        self.tell(
+        self.add_event(
             MemoryMeasured(
                 at_s=time.time(), cell=self.cell.key, allocated_peak_bytes=peaks.allocated_bytes,
                 reserved_peak_bytes=peaks.reserved_bytes, host_rss_peak_bytes=peaks.host_rss_bytes,
@@ -156,7 +156,7 @@ class Account:
         )  # fmt: skip
 
 
-def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
+def _find_device(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
     """Return the named device; `auto` and `cuda` mean the current GPU. Raises UsageError if there is none."""
     if name in ("auto", "cuda") and torch.cuda.is_available():
         name = f"cuda:{torch.cuda.current_device()}"
@@ -166,7 +166,7 @@ def _here(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
         raise UsageError(str(error).removeprefix("--")) from None
 
 
-def _ended(error: BaseException | None) -> tuple[Outcome, RunStatus]:
+def _outcome_and_status(error: BaseException | None) -> tuple[Outcome, RunStatus]:
     """Return how the loop and the run ended; Ctrl-C and exits count as interruptions, other exceptions as failures."""
     if error is None:
         return "ok", "complete"
@@ -175,7 +175,7 @@ def _ended(error: BaseException | None) -> tuple[Outcome, RunStatus]:
     return "interrupted", "interrupted"
 
 
-def measured(
+def measure_loop(
     step: Call | Mapping[str, Call], spec: LoopSpec, save: Path | None = None, progress: Progress | None = None
 ) -> LoopRecord:
     """Call the step for warm-up, then measure it until its times are precise enough, and return the record.
@@ -184,40 +184,40 @@ def measured(
     raised by the step; steps before the exception are saved. Garbage is collected before the measured steps, but not
     during them.
     """
-    phases = _functions(step, spec)
-    account = Account(spec, save, progress)
-    cell, watch = account.cell, Stopwatch(clock_for(account.device), spec.sync, spec.phases)
+    phases = _phase_functions(step, spec)
+    collector = EventCollector(spec, save, progress)
+    cell, stopwatch = collector.cell, Stopwatch(clock_for(collector.device), spec.sync, spec.phases)
 
-    def once() -> StepTimes:
-        watch.begin()
+    def run_step() -> StepTimes:
+        stopwatch.begin()
         for name, call in phases.items():
-            with watch.phase(name):
+            with stopwatch.phase(name):
                 call()
         if callable(step):
             step()
-        return watch.end(summed=bool(phases))
+        return stopwatch.end(summed=bool(phases))
 
-    with watch.told("sysbench.measure"), account:
+    with stopwatch.activated("sysbench.measure"), collector:
         if cell.warmup:
-            account.enter("warming-up")
+            collector.enter_stage("warming-up")
         for index in range(cell.warmup):
-            account.take(index, once(), warmup=True)
-        account.enter("measuring")
+            collector.add_step(index, run_step(), warmup=True)
+        collector.enter_stage("measuring")
         with collection_paused(collected=True):
-            allocator.reset_peaks(account.device)
-            taken: list[float] = []
+            allocator.reset_peaks(collector.device)
+            steps_s: list[float] = []
             try:
-                while not has_enough_samples(taken, cell.steps or 1, cell.until, cell.max_steps):
-                    times = once()
-                    account.take(len(taken), times, warmup=False)
-                    taken.append(times.wall_s)
+                while not has_enough_samples(steps_s, cell.steps or 1, cell.until, cell.max_steps):
+                    times = run_step()
+                    collector.add_step(len(steps_s), times, warmup=False)
+                    steps_s.append(times.wall_s)
             finally:
-                account.tell_peaks()
-    assert account.record is not None
-    return account.record
+                collector.add_memory_peaks()
+    assert collector.record is not None
+    return collector.record
 
 
-def _functions(step: object, spec: LoopSpec) -> dict[str, Call]:
+def _phase_functions(step: object, spec: LoopSpec) -> dict[str, Call]:
     """Return the phases of a mapping of functions; empty if `step` is a function. Raises UsageError otherwise."""
     if not isinstance(step, Mapping):
         if not callable(step):
@@ -231,7 +231,7 @@ def _functions(step: object, spec: LoopSpec) -> dict[str, Call]:
         raise UsageError("the mapping has no phases")
     for name, call in step.items():
         try:
-            phase_name(name)
+            validated_phase_name(name)
         except ValueError as error:
             raise UsageError(str(error)) from None
         if not callable(call):

@@ -46,7 +46,7 @@ class LoopCellRecord(CellRecord):
     trace: LoopTraceRecord | None
 
     @model_validator(mode="after")
-    def _with_the_step(self) -> Self:
+    def _require_step(self) -> Self:
         if self.phases and STEP not in self.phases:
             raise ValueError(f"it has phases but no {STEP}")
         return self

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from sysbench import marks
-from sysbench.commands.loop.measure import Account
+from sysbench.commands.loop.measure import EventCollector
 from sysbench.commands.loop.record import LoopTraced
 from sysbench.commands.loop.spec import LoopSpec
 from sysbench.commands.loop.stopwatch import Stopwatch
@@ -21,7 +21,7 @@ from sysbench.lab.recorder import TorchRecorder
 from sysbench.log import storage
 from sysbench.log.events import PhaseSample
 
-TRACED = 3
+TRACED_STEPS = 3
 """Number of steps in a trace: enough to see one step between two others."""
 
 NO_MARKS = "neither sysbench.phase nor sysbench.step was called in the recording thread"
@@ -36,125 +36,125 @@ class Recorder(Stopwatch):
     """
 
     def __init__(self, spec: LoopSpec, save: Path | None, trace: Path | None) -> None:
-        """Raise the same exceptions as `Account`; the trace file is checked like the record file."""
+        """Raise the same exceptions as `EventCollector`; the trace file is checked like the record file."""
         if trace is not None:
             if not trace.name.endswith((".json", ".json.gz")):
                 raise UsageError(f"{trace} must end in .json or .json.gz, because it will hold a trace")
             if save is not None and trace.resolve() == save.resolve():
                 raise UsageError(f"{trace} is already the file of the record: give the trace its own file")
             storage.refuse_unwritable(trace)
-        self.account = Account(spec, save, None)
-        super().__init__(clock_for(self.account.device), spec.sync, spec.phases)
-        self._trace, self._profiler = trace, TorchRecorder(self.account.device, shapes=True) if trace else None
+        self.collector = EventCollector(spec, save, None)
+        super().__init__(clock_for(self.collector.device), spec.sync, spec.phases)
+        self._trace, self._profiler = trace, TorchRecorder(self.collector.device, shapes=True) if trace else None
         self._profiling = ExitStack()
-        self._counted_from = spec.warmup + (TRACED if trace else 0)
-        self._most = self._counted_from + spec.max_steps
-        self._taken: list[StepTimes] = []
-        self._first: str | None = None
-        self._explicit = self._spoiled = self._done = False
-        self._open = ExitStack()
+        self._unmeasured_steps = spec.warmup + (TRACED_STEPS if trace else 0)
+        self._step_limit = self._unmeasured_steps + spec.max_steps
+        self._recorded_steps: list[StepTimes] = []
+        self._first_phase: str | None = None
+        self._has_step_marks = self._step_failed = self._limit_reached = False
+        self._contexts = ExitStack()
 
     def __enter__(self) -> Recorder:
         with ExitStack() as opened:
-            opened.enter_context(self.told("sysbench.record"))
-            opened.enter_context(self.account)
-            opened.push(self._close)
-            self._next()
-            self._open = opened.pop_all()
+            opened.enter_context(self.activated("sysbench.record"))
+            opened.enter_context(self.collector)
+            opened.push(self._add_recorded_steps)
+            self._begin_next_step()
+            self._contexts = opened.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.__exit__(kind, error, trace)
+        self._contexts.__exit__(kind, error, trace)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Return a context manager for a phase, a no-op after the last step; raises UsageError for an invalid name."""
-        return marks.NOTHING if self._done else super().phase(name)
+        return marks.NOTHING if self._limit_reached else super().phase(name)
 
     def enter(self, name: str) -> None:
         """Begin a phase, and also a step if this phase starts one; raises UsageError inside another phase."""
-        if self.inside is None and not self._explicit and self._first in (None, name):
-            if self._first is not None and not self._spoiled:
-                self._taken.append(self.end())
-            self._next()
-            self._first, self._spoiled = name, False
+        if self.current_phase is None and not self._has_step_marks and self._first_phase in (None, name):
+            if self._first_phase is not None and not self._step_failed:
+                self._recorded_steps.append(self.end())
+            self._begin_next_step()
+            self._first_phase, self._step_failed = name, False
         super().enter(name)
 
     def leave(self, name: str, *, failed: bool = False) -> None:
         """End a phase; if the phase failed, its step is not counted."""
         super().leave(name, failed=failed)
-        self._spoiled = self._spoiled or failed
+        self._step_failed = self._step_failed or failed
 
     def step(self) -> None:
         """End a step, and begin the next one; raises UsageError inside a phase."""
-        if self._done or threading.get_ident() != self._thread:
+        if self._limit_reached or threading.get_ident() != self._thread:
             return
-        if self.inside is not None:
-            raise UsageError(f"sysbench.step() is inside the phase {self.inside}: a step ends between phases")
+        if self.current_phase is not None:
+            raise UsageError(f"sysbench.step() is inside the phase {self.current_phase}: a step ends between phases")
         times = self.end()
-        if not self._explicit:
-            times, self._taken, self._explicit = _together([*self._taken, times]), [], True
-        if not self._spoiled:
-            self._taken.append(times)
-        self._spoiled = False
-        self._next()
+        if not self._has_step_marks:
+            times, self._recorded_steps, self._has_step_marks = _merge_steps([*self._recorded_steps, times]), [], True
+        if not self._step_failed:
+            self._recorded_steps.append(times)
+        self._step_failed = False
+        self._begin_next_step()
 
-    def _next(self) -> None:
+    def _begin_next_step(self) -> None:
         """Start or end tracing and measuring if due, and begin the next step."""
-        count = len(self._taken)
-        if self._profiler is not None and not self.visible and count >= self.account.spec.warmup:
+        count = len(self._recorded_steps)
+        if self._profiler is not None and not self.emits_ranges and count >= self.collector.spec.warmup:
             self._profiling.enter_context(self._profiler.recording())
-            self.visible = True
-        if count == self._counted_from:
+            self.emits_ranges = True
+        if count == self._unmeasured_steps:
             self._end_trace()
-            allocator.reset_peaks(self.account.device)
-        if count == self._most:
-            self._done = True
-            self.account.tell_peaks()
-        self.account.read_when_due()
+            allocator.reset_peaks(self.collector.device)
+        if count == self._step_limit:
+            self._limit_reached = True
+            self.collector.add_memory_peaks()
+        self.collector.read_sensors_when_due()
         self.begin()
 
     def _end_trace(self) -> None:
         """Stop tracing, and write the trace if it contains a whole step."""
-        if self._profiler is None or self._trace is None or not self.visible:
+        if self._profiler is None or self._trace is None or not self.emits_ranges:
             return
-        self.visible = False
-        self._range_of_step.close()
+        self.emits_ranges = False
+        self._step_range.close()
         self._profiling.close()
-        steps = min(TRACED, len(self._taken) - self.account.spec.warmup)
+        steps = min(TRACED_STEPS, len(self._recorded_steps) - self.collector.spec.warmup)
         if steps > 0:
             self._profiler.write(self._trace)
-            self.account.tell(
-                LoopTraced(at_s=time.time(), cell=self.account.cell.key, path=str(self._trace), steps=steps)
+            self.collector.add_event(
+                LoopTraced(at_s=time.time(), cell=self.collector.cell.key, path=str(self._trace), steps=steps)
             )
         self._profiler = None
 
-    def _close(
+    def _add_recorded_steps(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Pass the warm-up steps and the measured steps to the account."""
-        if not self._done:
-            if not self._explicit and self._first is None:
-                self.account.remark = NO_MARKS
-            if error is None and not self._explicit and not self._spoiled and self._first is not None:
+        if not self._limit_reached:
+            if not self._has_step_marks and self._first_phase is None:
+                self.collector.remark = NO_MARKS
+            if error is None and not self._has_step_marks and not self._step_failed and self._first_phase is not None:
                 # The end of the last step is unknown, but its phases have ended.
-                if len(self._taken) <= self._counted_from:
+                if len(self._recorded_steps) <= self._unmeasured_steps:
                     self._clock.synchronize()
-                    self._taken.append(StepTimes(self.phases_now(), PhaseSample(wall_s=None)))
-                self.account.remark = "the last step does not count, because only sysbench.step() would mark its end"
+                    self._recorded_steps.append(StepTimes(self.finished_phase_times(), PhaseSample(wall_s=None)))
+                self.collector.remark = "the last step does not count, because only sysbench.step() would mark its end"
             self._end_trace()
-            if len(self._taken) > self._counted_from:
-                self.account.tell_peaks()
-        warmup = self.account.spec.warmup
-        for index, times in enumerate(self._taken):
+            if len(self._recorded_steps) > self._unmeasured_steps:
+                self.collector.add_memory_peaks()
+        warmup = self.collector.spec.warmup
+        for index, times in enumerate(self._recorded_steps):
             if index < warmup:
-                self.account.take(index, times, warmup=True)
-            elif index >= self._counted_from:
-                self.account.take(index - self._counted_from, times, warmup=False)
+                self.collector.add_step(index, times, warmup=True)
+            elif index >= self._unmeasured_steps:
+                self.collector.add_step(index - self._unmeasured_steps, times, warmup=False)
 
 
-def _together(steps: Sequence[StepTimes]) -> StepTimes:
+def _merge_steps(steps: Sequence[StepTimes]) -> StepTimes:
     names = dict.fromkeys(name for step in steps for name in step.phases)
     phases = {name: sum_of(step.phases[name] for step in steps if name in step.phases) for name in names}
     return StepTimes(phases, sum_of(step.step for step in steps))

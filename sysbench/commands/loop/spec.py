@@ -19,22 +19,22 @@ from sysbench.spec.run import OUTPUT, Columns, Debug, JsonPath, Selection, Shown
 STEP = "step"
 """The name of the whole step, which no phase can have."""
 
-MOST_CHARACTERS = 100
+MAX_NAME_CHARACTERS = 100
 """Maximum length of the name of a loop or a phase."""
 
 
-def name_of(what: str, name: object) -> str:
+def validated_name(what: str, name: object) -> str:
     """Return the name of a loop or a phase; raises ValueError unless it is one line of printable text."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"the name of {what} must be a non-empty string, not {name!r}")
-    if not name.isprintable() or len(name) > MOST_CHARACTERS:
-        raise ValueError(f"the name of {what} must be one line of at most {MOST_CHARACTERS} printable characters")
+    if not name.isprintable() or len(name) > MAX_NAME_CHARACTERS:
+        raise ValueError(f"the name of {what} must be one line of at most {MAX_NAME_CHARACTERS} printable characters")
     return name
 
 
-def phase_name(name: object, declared: Iterable[str] = ()) -> str:
+def validated_phase_name(name: object, declared: Iterable[str] = ()) -> str:
     """Return the name of a phase; raises ValueError if it is invalid, reserved, or not in a non-empty `declared`."""
-    found = name_of("a phase", name)
+    found = validated_name("a phase", name)
     if found == STEP:
         raise ValueError(f"a phase cannot be called {STEP}: that is the whole step")
     if declared and found not in declared:
@@ -42,17 +42,17 @@ def phase_name(name: object, declared: Iterable[str] = ()) -> str:
     return found
 
 
-def _phases(names: object) -> object:
+def _validated_phases(names: object) -> object:
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise ValueError(f"{names!r} is not a list of names")
-    listed = [phase_name(name) for name in names]
+    listed = [validated_phase_name(name) for name in names]
     for name in listed:
         if listed.count(name) > 1:
             raise ValueError(f"names {name} twice")
     return tuple(listed)
 
 
-Name = Annotated[str, AfterValidator(lambda name: name_of("a loop", name))]
+Name = Annotated[str, AfterValidator(lambda name: validated_name("a loop", name))]
 
 
 class LoopCell(RunCell):
@@ -90,7 +90,7 @@ class LoopSpec(RunSpec):
     name: Name
     by: Literal["measure", "record"]
     device: Annotated[Devices, Field(min_length=1, max_length=1)]
-    phases: Annotated[tuple[str, ...], BeforeValidator(_phases)]
+    phases: Annotated[tuple[str, ...], BeforeValidator(_validated_phases)]
     """The allowed phases, in order; empty if all names are allowed."""
     tokens: Size | None
     warmup: Steps
@@ -141,7 +141,7 @@ class LoopOptions(BaseModel):
         return self
 
     @property
-    def named(self) -> Path:
+    def record_path(self) -> Path:
         """The record to show, given as an argument or with --from."""
         return self.file or self.source or Path()
 

@@ -45,7 +45,7 @@ def _samples(row: Row) -> int:
     return len(row[2].times.samples_s) if row[2].times else 0
 
 
-def _of_step(get: Callable[[LoopCellRecord], object]) -> Callable[[Row], Any]:
+def _in_step_row(get: Callable[[LoopCellRecord], object]) -> Callable[[Row], Any]:
     """Return a function that shows a value of the loop only in its `step` row, so that sums over rows count it once."""
     return lambda row: get(row[0]) if row[1] == STEP else None
 
@@ -60,7 +60,9 @@ PHASES = DeclaredTable(
         Field("device", "device", "s", get=lambda row: mean_of(row[2].device), optional=True, importance=2),
         Field("median", unit="s", get=lambda row: times.median_s if (times := row[2].times) else None, importance=3),
         Field("step", "of step", "share", get=_share, optional=True, importance=1),
-        Field("", "tokens", "tokens_per_s", get=_of_step(lambda cell: cell.tokens_per_s), optional=True, importance=1),
+        Field(
+            "", "tokens", "tokens_per_s", get=_in_step_row(lambda cell: cell.tokens_per_s), optional=True, importance=1
+        ),
         Field("samples", unit="count", get=_samples, importance=4),
     ),
 )
@@ -122,10 +124,14 @@ CELLS = DeclaredTable(
         Field("ci95_low", unit="s", get=lambda row: _ci95(row)[0]),
         Field("ci95_high", unit="s", get=lambda row: _ci95(row)[1]),
         Field("enqueue_median", unit="s", get=lambda row: row[2].enqueue_median_s),
-        Field("", "tokens", "tokens_per_s", get=_of_step(lambda cell: cell.tokens_per_s)),
+        Field("", "tokens", "tokens_per_s", get=_in_step_row(lambda cell: cell.tokens_per_s)),
         Each(
             "peak",
-            (Field("{peak}", unit="bytes", get=lambda row, peak: _of_step(attrgetter(f"memory.{peak}_bytes"))(row)),),
+            (
+                Field(
+                    "{peak}", unit="bytes", get=lambda row, peak: _in_step_row(attrgetter(f"memory.{peak}_bytes"))(row)
+                ),
+            ),
             ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak"),
         ),
         Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
@@ -162,7 +168,7 @@ def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | 
 def _notes(cell: LoopCellRecord) -> Iterator[str]:
     yield "measured by the process itself, not from outside"
     if not cell.phases:
-        yield f"no step was measured{_why_not(cell)}"
+        yield f"no step was measured{_why_nothing_measured(cell)}"
         return
     if cell.outcome == "ok" and cell.detail is not None:
         yield cell.detail
@@ -171,7 +177,7 @@ def _notes(cell: LoopCellRecord) -> Iterator[str]:
         yield f"trace of {steps}, excluded from the times: sysbench profile --from {cell.trace.path}"
 
 
-def _why_not(cell: LoopCellRecord) -> str:
+def _why_nothing_measured(cell: LoopCellRecord) -> str:
     if cell.warmup_samples_s:
         return ": all steps were warm-up; run more steps"
     return f": {cell.detail}" if cell.outcome == "ok" and cell.detail is not None else ""

@@ -30,25 +30,25 @@ def memory(spec_given: Given, options_given: Given) -> None:
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     --from also accepts a memory snapshot of any program.
     """
-    running.answer("memory", spec_given, options_given)
+    running.execute_command("memory", spec_given, options_given)
 
 
-def perform(spec: MemorySpec, options: MemoryOptions) -> running.Performed:
+def perform(spec: MemorySpec, options: MemoryOptions) -> running.RunResult:
     """Run the spec and write the requested files.
 
-    Raises the same exceptions as `running.carry_out` and `Files.prepared`.
+    Raises the same exceptions as `running.run_cells` and `Files.prepared`.
     """
     from sysbench.engine.provisions import Provisions
 
     with Files.prepared(spec, options) as files:
-        record = running.carry_out(spec, options, Provisions(files.snapshots))
-        return running.Performed(record, running.said_to_be_saved(map(running.Saved, files.draw(record)), options))
+        record = running.run_cells(spec, options, Provisions(files.snapshots))
+        return running.RunResult(record, running.report_saved(map(running.Saved, files.draw(record)), options))
 
 
 def validate_output_formats(options: MemoryOptions) -> None:
     """Raise UsageError if a figure is requested in an unknown format."""
     if options.figure is not None:
-        running.refuse_wrong_figure(options.figure)
+        running.refuse_unsupported_figure(options.figure)
 
 
 def show(path: Path, options: MemoryOptions) -> None:
@@ -77,7 +77,7 @@ def show(path: Path, options: MemoryOptions) -> None:
     timeline = from_snapshot(read(path))
     running.show_sheet(sheet(timeline, path.name, options.tables), options, options.columns)
     drawn = draw(timeline, path.stem, options.figure, options.page)
-    running.said_to_be_saved(map(running.Saved, drawn), options)
+    running.report_saved(map(running.Saved, drawn), options)
 
 
 AXES = (

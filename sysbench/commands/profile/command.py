@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sysbench.commands import running
-from sysbench.commands.predicting import refuse_unpredictable
+from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.profile import files as profile_files
 from sysbench.commands.profile.files import compare_ranks, with_rank
 from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
@@ -36,13 +36,13 @@ def profile(spec_given: Given, options_given: Given) -> None:
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     --from shows traces that any program has recorded with torch.profiler or nsys.
     """
-    running.answer("profile", spec_given, options_given)
+    running.execute_command("profile", spec_given, options_given)
 
 
-def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
+def perform(spec: ProfileSpec, options: ProfileOptions) -> running.RunResult:
     """Run the cells and write the requested files.
 
-    Raises the same exceptions as `running.carry_out` and `Files.prepared`.
+    Raises the same exceptions as `running.run_cells` and `Files.prepared`.
     """
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
@@ -56,8 +56,8 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.Performed:
     if options.rank_regex is not None:
         raise UsageError("--rank-regex finds ranks in the file names of traces: it needs --from")
     with profile_files.Files.prepared(spec, options) as files:
-        record = running.carry_out(spec, options, files.provisions)
-        return running.Performed(record, running.said_to_be_saved(files.write(record), options))
+        record = running.run_cells(spec, options, files.provisions)
+        return running.RunResult(record, running.report_saved(files.write(record), options))
 
 
 _NSYS_REPORT_SUFFIX = ".nsys-rep"
@@ -132,7 +132,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             tables = options.tables or ((measuring("profile").long_table,) if options.format == "csv" else ())
             sheet = traces_sheet([(each.title, each) for each in summaries], tables, options.selection, ranks)
             output.show_sheet(sheet, console, options.format, options.columns)
-    running.said_to_be_saved(_write_outputs(loaded, trace_slice, options), options)
+    running.report_saved(_write_outputs(loaded, trace_slice, options), options)
 
 
 class _LoadedTrace(NamedTuple):

@@ -14,7 +14,7 @@ from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.findings import complete_profiles
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.report.document import Basis, Finding, ReportedRun
-from sysbench.commands.time.findings import believable
+from sysbench.commands.time.findings import reliable_cells
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.records import CellRecord
 from sysbench.render.findings import named, namer, share_range
@@ -59,7 +59,7 @@ def match_timed_and_profiled(
     for cell in complete_profiles(profiled):
         if cell.device is not None and cell.summary is not None and cell.summary.source == "device":
             by_step.setdefault((cell.device.name, _step_key(cell)), cell)
-    for each in believable(timed, alone=False):
+    for each in reliable_cells(timed, alone=False):
         key = (each.device.name, _step_key(each)) if each.device is not None else None
         profile_cell, samples = by_step.pop(key, None), each.samples(phase)
         kernels_s = _kernels_s(profile_cell, phase) if profile_cell is not None else 0.0
@@ -104,7 +104,7 @@ def match_measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[
 def match_measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:
     """Yield one pair for every measured step that was also predicted for the same device."""
     by_step: dict[Hashable, tuple[TimeCellRecord, float]] = {}
-    for cell in believable(cells, alone=False):
+    for cell in reliable_cells(cells, alone=False):
         if cell.device is not None and (samples := cell.samples("step")) is not None:
             slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
             by_step.setdefault((slug, cell.cell.mode, _step_key(cell)), (cell, samples.median_s))

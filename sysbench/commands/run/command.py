@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from sysbench.commands import running
-from sysbench.commands.predicting import refuse_unpredictable
+from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.run.spec import ExperimentOptions, Overrides, by_long_name
 from sysbench.errors import UsageError
 from sysbench.spec.command_options import Given, command_options, validated

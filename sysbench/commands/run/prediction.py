@@ -10,7 +10,7 @@ from typing import Any
 from sysbench import units
 from sysbench.command import measuring
 from sysbench.commands.run.experiment import PlannedRun
-from sysbench.commands.running import Performed
+from sysbench.commands.running import RunResult
 from sysbench.errors import UsageError
 from sysbench.log.durations import Durations
 from sysbench.log.records import RunRecord
@@ -107,7 +107,7 @@ def _perform(spec: RunSpec, directory: Path) -> RunRecord[Any]:
     """Run the cells of a spec without any output, and return the record."""
     command = measuring(spec.kind)
     quiet = command.options_class(out=directory, quiet=True, shown=False, force=True, no_live=True)
-    performed: Performed = command.part("perform")(spec, quiet)
+    performed: RunResult = command.part("perform")(spec, quiet)
     return performed.record
 
 

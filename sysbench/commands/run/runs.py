@@ -20,8 +20,8 @@ from sysbench.commands.run.directory import ExperimentDirectory
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
-from sysbench.commands.run.tables import RunResult
-from sysbench.commands.running import Performed
+from sysbench.commands.run.tables import FinishedRun
+from sysbench.commands.running import RunResult
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.durations import Durations
@@ -114,7 +114,7 @@ def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> No
     """Raise UsageError if the run cannot produce a requested table or file, before hours are spent on measuring."""
     run_options = _run_options(planned, options.out, None, options)
     try:
-        running.refuse_wrong_results(planned.spec, run_options)
+        running.refuse_invalid_output(planned.spec, run_options)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None
 
@@ -149,7 +149,7 @@ def _describe_value(word: str | None) -> str:
 def _run_all(
     directory: ExperimentDirectory, planned: Sequence[PlannedRun], options: ExperimentOptions, earlier: Durations
 ) -> int:
-    run_results: list[RunResult] = []
+    run_results: list[FinishedRun] = []
     overall = prediction.initial_progress(planned, earlier)
     try:
         with catch_interrupts() as interrupts:
@@ -173,7 +173,7 @@ def _run_all(
     return 1 if any(each.error for each in run_results) or any(codes) or not codes else 0
 
 
-def _write_json(saved_manifest: Manifest, run_results: Sequence[RunResult], options: ExperimentOptions) -> None:
+def _write_json(saved_manifest: Manifest, run_results: Sequence[FinishedRun], options: ExperimentOptions) -> None:
     """Write the manifest and all records as JSON to the destination of `--json`, if given."""
     if options.json_path is None:
         return
@@ -209,36 +209,36 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
 
 def _run_one(
     directory: ExperimentDirectory, planned: PlannedRun, overall: Overall, options: ExperimentOptions
-) -> RunResult:
+) -> FinishedRun:
     """Carry out a run, unless it is skipped or already finished; an error is noted in the manifest."""
     entry = directory.entry(planned.entry.name)
     label = f"run {overall.number} of {overall.count}  {entry.name}"
     if entry.here == "left out":
         _say(f"{label}: skipped, {entry.why}", options)
-        return RunResult(entry, None)
+        return FinishedRun(entry, None)
     try:
         log = directory.log_of(entry)
         finished_record = _finished_record(log, entry.command)
         if finished_record is not None:
             _say(f"{label}: already finished", options)
-            return RunResult(entry, finished_record)
+            return FinishedRun(entry, finished_record)
         if not sys.stdout.isatty():  # a terminal shows the heading
             _say(f"{label}: {entry.title}", options)
         heading = experiment_tables.heading(entry, overall.number, overall.count)
         _show(heading, options, first=overall.number == 1)
         own = _run_options(planned, directory.path, log, options).model_copy(update={"overall": overall})
-        performed: Performed = measuring(entry.command).part("perform")(planned.spec, own)
+        performed: RunResult = measuring(entry.command).part("perform")(planned.spec, own)
     except SysbenchError as error:
         # The other runs are still carried out.
         _say(f"{label} failed: {error}", options)
         started_log = directory.log_of(entry)
         entry = entry.model_copy(update={"failure": None if started_log else str(error)})
         directory.update_entry(entry)
-        return RunResult(entry, _record_from_log(started_log, entry.command), str(error))
+        return FinishedRun(entry, _record_from_log(started_log, entry.command), str(error))
     names = dict.fromkeys([*entry.files, *(path.name for path in performed.files)])
     entry = entry.model_copy(update={"files": tuple(names), "failure": None})
     directory.update_entry(entry)
-    return RunResult(entry, performed.record)
+    return FinishedRun(entry, performed.record)
 
 
 def _finished_record(log: Path | None, kind: Kind) -> RunRecord[Any] | None:

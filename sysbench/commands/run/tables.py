@@ -23,7 +23,7 @@ _TONES: Mapping[str, Tone] = {"as written": "plain", "changed": "strong", "simul
 
 
 @dataclass(frozen=True)
-class RunResult:
+class FinishedRun:
     """The result of one run of an experiment."""
 
     entry: RunEntry
@@ -104,7 +104,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
     return Sheet(subject, (Table("runs", count, columns, rows, 2), *details), (total_time, *reasons))
 
 
-def outcome(title: str, run_results: Sequence[RunResult]) -> Sheet:
+def outcome(title: str, run_results: Sequence[FinishedRun]) -> Sheet:
     """Return the table with the outcome of every run of an experiment."""
     columns = (
         Column("number", ""),
@@ -137,7 +137,7 @@ def _largest(cells: Sequence[RunCell]) -> Cell:
     return Measure(max(known)) if known else NOTHING
 
 
-def _outcome_cells(run_result: RunResult) -> tuple[Cell, ...]:
+def _outcome_cells(run_result: FinishedRun) -> tuple[Cell, ...]:
     here = Word(run_result.entry.here, _TONES[run_result.entry.here])
     if run_result.record is None:
         status_cell = Word("failed", "bad") if run_result.error else NOTHING

@@ -22,20 +22,20 @@ from sysbench.render import terminal, theme
 from sysbench.render.dashboard.lines import Block, OneLine, Row, pieces_that_fit, remembered
 from sysbench.render.table import NOTHING, Cell, Column, Measure, Table, Tone, Word
 
-LABEL = 9
+LABEL_WIDTH = 9
 """Width of the label at the start of a line."""
 
-LONGEST_BAR = 48
+MAX_BAR_WIDTH = 48
 
-LONGEST_PHASES = 32
+MAX_PHASE_BAR_WIDTH = 32
 
-LEAST_SHARE = 0.005
+MIN_PHASE_SHARE = 0.005
 """Smallest share of the step for which a phase is shown."""
 
-NARROW = 32
+MIN_LABEL_WIDTH = 32
 """Width below which lines have no label, so that values keep their units."""
 
-NOISE = 0.05
+MIN_SPARKLINE_SPAN = 0.05
 """Smallest span of a sparkline as a share of its lowest value, so that noise does not look like an event."""
 
 PHASE_IMPORTANCE = {"forward": 1, "backward": 1, "optimizer": 2, "zero_grad": 4, "loss": 3}
@@ -63,8 +63,8 @@ def title(now: TimedCell | None, position: int, cells: int, left: str, width: in
     room = width - right.cell_len
     if room < 24:
         right, room = Text(), width
-    said = pieces_that_fit(pieces, room - kind.cell_len - 2, theme.fitted(" · ", encoding))
-    return Block(Row(((kind, kind.cell_len), (said, room - kind.cell_len), (right, right.cell_len))))
+    subject = pieces_that_fit(pieces, room - kind.cell_len - 2, theme.fitted(" · ", encoding))
+    return Block(Row(((kind, kind.cell_len), (subject, room - kind.cell_len), (right, right.cell_len))))
 
 
 @remembered
@@ -95,13 +95,13 @@ def progress(
     name: str, completed: int, total: int, texts: Sequence[tuple[str, str]], width: int, encoding: str
 ) -> Block:
     """Return the stage, its progress bar unless `total` is 0 (unknown), and as many of `texts` as fit."""
-    said = [(theme.fitted(text, encoding), style) for text, style in texts if text]
-    if width < NARROW and total:
-        return line(pieces_that_fit(said, width, " "))
+    styled_texts = [(theme.fitted(text, encoding), style) for text, style in texts if text]
+    if width < MIN_LABEL_WIDTH and total:
+        return line(pieces_that_fit(styled_texts, width, " "))
     label = Text(theme.fitted(name, encoding), theme.ACCENT, end="")
     room = width - label.cell_len - 1
-    after = pieces_that_fit(said, room, "   ")
-    bar_width = min(LONGEST_BAR, room - after.cell_len - 2)
+    after = pieces_that_fit(styled_texts, room, "   ")
+    bar_width = min(MAX_BAR_WIDTH, room - after.cell_len - 2)
     parts: list[tuple[RenderableType, int]] = [(label, label.cell_len + 1)]
     if total and bar_width >= 6:
         bar = ProgressBar(total=total, completed=completed, width=bar_width, complete_style="cyan")
@@ -110,15 +110,15 @@ def progress(
 
 
 @remembered
-def nothing() -> Block:
+def empty_line() -> Block:
     """Return an empty line as a placeholder for a value that is not known yet."""
     return line(Text(""))
 
 
 @remembered
-def steps(every: tuple[Step, ...], rows: int, width: int, encoding: str) -> Block:
+def steps(all_steps: tuple[Step, ...], rows: int, width: int, encoding: str) -> Block:
     """Return a table of the most recent steps by phase, followed by the mean of all measured steps."""
-    shown, measured = every[-rows:], [step for step in every if not step.warmup]
+    shown, measured = all_steps[-rows:], [step for step in all_steps if not step.warmup]
     names = list(dict.fromkeys(name for step in shown for name, _ in step.phases))
     columns = (
         Column("step", "step"),
@@ -134,8 +134,8 @@ def steps(every: tuple[Step, ...], rows: int, width: int, encoding: str) -> Bloc
         body.append((Word(label, tone), *cells, Measure(step.total_s, tone=tone, aside=step.warmup)))
     if measured:
         means = {name: mean for name, mean, _ in phase_means(measured)}
-        strong = tuple(Measure(means[name], tone="strong") if name in means else None for name in (*names, "step"))
-        body.append(("mean", *strong))
+        mean_cells = tuple(Measure(means[name], tone="strong") if name in means else None for name in (*names, "step"))
+        body.append(("mean", *mean_cells))
     found = terminal.fit(Table("steps", "", columns, tuple(body)), width, encoding)
     return Block(terminal.grid(found))
 
@@ -146,7 +146,7 @@ def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
     text = _label("step", width, encoding)
     shown = (recent[1:] or recent)[-(width - text.cell_len) :]
     low, high = min(step.total_s for step in shown), max(step.total_s for step in shown)
-    span = max(high - low, NOISE * low)
+    span = max(high - low, MIN_SPARKLINE_SPAN * low)
     for step in shown:
         level = int((step.total_s - low) / span * (len(theme.SPARKS) - 1) + 0.5) if span else 0
         text.append(theme.fitted(theme.SPARKS[level], encoding), theme.QUIET if step.warmup else "cyan")
@@ -154,24 +154,24 @@ def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
 
 
 @remembered
-def shares(every: tuple[Step, ...], width: int, encoding: str) -> Block:
+def shares(all_steps: tuple[Step, ...], width: int, encoding: str) -> Block:
     """Return the share of each phase in the mean step, as a bar and as text; the smallest shares are omitted first."""
-    means = [(name, mean) for name, mean, _ in phase_means(step for step in every if not step.warmup)]
+    means = [(name, mean) for name, mean, _ in phase_means(step for step in all_steps if not step.warmup)]
     whole = sum(mean for name, mean in means if name != "step")
-    parts = [(name, mean / whole) for name, mean in means if name != "step" and mean / whole >= LEAST_SHARE]
+    parts = [(name, mean / whole) for name, mean in means if name != "step" and mean / whole >= MIN_PHASE_SHARE]
     text, separator = _label("phases", width, encoding), theme.fitted(" · ", encoding)
     room = width - text.cell_len
-    named = [(f"{name} {units.share(part)}", name, part) for name, part in parts]
-    while len(named) > 1 and len(separator.join(said for said, _, _ in named)) > room:
-        named.remove(min(named, key=lambda each: each[2]))
-    legend = pieces_that_fit([(said, theme.PHASE_STYLES.get(name, "")) for said, name, _ in named], room, separator)
-    longest = min(LONGEST_PHASES, room - legend.cell_len - 2)
+    labels = [(f"{name} {units.share(part)}", name, part) for name, part in parts]
+    while len(labels) > 1 and len(separator.join(label for label, _, _ in labels)) > room:
+        labels.remove(min(labels, key=lambda each: each[2]))
+    legend = pieces_that_fit([(label, theme.PHASE_STYLES.get(name, "")) for label, name, _ in labels], room, separator)
+    longest = min(MAX_PHASE_BAR_WIDTH, room - legend.cell_len - 2)
     if longest >= 8:
-        bar, reached = Text(), 0.0
+        bar, cumulative_share = Text(), 0.0
         mark = theme.fitted("█", encoding)
         for name, part in parts:
-            reached += part
-            cells = round(reached * longest) - bar.cell_len
+            cumulative_share += part
+            cells = round(cumulative_share * longest) - bar.cell_len
             # Without block characters, the bar consists of the phases' first letters.
             bar.append((mark if mark == "█" else name[0]) * cells, theme.PHASE_STYLES.get(name, ""))
         text.append_text(bar).append("  ")
@@ -231,8 +231,10 @@ def notice(text: str, remedy: str, width: int, encoding: str) -> Block:
 
 
 def _label(name: str, width: int, encoding: str) -> Text:
-    """Return the label of a line, padded to `LABEL` characters; empty on a narrow terminal."""
-    return Text(theme.fitted(name.ljust(LABEL), encoding) if width >= NARROW else "", theme.QUIET, end="")
+    """Return the label of a line, padded to `LABEL_WIDTH` characters; empty on a narrow terminal."""
+    return Text(
+        theme.fitted(name.ljust(LABEL_WIDTH), encoding) if width >= MIN_LABEL_WIDTH else "", theme.QUIET, end=""
+    )
 
 
 # --- all cells of a run: finished ones with their times, the running one, and waiting ones
@@ -244,11 +246,11 @@ _WAITING, _RUNNING = Word("…", "quiet"), Word("▶", "strong")
 class Layout:
     """Positions of the cells on the board: values of one axis in columns, combinations of the other axes in rows."""
 
-    across: str
-    down: tuple[str, ...]
-    heads: tuple[Any, ...]
-    rows: tuple[tuple[Any, ...], ...]
-    places: dict[str, tuple[int, int]]
+    column_axis: str
+    row_axes: tuple[str, ...]
+    column_values: tuple[Any, ...]
+    row_values: tuple[tuple[Any, ...], ...]
+    positions: dict[str, tuple[int, int]]
     """Row and column of each cell, by cell key."""
 
 
@@ -256,16 +258,18 @@ class Layout:
 def layout(planned: Cells) -> Layout | None:
     """Arrange the cells, with contexts (or else the last axis that varies) in columns; None if no axis varies."""
     specs = {key: each.cell.model_dump() for key, each in planned.items()}
-    differing = axes.varying(list(specs.values()))
-    if not differing:
+    varying = axes.varying(list(specs.values()))
+    if not varying:
         return None
-    across = "ctx" if "ctx" in differing else differing[-1]
-    down = tuple(axis for axis in differing if axis != across)
-    heads = list(dict.fromkeys(spec[across] for spec in specs.values()))
-    rows = list(dict.fromkeys(tuple(spec[axis] for axis in down) for spec in specs.values()))
-    columns, lines = ({value: number for number, value in enumerate(values)} for values in (heads, rows))
-    places = {key: (lines[tuple(spec[axis] for axis in down)], columns[spec[across]]) for key, spec in specs.items()}
-    return Layout(across, down, tuple(heads), tuple(rows), places)
+    column_axis = "ctx" if "ctx" in varying else varying[-1]
+    row_axes = tuple(axis for axis in varying if axis != column_axis)
+    column_values = list(dict.fromkeys(spec[column_axis] for spec in specs.values()))
+    row_values = list(dict.fromkeys(tuple(spec[axis] for axis in row_axes) for spec in specs.values()))
+    columns, lines = ({value: number for number, value in enumerate(values)} for values in (column_values, row_values))
+    positions = {
+        key: (lines[tuple(spec[axis] for axis in row_axes)], columns[spec[column_axis]]) for key, spec in specs.items()
+    }
+    return Layout(column_axis, row_axes, tuple(column_values), tuple(row_values), positions)
 
 
 @remembered
@@ -278,27 +282,31 @@ def board(planned: Cells, ended: Cells, running: str, rows: int, width: int, enc
     if found is None:
         return Block(Text(""))
     cells: dict[tuple[int, int], Cell] = {
-        found.places[key]: Measure(*each.step) if each.step and each.outcome == "ok" else _outcome(each)
+        found.positions[key]: Measure(*each.step) if each.step and each.outcome == "ok" else _outcome(each)
         for key, each in ended.items()
-        if key in found.places
+        if key in found.positions
     }
-    if running in found.places:
-        cells[found.places[running]] = _RUNNING
-    row, column = found.places.get(running, found.places[list(ended)[-1]] if ended else (0, 0))
-    shown = range(len(found.rows)) if len(found.rows) <= rows else _window(len(found.rows), max(1, rows - 1), row)
-    count = min(len(found.heads), max(1, width // 6))
+    if running in found.positions:
+        cells[found.positions[running]] = _RUNNING
+    row, column = found.positions.get(running, found.positions[list(ended)[-1]] if ended else (0, 0))
+    shown = (
+        range(len(found.row_values))
+        if len(found.row_values) <= rows
+        else _window(len(found.row_values), max(1, rows - 1), row)
+    )
+    count = min(len(found.column_values), max(1, width // 6))
     while True:
-        heads = _window(len(found.heads), count, column)
-        fit = terminal.fit(_table(found, cells, shown, heads), width, encoding)
+        columns = _window(len(found.column_values), count, column)
+        fit = terminal.fit(_table(found, cells, shown, columns), width, encoding)
         if not fit.stacked or count == 1:
             break
         count -= 1
     if fit.stacked:
-        return line(Text(theme.fitted(_counted(found.places.values(), cells), encoding), theme.QUIET))
+        return line(Text(theme.fitted(_count_by_outcome(found.positions.values(), cells), encoding), theme.QUIET))
     parts: list[RenderableType] = [terminal.grid(fit)]
-    outside = [place for place in found.places.values() if place[0] not in shown or place[1] not in heads]
+    outside = [place for place in found.positions.values() if place[0] not in shown or place[1] not in columns]
     if outside and len(shown) < rows:
-        summary = f"and {len(outside)} more: {_counted(outside, cells)}"
+        summary = f"and {len(outside)} more: {_count_by_outcome(outside, cells)}"
         parts.append(OneLine(Text(theme.fitted(summary, encoding), theme.QUIET, end="")))
     return Block(Group(*parts))
 
@@ -307,24 +315,24 @@ def board(planned: Cells, ended: Cells, running: str, rows: int, width: int, enc
 def finished(planned: Cells, ended: Cells, rows: int, width: int, encoding: str) -> Block | None:
     """Return a table of the most recently finished cells by phase; None if it does not fit."""
     found = layout(planned)
-    named = (*found.down, found.across) if found else ("size", "ctx")
-    last = list(ended.values())[-rows:]
-    phases = list(dict.fromkeys(name for each in last for name, _, _ in each.phases if name != "step"))
+    axis_names = (*found.row_axes, found.column_axis) if found else ("size", "ctx")
+    recent = list(ended.values())[-rows:]
+    phases = list(dict.fromkeys(name for each in recent for name, _, _ in each.phases if name != "step"))
     columns = (
-        *axes.columns(named),
+        *axes.columns(axis_names),
         *(Column(name, name, "s", importance=PHASE_IMPORTANCE.get(name, 1)) for name in phases),
         Column("step", "whole step", "s"),
         Column("", "achieved", "flops_per_s", importance=3),
     )
     body: list[tuple[Cell, ...]] = []
-    for each in last:
+    for each in recent:
         numbers: list[Cell] = [*([NOTHING] * len(phases)), _outcome(each), NOTHING]
         if each.step is not None:
             by_name = {name: Measure(mean, deviation) for name, mean, deviation in each.phases}
             achieved = Measure(each.step_flops / each.step[0]) if each.cell.own is None else NOTHING
             numbers = [*(by_name.get(name) for name in phases), by_name["step"], achieved]
-        body.append((*axes.values(each.cell.model_dump(), named), *numbers))
-    fit = terminal.fit(Table("finished", "", columns, tuple(body), len(named)), width, encoding)
+        body.append((*axes.values(each.cell.model_dump(), axis_names), *numbers))
+    fit = terminal.fit(Table("finished", "", columns, tuple(body), len(axis_names)), width, encoding)
     return None if fit.stacked else Block(terminal.grid(fit))
 
 
@@ -332,20 +340,23 @@ def _outcome(ended: TimedCell) -> Word:
     return Word(str(ended.outcome), "quiet" if ended.outcome == "skipped" else "bad")
 
 
-def _table(found: Layout, cells: Mapping[tuple[int, int], Cell], rows: Sequence[int], heads: Sequence[int]) -> Table:
-    planned = set(found.places.values())
+def _table(layout: Layout, cells: Mapping[tuple[int, int], Cell], rows: Sequence[int], shown: Sequence[int]) -> Table:
+    planned = set(layout.positions.values())
     columns = (
-        *axes.columns(found.down),
-        *(Column(str(head), str(found.heads[head]), "s", f"step by {axes.TITLES[found.across]}") for head in heads),
+        *axes.columns(layout.row_axes),
+        *(
+            Column(str(head), str(layout.column_values[head]), "s", f"step by {axes.TITLES[layout.column_axis]}")
+            for head in shown
+        ),
     )
     body = tuple(
         (
-            *found.rows[row],
-            *(cells.get((row, head), _WAITING if (row, head) in planned else NOTHING) for head in heads),
+            *layout.row_values[row],
+            *(cells.get((row, head), _WAITING if (row, head) in planned else NOTHING) for head in shown),
         )
         for row in rows
     )
-    return Table("board", "", columns, body, len(found.down))
+    return Table("board", "", columns, body, len(layout.row_axes))
 
 
 def _window(count: int, size: int, around: int) -> range:
@@ -354,10 +365,10 @@ def _window(count: int, size: int, around: int) -> range:
     return range(first, min(count, first + size))
 
 
-def _counted(places: Collection[tuple[int, int]], cells: Mapping[tuple[int, int], Cell]) -> str:
+def _count_by_outcome(places: Collection[tuple[int, int]], cells: Mapping[tuple[int, int], Cell]) -> str:
     """Count cells by outcome: `3 ok, 1 oom, 4 to go`."""
-    over = [cells[place] for place in places if place in cells and cells[place] is not _RUNNING]
-    words = Counter(cell.text for cell in over if isinstance(cell, Word))
-    ok, waiting = len(over) - words.total(), len(places) - len(over)
+    entries = [cells[place] for place in places if place in cells and cells[place] is not _RUNNING]
+    words = Counter(cell.text for cell in entries if isinstance(cell, Word))
+    ok, waiting = len(entries) - words.total(), len(places) - len(entries)
     counted = [(ok, "ok"), *((count, word) for word, count in words.items()), (waiting, "to go")]
     return ", ".join(f"{count} {word}" for count, word in counted if count)

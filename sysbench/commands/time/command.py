@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sysbench.commands import running
-from sysbench.commands.predicting import refuse_unpredictable
+from sysbench.commands.prediction_checks import refuse_unpredictable
 from sysbench.commands.time.spec import TimeOptions, TimeSpec
 from sysbench.spec.command_options import Given, command_options
 
@@ -14,17 +14,17 @@ def time(spec_given: Given, options_given: Given) -> None:
 
     Every numeric or list option takes an axis: 128,256 or 128-1024*2 or 10-50+10. The run is the product of all axes.
     """
-    running.answer("time", spec_given, options_given)
+    running.execute_command("time", spec_given, options_given)
 
 
-def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
+def perform(spec: TimeSpec, options: TimeOptions) -> running.RunResult:
     """Run all cells and return the result.
 
-    Raises the exceptions of `running.carry_out`, and UsageError if the times cannot be predicted.
+    Raises the exceptions of `running.run_cells`, and UsageError if the times cannot be predicted.
     """
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
-        return running.Performed(running.carry_out(spec, options.model_copy(update={"no_live": True})))
+        return running.RunResult(running.run_cells(spec, options.model_copy(update={"no_live": True})))
     ceilings = True
     # JSON output and experiments (which end up in reports) need every column; otherwise the matmul ceilings are needed
     # only if one of their columns is shown.
@@ -32,4 +32,4 @@ def perform(spec: TimeSpec, options: TimeOptions) -> running.Performed:
         from sysbench.render import declared
 
         ceilings = declared.shows("matmul_ceiling", options.columns, spec, options.tables, options.format)
-    return running.Performed(running.carry_out(spec, options.model_copy(update={"ceilings": ceilings})))
+    return running.RunResult(running.run_cells(spec, options.model_copy(update={"ceilings": ceilings})))

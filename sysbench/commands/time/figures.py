@@ -75,11 +75,11 @@ def series(number: int) -> Look:
     return Look(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
 
 
-MOST_PANELS: Final = 9
-MOST_SERIES: Final = 7
-MOST_BARS: Final = 4
+MAX_PANELS: Final = 9
+MAX_SERIES: Final = 7
+MAX_BARS: Final = 4
 """Largest number of bars per context; with more bars, phases would be too thin to distinguish."""
-MOST_STRIPS: Final = 40
+MAX_STRIPS: Final = 40
 """Largest number of cells in the figure of samples; the cells that vary most are shown."""
 
 
@@ -95,32 +95,32 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
     layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
         heading = _heading("phases of a step, medians", about)
-        caption = captioned("Median time of each phase of a step", about, _left_out(layout, MOST_BARS))
+        caption = captioned("Median time of each phase of a step", about, _omission_note(layout, MAX_BARS))
         yield Drawn("phases", caption, lambda: draw_phases(layout, heading))
-    if layout.along is not None and len(timed) > 1:
-        what = _ALONG[layout.along]
+    if layout.x_axis is not None and len(timed) > 1:
+        what = _X_AXIS_NAMES[layout.x_axis]
         text = f"Median step time against {what}, both axes logarithmic; bars are 95 % CIs"
         times_heading = _heading(f"step time against {what}", (*about, "medians, bars: 95 % CI"))
-        caption = captioned(text, about, _left_out(layout, MOST_SERIES))
+        caption = captioned(text, about, _omission_note(layout, MAX_SERIES))
         yield Drawn("times", caption, lambda: draw_times(layout, times_heading))
         if sum(_peak_share(cell) is not None for cell in timed) > 1:
             rates_heading = _heading("share of the hardware's peak", about)
             text = "FLOP/s of matrix products over the mean step, as a share of the hardware's peak"
-            caption = captioned(text, about, _left_out(layout, MOST_SERIES))
+            caption = captioned(text, about, _omission_note(layout, MAX_SERIES))
             yield Drawn("peak-share", caption, lambda: draw_rates(layout, rates_heading))
     if timed:
         shown = strips(timed)
-        rest = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
+        selection_note = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
         text = (
             "Every measured step relative to the median of its cell, from the first (top) to the last (bottom); "
             "hollow: warm-up steps"
         )
         steps_heading = _heading("every step", about)
-        caption = captioned(text, about, rest)
+        caption = captioned(text, about, selection_note)
         yield Drawn("samples", caption, lambda: draw_samples(shown, namer(cells), steps_heading))
 
 
-_ALONG: Final = {"ctx": "the context", "size": "the number of parameters", "batch": "the batch"}
+_X_AXIS_NAMES: Final = {"ctx": "the context", "size": "the number of parameters", "batch": "the batch"}
 
 
 def _heading(title: str, about: Sequence[str]) -> Heading:
@@ -134,48 +134,48 @@ def _heading(title: str, about: Sequence[str]) -> Heading:
 class Layout:
     """Arrangement of cells: a panel per size, one axis along x, and a series per combination of the other axes."""
 
-    along: str | None
+    x_axis: str | None
     """Axis drawn along x (`ctx`, `size` or `batch`); None if none of them varies."""
     panels: tuple[tuple[str, tuple[TimeCellRecord, ...]], ...]
     series: tuple[str, ...]
-    of: Callable[[TimeCellRecord], str]
+    series_of: Callable[[TimeCellRecord], str]
     """Returns the name of a cell's series."""
 
 
 def _layout(cells: Sequence[TimeCellRecord]) -> Layout:
     differing = spec_axes.varying(spec_axes.axes_of(cells))
-    along = next((axis for axis in ("ctx", "size", "batch") if axis in differing), None)
-    others = [axis for axis in differing if axis not in ("size", "ctx", along)]
+    x_axis = next((axis for axis in ("ctx", "size", "batch") if axis in differing), None)
+    others = [axis for axis in differing if axis not in ("size", "ctx", x_axis)]
 
-    def of(cell: TimeCellRecord) -> str:
+    def series_of(cell: TimeCellRecord) -> str:
         return " ".join(spec_axes.phrase(axis, cell.axes.get(axis)) for axis in others)
 
-    names = tuple(dict.fromkeys(of(cell) for cell in cells))
+    names = tuple(dict.fromkeys(series_of(cell) for cell in cells))
     by_size: dict[str, list[TimeCellRecord]] = {}
     for cell in sorted(cells, key=lambda cell: cell.model.parameters or 0):
-        apart = along != "size" and "size" in differing
-        by_size.setdefault(cell.cell.size if apart else "", []).append(cell)
-    return Layout(along, tuple((size, tuple(found)) for size, found in by_size.items()), names, of)
+        panel_per_size = x_axis != "size" and "size" in differing
+        by_size.setdefault(cell.cell.size if panel_per_size else "", []).append(cell)
+    return Layout(x_axis, tuple((size, tuple(found)) for size, found in by_size.items()), names, series_of)
 
 
-def _left_out(layout: Layout, most: int) -> str:
+def _omission_note(layout: Layout, max_series: int) -> str:
     """Return a sentence that names the sizes and settings shown; empty if all are shown."""
     parts = []
-    if len(layout.panels) > MOST_PANELS:
-        parts.append(f"the {MOST_PANELS} smallest of {len(layout.panels)} sizes")
-    if len(layout.series) > most:
-        parts.append(f"the first {most} of {len(layout.series)} settings")
+    if len(layout.panels) > MAX_PANELS:
+        parts.append(f"the {MAX_PANELS} smallest of {len(layout.panels)} sizes")
+    if len(layout.series) > max_series:
+        parts.append(f"the first {max_series} of {len(layout.series)} settings")
     return f"Shown are {' and '.join(parts)}." if parts else ""
 
 
-def _position(cell: TimeCellRecord, along: str | None) -> float:
-    if along == "size":
+def _position(cell: TimeCellRecord, x_axis: str | None) -> float:
+    if x_axis == "size":
         return float(cell.model.parameters or 0)
-    return float(cell.axes[along]) if along else 1.0
+    return float(cell.axes[x_axis]) if x_axis else 1.0
 
 
-def _tick(cell: TimeCellRecord, along: str | None) -> str:
-    return str(cell.axes[along]) if along else ""
+def _tick(cell: TimeCellRecord, x_axis: str | None) -> str:
+    return str(cell.axes[x_axis]) if x_axis else ""
 
 
 # --- phases of a step
@@ -189,12 +189,12 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
     """Draw stacked bars: a panel per size, a group of bars per value along x, and a hatch per series."""
     from matplotlib.patches import Patch
 
-    shown = layout.panels[:MOST_PANELS]
-    names = layout.series[:MOST_BARS]
-    kinds = series_handles(names)
+    shown = layout.panels[:MAX_PANELS]
+    names = layout.series[:MAX_BARS]
+    handles = series_handles(names)
     if any(cell.outcome == "oom" for _, cells in shown for cell in cells):
-        kinds.append(cross_handle("out of memory"))
-    rows = in_rows(kinds)
+        handles.append(cross_handle("out of memory"))
+    rows = in_rows(handles)
     frame = Frame(
         min(3, len(shown)),
         1.55 if len(shown) > 1 else 2.2,
@@ -203,10 +203,12 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
     )
     figure, found = panels(frame, len(shown), heading)
     for axes, (size, cells) in zip(found, shown, strict=True):
-        ticks = dict.fromkeys(_tick(cell, layout.along) for cell in sorted(cells, key=_by_position(layout)))
-        panel = BarPanel(size, tuple(ticks), tuple(_bar(cell, layout) for cell in cells if layout.of(cell) in names))
+        ticks = dict.fromkeys(_tick(cell, layout.x_axis) for cell in sorted(cells, key=_position_key(layout)))
+        panel = BarPanel(
+            size, tuple(ticks), tuple(_bar(cell, layout) for cell in cells if layout.series_of(cell) in names)
+        )
         longest = max((timed.median_s for cell in cells if (timed := cell.samples("step"))), default=1.0)
-        draw_stacked(axes, panel, names, PHASES, "s", longest, headroom=1.12, x=layout.along or "")
+        draw_stacked(axes, panel, names, PHASES, "s", longest, headroom=1.12, x=layout.x_axis or "")
     present = [phase for phase in PHASES if any(phase in cell.phases for _, cells in shown for cell in cells)]
     legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in present], *rows)
     return figure
@@ -217,11 +219,11 @@ def _bar(cell: TimeCellRecord, layout: Layout) -> Bar:
     found = {phase: cell.samples(phase) for phase in PHASES} if cell.outcome == "ok" else {}
     parts = {phase: timed.median_s for phase, timed in found.items() if timed is not None}
     absent = None if parts else _OUT_OF_MEMORY if cell.outcome == "oom" else _MISSING
-    return Bar(_tick(cell, layout.along), layout.of(cell), parts, absent)
+    return Bar(_tick(cell, layout.x_axis), layout.series_of(cell), parts, absent)
 
 
-def _by_position(layout: Layout) -> Callable[[TimeCellRecord], float]:
-    return lambda cell: _position(cell, layout.along)
+def _position_key(layout: Layout) -> Callable[[TimeCellRecord], float]:
+    return lambda cell: _position(cell, layout.x_axis)
 
 
 # --- lines
@@ -230,42 +232,42 @@ def _by_position(layout: Layout) -> Callable[[TimeCellRecord], float]:
 def draw_times(layout: Layout, heading: Heading) -> Figure:
     """Draw the median step time with its 95 % CI on logarithmic axes; panels share the y axis."""
 
-    def timed(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
+    def median_with_ci(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         found = cell.samples("step") if cell.outcome == "ok" else None
         if found is None:
             return None
         low, high = found.ci95_s or (None, None)
         return found.median_s, low, high
 
-    def short(value_s: float, _: object) -> str:
+    def format_tick(value_s: float, _: object) -> str:
         number, _, symbol = units.seconds(value_s).partition(" ")
         return f"{float(number.replace(' ', '')):g} {symbol}"
 
     from matplotlib.ticker import LogLocator, NullLocator
 
-    figure, found = _draw_lines(layout, heading, timed, "step time")
-    for place in found:
-        place.set_yscale("log")
-        place.yaxis.set_major_formatter(short)
-        place.yaxis.set_minor_formatter(lambda value, _: "")
-        low, high = place.get_ylim()
+    figure, found = _draw_lines(layout, heading, median_with_ci, "step time")
+    for ax in found:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(format_tick)
+        ax.yaxis.set_minor_formatter(lambda value, _: "")
+        low, high = ax.get_ylim()
         # Axes below two decades have labels at 1, 2 and 5; longer axes only at powers of ten.
         subs = (1.0, 2.0, 5.0) if high / low < 100 else (1.0,)
-        place.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
-        place.yaxis.set_minor_locator(NullLocator())
+        ax.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
+        ax.yaxis.set_minor_locator(NullLocator())
     return figure
 
 
 def draw_rates(layout: Layout, heading: Heading) -> Figure:
     """Draw the share of peak FLOP/s against context, size or batch."""
 
-    def rated(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
+    def peak_percent(cell: TimeCellRecord) -> tuple[float, float | None, float | None] | None:
         share = _peak_share(cell)
         return (share * 100, None, None) if share is not None else None
 
-    figure, found = _draw_lines(layout, heading, rated, "% of peak")
-    for place in found:
-        place.set_ylim(0, max(place.get_ylim()[1] / 1.6 * 1.15, 1))
+    figure, found = _draw_lines(layout, heading, peak_percent, "% of peak")
+    for ax in found:
+        ax.set_ylim(0, max(ax.get_ylim()[1] / 1.6 * 1.15, 1))
     return figure
 
 
@@ -282,14 +284,14 @@ def _draw_lines(
     """Draw a panel per size with a line per series; a single series is drawn in one panel with a line per size."""
     from matplotlib.lines import Line2D
 
-    rows, keys, of = _lines(layout)
+    rows, keys, key_of = _line_panels(layout)
     columns = min(3, len(rows))
-    beyond = {cell.key for _, cells in rows for cell in cells if of(cell) in keys and cell.outcome == "oom"}
+    out_of_memory = {cell.key for _, cells in rows for cell in cells if key_of(cell) in keys and cell.outcome == "oom"}
     handles = [
         Line2D([], [], **series(number).line, markersize=4.5, label=printable(key))
         for number, key in enumerate(keys if len(keys) > 1 else ())
     ]
-    if beyond:
+    if out_of_memory:
         handles.append(cross_handle("out of memory"))
     lines = in_rows(handles)
     frame = Frame(
@@ -304,52 +306,54 @@ def _draw_lines(
     figure, found = panels(frame, len(rows), heading)
     every = [point for _, cells in rows for cell in cells if (point := value(cell)) is not None]
     low, high = min(point[0] for point in every), max(point[0] for point in every)
-    for place, (title, cells) in zip(found, rows, strict=True):
+    for ax, (title, cells) in zip(found, rows, strict=True):
         for number, key in enumerate(keys):
-            line = sorted((cell for cell in cells if of(cell) == key), key=_by_position(layout))
-            points = [(_position(cell, layout.along), *point) for cell in line if (point := value(cell))]
+            line = sorted((cell for cell in cells if key_of(cell) == key), key=_position_key(layout))
+            points = [(_position(cell, layout.x_axis), *point) for cell in line if (point := value(cell))]
             look = series(number)
             xs, ys = [x for x, *_ in points], [y for _, y, *_ in points]
-            place.plot(xs, ys, **look.line, markersize=4.5, linewidth=1.4, zorder=3)
-            draw_error_bars(place, points, look.colour, cap=2.5, zorder=4)
-        place.set_ylim(low / 1.3, high * 1.6)
-        stopped: dict[float, list[str]] = {}
-        for cell in (cell for cell in cells if cell.key in beyond):
-            colour = series(keys.index(of(cell))).colour
-            stopped.setdefault(_position(cell, layout.along), []).append(colour)
-        for at, colours in stopped.items():
-            draw_crosses(place, at, colours, size=13, apart=9, zorder=3)
-        _along_axis(place, cells, layout)
-        first = place is found[0] or found.index(place) % columns == 0
-        dressed(place, title=title, x=_ALONG_LABEL.get(layout.along or "", ""), y=label if first else "", lines="both")
+            ax.plot(xs, ys, **look.line, markersize=4.5, linewidth=1.4, zorder=3)
+            draw_error_bars(ax, points, look.colour, cap=2.5, zorder=4)
+        ax.set_ylim(low / 1.3, high * 1.6)
+        oom_colours: dict[float, list[str]] = {}
+        for cell in (cell for cell in cells if cell.key in out_of_memory):
+            colour = series(keys.index(key_of(cell))).colour
+            oom_colours.setdefault(_position(cell, layout.x_axis), []).append(colour)
+        for at, colours in oom_colours.items():
+            draw_crosses(ax, at, colours, size=13, apart=9, zorder=3)
+        _format_x_axis(ax, cells, layout)
+        leftmost = ax is found[0] or found.index(ax) % columns == 0
+        dressed(
+            ax, title=title, x=_X_AXIS_LABELS.get(layout.x_axis or "", ""), y=label if leftmost else "", lines="both"
+        )
     legend(figure, *lines)
     return figure, found
 
 
-_ALONG_LABEL: Final = {"ctx": "ctx", "size": "parameters", "batch": "batch"}
+_X_AXIS_LABELS: Final = {"ctx": "ctx", "size": "parameters", "batch": "batch"}
 
 
-def _lines(
+def _line_panels(
     layout: Layout,
 ) -> tuple[list[tuple[str, tuple[TimeCellRecord, ...]]], list[str], Callable[[TimeCellRecord], str]]:
     """Return the titled panels, the keys of their lines, and a function that returns the key of a cell's line."""
-    shown = list(layout.panels[:MOST_PANELS])
+    shown = list(layout.panels[:MAX_PANELS])
     if len(layout.series) > 1 or len(shown) == 1:
-        return shown, list(layout.series[:MOST_SERIES]), layout.of
+        return shown, list(layout.series[:MAX_SERIES]), layout.series_of
     cells = tuple(cell for _, found in shown for cell in found)
     return [("", cells)], [size for size, _ in shown], lambda cell: cell.cell.size
 
 
-def _along_axis(place: Axes, cells: Sequence[TimeCellRecord], layout: Layout) -> None:
-    at = sorted({_position(cell, layout.along) for cell in cells})
-    place.set_xscale("log")
-    place.minorticks_off()
-    labels = [units.count(value) if layout.along == "size" else f"{value:.0f}" for value in at]
-    place.set_xticks(at, labels)
-    if layout.along == "size" and len(at) > 4:
-        place.tick_params(axis="x", labelrotation=30)
+def _format_x_axis(ax: Axes, cells: Sequence[TimeCellRecord], layout: Layout) -> None:
+    at = sorted({_position(cell, layout.x_axis) for cell in cells})
+    ax.set_xscale("log")
+    ax.minorticks_off()
+    labels = [units.count(value) if layout.x_axis == "size" else f"{value:.0f}" for value in at]
+    ax.set_xticks(at, labels)
+    if layout.x_axis == "size" and len(at) > 4:
+        ax.tick_params(axis="x", labelrotation=30)
     room = 1.25
-    place.set_xlim(at[0] / room, at[-1] * room)
+    ax.set_xlim(at[0] / room, at[-1] * room)
 
 
 # --- every sample
@@ -360,12 +364,12 @@ class Strip:
     """Step times of one cell, as relative differences from the median of its measured steps: 0.01 is 1 % longer."""
 
     cell: TimeCellRecord
-    counted: tuple[float, ...]
+    measured: tuple[float, ...]
     warmup: tuple[float, ...]
 
 
 def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
-    """Return the strips of the `MOST_STRIPS` cells that vary most, in the order of the run."""
+    """Return the strips of the `MAX_STRIPS` cells that vary most, in the order of the run."""
     found = []
     for cell in cells:
         timed = cell.samples("step")
@@ -373,11 +377,11 @@ def strips(cells: Sequence[TimeCellRecord]) -> list[Strip]:
             relative = [value / timed.median_s - 1 for value in timed.samples_s]
             warmup = [value / timed.median_s - 1 for value in cell.warmup_samples_s]
             found.append(Strip(cell, tuple(relative), tuple(warmup)))
-    kept = {
+    most_variable = {
         id(each)
-        for each in sorted(found, key=lambda each: max(each.counted) - min(each.counted), reverse=True)[:MOST_STRIPS]
+        for each in sorted(found, key=lambda each: max(each.measured) - min(each.measured), reverse=True)[:MAX_STRIPS]
     }
-    return [each for each in found if id(each) in kept]
+    return [each for each in found if id(each) in most_variable]
 
 
 def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], heading: Heading) -> Figure:
@@ -392,76 +396,76 @@ def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], 
     labels = [printable(name(each.cell)) for each in shown]
     left_in = min(2.6, 0.35 + 0.062 * max(map(len, labels)))
     right_in = 0.5
-    place = figure.add_axes(
+    ax = figure.add_axes(
         (left_in / WIDTH_IN, below_in / height, 1 - (left_in + right_in) / WIDTH_IN, row_in * len(shown) / height)
     )
     # Half the width of the x range, which contains 98 % of the measured steps.
-    values = sorted(abs(value) for each in shown for value in each.counted)
+    values = sorted(abs(value) for each in shown for value in each.measured)
     edge = max(0.005, 1.2 * values[min(len(values) - 1, math.ceil(0.98 * len(values)))])
-    _draw_strips(place, shown, edge)
+    _draw_strips(ax, shown, edge)
     for row, each in enumerate(shown):
-        _draw_beyond_edge(place, row, each, edge)
-    place.set_ylim(len(shown) - 0.5, -0.5)
-    place.set_xlim(-edge * 100, edge * 100)
-    place.set_yticks(range(len(shown)), labels)
-    place.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
-    dressed(place, x="difference from the median of the cell, %", lines="x")
-    place.tick_params(axis="y", length=0, labelcolor=INK)
-    place.spines["left"].set_visible(False)
+        _mark_outliers(ax, row, each, edge)
+    ax.set_ylim(len(shown) - 0.5, -0.5)
+    ax.set_xlim(-edge * 100, edge * 100)
+    ax.set_yticks(range(len(shown)), labels)
+    ax.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
+    dressed(ax, x="difference from the median of the cell, %", lines="x")
+    ax.tick_params(axis="y", length=0, labelcolor=INK)
+    ax.spines["left"].set_visible(False)
     head(figure, heading)
-    marks: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 4, "color": _DOT}
+    marks: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 4, "color": _STEP_COLOUR}
     handles = [
         Line2D([], [], label="counted", **marks),
         Line2D([], [], label="warm-up", **marks, markerfacecolor="white"),
-        Line2D([], [], label="beyond the edge", linestyle="none", marker=">", markersize=5, color=_BEYOND),
+        Line2D([], [], label="beyond the edge", linestyle="none", marker=">", markersize=5, color=_OUTLIER_COLOUR),
     ]
     legend(figure, handles)
     return figure
 
 
-_DOT: Final = "#0072b2"
-_BEYOND: Final = "#d55e00"
+_STEP_COLOUR: Final = "#0072b2"
+_OUTLIER_COLOUR: Final = "#d55e00"
 
 
-def _draw_strips(place: Axes, shown: Sequence[Strip], edge: float) -> None:
+def _draw_strips(ax: Axes, shown: Sequence[Strip], edge: float) -> None:
     """Draw the steps within the x range, and shade every other row."""
-    crowded = any(len(each.warmup) + len(each.counted) > 30 for each in shown)
-    dots: dict[str, list[tuple[float, float]]] = {_DOT: [], "white": []}
+    crowded = any(len(each.warmup) + len(each.measured) > 30 for each in shown)
+    dots: dict[str, list[tuple[float, float]]] = {_STEP_COLOUR: [], "white": []}
     for row, each in enumerate(shown):
-        every = [*each.warmup, *each.counted]
+        every = [*each.warmup, *each.measured]
         step = 0.66 / max(len(every) - 1, 1)
         for number, value in enumerate(every):
             if abs(value) <= edge:
-                fill = _DOT if number >= len(each.warmup) else "white"
+                fill = _STEP_COLOUR if number >= len(each.warmup) else "white"
                 dots[fill].append((value * 100, row - 0.33 + step * number))
     for fill, points in dots.items():
-        place.plot(
+        ax.plot(
             [x for x, _ in points],
             [y for _, y in points],
             linestyle="none",
             marker="o",
             markersize=2 if crowded else 3,
             markerfacecolor=fill,
-            markeredgecolor=_DOT,
+            markeredgecolor=_STEP_COLOUR,
             markeredgewidth=0.6,
             zorder=3,
         )
     shaded = [Box(-edge * 100, row - 0.5, 2 * edge * 100, 1.0, "#f6f6f6") for row in range(1, len(shown), 2)]
-    draw_boxes(place, shaded, edge=0, behind=True)
+    draw_boxes(ax, shaded, edge=0, behind=True)
 
 
-def _draw_beyond_edge(place: Axes, row: int, each: Strip, edge: float) -> None:
+def _mark_outliers(ax: Axes, row: int, each: Strip, edge: float) -> None:
     """Mark steps outside the x range with triangles; labels show the number of slow ones and the longest duration."""
-    every = [*each.warmup, *each.counted]
+    every = [*each.warmup, *each.measured]
     beyond = [value for value in every if value > edge]
     if beyond:
-        place.plot(edge * 100, row, marker=">", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
+        ax.plot(edge * 100, row, marker=">", markersize=4.5, color=_OUTLIER_COLOUR, clip_on=False, zorder=5)
         most = 1 + max(beyond)
         longest = f"{most:.0f}×" if most >= 9.95 else f"{most:.1f}×" if most >= 1.95 else f"+{(most - 1) * 100:.0f} %"
-        more = f" {len(beyond)}, to {longest}" if len(beyond) > 1 else f" {longest}"
-        place.annotate(
-            more, (edge * 100, row), (4, 0), textcoords="offset points", fontsize=7, color=_BEYOND,
+        label = f" {len(beyond)}, to {longest}" if len(beyond) > 1 else f" {longest}"
+        ax.annotate(
+            label, (edge * 100, row), (4, 0), textcoords="offset points", fontsize=7, color=_OUTLIER_COLOUR,
             va="center", annotation_clip=False,
         )  # fmt: skip
     if any(value < -edge for value in every):
-        place.plot(-edge * 100, row, marker="<", markersize=4.5, color=_BEYOND, clip_on=False, zorder=5)
+        ax.plot(-edge * 100, row, marker="<", markersize=4.5, color=_OUTLIER_COLOUR, clip_on=False, zorder=5)

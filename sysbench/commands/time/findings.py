@@ -49,41 +49,41 @@ from sysbench.statistics import Effect, Pooled, PowerLaw, Ratio, effect, pooled,
 
 Cells = Sequence[TimeCellRecord]
 
-MOST_SETTINGS: Final = 4
+MAX_SETTINGS: Final = 4
 """Largest number of settings that get their own sentence."""
 
-MOST_ROWS: Final = 4
+MAX_LISTED_ROWS: Final = 4
 """Largest number of rows along an axis that are listed one by one."""
 
 
-def said(cells: Cells) -> Iterator[Said]:
+def all_findings(cells: Cells) -> Iterator[Said]:
     """Yield all findings of these cells, the most important first."""
     yield from headlines(cells)
     if any(cell.cell.simulate for cell in cells):
         return
-    everywhere = namer(cells)
-    yield from _work_without_time(cells)
+    name = namer(cells)
+    yield from _flat_times(cells)
     yield from _growth(cells)
     yield from _optimizer(cells)
     yield from _rates(cells)
-    yield from _first_steps(cells, everywhere)
-    yield from _spreads(cells, everywhere)
-    yield from _peaks(cells, everywhere)
-    yield from _frontiers(cells)
+    yield from _first_steps(cells, name)
+    yield from _relative_stds(cells, name)
+    yield from _peak_memory(cells, name)
+    yield from _memory_limits(cells)
     yield from left_out(cells, lambda cell: doubts(cell, alone=False), "comparisons or from all findings")
 
 
 def headlines(cells: Cells) -> Iterator[Said]:
     """Yield only the findings to show below the tables; the others repeat what the tables show."""
     if any(cell.cell.simulate for cell in cells):
-        yield from predicted.said(cells)
+        yield from predicted.prediction_findings(cells)
         return
     yield from _comparisons(cells)
     yield from _backward(cells)
     yield from _warmup_study(cells)
 
 
-def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
+def reliable_cells(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
     """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`).
 
     `alone` is for findings that compare a cell only with itself: fewer cautions then exclude a cell.
@@ -96,14 +96,14 @@ def launch_bound(cell: CellRecord) -> bool:
     return any(caution.code == "launch-bound" for caution in cell.cautions)
 
 
-def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[str, Cells]]:
+def _by_setting(cells: Cells, agree: Callable[[Cells], bool]) -> Iterator[tuple[str, Cells]]:
     """Yield the cells of each setting (device, mode, precision, …), with a prefix for the sentence about them.
 
-    All cells form one group without a prefix if `whole` accepts them, or if the number of settings is 1 or greater than
-    `MOST_SETTINGS`.
+    All cells form one group without a prefix if `agree` accepts them, or if the number of settings is 1 or greater than
+    `MAX_SETTINGS`.
     """
     groups = axes.alike(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
-    if not 1 < len(groups) <= MOST_SETTINGS or whole(cells):
+    if not 1 < len(groups) <= MAX_SETTINGS or agree(cells):
         yield "", cells
         return
     differing = axes.varying([group[0].axes for group in groups])
@@ -115,7 +115,7 @@ def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[
 
 
 @dataclass(frozen=True)
-class _Compared:
+class _ComparedPair:
     """Two cells that differ in a single axis, and the effect of the difference."""
 
     base: TimeCellRecord
@@ -123,7 +123,7 @@ class _Compared:
     effect: Effect
 
     @property
-    def value(self) -> float:
+    def speedup(self) -> float:
         """Speed-up of `other` over `base`."""
         return self.effect.ratio.value
 
@@ -140,21 +140,21 @@ class _Comparison:
     base: object
     arm: object
     phase: str
-    each: tuple[_Compared, ...]
-    common: Pooled | None
+    pairs: tuple[_ComparedPair, ...]
+    common_speedup: Pooled | None
     """Pooled speed-up if all cells agree on it; otherwise None."""
 
-    def decided(self, *directions: int) -> list[_Compared]:
+    def significant(self, *directions: int) -> list[_ComparedPair]:
         """Return the pairs whose effect has one of these directions: 1 faster, -1 slower, 0 not significant."""
-        return [each for each in self.each if each.effect.direction in directions]
+        return [each for each in self.pairs if each.effect.direction in directions]
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
-        return tuple(cell for each in self.each for cell in (each.base, each.other))
+        return tuple(cell for each in self.pairs for cell in (each.base, each.other))
 
     def where(self, cells: Cells, among: Cells | None = None) -> str:
         """Return a phrase that names `cells` and distinguishes them from others in `among` (default: base cells)."""
-        return together_named(cells, [each.base for each in self.each] if among is None else among, (self.axis,))
+        return together_named(cells, [each.base for each in self.pairs] if among is None else among, (self.axis,))
 
 
 def _comparisons(cells: Cells) -> Iterator[Said]:
@@ -164,80 +164,84 @@ def _comparisons(cells: Cells) -> Iterator[Said]:
         phase = "optimizer" if axis == "optimizer" else "step"
         for arm in values[1:]:
             found = _comparison(cells, axis, values[0], arm, phase)
-            if found is not None and found.decided(-1) and not found.decided(1):
+            if found is not None and found.significant(-1) and not found.significant(1):
                 # Swap the values, so that the sentence says which one is faster.
                 found = _comparison(cells, axis, arm, values[0], phase)
             if found is not None:
-                yield Said(_compared_words(found, cells), found.cells)
-                yield from _payback(found, cells)
+                yield Said(_comparison_sentence(found, cells), found.cells)
+                yield from _compile_payback(found, cells)
 
 
 def _comparison(cells: Cells, axis: str, base: object, arm: object, phase: str) -> _Comparison | None:
     """Compare the times of a phase for two values of an axis; None if no ratio has an interval."""
     both = [
         (first, second, one.samples_s, other.samples_s)
-        for first, second in axes.pairs(believable(cells, alone=False), axis, base, arm)
+        for first, second in axes.pairs(reliable_cells(cells, alone=False), axis, base, arm)
         if (one := first.samples(phase)) is not None and (other := second.samples(phase)) is not None
     ]
-    compared = [_Compared(first, second, effect(one, other, len(both))) for first, second, one, other in both]
-    ordered = sorted((each for each in compared if each.effect.ratio.low is not None), key=lambda each: each.value)
+    compared = [_ComparedPair(first, second, effect(one, other, len(both))) for first, second, one, other in both]
+    ordered = sorted((each for each in compared if each.effect.ratio.low is not None), key=lambda each: each.speedup)
     if not ordered:
         return None
     return _Comparison(axis, base, arm, phase, tuple(ordered), pooled([each.effect.ratio for each in ordered]))
 
 
-def _compared_words(found: _Comparison, cells: Cells) -> str:
-    of = "" if found.phase == "step" else f"{found.phase}: "
+def _comparison_sentence(found: _Comparison, cells: Cells) -> str:
+    prefix = "" if found.phase == "step" else f"{found.phase}: "
     arm, base = (axes.phrase(found.axis, value) for value in (found.arm, found.base))
-    decided = found.decided(-1, 1)
-    if not decided:
-        return f"{of}{unresolved(arm, base, [(each.effect.ratio, each.steps(found.phase)) for each in found.each])}."
-    name, rest = namer(cells, (found.axis,)), _exceptions(found)
-    least, most, count = decided[0], decided[-1], counted(len(decided))
-    if len(found.each) == 1:
-        return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base}."
-    if len(decided) == 1:
-        return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base} at {name(least.base)}.{rest}"
-    if found.common is not None and len(decided) == len(found.each):
-        return f"{of}{arm} is {multiple(found.common)} as fast as {base} in {count}."
-    where = count if len(decided) == len(found.each) else f"{len(decided)} cells"
+    significant = found.significant(-1, 1)
+    if not significant:
+        return (
+            f"{prefix}{unresolved(arm, base, [(each.effect.ratio, each.steps(found.phase)) for each in found.pairs])}."
+        )
+    name, exceptions = namer(cells, (found.axis,)), _exceptions(found)
+    least, most, count = significant[0], significant[-1], counted(len(significant))
+    if len(found.pairs) == 1:
+        return f"{prefix}{arm} is {with_interval(least.effect.ratio)} as fast as {base}."
+    if len(significant) == 1:
+        return (
+            f"{prefix}{arm} is {with_interval(least.effect.ratio)} as fast as {base} at {name(least.base)}.{exceptions}"
+        )
+    if found.common_speedup is not None and len(significant) == len(found.pairs):
+        return f"{prefix}{arm} is {multiple(found.common_speedup)} as fast as {base} in {count}."
+    where = count if len(significant) == len(found.pairs) else f"{len(significant)} cells"
     if overlapping(least.effect.ratio, most.effect.ratio):
-        ends = ratio_range(least.value, most.value)
+        ends = ratio_range(least.speedup, most.speedup)
     else:
-        ends = f"{units.ratio(least.value)} ({name(least.base)}) to {units.ratio(most.value)} ({name(most.base)})"
-    mean = units.ratio(standard.geometric_mean(each.value for each in decided))
+        ends = f"{units.ratio(least.speedup)} ({name(least.base)}) to {units.ratio(most.speedup)} ({name(most.base)})"
+    mean = units.ratio(standard.geometric_mean(each.speedup for each in significant))
     return (
-        f"{of}{arm} is {ends} as fast as {base}, with a geometric mean of {mean} over {where}."
-        f"{_by_phase(found, cells)}{_trends(found)}{rest}"
+        f"{prefix}{arm} is {ends} as fast as {base}, with a geometric mean of {mean} over {where}."
+        f"{_phase_speedups(found, cells)}{_speedup_trends(found)}{exceptions}"
     )
 
 
-def _by_phase(found: _Comparison, cells: Cells) -> str:
+def _phase_speedups(found: _Comparison, cells: Cells) -> str:
     """Return the ranges of significant speed-ups by phase: ` Forward is 1.50 to 2.51× as fast, backward 1.81×.`"""
     parts: list[str] = []
     for phase in ("forward", "backward") if found.phase == "step" else ():
         of_phase = _comparison(cells, found.axis, found.base, found.arm, phase)
-        decided = of_phase.decided(-1, 1) if of_phase is not None else []
-        if decided and "backward" in decided[0].base.phases:
+        significant = of_phase.significant(-1, 1) if of_phase is not None else []
+        if significant and "backward" in significant[0].base.phases:
             verb = "" if parts else " is"
             as_fast = "" if parts else " as fast"
-            parts.append(f"{phase}{verb} {ratio_range(decided[0].value, decided[-1].value)}{as_fast}")
+            parts.append(f"{phase}{verb} {ratio_range(significant[0].speedup, significant[-1].speedup)}{as_fast}")
     return f" {sentence(', '.join(parts))}" if parts else ""
 
 
-def _trends(found: _Comparison) -> str:
+def _speedup_trends(found: _Comparison) -> str:
     """Return the trends of the speed-up: ` The speed-up grows with model size and context length.`
 
     In every row of cells that differ only in size (or only in context), the speed-up must never drop significantly and
     must be largest in the last cell, with an interval above that of the first cell. At least one row must have three
     cells.
     """
-    by_base = {each.base.key: each.effect.ratio for each in found.each}
+    by_base = {each.base.key: each.effect.ratio for each in found.pairs}
     words = []
     for axis, extent in (("size", "model size"), ("ctx", "context length")):
         rows = [
-            [by_base[cell.key] for cell in sorted(row, key=partial(_extent, axis=axis))]
-            for row in axes.alike([each.base for each in found.each], axis)
+            [by_base[cell.key] for cell in sorted(row, key=partial(_axis_extent, axis=axis))]
+            for row in axes.alike([each.base for each in found.pairs], axis)
             if len(row) > 1
         ]
         if any(len(row) > 2 for row in rows) and all(
@@ -250,7 +254,7 @@ def _trends(found: _Comparison) -> str:
     return f" The speed-up grows with {' and '.join(words)}." if words else ""
 
 
-def _extent(cell: TimeCellRecord, axis: str) -> int:
+def _axis_extent(cell: TimeCellRecord, axis: str) -> int:
     return cell.model.parameters or 0 if axis == "size" else int(cell.axes[axis])
 
 
@@ -260,157 +264,168 @@ def _exceptions(found: _Comparison) -> str:
     Launch-bound cells are named only if the cell with the smallest significant speed-up is launch-bound and the cell
     with the largest is not.
     """
-    slower, same = found.decided(-1), found.decided(0)
+    slower, same = found.significant(-1), found.significant(0)
     text = ""
-    if slower and found.decided(1):
+    if slower and found.significant(1):
         text += f" It is slower for {found.where([each.base for each in slower])}."
     if same:
         text += f" The difference is not significant for {found.where([each.base for each in same])}."
     if found.axis in ("precision", "attention"):
-        waiting = {cell.key for cell in paced_by_launches(list({cell.key: cell for cell in found.cells}.values()))}
-        decided = found.decided(-1, 1)
-        if decided[0].other.key in waiting and decided[-1].other.key not in waiting:
-            held = [each.other for each in found.each if each.other.key in waiting]
-            text += f" Kernel launches, not arithmetic, limit {found.where(held, found.cells)}."
+        launch_limited = {
+            cell.key for cell in launch_limited_cells(list({cell.key: cell for cell in found.cells}.values()))
+        }
+        significant = found.significant(-1, 1)
+        if significant[0].other.key in launch_limited and significant[-1].other.key not in launch_limited:
+            limited_cells = [each.other for each in found.pairs if each.other.key in launch_limited]
+            text += f" Kernel launches, not arithmetic, limit {found.where(limited_cells, found.cells)}."
     return text
 
 
-def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
+def _compile_payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
     """Yield how long compilation takes, and after how many steps it pays off."""
-    paid: list[tuple[float, float, TimeCellRecord]] = []
-    for each in found.each:
+    paybacks: list[tuple[float, float, TimeCellRecord]] = []
+    for each in found.pairs:
         before, after = each.base.samples(found.phase), each.other.samples(found.phase)
         compile_s = each.other.compile_s
         if compile_s is not None and each.effect.direction == 1 and before is not None and after is not None:
-            paid.append((compile_s / (before.median_s - after.median_s), compile_s, each.other))
-    if not paid:
+            paybacks.append((compile_s / (before.median_s - after.median_s), compile_s, each.other))
+    if not paybacks:
         return
-    paid.sort(key=lambda each: each[0])
+    paybacks.sort(key=lambda each: each[0])
     name = namer(cells, (found.axis,))
-    (fewest, compile_s, first), (most, _, last) = paid[0], paid[-1]
-    if len(paid) == 1:
+    (fewest, compile_s, first), (most, _, last) = paybacks[0], paybacks[-1]
+    if len(paybacks) == 1:
         text = f"compiling takes {units.seconds(compile_s)} and pays off after {fewest:.0f} steps"
     else:
-        ends = sorted(each[1] for each in paid)
+        ends = sorted(each[1] for each in paybacks)
         text = (
             f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])} and pays off after "
             f"{fewest:.0f} steps ({name(first)}) to {most:.0f} steps ({name(last)})"
         )
-    yield Said(f"{text}.", tuple(cell for *_, cell in paid))
+    yield Said(f"{text}.", tuple(cell for *_, cell in paybacks))
 
 
 # --- parts of a step
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _PhaseRatios:
     """Ratios of the time of some phases to the time of others, one per cell, in ascending order."""
 
-    each: tuple[tuple[Ratio, TimeCellRecord], ...]
+    ratios: tuple[tuple[Ratio, TimeCellRecord], ...]
 
     @property
-    def common(self) -> Pooled | None:
+    def common_ratio(self) -> Pooled | None:
         """Pooled ratio; None if the cells disagree."""
-        return pooled([found for found, _ in self.each])
+        return pooled([found for found, _ in self.ratios])
 
     @property
     def differ(self) -> bool:
         """Whether the largest ratio is significantly larger than the smallest."""
-        return not overlapping(self.each[0][0], self.each[-1][0])
+        return not overlapping(self.ratios[0][0], self.ratios[-1][0])
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
-        return tuple(cell for _, cell in self.each)
+        return tuple(cell for _, cell in self.ratios)
 
 
-def _parts(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _Parts | None:
-    """Return the ratio of the time of phases `upper` to that of `lower`, for each believable cell with an interval."""
+def _phase_ratios(cells: Cells, upper: Sequence[str], lower: Sequence[str]) -> _PhaseRatios | None:
+    """Return the ratio of the time of phases `upper` to that of `lower`, for each reliable cell with an interval."""
     found = [
-        (much, cell)
-        for cell in believable(cells)
-        if (one := cell.summed(upper)) and (other := cell.summed(lower)) and standard.median(other) > 0
-        if standard.median(one) > 0 and (much := ratio(one, other)).low is not None
+        (phase_ratio, cell)
+        for cell in reliable_cells(cells)
+        if (one := cell.sum_of_phases(upper)) and (other := cell.sum_of_phases(lower)) and standard.median(other) > 0
+        if standard.median(one) > 0 and (phase_ratio := ratio(one, other)).low is not None
     ]
-    return _Parts(tuple(sorted(found, key=lambda each: each[0].value))) if found else None
+    return _PhaseRatios(tuple(sorted(found, key=lambda each: each[0].value))) if found else None
 
 
-def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[str, Cells, _Parts, Namer]]:
+def _phase_ratios_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[str, Cells, _PhaseRatios, Namer]]:
     """Yield a prefix, cells, their ratios and a namer: for all cells if they agree, otherwise for each setting."""
 
-    def agreed(some: Cells) -> bool:
-        found = _parts(some, (upper,), (lower,))
-        return found is not None and found.common is not None
+    def agree(some: Cells) -> bool:
+        found = _phase_ratios(some, (upper,), (lower,))
+        return found is not None and found.common_ratio is not None
 
-    for where, group in _by_setting(cells, agreed):
-        if (found := _parts(group, (upper,), (lower,))) is not None:
+    for where, group in _by_setting(cells, agree):
+        if (found := _phase_ratios(group, (upper,), (lower,))) is not None:
             # The prefix of the sentence already states the axis values that the cells of a setting share.
             yield where, group, found, namer(group) if len(group) > 1 else namer(cells)
 
 
 def _backward(cells: Cells) -> Iterator[Said]:
-    for where, group, found, name in _parts_by_setting(cells, "backward", "forward"):
-        equal = [(much, len(timed.samples_s)) for much, cell in found.each if contains_one(much)
-                 if (timed := cell.samples("backward"))]  # fmt: skip
-        if found.common is not None and len(found.each) > 1:
-            both = _parts(group, FORWARD_BACKWARD, ("forward",))
-            together = both.common if both is not None else None
-            text = f"backward takes {multiple(found.common)} as long as forward in {counted(len(found.each))}."
+    for where, group, found, name in _phase_ratios_by_setting(cells, "backward", "forward"):
+        undecided = [
+            (phase_ratio, len(timed.samples_s))
+            for phase_ratio, cell in found.ratios
+            if contains_one(phase_ratio) and (timed := cell.samples("backward"))
+        ]
+        if found.common_ratio is not None and len(found.ratios) > 1:
+            both = _phase_ratios(group, FORWARD_BACKWARD, ("forward",))
+            together = both.common_ratio if both is not None else None
+            text = f"backward takes {multiple(found.common_ratio)} as long as forward in {counted(len(found.ratios))}."
             if together:
                 text += f" Forward, loss and backward together take {multiple(together)} as long as forward alone."
-        elif len(equal) == len(found.each):
-            text = f"{unresolved('backward', 'forward', equal)}."
-        elif len(found.each) == 1:
-            text = f"backward takes {with_interval(found.each[0][0])} as long as forward."
+        elif len(undecided) == len(found.ratios):
+            text = f"{unresolved('backward', 'forward', undecided)}."
+        elif len(found.ratios) == 1:
+            text = f"backward takes {with_interval(found.ratios[0][0])} as long as forward."
         elif found.differ:
-            text = f"{_backward_ends(found, name)}{_backward_of_working(found, group)}"
+            text = f"{_backward_range(found, name)}{_backward_without_launch_bound(found, group)}"
         else:
-            ends = ratio_range(found.each[0][0].value, found.each[-1][0].value)
+            ends = ratio_range(found.ratios[0][0].value, found.ratios[-1][0].value)
             text = f"backward takes {ends} as long as forward; the cells do not differ significantly."
-            if equal:
-                text += f" In {len(equal)} of {len(found.each)} cells, backward and forward do not differ measurably."
+            if undecided:
+                text += (
+                    f" In {len(undecided)} of {len(found.ratios)} cells, backward and forward do not differ measurably."
+                )
         yield Said(f"{where}{text}", found.cells)
 
 
-def _backward_ends(found: _Parts, name: Namer) -> str:
+def _backward_range(found: _PhaseRatios, name: Namer) -> str:
     """Return the smallest and the largest ratio; an end is not stated as a ratio if its interval contains 1."""
-    (low, least), (high, most) = found.each[0], found.each[-1]
-    for much, cell, equal, same in ((high, most, low, least), (low, least, high, most)):
+    (low, least), (high, most) = found.ratios[0], found.ratios[-1]
+    for phase_ratio, cell, equal, same in ((high, most, low, least), (low, least, high, most)):
         if contains_one(equal):
             return (
-                f"backward takes {with_interval(much)} as long as forward at {name(cell)}. At {name(same)}, the two do "
-                f"not differ measurably (95 % CI of the ratio {interval(equal)})."
+                f"backward takes {with_interval(phase_ratio)} as long as forward at {name(cell)}. At {name(same)}, the "
+                f"two do not differ measurably (95 % CI of the ratio {interval(equal)})."
             )
     return f"backward takes {loosely(low, name(least))} to {loosely(high, name(most))} as long as forward."
 
 
-def _backward_of_working(found: _Parts, group: Cells) -> str:
+def _backward_without_launch_bound(found: _PhaseRatios, group: Cells) -> str:
     """Return the ratio in the cells that are not launch-bound.
 
     Empty unless there are at least two such cells, and at least one launch-bound cell.
     """
-    waiting = {cell.key for cell in paced_by_launches(group)}
-    working = _Parts(tuple(each for each in found.each if each[1].key not in waiting))
-    if not 2 <= len(working.each) < len(found.each):
+    launch_limited = {cell.key for cell in launch_limited_cells(group)}
+    not_launch_bound = _PhaseRatios(tuple(each for each in found.ratios if each[1].key not in launch_limited))
+    if not 2 <= len(not_launch_bound.ratios) < len(found.ratios):
         return ""
-    much = (
-        multiple(working.common) if working.common else ratio_range(working.each[0][0].value, working.each[-1][0].value)
+    ratio_text = (
+        multiple(not_launch_bound.common_ratio)
+        if not_launch_bound.common_ratio
+        else ratio_range(not_launch_bound.ratios[0][0].value, not_launch_bound.ratios[-1][0].value)
     )
-    which = f"the {len(working.cells)} cells that are not launch-bound"
-    if len(working.cells) <= MOST_NAMED // 2:
-        which = f"cells that are not launch-bound ({together_named(working.cells, group)})"
-    return f" In {which}, it takes {much} as long."
+    which = f"the {len(not_launch_bound.cells)} cells that are not launch-bound"
+    if len(not_launch_bound.cells) <= MOST_NAMED // 2:
+        which = f"cells that are not launch-bound ({together_named(not_launch_bound.cells, group)})"
+    return f" In {which}, it takes {ratio_text} as long."
 
 
 def _optimizer(cells: Cells) -> Iterator[Said]:
-    for where, _, found, name in _parts_by_setting(cells, "optimizer", "step"):
-        if len(found.each) == 1:
-            share = f"{share_with_interval(found.each[0][0])} of the step"
-        elif found.common is not None and found.common.value + found.common.max_deviation <= 1:
-            share = f"{percentage(found.common)} of the step in {counted(len(found.each))}"
+    for where, _, found, name in _phase_ratios_by_setting(cells, "optimizer", "step"):
+        if len(found.ratios) == 1:
+            share = f"{share_with_interval(found.ratios[0][0])} of the step"
+        elif found.common_ratio is not None and found.common_ratio.value + found.common_ratio.max_deviation <= 1:
+            share = f"{percentage(found.common_ratio)} of the step in {counted(len(found.ratios))}"
         elif found.differ:
-            share = f"{share_range([(much.value, cell) for much, cell in found.each], name)} of the step"
+            share = (
+                f"{share_range([(phase_ratio.value, cell) for phase_ratio, cell in found.ratios], name)} of the step"
+            )
         else:
-            low, high = (units.share(much.value) for much, _ in (found.each[0], found.each[-1]))
+            low, high = (units.share(phase_ratio.value) for phase_ratio, _ in (found.ratios[0], found.ratios[-1]))
             ends = low if low == high else f"{low} to {high}"
             share = f"{ends} of the step; the cells do not differ significantly"
         yield Said(f"{where}the optimizer takes {share}.", found.cells)
@@ -418,29 +433,32 @@ def _optimizer(cells: Cells) -> Iterator[Said]:
 
 # --- times that do not grow with the work
 
-FLAT: Final = 1.1
+MAX_EQUAL_RATIO: Final = 1.1
 """Two times count as equal up to this ratio."""
 
-MORE_WORK: Final = 1.5
+MIN_FLOPS_RATIO: Final = 1.5
 """Equal times are a finding only if the FLOPs of the two cells differ by at least this ratio."""
 
 
-def _flat(cells: Cells) -> list[tuple[Cells, float]]:
+def _flat_rows(cells: Cells) -> list[tuple[Cells, float]]:
     """Return the flat part of each row along the context: the leading cells with nearly equal forward times.
 
-    Each flat part comes with the ratio of its last cell's FLOPs to its first cell's, which is at least `MORE_WORK`.
+    Each flat part comes with the ratio of its last cell's FLOPs to its first cell's, which is at least
+    `MIN_FLOPS_RATIO`.
     """
     found: list[tuple[Cells, float]] = []
-    for row in axes.alike(believable(cells, alone=False), "ctx"):
+    for row in axes.alike(reliable_cells(cells, alone=False), "ctx"):
         timed = sorted((cell for cell in row if cell.samples("forward")), key=lambda cell: cell.cell.ctx)
-        same = timed[: next((n for n, cell in enumerate(timed) if n and not _as_long(timed[0], cell)), len(timed))]
-        least, most = (same[end].model.forward_flops for end in (0, -1)) if same else (None, None)
-        if least and most and most / least >= MORE_WORK:
-            found.append((same, most / least))
+        flat = timed[
+            : next((n for n, cell in enumerate(timed) if n and not _same_forward_time(timed[0], cell)), len(timed))
+        ]
+        least, most = (flat[end].model.forward_flops for end in (0, -1)) if flat else (None, None)
+        if least and most and most / least >= MIN_FLOPS_RATIO:
+            found.append((flat, most / least))
     return found
 
 
-def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
+def _same_forward_time(first: TimeCellRecord, other: TimeCellRecord) -> bool:
     """Whether forward takes about the same time in both cells, by the interval of the ratio and the ratio of the means.
 
     Also False if forward is much faster in `other`, which has more work: the first cell must have been disturbed.
@@ -451,27 +469,32 @@ def _as_long(first: TimeCellRecord, other: TimeCellRecord) -> bool:
     longer = ratio(after.samples_s, before.samples_s)
     if longer.low is None or longer.high is None:
         return False
-    return longer.low >= 1 / FLAT and longer.high <= FLAT and 1 / FLAT <= after.mean_s / before.mean_s <= FLAT
+    return (
+        longer.low >= 1 / MAX_EQUAL_RATIO
+        and longer.high <= MAX_EQUAL_RATIO
+        and 1 / MAX_EQUAL_RATIO <= after.mean_s / before.mean_s <= MAX_EQUAL_RATIO
+    )
 
 
-def paced_by_launches(cells: Cells) -> Cells:
-    """Return the cells that have a `launch-bound` caution, or lie in the flat part of a row (`_flat`)."""
-    by_time = {cell.key for row, _ in _flat(cells) for cell in row}
+def launch_limited_cells(cells: Cells) -> Cells:
+    """Return the cells that have a `launch-bound` caution, or lie in the flat part of a row (`_flat_rows`)."""
+    by_time = {cell.key for row, _ in _flat_rows(cells) for cell in row}
     return [cell for cell in cells if launch_bound(cell) or cell.key in by_time]
 
 
-def _work_without_time(cells: Cells) -> Iterator[Said]:
-    seen = [cell for cell in believable(cells) if launch_bound(cell)]
-    if seen:
-        verb = "is" if len(seen) == 1 else "are"
-        text = f"{together_named(seen, cells)} {verb} launch-bound: the host, not the device, is the bottleneck."
-        yield Said(text, tuple(seen))
+def _flat_times(cells: Cells) -> Iterator[Said]:
+    launch_bound_cells = [cell for cell in reliable_cells(cells) if launch_bound(cell)]
+    if launch_bound_cells:
+        verb = "is" if len(launch_bound_cells) == 1 else "are"
+        which = together_named(launch_bound_cells, cells)
+        text = f"{which} {verb} launch-bound: the host, not the device, is the bottleneck."
+        yield Said(text, tuple(launch_bound_cells))
     for where, group in _by_setting(cells, lambda _: False):
-        found = _flat(group)
+        found = _flat_rows(group)
         if not found:
             continue
         name, words = namer(group, ("ctx",)), []
-        for row, work in found[:MOST_ROWS]:
+        for row, work in found[:MAX_LISTED_ROWS]:
             ends = [timed.median_s if (timed := cell.samples("forward")) else 0.0 for cell in (row[0], row[-1])]
             scale = units.time_scale(ends[0])
             first, last = (scale.digits(median_s, 1) for median_s in ends)
@@ -479,32 +502,34 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
                 f"{name(row[0])} takes {first} {scale.symbol} at ctx {row[0].cell.ctx} and {last} {scale.symbol} "
                 f"at ctx {row[-1].cell.ctx}, for {units.ratio(work)} the FLOPs"
             )
-        words += [f"the same holds for {len(found) - MOST_ROWS} more settings"] if len(found) > MOST_ROWS else []
-        rests = tuple(cell for row, _ in found for cell in row)
-        if all(map(launch_bound, rests)):
-            pace = " Kernel launches are the bottleneck there."
+        words += (
+            [f"the same holds for {len(found) - MAX_LISTED_ROWS} more settings"] if len(found) > MAX_LISTED_ROWS else []
+        )
+        basis = tuple(cell for row, _ in found for cell in row)
+        if all(map(launch_bound, basis)):
+            bottleneck = " Kernel launches are the bottleneck there."
         else:
-            device = rests[0].device
+            device = basis[0].device
             likely = "; kernel launches probably are" if device is not None and device.type != "cpu" else ""
-            pace = f" Arithmetic is not the bottleneck there{likely}."
-        yield Said(f"{where}forward time barely grows with the amount of work: {'; '.join(words)}.{pace}", rests)
+            bottleneck = f" Arithmetic is not the bottleneck there{likely}."
+        yield Said(f"{where}forward time barely grows with the amount of work: {'; '.join(words)}.{bottleneck}", basis)
 
 
 # --- growth
 
 
-def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
-    """Return a power law for the step times of each row of at least three believable cells along `ctx` or `size`.
+def _power_laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
+    """Return a power law for the step times of each row of at least three reliable cells along `ctx` or `size`.
 
     Launch-bound cells are left out because their time does not grow. A law is left out if the interval of its exponent
     contains 0, or if the mean times do not grow.
     """
     found: list[tuple[PowerLaw, Cells]] = []
-    usable = believable(cells, alone=False)
-    waiting = {cell.key for cell in paced_by_launches(usable)}
-    for row in axes.alike([cell for cell in usable if cell.key not in waiting], axis):
+    usable = reliable_cells(cells, alone=False)
+    launch_limited = {cell.key for cell in launch_limited_cells(usable)}
+    for row in axes.alike([cell for cell in usable if cell.key not in launch_limited], axis):
         points = sorted(
-            (_extent(cell, axis), number, timed, cell)
+            (_axis_extent(cell, axis), number, timed, cell)
             for number, cell in enumerate(row)
             if (timed := cell.samples("step")) is not None and timed.median_s > 0
         )
@@ -520,16 +545,16 @@ def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
 def _growth(cells: Cells) -> Iterator[Said]:
     for axis, symbol, noun in (("ctx", "ctx", "the context length"), ("size", "P", "the number of parameters P")):
         for where, group in _by_setting(cells, lambda _: False):
-            if laws := _laws(group, axis):
+            if laws := _power_laws(group, axis):
                 what = "forward time" if group[0].cell.mode in ("forward", "inference") else "step time"
-                text = f"{where}{what} grows with {noun} {_powers(laws, group, axis, symbol)}."
+                text = f"{where}{what} grows with {noun} {_power_law_text(laws, group, axis, symbol)}."
                 yield Said(text, tuple(cell for _, row in laws for cell in row))
 
 
-def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, symbol: str) -> str:
+def _power_law_text(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, symbol: str) -> str:
     """Describe each law, or the range of the exponents if there are many: `as ctx^1.08 ± 0.03 at small (…), …`."""
     name = namer(group, (axis,))
-    if len(laws) > MOST_ROWS:
+    if len(laws) > MAX_LISTED_ROWS:
         ordered = sorted(laws, key=lambda each: each[0].exponent)
         ends = " to ".join(f"{exponent(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
         return f"as {ends}, over {len(laws)} settings"
@@ -549,14 +574,14 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
 
 
 def _rates(cells: Cells) -> Iterator[Said]:
-    """Yield a finding per precision: the share of peak FLOP/s that believable cells reach over the whole step."""
+    """Yield a finding per precision: the share of peak FLOP/s that reliable cells reach over the whole step."""
     by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
-    for cell in believable(cells):
+    for cell in reliable_cells(cells):
         rates = cell.rates
         # A share above 1 means that the time or the peak is wrong; a caution reports it.
         if rates is not None and rates.peak_flops_per_s is not None and (rates.peak_share or 2.0) <= 1:
-            place = (cell.cell.computed_in, rates.peak_flops_per_s)
-            by_peak.setdefault(place, []).append((rates.peak_share or 0.0, cell))
+            key = (cell.cell.computed_in, rates.peak_flops_per_s)
+            by_peak.setdefault(key, []).append((rates.peak_share or 0.0, cell))
     # Precisions are in order of their smallest share.
     for (precision, peak), found in sorted(by_peak.items(), key=lambda each: min(share for share, _ in each[1])):
         found.sort(key=lambda each: each[0])
@@ -569,19 +594,19 @@ def _rates(cells: Cells) -> Iterator[Said]:
 
 # --- warming up
 
-SETTLED: Final = 0.02
+SETTLED_SHARE: Final = 0.02
 """Tolerance: a step has settled if it exceeds the slowest later step by at most this share of the median of later
-steps, or exceeds that median by less than `FAR_OUT` standard deviations."""
+steps, or exceeds that median by less than `OUTLIER_STDS` standard deviations."""
 
-WITHOUT_WARMUP: Final[frozenset[CautionCode]] = frozenset({"warmup-unfinished", "drift", "autocorrelated"})
+WARMUP_CAUTIONS: Final[frozenset[CautionCode]] = frozenset({"warmup-unfinished", "drift", "autocorrelated"})
 """Cautions that a slow first step causes; they do not exclude a cell from a warm-up study."""
 
-FAR_OUT: Final = 4
+OUTLIER_STDS: Final = 4
 """A first step is an outlier if it exceeds the median of the other steps by this many standard deviations."""
 
 
 @dataclass(frozen=True)
-class _FirstSteps:
+class _WarmupEffect:
     """The warm-up steps of a cell, compared with its measured steps."""
 
     cell: TimeCellRecord
@@ -597,23 +622,23 @@ class _FirstSteps:
     """Number of measured steps."""
 
 
-def _warmed_up(cell: TimeCellRecord) -> _FirstSteps | None:
+def _warmup_effect(cell: TimeCellRecord) -> _WarmupEffect | None:
     """Compare the warm-up steps of a cell with its measured steps; None if it has no warm-up steps or no wall times."""
     timed, warmup_s = cell.samples("step"), cell.warmup_samples_s
     if timed is None or not warmup_s or cell.phases["step"].wall is None:
         return None
-    limit_s = max(timed.max_s + SETTLED * timed.median_s, timed.median_s + FAR_OUT * timed.std_s)
+    limit_s = max(timed.max_s + SETTLED_SHARE * timed.median_s, timed.median_s + OUTLIER_STDS * timed.std_s)
     settles_after = max((number + 1 for number, taken_s in enumerate(warmup_s) if taken_s > limit_s), default=0)
     count = len(timed.samples_s)
     excess = standard.fmean([*warmup_s, *timed.samples_s][:count]) / timed.mean_s - 1
-    return _FirstSteps(cell, warmup_s[0] / timed.median_s, warmup_s[0] > limit_s, settles_after, excess, count)
+    return _WarmupEffect(cell, warmup_s[0] / timed.median_s, warmup_s[0] > limit_s, settles_after, excess, count)
 
 
 def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
-    found = [first for cell in believable(cells) if (first := _warmed_up(cell)) is not None]
+    found = [first for cell in reliable_cells(cells) if (first := _warmup_effect(cell)) is not None]
     slow = sorted((each for each in found if each.slow), key=lambda each: -each.first)
-    unwarmed = (cell for cell in cells if cell.outcome == "ok" and cell.cell.warmup == 0)
-    if found and not slow and not any(_starts_slow(cell.samples("step")) for cell in unwarmed):
+    without_warmup = (cell for cell in cells if cell.outcome == "ok" and cell.cell.warmup == 0)
+    if found and not slow and not any(_starts_slow(cell.samples("step")) for cell in without_warmup):
         where = f" in {counted(len(found))}" if len(found) > 1 else ""
         text = f"the first warm-up step takes no longer than the measured steps{where}."
         yield Said(text, tuple(each.cell for each in found))
@@ -621,22 +646,22 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
         return
     worst = slow[0]
     excess = f"the mean of {worst.steps} steps without warm-up would be {units.share(worst.excess_share)} higher"
-    much = worst.excess_share >= NOTICEABLE
+    noticeable = worst.excess_share >= MIN_REPORTED_SHARE
     after = f"step times are stable from step {max(each.settles_after for each in slow) + 1} on"
     if len(found) == 1:
-        text = f"the first step takes {_times(worst.first)} as long as later steps; {after}."
-        text += f" {sentence(excess)}" * much
+        text = f"the first step takes {_multiple_text(worst.first)} as long as later steps; {after}."
+        text += f" {sentence(excess)}" * noticeable
     else:
-        ends = f"{_times(slow[-1].first)} to " if len(slow) > 1 else ""
+        ends = f"{_multiple_text(slow[-1].first)} to " if len(slow) > 1 else ""
         where = f"in {counted(len(found))}" if len(slow) == len(found) else f"in {len(slow)} of {len(found)} cells"
         text = (
-            f"the first step takes {ends}{_times(worst.first)} as long as later steps {where}; {after}. "
-            f"The effect is largest for {name(worst.cell)}{f', where {excess}' * much}."
+            f"the first step takes {ends}{_multiple_text(worst.first)} as long as later steps {where}; {after}. "
+            f"The effect is largest for {name(worst.cell)}{f', where {excess}' * noticeable}."
         )
     yield Said(text, tuple(each.cell for each in slow))
 
 
-def _times(value: float) -> str:
+def _multiple_text(value: float) -> str:
     return f"{value:.0f}×" if value >= 20 else f"{value:.{1 if value >= 1.1 else 2}f}×"
 
 
@@ -649,17 +674,17 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
     if len(axes.values_along(cells, "warmup")) < 2:
         return
     name = namer(cells, ("warmup",))
-    told = [cell for cell in cells if cell.outcome == "ok" and not doubts(cell, alone=False) - WITHOUT_WARMUP]
-    rows = axes.alike([cell for cell in told if cell.samples("step")], "warmup")
+    usable = [cell for cell in cells if cell.outcome == "ok" and not doubts(cell, alone=False) - WARMUP_CAUTIONS]
+    rows = axes.alike([cell for cell in usable if cell.samples("step")], "warmup")
     for row in rows:
         ordered = sorted(row, key=lambda cell: cell.cell.warmup)
         if len(ordered) < 2:
             continue
         where = f"{name(ordered[0])}: " if len(rows) > 1 else ""
         count = ordered[0].cell.warmup
-        slow_elsewhere = any(first.slow for cell in ordered if (first := _warmed_up(cell)) is not None)
+        slow_elsewhere = any(first.slow for cell in ordered if (first := _warmup_effect(cell)) is not None)
         if _starts_slow(ordered[0].samples("step")):
-            text = _means_over_medians(ordered)
+            text = _mean_against_median(ordered)
         elif count == 0 and slow_elsewhere:
             continue
         else:
@@ -678,15 +703,15 @@ def _starts_slow(timed: Samples | None) -> bool:
         return False
     first, *others = timed.samples_s
     level, spread = standard.median(others), standard.stdev(others)
-    slow = first > max(max(others), level + FAR_OUT * spread, (1 + SETTLED) * level)
+    slow = first > max(max(others), level + OUTLIER_STDS * spread, (1 + SETTLED_SHARE) * level)
     return slow and timed.mean_s > timed.median_s
 
 
-NOTICEABLE: Final = 0.0005
+MIN_REPORTED_SHARE: Final = 0.0005
 """Smallest difference between mean and median that is reported, as a share of the median."""
 
 
-def _means_over_medians(ordered: Cells) -> str:
+def _mean_against_median(ordered: Cells) -> str:
     """Compare mean and median for each number of warm-up steps.
 
     `without warm-up, the mean of 10 steps is 116 % above the median (301.9 ± 513.5 ms).` Numbers of warm-up steps for
@@ -700,23 +725,25 @@ def _means_over_medians(ordered: Cells) -> str:
             continue
         shown = units.seconds_with_deviation(found.mean_s, found.std_s)
         excess = found.mean_s / found.median_s - 1
-        if abs(excess) < NOTICEABLE:
+        if abs(excess) < MIN_REPORTED_SHARE:
             equal.append((cell.cell.warmup, shown))
             continue
         of = f" of {len(found.samples_s)} steps" if not sentences else ""
         side = "above" if excess >= 0 else "below"
         sentences.append(
-            f"{_after([cell.cell.warmup])}, the mean{of} is {units.share(abs(excess))} {side} the median ({shown})."
+            f"{_after_warmup_text([cell.cell.warmup])}, the mean{of} is {units.share(abs(excess))} {side} the median "
+            f"({shown})."
         )
     if equal:
         shown = listed([words for _, words in equal])
         sentences.append(
-            f"{_after([count for count, _ in equal])}, the mean differs from the median by less than 0.05 % ({shown})."
+            f"{_after_warmup_text([count for count, _ in equal])}, the mean differs from the median by less than "
+            f"0.05 % ({shown})."
         )
     return " ".join([*sentences[:1], *map(sentence, sentences[1:])])
 
 
-def _after(counts: Sequence[int]) -> str:
+def _after_warmup_text(counts: Sequence[int]) -> str:
     """`without warm-up`, `after 1 warm-up step`, `after 1, 2 and 5 warm-up steps`."""
     some = [str(count) for count in counts if count]
     after = f"after {listed(some)} warm-up step{'' if some == ['1'] else 's'}" if some else ""
@@ -725,22 +752,22 @@ def _after(counts: Sequence[int]) -> str:
 
 # --- spread
 
-STEADY: Final = 0.02
+SMALL_STD_SHARE: Final = 0.02
 """A standard deviation of at most this share of the mean is called small."""
 
-RESTLESS: Final = 0.1
+HIGH_STD_SHARE: Final = 0.1
 """A standard deviation above this share of the mean is called high."""
 
-_TYPICAL: Final = 4
+_MIN_CELLS_FOR_TYPICAL: Final = 4
 """Smallest number of cells for which a typical value is stated."""
 
-Spread = tuple[float, TimeCellRecord]
+RelativeStd = tuple[float, TimeCellRecord]
 """Relative standard deviation of a phase, and the cell."""
 
 
-def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
+def _relative_stds(cells: Cells, name: Namer) -> Iterator[Said]:
     """Yield the relative standard deviation of steps and phases; cells with cautions are included."""
-    by_phase: dict[str, list[Spread]] = {}
+    by_phase: dict[str, list[RelativeStd]] = {}
     for phase in ("forward", "backward", "step"):
         found = [
             (timed.std_s / timed.mean_s, cell)
@@ -754,35 +781,37 @@ def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
         del by_phase["step"]  # the step consists of forward only
     if not by_phase:
         return
-    words = [f"{phase} {_spread(found, name)}" for phase, found in by_phase.items()]
+    words = [f"{phase} {_relative_std_text(found, name)}" for phase, found in by_phase.items()]
     worst = max(found[-1][0] for found in by_phase.values())
     typical = max(found[len(found) // 2][0] for found in by_phase.values())
     verdict = ""
-    if typical <= STEADY:
-        verdict = " is small" if worst <= STEADY else " is mostly small"
-    elif typical > RESTLESS:
+    if typical <= SMALL_STD_SHARE:
+        verdict = " is small" if worst <= SMALL_STD_SHARE else " is mostly small"
+    elif typical > HIGH_STD_SHARE:
         verdict = " is high"
-    told = ("; " if any(", " in each for each in words) else ", ").join(words)
-    text = f"the relative standard deviation{verdict or ' varies'}: {told}."
+    listing = ("; " if any(", " in each for each in words) else ", ").join(words)
+    text = f"the relative standard deviation{verdict or ' varies'}: {listing}."
     every = {cell.key: cell for found in by_phase.values() for _, cell in found}
     yield Said(text, tuple(every.values()))
 
 
-def _spread(found: Sequence[Spread], name: Namer) -> str:
+def _relative_std_text(found: Sequence[RelativeStd], name: Namer) -> str:
     low, typical, high = (units.share(found[place][0]) for place in (0, len(found) // 2, -1))
     if len(found) == 1:
         return high
-    if typical == high and (low == typical or len(found) >= _TYPICAL):
+    if typical == high and (low == typical or len(found) >= _MIN_CELLS_FOR_TYPICAL):
         return typical
     return (
-        f"{low} to {high}" if len(found) < _TYPICAL else f"typically {typical}, at most {high} ({name(found[-1][1])})"
+        f"{low} to {high}"
+        if len(found) < _MIN_CELLS_FOR_TYPICAL
+        else f"typically {typical}, at most {high} ({name(found[-1][1])})"
     )
 
 
 # --- memory
 
 
-def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
+def _peak_memory(cells: Cells, name: Namer) -> Iterator[Said]:
     known = sorted(
         ((peak, cell) for cell in cells if cell.outcome == "ok" and (peak := cell.memory.allocated_peak_bytes)),
         key=lambda each: each[0],
@@ -795,24 +824,25 @@ def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
         yield Said(f"peak allocated memory {text}.", tuple(cell for _, cell in known))
 
 
-def _frontiers(cells: Cells) -> Iterator[Said]:
+def _memory_limits(cells: Cells) -> Iterator[Said]:
     """Yield the shortest context at which memory runs out; rows with the same limit share a sentence."""
-    alike: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
+    by_limit: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
     for row in axes.alike(cells, "ctx"):
         ordered = sorted(row, key=lambda cell: cell.cell.ctx)
-        place = next((number for number, cell in enumerate(ordered) if cell.outcome == "oom"), None)
-        if place is None or any(cell.outcome == "ok" for cell in ordered[place:]):
+        oom_index = next((number for number, cell in enumerate(ordered) if cell.outcome == "oom"), None)
+        if oom_index is None or any(cell.outcome == "ok" for cell in ordered[oom_index:]):
             continue  # a longer context fits, so the context is not why memory ran out
-        beyond, last = ordered[place], next((cell for cell in ordered[:place][::-1] if cell.outcome == "ok"), None)
+        first_oom = ordered[oom_index]
+        last = next((cell for cell in ordered[:oom_index][::-1] if cell.outcome == "ok"), None)
         fits = f"ctx {last.cell.ctx} fits" if last is not None else "no smaller context was measured"
-        alike.setdefault((f"ctx {beyond.cell.ctx}", fits), []).append((last, beyond))
-    for (ends, fits), found in alike.items():
-        which = named([beyond for _, beyond in found], namer(cells, ("ctx",)), MOST_NAMED)
+        by_limit.setdefault((f"ctx {first_oom.cell.ctx}", fits), []).append((last, first_oom))
+    for (ends, fits), found in by_limit.items():
+        which = named([first_oom for _, first_oom in found], namer(cells, ("ctx",)), MOST_NAMED)
         verb = "runs" if len(found) == 1 else "run"
-        rests = tuple(cell for each in found for cell in each if cell is not None)
-        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", rests)
+        basis = tuple(cell for each in found for cell in each if cell is not None)
+        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", basis)
 
 
 def of_run(record: TimeRecord) -> Iterator[Said]:
     """Yield all findings of a run."""
-    return said(record.cells)
+    return all_findings(record.cells)

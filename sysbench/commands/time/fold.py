@@ -36,10 +36,10 @@ from sysbench.log.records import PeakRecord, PhaseRecord
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
 
-UPDATE_S = 0.1
+COUNTER_UPDATE_S = 0.1
 """Longest time between two updates of the counter."""
 
-SHORTEST_S = 10 * UPDATE_S
+MIN_COUNTED_S = 10 * COUNTER_UPDATE_S
 """Shortest time between the first and the last reading at which the relative uncertainty is at most 10 %."""
 
 
@@ -59,10 +59,10 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     counted_s = inside[-1].at_s - inside[0].at_s if inside else 0.0
     counted_j = (inside[-1].energy_j or 0.0) - (inside[0].energy_j or 0.0) if inside else 0.0
     withheld, steps_needed = None, None
-    if counted_s < SHORTEST_S:
+    if counted_s < MIN_COUNTED_S:
         withheld = f"measured for {window_s:.2f} s"
         # Twice the shortest time, because readings rarely coincide with the first and the last step.
-        steps_needed = math.ceil(2 * SHORTEST_S / (window_s / len(steps))) if window_s > 0 else None
+        steps_needed = math.ceil(2 * MIN_COUNTED_S / (window_s / len(steps))) if window_s > 0 else None
     elif counted_j <= 0:
         withheld = "the counter did not increase, or was reset"
     power_w = counted_j / counted_s if withheld is None else None
@@ -74,16 +74,16 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
         power_w=power_w,
         window_s=window_s,
         counted_s=counted_s,
-        uncertainty_share=UPDATE_S / counted_s if withheld is None else None,
+        uncertainty_share=COUNTER_UPDATE_S / counted_s if withheld is None else None,
         withheld=withheld,
         steps_needed=steps_needed,
     )
 
 
-FASTER_SHARE = 0.8
+WAITING_THREADS_SHARE = 0.8
 """Threads count as waiting only if every step on fewer threads takes less than this share of the median step."""
 
-HIGHEST_SHARE = 1.1
+MAX_CEILING_SHARE = 1.1
 """Highest credible share of the measured ceiling: above 1, because of noise and untried matrix sizes."""
 
 
@@ -101,13 +101,13 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     ranks = _ranks(cell, seen)
     seen = run_record.merge_ranks(seen)
     phases = run_record.phases_of(cell.phases, seen.steps)
-    resident = [reading.host_rss_bytes for reading in seen.readings if reading.host_rss_bytes is not None]
+    rss_bytes = [reading.host_rss_bytes for reading in seen.readings if reading.host_rss_bytes is not None]
     rates = _rates(cell, seen, phases, run)
     prediction = prediction_of(cell, seen, run.started.spec.get("price", {}).get(cell.simulate))
     return TimeCellRecord(
         **run_record.model_cell_fields(cell, seen),
         cautions=[
-            *_waiting_threads(seen),
+            *_thread_contention(seen),
             *cautions.judge(cell, seen, rates, run.lost),
             *cautions.shared_cores(cell, seen, run),
             *(prediction.cautions() if prediction else ()),
@@ -123,7 +123,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
             allocated_peak_bytes=seen.memory.allocated_peak_bytes if seen.memory else None,
             reserved_peak_bytes=seen.memory.reserved_peak_bytes if seen.memory else None,
             device_used_peak_bytes=seen.device_used_peak_bytes,
-            host_rss_peak_bytes=max(resident, default=None),
+            host_rss_peak_bytes=max(rss_bytes, default=None),
         ),
         rates=rates,
         readings=_readings(seen.measured_readings or seen.readings),
@@ -149,13 +149,13 @@ def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:
     ]
 
 
-def _waiting_threads(seen: CellEvents) -> Iterator[Caution]:
+def _thread_contention(seen: CellEvents) -> Iterator[Caution]:
     """Yield a caution if threads wait for each other: the same step is much faster on fewer threads."""
     tried = seen.last(ThreadsTried)
     if tried is None or not seen.steps:
         return
     median_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps)
-    if max(tried.wall_s) >= FASTER_SHARE * median_s:
+    if max(tried.wall_s) >= WAITING_THREADS_SHARE * median_s:
         return
     fewer = phrase("threads", tried.threads)
     yield Caution(
@@ -190,11 +190,11 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
         peak_source=peak.source if peak else None,
         peak_share=flops_per_s / peak_flops_per_s if peak_flops_per_s and flops_per_s is not None else None,
         ceiling_flops_per_s=ceiling_flops_per_s,
-        ceiling_share=ceiling_share if ceiling_share is not None and ceiling_share <= HIGHEST_SHARE else None,
+        ceiling_share=ceiling_share if ceiling_share is not None and ceiling_share <= MAX_CEILING_SHARE else None,
     )
 
 
-_NUMBERS = (
+_SUMMARISED_FIELDS = (
     "sm_clock_hz",
     "power_w",
     "temperature_c",
@@ -210,25 +210,27 @@ def _readings(readings: Sequence[Reading]) -> ReadingsRecord | None:
     if not readings:
         return None
 
-    known = {
+    by_field = {
         name: [value for value in values if value is not None]
-        for name, values in zip(_NUMBERS, zip(*map(attrgetter(*_NUMBERS), readings), strict=True), strict=True)
+        for name, values in zip(
+            _SUMMARISED_FIELDS, zip(*map(attrgetter(*_SUMMARISED_FIELDS), readings), strict=True), strict=True
+        )
     }
 
     def median(name: str) -> float | None:
-        return standard.median(known[name]) if known[name] else None
+        return standard.median(by_field[name]) if by_field[name] else None
 
-    joules = known["energy_j"]
+    joules = by_field["energy_j"]
     reasons = {reason: None for reading in readings for reason in reading.throttle_reasons or ()}
     return ReadingsRecord(
         count=len(readings),
         sm_clock_hz=median("sm_clock_hz"),
-        sm_clock_min_hz=min(known["sm_clock_hz"], default=None),
+        sm_clock_min_hz=min(by_field["sm_clock_hz"], default=None),
         power_w=median("power_w"),
-        temperature_max_c=max(known["temperature_c"], default=None),
+        temperature_max_c=max(by_field["temperature_c"], default=None),
         device_utilisation=median("device_utilisation"),
         energy_j=joules[-1] - joules[0] if len(joules) > 1 else None,
         host_cpu_share=median("host_cpu_share"),
         throttle_reasons=list(reasons),
-        other_processes=max(known["other_processes"], default=None),
+        other_processes=max(by_field["other_processes"], default=None),
     )

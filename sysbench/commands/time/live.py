@@ -20,9 +20,9 @@ from sysbench.commands.time.live_state import (
     Step,
     TimedCell,
     advance,
-    cell_left_s,
+    cell_remaining_s,
     expected_steps,
-    run_left_s,
+    run_remaining_s,
 )
 from sysbench.log.events import Event, WorkerReady
 from sysbench.log.predictions import MARK
@@ -33,14 +33,14 @@ from sysbench.render.dashboard.lines import Block, Lines, beside, coarse, left
 from sysbench.render.dashboard.live import Picture, share_while_timed
 from sysbench.render.dashboard.run_state import mean_and_deviation
 
-WIDE = 128
+TWO_COLUMN_WIDTH = 128
 """Smallest width for two columns: the running cell, and all cells."""
 
 LEFT_WIDTH = 74
 
 GAP = 4
 
-ROOMY = 40
+MIN_MARGIN_WIDTH = 40
 """Smallest width for a left margin."""
 
 STEPS = 10
@@ -55,16 +55,16 @@ SLOW_RUN_S = 30.0
 SLOW_STEP_S = 10.0
 """A first step this long shows that the run is slow, even though later steps will be faster."""
 
-_FIXED = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "shares")
+_FIXED_BLOCKS = ("stage", "title", "memory", "trend", "notice", "hardware", "clocks", "shares")
 """Blocks of fixed height, the most important first; each is a method of `_Layout`."""
 
-_HEADS = {"board": 3, "finished": 2, "steps": 3}
+_HEADER_LINES = {"board": 3, "finished": 2, "steps": 3}
 """Lines that blocks of variable height need besides their rows: headings, and the mean below the steps."""
 
-_RANKS = (*_FIXED[:-2], "steps", "board", *_FIXED[-2:], "finished")
+_BLOCKS_BY_IMPORTANCE = (*_FIXED_BLOCKS[:-2], "steps", "board", *_FIXED_BLOCKS[-2:], "finished")
 """Blocks by importance; a terminal with few lines shows only the first of them."""
 
-_GROUPS = (
+_BLOCK_GROUPS = (
     ("title", "hardware"),
     ("notice",),
     ("stage", "trend", "shares", "memory", "clocks"),
@@ -87,17 +87,17 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
         return None
     if len(now.steps) == 1 and now.steps[0].total_s < SLOW_STEP_S:
         return None
-    left_s = run_left_s(state)
-    whole_s = now_s - state.started_s + (left_s or 0.0)
-    if left_s is None or whole_s < SLOW_RUN_S:
+    left_s = run_remaining_s(state)
+    estimated_s = now_s - state.started_s + (left_s or 0.0)
+    if left_s is None or estimated_s < SLOW_RUN_S:
         return None
     cores = state.host.physical_cores or state.host.logical_cores
-    quick = "--size tiny" if now.cell.size != "tiny" else "fewer --steps, or a shorter --ctx,"
+    quicker_options = "--size tiny" if now.cell.size != "tiny" else "fewer --steps, or a shorter --ctx,"
     return (
         f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
         f"The first step took {units.seconds(now.steps[0].total_s)}, "
-        f"so this needs about {units.duration(coarse(whole_s))}.",
-        f"{quick} for a quick look, or --simulate a100-80gb to predict times on a GPU you do not have",
+        f"so this needs about {units.duration(coarse(estimated_s))}.",
+        f"{quicker_options} for a quick look, or --simulate a100-80gb to predict times on a GPU you do not have",
     )
 
 
@@ -116,11 +116,11 @@ class Screen:
 
     def lines(self, console: Console, options: ConsoleOptions) -> Lines:
         """Return the lines of the screen, without line ends; blocks that do not fit are left out."""
-        margin = 1 if options.max_width >= ROOMY else 0
+        margin = 1 if options.max_width >= MIN_MARGIN_WIDTH else 0
         width = max(1, options.max_width - margin - 1)
         height = max(1, options.height or options.size.height)
         layout = _Layout(self.state, self.now_s, console, options)
-        lines = layout.wide(width, height) if width >= WIDE else layout.narrow(width, height)
+        lines = layout.wide(width, height) if width >= TWO_COLUMN_WIDTH else layout.narrow(width, height)
         return [[Segment(" " * margin), *line] for line in lines]
 
 
@@ -137,33 +137,33 @@ class _Layout:
 
     def narrow(self, width: int, height: int) -> Lines:
         """Return a single column with all blocks that fit."""
-        parts = {name: self.lines(name, width) for name in _FIXED}
-        places, steps = blocks.layout(self.state.planned), 0
+        parts = {name: self.lines(name, width) for name in _FIXED_BLOCKS}
+        layout, steps = blocks.layout(self.state.planned), 0
         if self.state.now is not None and self.state.now.steps:
             steps = min(STEPS, self.state.now.step_count)
-        wanted = {"board": len(places.rows) if places else 0, "finished": len(self.state.ended), "steps": steps}
+        wanted = {"board": len(layout.row_values) if layout else 0, "finished": len(self.state.ended), "steps": steps}
         heights = {name: len(lines) for name, lines in parts.items()}
-        heights |= {name: _HEADS[name] + 1 if wanted[name] else 0 for name in ("board", "steps")}
-        taken = _chosen(heights, height)
-        gaps = max(0, sum(any(name in taken for name in group) for group in _GROUPS) - 1)
-        spare = height - gaps - sum(heights[name] for name in taken)
-        rows = _shared_out(wanted, taken, spare)
+        heights |= {name: _HEADER_LINES[name] + 1 if wanted[name] else 0 for name in ("board", "steps")}
+        chosen = _choose_blocks(heights, height)
+        gaps = max(0, sum(any(name in chosen for name in group) for group in _BLOCK_GROUPS) - 1)
+        spare = height - gaps - sum(heights[name] for name in chosen)
+        rows = _distribute_rows(wanted, chosen, spare)
         parts |= {name: self.lines(name, width, count) for name, count in rows.items()}
-        return _stacked(parts, {*taken, *rows}, height)
+        return _stack_blocks(parts, {*chosen, *rows}, height)
 
     def wide(self, width: int, height: int) -> Lines:
         """Return two columns: the running cell, and the board with the most recently finished cells."""
         heading = [*self.lines("title", width), *self.lines("hardware", width), []][: max(0, height - 2)]
         room, right_width = height - len(heading), width - LEFT_WIDTH - GAP
-        running = {name: self.lines(name, LEFT_WIDTH) for name in _FIXED if name not in _GROUPS[0]}
+        running = {name: self.lines(name, LEFT_WIDTH) for name in _FIXED_BLOCKS if name not in _BLOCK_GROUPS[0]}
         running["steps"] = self.lines("steps", LEFT_WIDTH, rows=STEPS)
-        every = {"board": self.lines("board", right_width, rows=max(1, room // 2 - _HEADS["board"]))}
-        spare = room - len(every["board"]) - 1 - _HEADS["finished"]
-        every["finished"] = self.lines("finished", right_width, rows=spare) if spare > 0 else []
+        overview = {"board": self.lines("board", right_width, rows=max(1, room // 2 - _HEADER_LINES["board"]))}
+        spare = room - len(overview["board"]) - 1 - _HEADER_LINES["finished"]
+        overview["finished"] = self.lines("finished", right_width, rows=spare) if spare > 0 else []
         columns = []
-        for parts in (running, every):
+        for parts in (running, overview):
             heights = {name: len(lines) for name, lines in parts.items()}
-            columns.append(_stacked(parts, set(_chosen(heights, room)), room))
+            columns.append(_stack_blocks(parts, set(_choose_blocks(heights, room)), room))
         return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
 
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
@@ -173,7 +173,7 @@ class _Layout:
 
     def title(self, width: int, rows: int) -> Block:
         state = self.state
-        left_s = run_left_s(state) if len(state.planned) > 1 else None
+        left_s = run_remaining_s(state) if len(state.planned) > 1 else None
         remaining = left(coarse(left_s)) if left_s else ""
         index = list(state.planned).index(state.current) if state.current else len(state.ended)
         count = len(state.planned)
@@ -184,8 +184,8 @@ class _Layout:
         return blocks.hardware(state.device, state.torch, state.host, state.now, width, self.encoding)
 
     def notice(self, width: int, rows: int) -> Block | None:
-        said = slow_without_gpu(self.state, self.now_s)
-        return blocks.notice(*said, width, self.encoding) if said else None
+        warning = slow_without_gpu(self.state, self.now_s)
+        return blocks.notice(*warning, width, self.encoding) if warning else None
 
     def stage(self, width: int, rows: int) -> Block:
         state, now = self.state, self.state.now
@@ -194,17 +194,17 @@ class _Layout:
             return self._waiting(name, state.worker_since_s, width)
         if now.outcome is not None:
             count = len(now.measured)
-            texts = [(_estimate(now) if count else now.detail or "", "bold")]
+            texts = [(_step_time_text(now) if count else now.detail or "", "bold")]
             name = "done" if now.outcome == "ok" else str(now.outcome)
             return blocks.progress(name, count, count, texts, width, self.encoding)
         if now.stage in (None, "building", "compiling"):
             return self._waiting(now.stage or "building", now.stage_since_s, width)
-        warming_up, left_s = now.stage == "warming-up", cell_left_s(now)
+        warming_up, left_s = now.stage == "warming-up", cell_remaining_s(now)
         completed = len(now.steps) if warming_up else len(now.measured)
         total = now.cell.warmup if warming_up else expected_steps(now)
         texts = [
             (f"{completed}/{total}", ""),
-            (_estimate(now), "bold"),
+            (_step_time_text(now), "bold"),
             (left(left_s) if left_s is not None else "", theme.QUIET),
             (f"until {units.share(now.cell.until)}" if now.cell.until and not warming_up else "", theme.QUIET),
         ]
@@ -215,15 +215,15 @@ class _Layout:
         return blocks.progress(name, 0, 0, ((waited, ""),), width, self.encoding)
 
     @property
-    def every_step(self) -> tuple[Step, ...]:
+    def all_steps(self) -> tuple[Step, ...]:
         return self.state.now.steps if self.state.now else ()
 
     def trend(self, width: int, rows: int) -> Block:
-        return blocks.trend(self.every_step, width, self.encoding) if self.every_step else blocks.nothing()
+        return blocks.trend(self.all_steps, width, self.encoding) if self.all_steps else blocks.empty_line()
 
     def shares(self, width: int, rows: int) -> Block:
-        measured = any(not step.warmup for step in self.every_step)
-        return blocks.shares(self.every_step, width, self.encoding) if measured else blocks.nothing()
+        measured = any(not step.warmup for step in self.all_steps)
+        return blocks.shares(self.all_steps, width, self.encoding) if measured else blocks.empty_line()
 
     def memory(self, width: int, rows: int) -> Block | None:
         state, reading = self.state, self.state.reading
@@ -231,12 +231,12 @@ class _Layout:
             return None
         peak = state.now.peak_bytes if state.now else None
         if state.device.type == "cuda" and reading.device_used_bytes is not None:
-            used, total, whose = reading.device_used_bytes, state.device.memory_bytes, ""
+            used, total, suffix = reading.device_used_bytes, state.device.memory_bytes, ""
         elif reading.host_rss_bytes is not None:
-            used, total, whose = reading.host_rss_bytes, state.host.memory_bytes, "used by the worker"
+            used, total, suffix = reading.host_rss_bytes, state.host.memory_bytes, "used by the worker"
         else:
             return None
-        return blocks.memory(used, peak, total, whose, width, self.encoding)
+        return blocks.memory(used, peak, total, suffix, width, self.encoding)
 
     def clocks(self, width: int, rows: int) -> Block | None:
         return blocks.clocks(self.state.reading, width, self.encoding) if self.state.reading else None
@@ -252,44 +252,44 @@ class _Layout:
         return blocks.finished(self.state.planned, ended, rows, width, self.encoding) if ended else None
 
     def steps(self, width: int, rows: int) -> Block | None:
-        every = self.every_step
+        every = self.all_steps
         return blocks.steps(every, min(STEPS, rows), width, self.encoding) if every else None
 
 
-def _estimate(now: TimedCell) -> str:
+def _step_time_text(now: TimedCell) -> str:
     """Return the mean step time so far with its deviation, or the latest step if fewer than two are measured."""
     if len(now.measured) > 1:
         return units.seconds_with_deviation(*mean_and_deviation([step.total_s for step in now.measured]))
     return units.seconds(now.steps[-1].total_s) if now.steps else ""
 
 
-def _chosen(heights: dict[str, int], height: int) -> list[str]:
+def _choose_blocks(heights: dict[str, int], height: int) -> list[str]:
     """Return the names of the blocks that fit, the most important first."""
-    taken: list[str] = []
-    for name in _RANKS:
-        if 0 < heights.get(name, 0) <= height - sum(heights[other] for other in taken):
-            taken.append(name)
-    return taken
+    chosen: list[str] = []
+    for name in _BLOCKS_BY_IMPORTANCE:
+        if 0 < heights.get(name, 0) <= height - sum(heights[other] for other in chosen):
+            chosen.append(name)
+    return chosen
 
 
-def _shared_out(wanted: dict[str, int], taken: Sequence[str], spare: int) -> dict[str, int]:
+def _distribute_rows(wanted: dict[str, int], chosen: Sequence[str], spare: int) -> dict[str, int]:
     """Distribute spare lines among the blocks of variable height, and return the number of rows of each block.
 
     Spare lines go first to a few steps, then to the board, to more steps, and to finished cells if enough lines remain.
     """
-    rows = {name: 1 for name in ("board", "steps") if name in taken}
+    rows = {name: 1 for name in ("board", "steps") if name in chosen}
     for name, limit in (("steps", FEW_STEPS), ("board", wanted["board"]), ("steps", wanted["steps"])):
         if name in rows:
             more = max(0, min(wanted[name], limit, rows[name] + spare) - rows[name])
             rows[name] += more
             spare -= more
-    left = spare - 1 - _HEADS["finished"]
+    left = spare - 1 - _HEADER_LINES["finished"]
     return rows | ({"finished": min(wanted["finished"], left)} if wanted["finished"] and left >= FEW_STEPS else {})
 
 
-def _stacked(parts: dict[str, Lines], taken: Collection[str], height: int) -> Lines:
+def _stack_blocks(parts: dict[str, Lines], chosen: Collection[str], height: int) -> Lines:
     """Return the chosen blocks from top to bottom; empty lines separate groups if there is room."""
-    groups = [[line for name in group if name in taken for line in parts[name]] for group in _GROUPS]
+    groups = [[line for name in group if name in chosen for line in parts[name]] for group in _BLOCK_GROUPS]
     filled = [group for group in groups if group]
     spare = height - sum(len(group) for group in filled)
     stacked: Lines = []
@@ -313,8 +313,8 @@ class TimeLines(CellLines):
             yield device_line(self.state)
             return
         yield from super().said(event, before)
-        once = not self._warned and (self._overall is None or self._overall.number <= 1)
-        if once and (slow := slow_without_gpu(self.state, event.at_s)):
+        may_warn = not self._warned and (self._overall is None or self._overall.number <= 1)
+        if may_warn and (slow := slow_without_gpu(self.state, event.at_s)):
             self._warned = True
             yield f"{slow[0]} → {slow[1]}"
 

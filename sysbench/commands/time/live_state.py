@@ -42,7 +42,7 @@ class TimedCell(CellState):
     """Highest memory reading during this cell: the device's memory, or the worker's without a GPU."""
     predicted: PredictedTime | None = None
     """Predicted step of a cell for a simulated GPU."""
-    took_s: float = 0.0
+    duration_s: float = 0.0
     """Duration of the finished cell."""
     phases: tuple[tuple[str, float, float], ...] = ()
     """Name, mean and standard deviation in seconds of every phase of the finished cell, then of `step`."""
@@ -76,7 +76,7 @@ LiveState = RunState[TimedCell]
 """State of a timing run at one moment."""
 
 
-def folded(events: Iterable[Event]) -> LiveState:
+def fold_events(events: Iterable[Event]) -> LiveState:
     """Return the state after these events."""
     return reduce(advance, events, LiveState())
 
@@ -109,10 +109,10 @@ def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
     step = Step(event.index, event.warmup, phases, event.step.wall_s)
     if cell.cell.ranks > 1:
         # Ranks begin each step together, so that no rank is more than one step ahead.
-        for place in range(max(len(cell.steps) - 2, 0), len(cell.steps)):
-            if ((other := cell.steps[place]).index, other.warmup) == (step.index, step.warmup):
+        for position in range(max(len(cell.steps) - 2, 0), len(cell.steps)):
+            if ((other := cell.steps[position]).index, other.warmup) == (step.index, step.warmup):
                 slowest = max(other, step, key=lambda each: each.total_s)
-                return replace(cell, steps=(*cell.steps[:place], slowest, *cell.steps[place + 1 :]))
+                return replace(cell, steps=(*cell.steps[:position], slowest, *cell.steps[position + 1 :]))
     return replace(cell, steps=(*cell.steps, step))
 
 
@@ -133,7 +133,7 @@ def _cell_finished(cell: TimedCell, event: CellFinished) -> TimedCell:
         outcome=event.outcome,
         detail=event.detail,
         stage_since_s=event.at_s,
-        took_s=event.at_s - cell.started_s if cell.started_s is not None else 0.0,
+        duration_s=event.at_s - cell.started_s if cell.started_s is not None else 0.0,
         phases=phase_means(cell.measured),
     )
 
@@ -159,16 +159,16 @@ advance = partial(run_state.advance, _HANDLERS)
 
 # --- forecast
 
-RECENT = 10
+RECENT_STEPS = 10
 """Number of recent steps from which the duration of the next one is predicted."""
 
-MODELS = 20
+MAX_REFERENCE_CELLS = 20
 """Number of recently finished cells with which a waiting cell is compared."""
 
-_DECISIVE = ("device", "threads", "precision", "execution", "attention", "mode", "size")
+_SPEED_AXES = ("device", "threads", "precision", "execution", "attention", "mode", "size")
 """Axes that affect the speed in FLOP/s."""
 
-_MEDIAN_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)
+_MEDIAN_CI_WIDTH = 2 * 1.96 * math.sqrt(math.pi / 2)
 """Width of the 95 % CI of the median of normal samples, in units of std / sqrt(number of samples)."""
 
 
@@ -178,23 +178,23 @@ def expected_steps(current: TimedCell) -> int:
     if cell.until is None or len(measured) < 3:
         return cell.steps
     mean_s, deviation_s = mean_and_deviation([step.total_s for step in measured])
-    needed = math.ceil((_MEDIAN_WIDTH * deviation_s / (mean_s * cell.until)) ** 2)
+    needed = math.ceil((_MEDIAN_CI_WIDTH * deviation_s / (mean_s * cell.until)) ** 2)
     return min(cell.max_steps, max(cell.steps, needed, len(measured) + 1))
 
 
-def cell_left_s(current: TimedCell) -> float | None:
+def cell_remaining_s(current: TimedCell) -> float | None:
     """Return the remaining seconds of the cell; None before its first step."""
     if current.outcome is not None:
         return 0.0
     if not current.steps:
         return None
-    warmed_up = len(current.steps) - len(current.measured)
-    left = max(0, current.cell.warmup - warmed_up) * (not current.measured)
-    left += expected_steps(current) - len(current.measured)
-    return left * _step_s(current)
+    warmup_steps = len(current.steps) - len(current.measured)
+    steps_left = max(0, current.cell.warmup - warmup_steps) * (not current.measured)
+    steps_left += expected_steps(current) - len(current.measured)
+    return steps_left * _step_s(current)
 
 
-def run_left_s(state: LiveState) -> float | None:
+def run_remaining_s(state: LiveState) -> float | None:
     """Return the remaining seconds of the run; None before the first step.
 
     A waiting cell's step times are predicted from its FLOPs and the speed of the most similar finished cell, and its
@@ -202,7 +202,7 @@ def run_left_s(state: LiveState) -> float | None:
     used.
     """
     now = state.now
-    left_s = cell_left_s(now) if now else 0.0
+    left_s = cell_remaining_s(now) if now else 0.0
     if left_s is None:
         return None
     if any(each.step for each in state.ended.values()):
@@ -218,7 +218,7 @@ def _step_s(current: TimedCell) -> float:
 
     The first step is much slower, so it is excluded unless it is the only one.
     """
-    recent = current.steps[1:][-RECENT:] or current.steps
+    recent = current.steps[1:][-RECENT_STEPS:] or current.steps
     return statistics.median(step.total_s for step in recent)
 
 
@@ -233,25 +233,25 @@ def _waiting_flops(planned: Cells, ended: Cells, running: str) -> int:
 @remembered
 def _waiting_s(planned: Cells, ended: Cells, running: str) -> float:
     timed = [(each, each.step[0]) for each in ended.values() if each.step]
-    seen = [(each, step_s / each.step_flops) for each, step_s in timed][-MODELS:]
-    beside_s = [max(0.0, each.took_s - each.step_count * step_s) for each, step_s in timed]
+    references = [(each, step_s / each.step_flops) for each, step_s in timed][-MAX_REFERENCE_CELLS:]
+    overheads_s = [max(0.0, each.duration_s - each.step_count * step_s) for each, step_s in timed]
     waiting = _waiting(planned, ended, running)
-    steps_s = (each.step_count * each.step_flops * _seconds_per_flop(each, seen) for each in waiting)
-    return math.fsum(steps_s) + len(waiting) * statistics.fmean(beside_s or [0.0])
+    steps_s = (each.step_count * each.step_flops * _seconds_per_flop(each, references) for each in waiting)
+    return math.fsum(steps_s) + len(waiting) * statistics.fmean(overheads_s or [0.0])
 
 
 def _waiting(planned: Cells, ended: Cells, running: str) -> list[TimedCell]:
     return [each for key, each in planned.items() if key not in ended and key != running]
 
 
-def _seconds_per_flop(waiting: TimedCell, seen: Sequence[tuple[TimedCell, float]]) -> float:
-    """Return the seconds per FLOP of the finished cell that agrees with `waiting` on the most `_DECISIVE` axes.
+def _seconds_per_flop(waiting: TimedCell, references: Sequence[tuple[TimedCell, float]]) -> float:
+    """Return the seconds per FLOP of the finished cell that agrees with `waiting` on the most `_SPEED_AXES` axes.
 
     If several cells tie, the latest one is used.
     """
 
-    def likeness(position: int) -> tuple[int, int]:
-        other = seen[position][0].cell
-        return sum(getattr(waiting.cell, axis) == getattr(other, axis) for axis in _DECISIVE), position
+    def similarity(position: int) -> tuple[int, int]:
+        other = references[position][0].cell
+        return sum(getattr(waiting.cell, axis) == getattr(other, axis) for axis in _SPEED_AXES), position
 
-    return seen[max(range(len(seen)), key=likeness)][1]
+    return references[max(range(len(references)), key=similarity)][1]

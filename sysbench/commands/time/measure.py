@@ -25,13 +25,13 @@ from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured
 from sysbench.statistics import has_enough_samples
 
-SCATTERED = 1.5
+SCATTERED_RATIO = 1.5
 """Try fewer threads if the slowest step on a CPU takes this many times as long as the fastest."""
 
-PREEMPTED_PER_S = 5.0
+PREEMPTIONS_PER_S = 5.0
 """Also try fewer threads at this many preemptions a second; on an idle machine there are almost none."""
 
-TRIED = 3
+FEWER_THREADS_STEPS = 3
 """Number of steps on fewer threads, after one that is discarded."""
 
 
@@ -57,12 +57,12 @@ def run(
             settings.enter_context(matmul_precision(cell.precision))
             if cell.execution == "compiled" or cell.attention == "flex":
                 settings.enter_context(fresh_compiler())
-            yield from _stages(cell, target, clock or clock_for(target))
+            yield from _run_stages(cell, target, clock or clock_for(target))
     finally:
         allocator.release(target)
 
 
-def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Event]:
+def _run_stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Event]:
     yield stage_entered(cell.key, "building")
     allocator.release(device)  # memory left by an earlier cell would count towards the peak of this one
     started_s = time.perf_counter()
@@ -79,23 +79,23 @@ def _stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[Even
     if cell.warmup:
         yield stage_entered(cell.key, "warming-up")
     for index in range(cell.warmup):
-        yield _measured(cell, index, _take(step, cell, clock), warmup=True)
+        yield _step_event(cell, index, _measure_step(step, cell, clock), warmup=True)
 
     yield stage_entered(cell.key, "measuring")
     with collection_paused(collected=True):
-        yield from _measured_steps(cell, step, device, clock)
+        yield from _measure_steps(cell, step, device, clock)
 
 
-def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clock: Clock) -> Iterator[Event]:
+def _measure_steps(cell: TimeCell, step: TrainingStep, device: torch.device, clock: Clock) -> Iterator[Event]:
     step.forget()
     before = step.fingerprint()
     allocator.reset_peaks(device)
-    preempted = _preemptions()
-    taken: list[float] = []
-    while not has_enough_samples(taken, cell.steps, cell.until, cell.max_steps):
-        times = _take(step, cell, clock)
-        yield _measured(cell, len(taken), times, warmup=False)
-        if not taken:
+    preemptions_before = _preemptions()
+    steps_s: list[float] = []
+    while not has_enough_samples(steps_s, cell.steps, cell.until, cell.max_steps):
+        times = _measure_step(step, cell, clock)
+        yield _step_event(cell, len(steps_s), times, warmup=False)
+        if not steps_s:
             after = step.fingerprint()
             yield StepChecked(
                 at_s=time.time(),
@@ -106,8 +106,8 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
                 attention_kernel=step.work.attention_kernel,
             )
             yield from own_model_built(cell, step)
-        taken.append(max_over_ranks(times.wall_s))
-    threads, per_s = torch.get_num_threads(), (_preemptions() - preempted) / sum(taken)
+        steps_s.append(max_over_ranks(times.wall_s))
+    threads, preemptions_per_s = torch.get_num_threads(), (_preemptions() - preemptions_before) / sum(steps_s)
     peaks = allocator.peaks(device)
     yield MemoryMeasured(
         at_s=time.time(),
@@ -118,9 +118,9 @@ def _measured_steps(cell: TimeCell, step: TrainingStep, device: torch.device, cl
     )
     # Compiled code has a fixed number of threads: trying another number would recompile the step.
     compiles = cell.execution == "compiled" or cell.attention == "flex"
-    disturbed = max(taken) > SCATTERED * min(taken) or per_s > PREEMPTED_PER_S * threads
+    disturbed = max(steps_s) > SCATTERED_RATIO * min(steps_s) or preemptions_per_s > PREEMPTIONS_PER_S * threads
     if device.type == "cpu" and threads > 1 and disturbed and not compiles and cell.ranks == 1:
-        yield _on_fewer_threads(cell, step, median(taken), clock)
+        yield _measure_on_fewer_threads(cell, step, median(steps_s), clock)
 
 
 def _preemptions() -> int:
@@ -128,18 +128,18 @@ def _preemptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _on_fewer_threads(cell: TimeCell, step: TrainingStep, usual_s: float, clock: Clock) -> ThreadsTried:
+def _measure_on_fewer_threads(cell: TimeCell, step: TrainingStep, median_s: float, clock: Clock) -> ThreadsTried:
     """Measure a few steps on half the threads; if these are faster, the threads have been waiting for each other."""
     threads = torch.get_num_threads()
     tried_s: list[float] = []
     with using_threads(threads // 2):
-        _take(step, cell, clock)
-        while len(tried_s) < TRIED and (not tried_s or tried_s[-1] < usual_s):
-            tried_s.append(_take(step, cell, clock).wall_s)
+        _measure_step(step, cell, clock)
+        while len(tried_s) < FEWER_THREADS_STEPS and (not tried_s or tried_s[-1] < median_s):
+            tried_s.append(_measure_step(step, cell, clock).wall_s)
     return ThreadsTried(at_s=time.time(), cell=cell.key, before=threads, threads=threads // 2, wall_s=tried_s)
 
 
-def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
+def _measure_step(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
     """Measure one step, after freeing the outputs and the graph of the previous step.
 
     All ranks begin the step together, so that waiting time appears in the phase that causes it.
@@ -149,7 +149,7 @@ def _take(step: TrainingStep, cell: TimeCell, clock: Clock) -> StepTimes:
     return clock.measure(step.phases, cell.sync)
 
 
-def _measured(cell: TimeCell, index: int, times: StepTimes, *, warmup: bool) -> StepMeasured:
+def _step_event(cell: TimeCell, index: int, times: StepTimes, *, warmup: bool) -> StepMeasured:
     return StepMeasured(
         at_s=time.time(), cell=cell.key, index=index, warmup=warmup, phases=times.phases, step=times.step
     )

@@ -35,7 +35,7 @@ class RateRecord(Frozen):
     """Rate of a large matrix product on this device, measured in this run."""
     ceiling_share: Amount | None
 
-    def over(self, step_s: float, tokens: int) -> RateRecord:
+    def for_step_time(self, step_s: float, tokens: int) -> RateRecord:
         """Return the rates for a step of a different duration; a withheld ceiling share remains withheld."""
         achieved = None if self.step_flops is None else self.step_flops / step_s
         peak, ceiling = self.peak_flops_per_s, self.ceiling_flops_per_s
@@ -149,7 +149,7 @@ class TimeCellRecord(ModelCellRecord):
         record = self.phases.get(phase)
         return record.times if record else None
 
-    def summed(self, phases: Sequence[str]) -> list[float] | None:
+    def sum_of_phases(self, phases: Sequence[str]) -> list[float] | None:
         """Return the sum of the measured phases for each step, in seconds; None if the first phase was not measured."""
         parts = [found.samples_s for phase in phases if (found := self.samples(phase))]
         if not parts or phases[0] not in self.phases or len({len(part) for part in parts}) > 1:
@@ -162,14 +162,14 @@ class TimeCellRecord(ModelCellRecord):
         return "predicted" if self.cell.simulate else "measured"
 
     @model_validator(mode="after")
-    def _rates_of_one_basis(self) -> Self:
+    def _recompute_rates_from_mean(self) -> Self:
         """Recompute rates from the mean step time, as shown in tables; records of version 0.1.0 used the median."""
         step = self.phases.get("step")
         if self.rates is not None and step is not None and step.wall is not None and step.wall.mean_s > 0:
             tokens, rates = self.cell.batches * self.cell.tokens, self.rates
             achieved = None if rates.step_flops is None else rates.step_flops / step.wall.mean_s
             if achieved != rates.flops_per_s or rates.tokens_per_s not in (None, tokens / step.wall.mean_s):
-                object.__setattr__(self, "rates", rates.over(step.wall.mean_s, tokens))
+                object.__setattr__(self, "rates", rates.for_step_time(step.wall.mean_s, tokens))
         return self
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time import predicted
-from sysbench.commands.time.fold import SHORTEST_S, UPDATE_S
+from sysbench.commands.time.fold import COUNTER_UPDATE_S, MIN_COUNTED_S
 from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.predictions import MARK
@@ -32,51 +32,51 @@ from sysbench.units import Unit
 PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer", "step")
 """Phases in the order of a step; `step` is their sum."""
 
-MEASURED = ("ok", "interrupted")
+MEASURED_OUTCOMES = ("ok", "interrupted")
 """Outcomes whose samples are shown; samples of crashed cells are not shown."""
 
 
-def measured(cell: TimeCellRecord, phase: str) -> Samples | None:
+def measured_samples(cell: TimeCellRecord, phase: str) -> Samples | None:
     """Return the samples of a phase; None if the cell failed."""
-    return cell.samples(phase) if cell.outcome in MEASURED else None
+    return cell.samples(phase) if cell.outcome in MEASURED_OUTCOMES else None
 
 
 def phases_in(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
     """Return the phases with samples in any of these cells; `step` only if there are several other phases."""
-    found = tuple(phase for phase in PHASES if any(measured(cell, phase) for cell in cells))
+    found = tuple(phase for phase in PHASES if any(measured_samples(cell, phase) for cell in cells))
     return found[:-1] if len(found) == 2 and found[-1] == "step" else found
 
 
 def outcome(cell: TimeCellRecord) -> Word | None:
     """Return the outcome of a cell without numbers; None for a cell with numbers."""
-    if cell.outcome in MEASURED and cell.phases:
+    if cell.outcome in MEASURED_OUTCOMES and cell.phases:
         return None
     return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
 
 
-def _mean(values_s: Sequence[float] | None) -> Cell:
+def _mean_and_std(values_s: Sequence[float] | None) -> Cell:
     if not values_s:
         return None
     return Measure(statistics.fmean(values_s), statistics.stdev(values_s) if len(values_s) > 1 else None)
 
 
-def _mean_of(cell: TimeCellRecord, phase: str) -> Cell:
-    return mean_of(measured(cell, phase))
+def _phase_mean(cell: TimeCellRecord, phase: str) -> Cell:
+    return mean_of(measured_samples(cell, phase))
 
 
 def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
-    found = measured(cell, phase)
+    found = measured_samples(cell, phase)
     return found.median_s if found else None
 
 
-def _sum(cell: TimeCellRecord, phases: Sequence[str], there: str) -> list[float] | None:
-    """Return the sum of these phases for each step in seconds; None if the cell does not have the phase `there`."""
-    return cell.summed(phases) if there in cell.phases and cell.outcome in MEASURED else None
+def _sum_of_phases(cell: TimeCellRecord, phases: Sequence[str], required: str) -> list[float] | None:
+    """Return the sum of these phases for each step in seconds; None if the cell does not have the phase `required`."""
+    return cell.sum_of_phases(phases) if required in cell.phases and cell.outcome in MEASURED_OUTCOMES else None
 
 
-_forward = partial(_sum, phases=("forward",), there="forward")
-_forward_backward = partial(_sum, phases=FORWARD_BACKWARD, there="backward")
-_full_step = partial(_sum, phases=("step",), there="optimizer")
+_forward = partial(_sum_of_phases, phases=("forward",), required="forward")
+_forward_backward = partial(_sum_of_phases, phases=FORWARD_BACKWARD, required="backward")
+_full_step = partial(_sum_of_phases, phases=("step",), required="optimizer")
 
 
 # --- values of a whole cell
@@ -92,7 +92,7 @@ def _energy(name: str) -> Value:
     return lambda cell: getattr(cell.energy, name) if cell.energy else None
 
 
-def _share(name: str) -> Callable[[TimeCellRecord], Cell]:
+def _share_of_limit(name: str) -> Callable[[TimeCellRecord], Cell]:
     """Return a function that shows a cell's share of a limit of the machine, or `unknown`."""
     return lambda cell: Measure(value) if (value := _rate(name)(cell)) is not None else Word("unknown", "quiet")
 
@@ -109,11 +109,11 @@ def _mfu_note(record: TimeRecord) -> str:
         for cell in record.cells
         if cell.rates and cell.rates.peak_flops_per_s is not None
     }
-    named = "; ".join(f"{units.flop_rate(rate)} in {precision}, {source}" for precision, rate, source in peaks)
+    peaks_listed = "; ".join(f"{units.flop_rate(rate)} in {precision}, {source}" for precision, rate, source in peaks)
     return (
         "MFU: FLOPs of a step divided by (mean step time × peak); B·[L(8Td² + 4T²d + 6T·d·d_ff) + 2TdV] FLOPs for "
         "forward and twice that for backward, without a discount for causality and without recomputation; "
-        f"peak: {named or 'unknown for this device'}"
+        f"peak: {peaks_listed or 'unknown for this device'}"
     )
 
 
@@ -121,40 +121,43 @@ def _energy_note(record: TimeRecord) -> str:
     counted = [cell.energy for cell in record.cells if cell.energy]
     if not counted:
         return "energy: no energy counter was read; NVIDIA's driver has one for Volta and later"
-    what = (
+    description = (
         "energy: read from NVML's counter during the measured steps, for the whole GPU, including idle power and "
-        f"other processes; the counter is updated every {0.02:g} to {UPDATE_S:g} s"
+        f"other processes; the counter is updated every {0.02:g} to {COUNTER_UPDATE_S:g} s"
     )
     shares = [each.uncertainty_share for each in counted if each.uncertainty_share is not None]
-    known = f", so the uncertainty is ± {units.share(max(shares))}" if shares else ""
+    uncertainty = f", so the uncertainty is ± {units.share(max(shares))}" if shares else ""
     withheld = [each for each in counted if each.withheld]
     if not withheld:
-        return what + known
+        return description + uncertainty
     needed = [each.steps_needed for each in withheld if each.steps_needed]
     remedy = f"; use --steps {max(needed)}" if needed else ""
-    few = f"{len(withheld)} cell{'' if len(withheld) == 1 else 's'}"
-    return f"{what}{known}; withheld for {few}: {withheld[0].withheld} ({SHORTEST_S:g} s is needed{remedy})"
+    withheld_cells = f"{len(withheld)} cell{'' if len(withheld) == 1 else 's'}"
+    return (
+        f"{description}{uncertainty}; withheld for {withheld_cells}: {withheld[0].withheld} "
+        f"({MIN_COUNTED_S:g} s is needed{remedy})"
+    )
 
 
-_on_request = partial(Field, offered=True)
+_optional_column = partial(Field, offered=True)
 
-_OFFERED = (
-    _on_request("mfu", "MFU", "share", get=_rate("peak_share"), instead_of="peak", note=_mfu_note),
-    _on_request("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s")),
-    _on_request("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s")),
-    _on_request("step_flops", "step FLOPs", "flops", get=_rate("step_flops")),
-    _on_request("median", "median step", "s", get=_median),
+_OPTIONAL_COLUMNS = (
+    _optional_column("mfu", "MFU", "share", get=_rate("peak_share"), instead_of="peak", note=_mfu_note),
+    _optional_column("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s")),
+    _optional_column("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s")),
+    _optional_column("step_flops", "step FLOPs", "flops", get=_rate("step_flops")),
+    _optional_column("median", "median step", "s", get=_median),
     Each(
         "phase",
-        (_on_request("{phase}_median", "median {phase}", "s", get=_median),),
+        (_optional_column("{phase}_median", "median {phase}", "s", get=_median),),
         values=lambda record: [phase for phase in phases_in(record.cells) if phase != "step"],
     ),
-    _on_request("energy_per_step", "per step", "joules", "energy", get=_energy("step_j"), note=_energy_note),
-    _on_request(
+    _optional_column("energy_per_step", "per step", "joules", "energy", get=_energy("step_j"), note=_energy_note),
+    _optional_column(
         "energy_per_token", "per token", "joules_per_token", "energy", get=_energy("token_j"), note=_energy_note
     ),
-    _on_request("power", "mean power", "watts", get=_energy("power_w"), note=_energy_note),
-    _on_request("parameters", "parameters", "count", get=attrgetter("model.parameters")),
+    _optional_column("power", "mean power", "watts", get=_energy("power_w"), note=_energy_note),
+    _optional_column("parameters", "parameters", "count", get=attrgetter("model.parameters")),
 )
 """Optional columns of every table with a row per cell."""
 
@@ -165,7 +168,7 @@ _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 1
 
 def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
     """Return the median step time of each rank in seconds; empty for a single-process cell and for a failed cell."""
-    if cell.outcome not in MEASURED:
+    if cell.outcome not in MEASURED_OUTCOMES:
         return {}
     return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
 
@@ -184,7 +187,7 @@ _RANKS_NOTE = (
 )
 
 
-_peak = partial(Field, unit="bytes", optional=True)
+_peak_column = partial(Field, unit="bytes", optional=True)
 
 RANKS = DeclaredTable(
     "ranks",
@@ -209,9 +212,9 @@ RANKS = DeclaredTable(
             get=lambda row: f"{row[1].loss:.4f}" if row[1].loss is not None else None,
             optional=True,
         ),
-        _peak("allocated_peak", "allocated peak", importance=5, get=lambda row: row[1].allocated_peak_bytes),
-        _peak("reserved_peak", "reserved peak", importance=8, get=lambda row: row[1].reserved_peak_bytes),
-        _peak(
+        _peak_column("allocated_peak", "allocated peak", importance=5, get=lambda row: row[1].allocated_peak_bytes),
+        _peak_column("reserved_peak", "reserved peak", importance=8, get=lambda row: row[1].reserved_peak_bytes),
+        _peak_column(
             "host_rss_peak",
             "host memory",
             importance=6,
@@ -219,7 +222,9 @@ RANKS = DeclaredTable(
             get=lambda row: row[1].host_rss_peak_bytes,
         ),
     ),
-    rows=lambda record: [(cell, each) for cell in record.cells if cell.outcome in MEASURED for each in cell.ranks],
+    rows=lambda record: [
+        (cell, each) for cell in record.cells if cell.outcome in MEASURED_OUTCOMES for each in cell.ranks
+    ],
     leading=(along(cells_of=lambda row: row[:1]), leading(Field("rank", get=lambda row: str(row[1].rank)))),
 )
 """One row per rank of each cell with several ranks: phases and peak memory."""
@@ -234,12 +239,12 @@ def _peak_sources(record: TimeRecord) -> str:
 
 
 def _ceilings(record: TimeRecord) -> str:
-    reached = []
+    rates = []
     for each in record.ceilings:
         place = f"{each.device} with {axes.phrase('threads', each.threads)}" if each.threads else each.device
-        reached.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}")
+        rates.append(f"{units.flop_rate(each.matmul_flops_per_s)} in {each.precision} on {place}")
     shown = record.ceilings and any(cell.rates for cell in record.cells)
-    return f"matmul: a large matrix product reached {', '.join(reached)}" if shown else ""
+    return f"matmul: a large matrix product reached {', '.join(rates)}" if shown else ""
 
 
 def _phase_notes(record: TimeRecord) -> Iterator[str]:
@@ -248,7 +253,7 @@ def _phase_notes(record: TimeRecord) -> Iterator[str]:
     if by_device:
         yield "phases measured with device events, the step with the host's clock (--sync step)"
     if any(cell.cell.grad_accum > 1 for cell in record.cells):
-        yield predicted.MICRO_BATCHES
+        yield predicted.MICRO_BATCHES_NOTE
 
 
 SUMMARY = DeclaredTable(
@@ -257,12 +262,14 @@ SUMMARY = DeclaredTable(
     (
         Each(
             "phase",
-            (Field("{phase}", unit="s", importance=lambda record, phase: _IMPORTANCE[phase], get=_mean_of),),
+            (Field("{phase}", unit="s", importance=lambda record, phase: _IMPORTANCE[phase], get=_phase_mean),),
             values=lambda record: phases_in(record.cells) or ("step",),
         ),
         Field("", "achieved", "flops_per_s", importance=5, get=_rate("flops_per_s")),
-        Field("peak", "of peak", "share", importance=4, get=_share("peak_share"), note=_peak_sources),
-        Field("matmul_ceiling", "of matmul", "share", importance=6, get=_share("ceiling_share"), note=_ceilings),
+        Field("peak", "of peak", "share", importance=4, get=_share_of_limit("peak_share"), note=_peak_sources),
+        Field(
+            "matmul_ceiling", "of matmul", "share", importance=6, get=_share_of_limit("ceiling_share"), note=_ceilings
+        ),
         Field("", "throughput", "tokens_per_s", importance=7, get=_rate("tokens_per_s")),
         Field(
             "median_rank",
@@ -283,9 +290,9 @@ SUMMARY = DeclaredTable(
             optional=True,
         ),
         Field("rank_spread", "rank spread", "share", importance=1, get=_rank_spread, optional=True),
-        _peak("peak_memory", "peak memory", importance=8, get=_peak_bytes),
+        _peak_column("peak_memory", "peak memory", importance=8, get=_peak_bytes),
         Field("compile", "compile", "s", importance=9, get=attrgetter("compile_s"), optional=True),
-        *_OFFERED,
+        *_OPTIONAL_COLUMNS,
     ),
     when=lambda record: not predicted.is_predicted(record),
     instead=outcome,
@@ -299,11 +306,13 @@ MEMORY = DeclaredTable(
     "memory",
     "peak memory",
     (
-        _peak("allocated_peak", "allocated", get=attrgetter("memory.allocated_peak_bytes")),
-        _peak("reserved_peak", "reserved", get=attrgetter("memory.reserved_peak_bytes")),
-        _peak("device_used_peak", "device, total", importance=1, get=attrgetter("memory.device_used_peak_bytes")),
-        _peak("host_rss_peak", "worker, host memory", get=attrgetter("memory.host_rss_peak_bytes")),
-        *_OFFERED,
+        _peak_column("allocated_peak", "allocated", get=attrgetter("memory.allocated_peak_bytes")),
+        _peak_column("reserved_peak", "reserved", get=attrgetter("memory.reserved_peak_bytes")),
+        _peak_column(
+            "device_used_peak", "device, total", importance=1, get=attrgetter("memory.device_used_peak_bytes")
+        ),
+        _peak_column("host_rss_peak", "worker, host memory", get=attrgetter("memory.host_rss_peak_bytes")),
+        *_OPTIONAL_COLUMNS,
     ),
     when=lambda record: any(peak is not None for cell in record.cells for peak in cell.memory.model_dump().values()),
     instead=outcome,
@@ -315,12 +324,12 @@ def _has_optimizer(record: TimeRecord) -> bool:
     return any("optimizer" in cell.phases for cell in record.cells)
 
 
-def _to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
+def _ratio_to_forward(get: Callable[[TimeCellRecord], list[float] | None]) -> Value:
     """Return a function that divides the mean of `get` by the mean of forward."""
 
     def show(cell: TimeCellRecord) -> float | None:
-        values_s, of_s = get(cell), _forward(cell)
-        return statistics.fmean(values_s) / statistics.fmean(of_s) if values_s and of_s else None
+        values_s, forward_s = get(cell), _forward(cell)
+        return statistics.fmean(values_s) / statistics.fmean(forward_s) if values_s and forward_s else None
 
     return show
 
@@ -330,12 +339,19 @@ PHASE_TABLE = DeclaredTable(
     "phases, and their ratio to forward",
     (
         Field("parameters", unit="count", importance=3, get=attrgetter("model.parameters"), always=True),
-        Field("forward", unit="s", get=lambda cell: _mean(_forward(cell))),
-        Field("forward_backward", "fwd + bwd", "s", get=lambda cell: _mean(_forward_backward(cell))),
-        Field("forward_backward", "to forward", "ratio", get=_to_forward(_forward_backward)),
-        Field("step", "full step", "s", importance=1, get=lambda cell: _mean(_full_step(cell)), when=_has_optimizer),
-        Field("step", "to forward", "ratio", importance=1, get=_to_forward(_full_step), when=_has_optimizer),
-        *_OFFERED,
+        Field("forward", unit="s", get=lambda cell: _mean_and_std(_forward(cell))),
+        Field("forward_backward", "fwd + bwd", "s", get=lambda cell: _mean_and_std(_forward_backward(cell))),
+        Field("forward_backward", "to forward", "ratio", get=_ratio_to_forward(_forward_backward)),
+        Field(
+            "step",
+            "full step",
+            "s",
+            importance=1,
+            get=lambda cell: _mean_and_std(_full_step(cell)),
+            when=_has_optimizer,
+        ),
+        Field("step", "to forward", "ratio", importance=1, get=_ratio_to_forward(_full_step), when=_has_optimizer),
+        *_OPTIONAL_COLUMNS,
     ),
     rows=lambda record: [cell for cell in record.cells if "forward" in cell.phases or not cell.phases],
     when=lambda record: any("backward" in cell.phases for cell in record.cells),
@@ -367,25 +383,25 @@ class _Arms:
         ]
         return [phase for phase in found if phase in found[-1:] or (phase == "optimizer") == (self.axis == "optimizer")]
 
-    def rows(self) -> Iterator[_Row]:
+    def rows(self) -> Iterator[_ArmsRow]:
         """Yield the cells that differ only in this axis, for each combination of the other axes."""
         for alike in axes.alike(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
             if len(cells) < 2:  # nothing to compare, for example because a strategy has its own options
                 continue
-            compared = {
-                (phase, arm): _Compared.of(cells.get(self.values[0]), cells.get(arm), phase)
+            comparisons = {
+                (phase, arm): _ComparedPhase.of(cells.get(self.values[0]), cells.get(arm), phase)
                 for phase in self.phases
                 for arm in self.values[1:]
             }
-            yield _Row(self.phases[-1] if self.phases else "", cells, compared)
+            yield _ArmsRow(self.phases[-1] if self.phases else "", cells, comparisons)
 
     def importance(self, phase: str, arm: Any) -> int:
         return 0 if phase == self.phases[-1] else 2 if phase == self.phases[0] else 5
 
 
 @dataclass(frozen=True)
-class _Compared:
+class _ComparedPhase:
     """Medians of a phase in the baseline cell and in another cell, and the speed-up."""
 
     before_s: float
@@ -393,7 +409,7 @@ class _Compared:
     speedup: Ratio
 
     @classmethod
-    def of(cls, base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> _Compared | None:
+    def of(cls, base: TimeCellRecord | None, other: TimeCellRecord | None, phase: str) -> _ComparedPhase | None:
         """Compare two cells; None unless both were measured completely."""
         if base is None or other is None or base.outcome != "ok" or other.outcome != "ok":
             return None
@@ -409,12 +425,12 @@ class _Compared:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _ArmsRow:
     """Cells of one row by axis value, and a comparison of each phase with the baseline cell."""
 
     last_phase: str
     cells: Mapping[Any, TimeCellRecord]
-    compared: Mapping[tuple[str, Any], _Compared | None]
+    comparisons: Mapping[tuple[str, Any], _ComparedPhase | None]
 
     def median(self, phase: str, arm: Any) -> Cell:
         """Return the median, on which speed-ups are based.
@@ -430,15 +446,15 @@ class _Row:
         return Measure(median_s) if median_s is not None else None
 
     def speedup(self, phase: str, arm: Any) -> Cell:
-        found = self.compared[phase, arm]
+        found = self.comparisons[phase, arm]
         return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else NOTHING
 
 
-def _held_against_first(arms: _Arms, phase: str, arm: Any) -> bool:
+def _is_not_baseline(arms: _Arms, phase: str, arm: Any) -> bool:
     return bool(arm != arms.values[0])
 
 
-def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], Measure]) -> Field:
+def _change_column(key: str, unit: Unit, importance: int, show: Callable[[_ComparedPhase], Measure]) -> Field:
     """Declare a column for the change relative to the baseline; the last phase's column is the most important."""
     return Field(
         f"{{phase}}_{{arm}}_{key}",
@@ -446,24 +462,24 @@ def _change(key: str, unit: Unit, importance: int, show: Callable[[_Compared], M
         unit,
         "{phase}",
         lambda arms, phase, arm: importance if phase == arms.phases[-1] else importance + 1,
-        get=lambda row, phase, arm: show(found) if (found := row.compared[phase, arm]) else NOTHING,
-        when=_held_against_first,
+        get=lambda row, phase, arm: show(found) if (found := row.comparisons[phase, arm]) else NOTHING,
+        when=_is_not_baseline,
         signed=True,
     )
 
 
 _ARM_COLUMNS = (
-    Field("{phase}_{arm}", "{arm}", "s", "{phase}", _Arms.importance, get=_Row.median),
-    _change("difference", "s", 8, lambda each: Measure(each.after_s - each.before_s)),
-    _change("change", "share", 6, lambda each: each.measure(each.after_s / each.before_s - 1)),
+    Field("{phase}_{arm}", "{arm}", "s", "{phase}", _Arms.importance, get=_ArmsRow.median),
+    _change_column("difference", "s", 8, lambda each: Measure(each.after_s - each.before_s)),
+    _change_column("change", "share", 6, lambda each: each.measure(each.after_s / each.before_s - 1)),
     Field(
         "{phase}_{arm}_speedup",
         "speed-up",
         "ratio",
         "{phase}",
         _Arms.importance,
-        get=_Row.speedup,
-        when=_held_against_first,
+        get=_ArmsRow.speedup,
+        when=_is_not_baseline,
         note="medians, and speed-up with 95 % CI",
     ),
 )
@@ -471,11 +487,11 @@ _ARM_COLUMNS = (
 
 def arms_table(axis: str) -> DeclaredTable:
     """Declare a table of times for each value of an axis, with difference, relative change and speed-up."""
-    said = axes.AXES[axis].said if axes.AXES[axis].counted else str
-    each_arm = Each("arm", _ARM_COLUMNS, values=lambda arms: arms.values, ahead=axis, said=said)
+    format_value = axes.AXES[axis].said if axes.AXES[axis].counted else str
+    each_arm = Each("arm", _ARM_COLUMNS, values=lambda arms: arms.values, ahead=axis, said=format_value)
     return DeclaredTable(
         axis,
-        lambda arms: f"{said(arms.values[0])} vs. {', '.join(map(said, arms.values[1:]))}",
+        lambda arms: f"{format_value(arms.values[0])} vs. {', '.join(map(format_value, arms.values[1:]))}",
         (Each("phase", (each_arm,), values=lambda arms: arms.phases),),
         rows=_Arms.rows,
         leading=along(
@@ -500,53 +516,58 @@ def device_name(cell: TimeCellRecord) -> str:
 
 
 @dataclass(frozen=True)
-class _Across:
+class _Grid:
     """The cells of a run as a grid: values of one axis in columns, all other varying axes in rows."""
 
     record: TimeRecord
-    heads: tuple[Any, ...]
-    down: tuple[str, ...]
+    column_values: tuple[Any, ...]
+    row_axes: tuple[str, ...]
     rows: tuple[Mapping[Any, TimeCellRecord], ...]
 
     @classmethod
-    def of(cls, record: TimeRecord, axis: str, head: Callable[[TimeCellRecord], Any], model: bool = False) -> _Across:
-        """Arrange the cells in columns by `head`; the cells of a row agree on all axes but `axis`.
+    def of(
+        cls, record: TimeRecord, axis: str, column_of: Callable[[TimeCellRecord], Any], rows_are_models: bool = False
+    ) -> _Grid:
+        """Arrange the cells in columns by `column_of`; the cells of a row agree on all axes but `axis`.
 
-        If `model` is true, `size` is not a row axis, but the cells of a row still agree on their size and model.
+        If `rows_are_models` is true, `size` is not a row axis, but the cells of a row still agree on their size and
+        model.
         """
-        down = tuple(
-            each for each in axes.varying(axes.axes_of(record.cells)) if each != axis and not (model and each == "size")
+        row_axes = tuple(
+            each
+            for each in axes.varying(axes.axes_of(record.cells))
+            if each != axis and not (rows_are_models and each == "size")
         )
         rows: dict[str, dict[Any, TimeCellRecord]] = {}
         for cell in record.cells:
-            key = (*axes.values(cell.axes, down), *((cell.cell.size, cell.cell.model) if model else ()))
-            rows.setdefault(str(key), {})[head(cell)] = cell
-        heads = tuple(dict.fromkeys(head(cell) for cell in record.cells))
-        return cls(record, heads, down, tuple(rows.values()))
+            key = (*axes.values(cell.axes, row_axes), *((cell.cell.size, cell.cell.model) if rows_are_models else ()))
+            rows.setdefault(str(key), {})[column_of(cell)] = cell
+        column_values = tuple(dict.fromkeys(column_of(cell) for cell in record.cells))
+        return cls(record, column_values, row_axes, tuple(rows.values()))
 
 
-def _any(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
+def _any_cell(row: Mapping[Any, TimeCellRecord]) -> TimeCellRecord:
     """Return any cell of a row, to read the properties that all its cells share."""
     return next(iter(row.values()))
 
 
-def _grids(record: TimeRecord) -> Iterator[tuple[str, str, _Across]]:
+def _phase_grids(record: TimeRecord) -> Iterator[tuple[str, str, _Grid]]:
     """Yield each phase to show, the axis laid out across the columns, and the grid."""
     differing = axes.varying(axes.axes_of(record.cells))
-    across = next((axis for axis in ("ctx", "batch") if axis in differing), None)
-    if across is None or len(differing) < 2:
+    column_axis = next((axis for axis in ("ctx", "batch") if axis in differing), None)
+    if column_axis is None or len(differing) < 2:
         return
-    cells = _Across.of(record, across, lambda cell: cell.axes[across])
+    cells = _Grid.of(record, column_axis, lambda cell: cell.axes[column_axis])
     for phase in phases_in(record.cells):
         if phase in ("forward", "backward", "step"):
-            yield phase, across, cells
+            yield phase, column_axis, cells
 
 
 def _grid_cell(row: Mapping[Any, TimeCellRecord], phase: str, axis: str, head: Any) -> Cell:
     cell = row.get(head)
     if cell is None:
         return None
-    return outcome(cell) or _mean_of(cell, phase)
+    return outcome(cell) or _phase_mean(cell, phase)
 
 
 GRID = DeclaredTable(
@@ -562,7 +583,7 @@ GRID = DeclaredTable(
                         Each(
                             "head",
                             (Field("{phase}_{axis}_{head}", "{head}", "s", "{axis}", get=_grid_cell),),
-                            values=lambda part: part[2].heads,
+                            values=lambda part: part[2].column_values,
                             ahead=axis,
                         ),
                     ),
@@ -575,26 +596,26 @@ GRID = DeclaredTable(
         ),
     ),
     rows=lambda part: part[2].rows,
-    leading=along(lambda part: part[2].down, cells_of=lambda row: row.values()),
-    parts=_grids,
+    leading=along(lambda part: part[2].row_axes, cells_of=lambda row: row.values()),
+    parts=_phase_grids,
     name_of=lambda part: f"grid-{part[0]}",
 )
 """One table per phase, mean ± std: contexts (or batches) in columns, all other varying axes in rows."""
 
 
 def _on_device(
-    get: Callable[[TimeCellRecord], Cell], word: bool
+    get: Callable[[TimeCellRecord], Cell], show_outcome: bool
 ) -> Callable[[Mapping[str, TimeCellRecord], str], Cell]:
     """Return a function that shows the cell's value on a device.
 
-    If the cell has no value, the function shows the cell's outcome if `word` is true, and nothing otherwise.
+    If the cell has no value, the function shows the cell's outcome if `show_outcome` is true, and nothing otherwise.
     """
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
             return NOTHING
         missing = outcome(row[device])
-        return (missing if word else NOTHING) if missing is not None else get(row[device])
+        return (missing if show_outcome else NOTHING) if missing is not None else get(row[device])
 
     return show
 
@@ -611,32 +632,32 @@ DEVICES = DeclaredTable(
                     "forward",
                     "s",
                     "{device}",
-                    get=_on_device(partial(_mean_of, phase="forward"), word=True),
+                    get=_on_device(partial(_phase_mean, phase="forward"), show_outcome=True),
                 ),
                 Field(
                     "{device}_forward_backward",
                     "fwd + bwd",
                     "s",
                     "{device}",
-                    get=_on_device(lambda cell: _mean(_forward_backward(cell)), word=False),
+                    get=_on_device(lambda cell: _mean_and_std(_forward_backward(cell)), show_outcome=False),
                 ),
             ),
-            values=lambda part: part.heads,
+            values=lambda part: part.column_values,
         ),
     ),
     rows=lambda part: part.rows,
     leading=(
         leading(
-            Field("size", get=lambda row: _any(row).cell.size),
+            Field("size", get=lambda row: _any_cell(row).cell.size),
             *(
-                Field(name, importance=3, get=lambda row, name=name: getattr(_any(row).cell.shape, name, None))
+                Field(name, importance=3, get=lambda row, name=name: getattr(_any_cell(row).cell.shape, name, None))
                 for name in ("d_model", "d_ff", "layers", "heads")
             ),
-            Field("parameters", unit="count", importance=2, get=lambda row: _any(row).model.parameters),
+            Field("parameters", unit="count", importance=2, get=lambda row: _any_cell(row).model.parameters),
         ),
-        along(lambda part: part.down, cells_of=lambda row: row.values()),
+        along(lambda part: part.row_axes, cells_of=lambda row: row.values()),
     ),
-    parts=lambda record: (_Across.of(record, "device", device_name, model=True),),
+    parts=lambda record: (_Grid.of(record, "device", device_name, rows_are_models=True),),
     when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
     notes=lambda part: (
         *(
@@ -650,18 +671,18 @@ DEVICES = DeclaredTable(
 
 # --- one row per cell and phase
 
-Timed = tuple[TimeCellRecord, str, Samples | None]
+SamplesRow = tuple[TimeCellRecord, str, Samples | None]
 """A cell, one of its phases, and its samples."""
 
 
-def _timed(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[Timed]:
+def _samples_rows(cells: Iterable[TimeCellRecord], phases: Sequence[str]) -> Iterator[SamplesRow]:
     """Yield a row for each measured phase; a cell without measured phases has one row without samples."""
     for cell in cells:
-        found = [(cell, phase, measured(cell, phase)) for phase in phases if measured(cell, phase)]
+        found = [(cell, phase, measured_samples(cell, phase)) for phase in phases if measured_samples(cell, phase)]
         yield from found or [(cell, phases[-1] if phases else "step", None)]
 
 
-def _interval(end: int) -> Callable[[Timed], float | None]:
+def _ci95_end(end: int) -> Callable[[SamplesRow], float | None]:
     return lambda row: row[2].ci95_s[end] if row[2] and row[2].ci95_s else None
 
 
@@ -674,7 +695,7 @@ _EXTREMES = (
 _PHASE = leading(Field("phase", get=lambda row: row[1]))
 
 
-def _unmeasured(row: Timed) -> Word | None:
+def _outcome_if_unmeasured(row: SamplesRow) -> Word | None:
     cell, _, found = row
     return (outcome(cell) or Word(cell.outcome, "bad")) if found is None else None
 
@@ -685,12 +706,12 @@ SPREAD = DeclaredTable(
     (
         *_EXTREMES,
         Field("median", unit="s", importance=1, get=lambda row: row[2].median_s),
-        Field("interval_low", "95 % from", "s", importance=2, get=_interval(0)),
-        Field("interval_high", "to", "s", importance=2, get=_interval(1)),
+        Field("interval_low", "95 % from", "s", importance=2, get=_ci95_end(0)),
+        Field("interval_high", "to", "s", importance=2, get=_ci95_end(1)),
     ),
-    rows=lambda record: _timed(record.cells, phases_in(record.cells)),
+    rows=lambda record: _samples_rows(record.cells, phases_in(record.cells)),
     leading=(along(cells_of=lambda row: row[:1]), _PHASE),
-    instead=_unmeasured,
+    instead=_outcome_if_unmeasured,
     empty=True,
 )
 """Minimum, maximum, mean, standard deviation, and median with its 95 % CI, per cell and phase."""
@@ -700,23 +721,25 @@ def _other_axes(record: TimeRecord) -> list[str]:
     return [axis for axis in axes.varying(axes.axes_of(record.cells)) if axis != "warmup"]
 
 
-def _warmup_rows(record: TimeRecord) -> Iterator[Timed]:
+def _warmup_rows(record: TimeRecord) -> Iterator[SamplesRow]:
     others = _other_axes(record)
     ordered = sorted(record.cells, key=lambda cell: [str(cell.axes.get(axis)) for axis in others])
-    return _timed(ordered, [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")])
+    return _samples_rows(
+        ordered, [phase for phase in phases_in(record.cells) if phase in ("forward", "backward", "step")]
+    )
 
 
-FIRST = 10
+FIRST_STEP_COUNT = 10
 """Number of steps shown, starting with the very first one."""
 
 
 def _first_steps(record: TimeRecord) -> Iterator[tuple[TimeCellRecord, list[Measure]]]:
     for cell in record.cells:
-        found = measured(cell, "step")
+        found = measured_samples(cell, "step")
         steps = [Measure(value, tone="quiet", aside=True) for value in cell.warmup_samples_s]
         steps += [Measure(value) for value in found.samples_s] if found else []
         if steps:
-            yield cell, steps[:FIRST]
+            yield cell, steps[:FIRST_STEP_COUNT]
 
 
 FIRST_STEPS = DeclaredTable(
@@ -736,7 +759,7 @@ FIRST_STEPS = DeclaredTable(
                 ),
             ),
             values=lambda record: range(1, max((len(steps) for _, steps in _first_steps(record)), default=0) + 1),
-            ahead=range(1, FIRST + 1),
+            ahead=range(1, FIRST_STEP_COUNT + 1),
         ),
     ),
     rows=_first_steps,
@@ -751,7 +774,7 @@ WARMUP = DeclaredTable(
     _EXTREMES,
     rows=_warmup_rows,
     leading=(along(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]), _PHASE),
-    instead=_unmeasured,
+    instead=_outcome_if_unmeasured,
     empty=True,
     below=(FIRST_STEPS,),
 )
@@ -761,10 +784,10 @@ WARMUP = DeclaredTable(
 
 _DIMENSIONS = ("d_model", "d_ff", "layers", "heads", "vocab")
 _STATISTICS = ("mean", "std", "median", "min", "max", "p5", "p25", "p75", "p95", "mad")
-Phase = tuple[TimeCellRecord, str | None, PhaseRecord]
+PhaseRow = tuple[TimeCellRecord, str | None, PhaseRecord]
 
 
-def _phases(record: TimeRecord) -> Iterator[Phase]:
+def _phase_rows(record: TimeRecord) -> Iterator[PhaseRow]:
     """Yield a row per measured or predicted phase of each cell; a cell without phases has one row without numbers."""
     nothing = PhaseRecord(wall=None, device=None, enqueue_median_s=None)
     for cell in record.cells:
@@ -776,17 +799,17 @@ def _phases(record: TimeRecord) -> Iterator[Phase]:
             yield cell, None, nothing
 
 
-_of_prediction = partial(Field, when=predicted.is_predicted)
+_prediction_column = partial(Field, when=predicted.is_predicted)
 
 
-def _predicted(row: Phase, name: str) -> float | None:
+def _predicted_s(row: PhaseRow, name: str) -> float | None:
     cell, phase, _ = row
     found = cell.prediction
     time = (found.step if phase == "step" else found.phase(phase or "")) if found else None
     return getattr(time, name, None)
 
 
-def _device_name(row: Phase) -> str | None:
+def _device_name(row: PhaseRow) -> str | None:
     """Return the name of the device of this row; for a prediction, the simulated GPU."""
     cell = row[0]
     if cell.prediction:
@@ -798,11 +821,11 @@ def _peak_of(cell: TimeCellRecord, name: str) -> int | None:
     return getattr(cell.prediction or cell.memory, f"{name}_bytes", None)
 
 
-def _ci95(row: Phase) -> tuple[float | None, float | None]:
+def _ci95(row: PhaseRow) -> tuple[float | None, float | None]:
     return (row[2].wall.ci95_s if row[2].wall else None) or (None, None)
 
 
-def _of_step(get: Value) -> Callable[[Phase], float | None]:
+def _in_step_row(get: Value) -> Callable[[PhaseRow], float | None]:
     """Return a function that shows a value of the cell only in its `step` row, so that sums over rows count it once."""
     return lambda row: get(row[0]) if row[1] in ("step", None) else None
 
@@ -816,10 +839,10 @@ CELLS = DeclaredTable(
         Field("parameters", unit="count", get=lambda row: row[0].model.parameters),
         Field("outcome", get=lambda row: row[0].outcome),
         Field("phase", get=lambda row: row[1]),
-        _of_prediction("source", get=lambda row: "predicted"),
-        _of_prediction("predicted", unit="s", get=lambda row: _predicted(row, "point_s")),
-        _of_prediction("predicted_low", "predicted 90 % low", "s", get=lambda row: _predicted(row, "low_s")),
-        _of_prediction("predicted_high", "predicted 90 % high", "s", get=lambda row: _predicted(row, "high_s")),
+        _prediction_column("source", get=lambda row: "predicted"),
+        _prediction_column("predicted", unit="s", get=lambda row: _predicted_s(row, "point_s")),
+        _prediction_column("predicted_low", "predicted 90 % low", "s", get=lambda row: _predicted_s(row, "low_s")),
+        _prediction_column("predicted_high", "predicted 90 % high", "s", get=lambda row: _predicted_s(row, "high_s")),
         Field("samples", get=lambda row: len(found.samples_s) if (found := row[2].wall or row[2].device) else 0),
         Each(
             "clock",
@@ -842,24 +865,28 @@ CELLS = DeclaredTable(
         Field("wall_ci95_low", "wall 95 % low", "s", get=lambda row: _ci95(row)[0]),
         Field("wall_ci95_high", "wall 95 % high", "s", get=lambda row: _ci95(row)[1]),
         Field("enqueue_median", "enqueue median", "s", get=lambda row: row[2].enqueue_median_s),
-        Field("step", "step FLOPs", "flops", get=_of_step(_rate("step_flops"))),
-        Field("", "rate", "flops_per_s", get=_of_step(_rate("flops_per_s"))),
-        Field("", "tokens", "tokens_per_s", get=_of_step(_rate("tokens_per_s"))),
-        Field("peak", "of peak", "share", get=_of_step(_rate("peak_share"))),
-        Field("matmul_ceiling", "of matmul", "share", get=_of_step(_rate("ceiling_share"))),
+        Field("step", "step FLOPs", "flops", get=_in_step_row(_rate("step_flops"))),
+        Field("", "rate", "flops_per_s", get=_in_step_row(_rate("flops_per_s"))),
+        Field("", "tokens", "tokens_per_s", get=_in_step_row(_rate("tokens_per_s"))),
+        Field("peak", "of peak", "share", get=_in_step_row(_rate("peak_share"))),
+        Field("matmul_ceiling", "of matmul", "share", get=_in_step_row(_rate("ceiling_share"))),
         Each(
             "peak",
-            (Field("{peak}", unit="bytes", get=lambda row, name: _of_step(lambda cell: _peak_of(cell, name))(row)),),
+            (
+                Field(
+                    "{peak}", unit="bytes", get=lambda row, name: _in_step_row(lambda cell: _peak_of(cell, name))(row)
+                ),
+            ),
             ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak"),
             said=lambda name: name.replace("_", " "),
         ),
-        Field("compile", unit="s", get=_of_step(attrgetter("compile_s"))),
-        Field("energy_per_step", "energy per step", "joules", get=_of_step(_energy("step_j"))),
-        Field("energy_per_token", "energy per token", "joules_per_token", get=_of_step(_energy("token_j"))),
-        Field("power", "mean power", "watts", get=_of_step(_energy("power_w"))),
+        Field("compile", unit="s", get=_in_step_row(attrgetter("compile_s"))),
+        Field("energy_per_step", "energy per step", "joules", get=_in_step_row(_energy("step_j"))),
+        Field("energy_per_token", "energy per token", "joules_per_token", get=_in_step_row(_energy("token_j"))),
+        Field("power", "mean power", "watts", get=_in_step_row(_energy("power_w"))),
         Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
     ),
-    rows=_phases,
+    rows=_phase_rows,
     leading=along(lambda record: axes.known(axes.axes_of(record.cells)), cells_of=lambda row: row[:1]),
     empty=True,
 )
@@ -889,7 +916,7 @@ TABLES: dict[str, DeclaredTable] = {
 COMPARISONS: dict[str, str] = {"warmup": "warmup", "device": "devices", **{axis: axis for axis in axes.CHOICES}}
 """Comparison table of each axis; the default is the table for the first axis that varies."""
 
-SUMMARY_ROWS = 24
+MAX_SUMMARY_ROWS = 24
 """Largest number of summary rows shown next to a comparison, which repeats the same times."""
 
 
@@ -901,13 +928,13 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     if chosen := tuple(names):
         return filled(TABLES, record, chosen, why=": it compares the values of an axis, and this run has only one")
     if predicted.is_predicted(record):
-        return predicted.usual(record)
+        return predicted.default_tables(record)
     differing = axes.varying(axes.axes_of(record.cells))
-    implied = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
-    comparison = TABLES[implied](record) if implied else []
-    if comparison and len(record.cells) > SUMMARY_ROWS:
+    default_comparison = next((table for axis, table in COMPARISONS.items() if axis in differing), None)
+    comparison = TABLES[default_comparison](record) if default_comparison else []
+    if comparison and len(record.cells) > MAX_SUMMARY_ROWS:
         return comparison
-    ranks = RANKS(record) if sum(len(cell.ranks) for cell in record.cells) <= SUMMARY_ROWS else []
+    ranks = RANKS(record) if sum(len(cell.ranks) for cell in record.cells) <= MAX_SUMMARY_ROWS else []
     return [*SUMMARY(record), *ranks, *comparison]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sysbench.command import measuring
-from sysbench.commands.time.fold import UPDATE_S, energy
+from sysbench.commands.time.fold import COUNTER_UPDATE_S, energy
 from sysbench.commands.time.record import EnergyRecord, TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.log.collect import CellEvents
@@ -74,13 +74,13 @@ def test_pauses_between_steps_are_part_of_what_a_step_costs() -> None:
     assert record.step_j == pytest.approx(BUSY_W * 0.15, rel=0.01)
 
 
-@pytest.mark.parametrize("update_s", [0.02, 0.05, UPDATE_S])
+@pytest.mark.parametrize("update_s", [0.02, 0.05, COUNTER_UPDATE_S])
 def test_a_counter_that_is_updated_rarely_stays_within_what_is_said_of_it(update_s: float) -> None:
     for begin_s in (10.0, 10.013, 10.049, 10.081):
         record = found(seen(15, 0.1, burning(begin_s, begin_s + 1.5, update_s), begin_s=begin_s))
         assert record.uncertainty_share is not None
         assert record.power_w == pytest.approx(BUSY_W, rel=record.uncertainty_share)
-        assert record.uncertainty_share == pytest.approx(UPDATE_S / record.counted_s)
+        assert record.uncertainty_share == pytest.approx(COUNTER_UPDATE_S / record.counted_s)
 
 
 def test_a_window_that_is_too_short_has_no_joules_and_says_how_many_steps_would_do() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sysbench.commands.time.findings import said
+from sysbench.commands.time.findings import all_findings
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import CautionCode
 from sysbench.render.findings import Said, contains_one, interval
@@ -30,13 +30,13 @@ from tests.fixtures_timing import TWO_CORES
 
 
 def sentences(cells: Sequence[TimeCellRecord]) -> list[str]:
-    return [each.text for each in said(cells)]
+    return [each.text for each in all_findings(cells)]
 
 
 def about(cells: Sequence[TimeCellRecord], *words: str) -> Said:
     """The one sentence in which all of these words stand."""
-    found = [each for each in said(cells) if all(word in each.text for word in words)]
-    assert len(found) == 1, [each.text for each in said(cells)]
+    found = [each for each in all_findings(cells) if all(word in each.text for word in words)]
+    assert len(found) == 1, [each.text for each in all_findings(cells)]
     return found[0]
 
 
@@ -341,7 +341,7 @@ def test_growth_with_the_model_is_not_made_up() -> None:
 
 def test_every_sentence_names_the_cells_it_rests_on_and_ends() -> None:
     for cells in (first_report(("fp32", "bf16")), second_report(), third_report()):
-        for each in said(cells):
+        for each in all_findings(cells):
             assert each.cells
             assert {cell.key for cell in each.cells} <= {cell.key for cell in cells}
             assert each.text.endswith(".")

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from sysbench.commands.time import blocks
 from sysbench.commands.time.live import TIME, Screen, TimeLines, slow_without_gpu
-from sysbench.commands.time.live_state import advance, cell_left_s, expected_steps, folded, run_left_s
+from sysbench.commands.time.live_state import advance, cell_remaining_s, expected_steps, fold_events, run_remaining_s
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import (
     CellFinished,
@@ -51,7 +51,7 @@ def screen(events: Sequence[Event], width: int, height: int, encoding: str = "ut
     """The lines that a terminal of this size shows after these events."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, height=height, color_system=None, legacy_windows=False, **options)
-    console.print(Screen(folded(events), events[-1].at_s), end="")
+    console.print(Screen(fold_events(events), events[-1].at_s), end="")
     file.flush()
     return file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
 
@@ -60,7 +60,7 @@ def screen(events: Sequence[Event], width: int, height: int, encoding: str = "ut
 
 
 def test_the_state_says_what_numpy_says_of_the_samples(sweep: list[Event]) -> None:
-    state = folded(sweep)
+    state = fold_events(sweep)
     assert [done.outcome for done in state.ended.values()] == ["ok"] * 8
     for key, done in state.ended.items():
         steps = [e for e in sweep if isinstance(e, StepMeasured) and e.cell == key and not e.warmup]
@@ -73,7 +73,7 @@ def test_the_state_says_what_numpy_says_of_the_samples(sweep: list[Event]) -> No
 
 
 def test_a_state_is_never_changed_in_place(sweep: list[Event]) -> None:
-    half = folded(sweep[:80])
+    half = fold_events(sweep[:80])
     picture = repr(half)
     for event in sweep[80:]:
         advance(half, event)
@@ -85,16 +85,16 @@ def test_a_state_is_never_changed_in_place(sweep: list[Event]) -> None:
 def test_a_cell_that_is_started_again_begins_anew(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=0, step=5)
     again = next(event for event in part if isinstance(event, CellStarted))
-    state = folded([*part, again])
+    state = fold_events([*part, again])
     assert state.now is not None
     assert state.now.steps == ()
     finished = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="crashed")
     better = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="ok")
-    assert [done.outcome for done in folded([*part, finished, again, better]).ended.values()] == ["ok"]
+    assert [done.outcome for done in fold_events([*part, finished, again, better]).ended.values()] == ["ok"]
 
 
 def test_cells_that_never_start_are_counted_with_their_reason() -> None:
-    state = folded(runs.events(LARGE))
+    state = fold_events(runs.events(LARGE))
     outcomes = [done.outcome for done in state.ended.values()]
     assert len(outcomes) == len(state.planned) == 16
     assert outcomes.count("oom") == 3
@@ -108,14 +108,14 @@ def test_a_resumed_run_keeps_what_lasts_and_waits_for_the_rest() -> None:
         for number, event in enumerate(log)
     ]
     resumed = RunResumed(at_s=log[-1].at_s + 3600, keep=7)
-    state = advance(folded(crashed), resumed)
+    state = advance(fold_events(crashed), resumed)
     assert {done.outcome for done in state.ended.values()} == {"ok", "oom"}
     assert len(state.planned) == 16
     assert state.now is None
     assert state.started_s == resumed.at_s
     console = Console(file=io.StringIO(), width=80)
     with TimeLines(console, earlier=crashed) as progress:
-        again = next(key for key, done in folded(crashed).ended.items() if done.outcome == "crashed")
+        again = next(key for key, done in fold_events(crashed).ended.items() if done.outcome == "crashed")
         for event in (resumed, *(event for event in log[1:] if getattr(event, "cell", again) == again)):
             progress.show(event)
     assert f"{state.done + 1}/16 xl ctx" in written(console)
@@ -130,9 +130,9 @@ def test_a_run_whose_beginning_was_not_shown_is_shown_all_the_same(sweep: list[E
 
 def test_a_reading_about_other_programs_only_wipes_nothing_out(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=1, step=5)
-    before = folded(part).reading
+    before = fold_events(part).reading
     assert before is not None
-    assert folded([*part, Reading(at_s=part[-1].at_s, other_processes=0)]).reading == before
+    assert fold_events([*part, Reading(at_s=part[-1].at_s, other_processes=0)]).reading == before
 
 
 # The forecast
@@ -141,27 +141,27 @@ def test_a_reading_about_other_programs_only_wipes_nothing_out(sweep: list[Event
 @pytest.mark.parametrize(("cell", "within"), [(0, 0.5), (2, 0.7), (4, 0.35), (6, 0.2)])
 def test_the_forecast_of_a_run_comes_near_what_it_takes(sweep: list[Event], cell: int, within: float) -> None:
     part = runs.until_measuring(sweep, cell, step=4)
-    left_s = run_left_s(folded(part))
+    left_s = run_remaining_s(fold_events(part))
     assert left_s == pytest.approx(sweep[-1].at_s - part[-1].at_s, rel=within)
 
 
 def test_the_forecast_of_a_cell_counts_the_steps_that_are_left(sweep: list[Event]) -> None:
-    state = folded(runs.until_measuring(sweep, cell=3, step=6))
+    state = fold_events(runs.until_measuring(sweep, cell=3, step=6))
     assert state.now is not None
     median_s = float(np.median([step.total_s for step in state.now.steps[1:][-10:]]))
-    assert cell_left_s(state.now) == pytest.approx(3 * median_s)
+    assert cell_remaining_s(state.now) == pytest.approx(3 * median_s)
 
 
 def test_nothing_is_forecast_before_there_is_anything_to_go_by(sweep: list[Event]) -> None:
     started = next(number for number, event in enumerate(sweep) if isinstance(event, CellStarted))
-    assert run_left_s(folded(sweep[: started + 1])) is None
-    assert run_left_s(folded(sweep)) == 0
+    assert run_remaining_s(fold_events(sweep[: started + 1])) is None
+    assert run_remaining_s(fold_events(sweep)) == 0
 
 
 def test_until_expects_as_many_steps_as_the_interval_needs() -> None:
     for until, expected in ((0.5, 10), (0.0001, 1000)):
         events = runs.until_measuring(runs.events(TimeSpec(ctx=128, until=until)), cell=0, step=9)
-        now = folded(events).now
+        now = fold_events(events).now
         assert now is not None
         assert expected_steps(now) == pytest.approx(expected, abs=1)
 
@@ -247,22 +247,22 @@ def test_text_from_outside_is_shown_as_it_is_and_not_obeyed(sweep: list[Event]) 
 def test_a_word_about_the_cpu_is_said_only_where_there_is_no_gpu_and_it_takes_long() -> None:
     events = runs.events(ON_CPU, runs.TWO_CORES)
     slow = runs.until_measuring(events, cell=0, step=0)
-    said = slow_without_gpu(folded(slow), slow[-1].at_s)
+    said = slow_without_gpu(fold_events(slow), slow[-1].at_s)
     assert said is not None
     assert said[0].startswith("No GPU here: timing on the CPU (2 cores). The first step took 4.59 s, so this needs")
     assert said[1].startswith("--size tiny")
     first = next(number for number, event in enumerate(events) if isinstance(event, StepMeasured))
-    assert slow_without_gpu(folded(events[: first + 1]), events[first].at_s) is None
-    assert slow_without_gpu(folded(events), events[-1].at_s) is None
+    assert slow_without_gpu(fold_events(events[: first + 1]), events[first].at_s) is None
+    assert slow_without_gpu(fold_events(events), events[-1].at_s) is None
     quick = runs.until_measuring(runs.events(TimeSpec(size="tiny", ctx=16), runs.TWO_CORES), cell=0, step=0)
-    assert slow_without_gpu(folded(quick), quick[-1].at_s) is None
+    assert slow_without_gpu(fold_events(quick), quick[-1].at_s) is None
     on_gpu = runs.until_measuring(runs.events(LARGE), cell=0, step=0)
-    assert slow_without_gpu(folded(on_gpu), on_gpu[-1].at_s) is None
+    assert slow_without_gpu(fold_events(on_gpu), on_gpu[-1].at_s) is None
 
 
 def test_what_did_not_change_is_not_laid_out_again(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=5, step=6)
-    state = folded(part)
+    state = fold_events(part)
     assert state.now is not None
     steps = blocks.steps(state.now.steps, 5, 80, "utf-8")
     later = advance(state, Reading(at_s=part[-1].at_s + 0.5, host_rss_bytes=1, device_used_bytes=2))
@@ -354,7 +354,7 @@ def test_a_resized_terminal_is_redrawn_at_once_and_shows_nothing_of_the_old_pict
             before = len(written(console))
             dashboard.show(ReadingsLost(at_s=time.now_s, source="NVML", detail="gone"))
             alone = terminal(width, height)
-            alone.print(Screen(folded(events), time.now_s), end="")
+            alone.print(Screen(fold_events(events), time.now_s), end="")
             expected = emulated(written(alone).rstrip("\n"), pyte.Screen(width, height))
             assert emulated(written(console)[before:], emulator) == expected
             assert any("7/10" in line for line in expected)
@@ -425,7 +425,7 @@ def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
 
 def test_no_color_means_no_colour(sweep: list[Event]) -> None:
     console = terminal(no_color=True)
-    console.print(Screen(folded(runs.until_measuring(sweep, 5, 6)), 0.0))
+    console.print(Screen(fold_events(runs.until_measuring(sweep, 5, 6)), 0.0))
     codes = {code for codes in re.findall(r"\x1b\[([\d;]*)m", written(console)) for code in codes.split(";")}
     assert codes <= {"", "0", "1", "2"}
     assert written(terminal()) == ""

@@ -13,7 +13,7 @@ import pytest
 from sysbench import formulas
 from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.predicted import GPUS, PREDICTED, said
+from sysbench.commands.time.predicted import GPUS, PREDICTED, prediction_findings
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
 from sysbench.engine.sensors import nvml
@@ -82,7 +82,7 @@ def test_with_prices_the_cheapest_comes_first_and_a_million_tokens_cost_what_the
 
 
 def texts(found: TimeRecord) -> list[str]:
-    return [each.text for each in said(found.cells)]
+    return [each.text for each in prediction_findings(found.cells)]
 
 
 def test_the_cheapest_gpu_is_named_with_the_interval_of_its_cost_where_no_other_interval_overlaps() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sysbench import formulas
 from sysbench.commands.plan import plan
-from sysbench.commands.time.live_state import folded
+from sysbench.commands.time.live_state import fold_events
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.commands.time.tables import TABLES, sheet, tables_for
@@ -390,7 +390,7 @@ def test_rates_are_of_the_mean_that_stands_beside_them_and_the_dashboard_says_th
     sweep_events: list[Event], sweep: TimeRecord
 ) -> None:
     summary, spec_cells = only(TABLES["summary"](sweep)), list(SWEEP.cells())
-    done = folded(sweep_events).ended.values()
+    done = fold_events(sweep_events).ended.values()
     for row, (cell, live) in enumerate(zip(sweep.cells, done, strict=True)):
         mean_s = float(np.mean(wall(sweep_events, cell, "step")))
         flops = formulas.step_flops_of(spec_cells[row])

@@ -22,7 +22,7 @@ from sysbench.spec.command_options import command_line
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierRun:
     """An earlier run with its log and record, or a directory of runs."""
 
     name: str
@@ -53,7 +53,7 @@ class Earlier:
         return sum(path.stat().st_size for path in self.files)
 
     @property
-    def touched_s(self) -> float:
+    def last_active_s(self) -> float:
         """Start time or last write, whichever is later, so that a run in progress does not count as old."""
         return max(self.began_s, *(path.stat().st_mtime for path in self.files))
 
@@ -69,46 +69,52 @@ class Earlier:
             raise OutputError(f"cannot remove {self.path}: {error.strerror}") from error
 
 
-def earlier(directory: Path) -> list[Earlier]:
+def list_runs(directory: Path) -> list[EarlierRun]:
     """Return all runs in a directory, the newest first; raises LogError if the directory cannot be read."""
-    found = [_of(directory, name, paths) for name, paths in runs.entries(directory)]
+    found = [_read_run(directory, name, paths) for name, paths in runs.entries(directory)]
     return sorted(found, key=lambda each: each.began_s, reverse=True)
 
 
-def one(name: str, directory: Path) -> Earlier:
+def find_run(name: str, directory: Path) -> EarlierRun:
     """Return the run with this name or path; raises LogError unless exactly one run matches."""
     paths = runs.find(name, directory)
     named = Path(name)
     if named.exists():
-        return _of(named.absolute().parent, named.absolute().name if named.is_dir() else named.stem, paths)
-    return next(_of(directory, found, every) for found, every in runs.entries(directory) if set(paths) <= set(every))
+        return _read_run(named.absolute().parent, named.absolute().name if named.is_dir() else named.stem, paths)
+    return next(
+        _read_run(directory, found, run_paths)
+        for found, run_paths in runs.entries(directory)
+        if set(paths) <= set(run_paths)
+    )
 
 
-def _of(directory: Path, name: str, paths: Sequence[Path]) -> Earlier:
+def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
     """Return the run or directory of runs called `name`; `paths` contains the log or the record of each of its runs."""
-    home = directory / name
-    if not home.is_dir() or paths[0].stem == name:
-        beside = tuple(
+    run_directory = directory / name
+    if not run_directory.is_dir() or paths[0].stem == name:
+        log_and_record = tuple(
             each for each in (paths[0].with_suffix(".jsonl"), paths[0].with_suffix(".json")) if each.is_file()
         )
-        seen = _seen(paths[0])
-        return Earlier(name, paths[0], beside, seen.kind, seen.what, seen.began_s, seen.outcome)
-    every = [_seen(path) for path in paths]
-    files = tuple(sorted(path for path in home.rglob("*") if path.is_file()))
+        summary = _read_summary(paths[0])
+        return EarlierRun(name, paths[0], log_and_record, summary.kind, summary.what, summary.began_s, summary.outcome)
+    summaries = [_read_summary(path) for path in paths]
+    files = tuple(sorted(path for path in run_directory.rglob("*") if path.is_file()))
     kind, what = "", f"{len(paths)} run{'' if len(paths) == 1 else 's'}"
-    if manifest.is_manifest(home):
+    if manifest.is_manifest(run_directory):
         kind, what = "run", ""
         with suppress(LogError):
-            what = Path(manifest.read(home).experiment).stem
-    elif runs.find_arms(paths) and all(path.absolute().parent.parent == home.absolute() for path in paths):
+            what = Path(manifest.read(run_directory).experiment).stem
+    elif runs.find_arms(paths) and all(path.absolute().parent.parent == run_directory.absolute() for path in paths):
         kind, what = "compare", f"two arms, {what}"
-    ended = "complete" if all(each.status == "complete" for each in every) else "incomplete"
-    cells = sum((each.cells for each in every), Counter[str]())
-    return Earlier(name, home, files, kind, what, min(each.began_s for each in every), _counted(ended, cells))
+    status = "complete" if all(each.status == "complete" for each in summaries) else "incomplete"
+    cells = sum((each.cells for each in summaries), Counter[str]())
+    return EarlierRun(
+        name, run_directory, files, kind, what, min(each.began_s for each in summaries), _outcome_text(status, cells)
+    )
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _RunSummary:
     kind: str
     what: str
     began_s: float
@@ -117,51 +123,53 @@ class _Seen:
 
     @property
     def outcome(self) -> str:
-        return _counted(self.status, self.cells)
+        return _outcome_text(self.status, self.cells)
 
 
-def _counted(status: str, cells: Counter[str]) -> str:
+def _outcome_text(status: str, cells: Counter[str]) -> str:
     return ", ".join([status, *(f"{count:,} {outcome}" for outcome, count in cells.most_common())])
 
 
-def _seen(path: Path) -> _Seen:
+def _read_summary(path: Path) -> _RunSummary:
     """Read a log or a record; on failure, the status is `unreadable` and the start is the file's modification time."""
     kind = runs.kind_at(path) or "unknown"
     try:
-        spec, began_s, status, cells = _of_log(path) if path.suffix == ".jsonl" else _of_record(path)
+        spec, began_s, status, cells = (
+            _summary_fields_of_log(path) if path.suffix == ".jsonl" else _summary_fields_of_record(path)
+        )
         what = command_line(spec_of({"kind": kind, **spec})).removeprefix(f"sysbench {kind}").strip()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return _Seen(kind, "", path.stat().st_mtime, "unreadable", Counter())
-    return _Seen(kind, what, began_s, status, cells)
+        return _RunSummary(kind, "", path.stat().st_mtime, "unreadable", Counter())
+    return _RunSummary(kind, what, began_s, status, cells)
 
 
-def _of_record(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
+def _summary_fields_of_record(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
     top = from_json(path.read_bytes())
     began_s = datetime.fromisoformat(top["started_at"]).timestamp()
     return top["spec"], began_s, top["status"], Counter(cell["outcome"] for cell in top["cells"])
 
 
-def _of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
+def _summary_fields_of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
     """Return the spec, start time, status and outcomes from a log; a log without an end has the status `unfinished`."""
     spec: dict[str, Any] = {}
     began_s, status = 0.0, "unfinished"
     outcomes: dict[str, str] = {}
-    for said in _telling(path):
-        match said["event"]:
+    for event in _run_and_cell_events(path):
+        match event["event"]:
             case "run_started":
-                spec, began_s = said["spec"], said["at_s"]
+                spec, began_s = event["spec"], event["at_s"]
             case "run_resumed":
                 status = "unfinished"
             case "run_finished":
-                status = said["status"]
+                status = event["status"]
             case "cell_finished":
-                outcomes[said["cell"]] = said["outcome"]
+                outcomes[event["cell"]] = event["outcome"]
     if not spec:
         raise ValueError("it does not start with the start event of a run")
     return spec, began_s, status, Counter(outcomes.values())
 
 
-def _telling(path: Path) -> Iterator[dict[str, Any]]:
+def _run_and_cell_events(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
             # Most lines of a log are samples, which are slow to parse and are not needed here.

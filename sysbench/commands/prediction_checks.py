@@ -28,43 +28,43 @@ def refuse_unpredictable(
         except UsageError as error:
             raise UsageError(f"--host {error}") from None
     for slug in slugs:
-        for problem in _problems(hardware.named(slug)):
+        for problem in _rate_problems(hardware.named(slug)):
             raise UsageError(f"{option} {slug}: {problem}")
-    refuse_present(slugs, force=force, option=option)
+    refuse_present_gpus(slugs, force=force, option=option)
 
 
-def refuse_present(slugs: Sequence[str], *, force: bool, option: str = "--simulate") -> None:
+def refuse_present_gpus(slugs: Sequence[str], *, force: bool, option: str = "--simulate") -> None:
     """Raise UsageError if this machine has one of these GPUs, unless `force` is given."""
     from sysbench.engine.sensors.nvml import present_gpus
     from sysbench.spec import hardware
 
-    here = {known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))}
-    if not force and (slug := next((each for each in slugs if each in here), None)) is not None:
+    present_slugs = {known.slug for name, size_bytes in present_gpus() if (known := hardware.find(name, size_bytes))}
+    if not force and (slug := next((each for each in slugs if each in present_slugs), None)) is not None:
         raise UsageError(
             f"{option} {slug}: this machine has this GPU; remove {option} to measure it, or add --force to predict "
             "anyway"
         )
 
 
-def _problems(known: Hardware) -> Iterator[str]:
+def _rate_problems(gpu: Hardware) -> Iterator[str]:
     """Yield the reasons why the rates of a GPU cannot be used."""
     from sysbench.predict.rates import GpuRates
     from sysbench.spec import hardware
 
-    calibration = known.calibration
-    sheet = next((each for each in hardware.known() if each.slug == known.slug), None)
+    calibration = gpu.calibration
+    sheet = next((each for each in hardware.known() if each.slug == gpu.slug), None)
     if calibration is not None and sheet is not None and hardware.find(calibration.device) not in (None, sheet):
         yield (
-            f"{hardware.user_directory() / known.slug}.toml was calibrated on {calibration.device}, which is a "
+            f"{hardware.user_directory() / gpu.slug}.toml was calibrated on {calibration.device}, which is a "
             "different GPU; remove or rename the file"
         )
-    if not known.rates:
+    if not gpu.rates:
         yield (
-            f"its rates are unknown, so times cannot be predicted; sysbench memory --simulate {known.slug} shows "
+            f"its rates are unknown, so times cannot be predicted; sysbench memory --simulate {gpu.slug} shows "
             "whether a step fits"
         )
         return
     try:
-        GpuRates.of(known)
+        GpuRates.of(gpu)
     except UnavailableError as error:
-        yield f"{error}; sysbench memory --simulate {known.slug} shows whether it fits"
+        yield f"{error}; sysbench memory --simulate {gpu.slug} shows whether it fits"
