@@ -1,11 +1,11 @@
 """Sweep attention by head dimension, sequence length and implementation; see where it breaks."""
 
-from sysbench.command import Command, InReport
+from sysbench.command import Command, ReportLayout
 
 COMMAND = Command(
     package=__name__,
     help=__doc__,
-    report=InReport(3, "Attention", ("sweep", "comparison", "exponents", "crossovers", "frontier", "accounting")),
+    report=ReportLayout(3, "Attention", ("sweep", "comparison", "exponents", "crossovers", "frontier", "accounting")),
     perform="command:perform",
     files="command:draw",
     refuse_files="command:refuse_unwritable",
@@ -13,9 +13,9 @@ COMMAND = Command(
     picture="live:ATTENTION",
     lines="live:AttentionLines",
     terms="sysbench.commands.report.method:of_attention",
-    foreseen="fold:taken_s",
+    expected_duration="fold:taken_s",
     compared=("forward", "backward"),
-    in_turns=True,
+    can_alternate=True,
     findings="findings:findings",
-    usual_tables="tables:usual",
+    default_tables="tables:usual",
 )

@@ -14,7 +14,7 @@ import typer
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.errors import LogError, UsageError
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.stderr import say
+from sysbench.stderr import print_line
 
 if TYPE_CHECKING:
     from sysbench.commands.artefacts import Artefact
@@ -97,7 +97,7 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     if one and other and one.directory == other.directory and one.arm != other.arm:
         return side_of(options.a, one.files), side_of(options.b, other.files), True
     if first == second:
-        say(f"A and B are the same: {options.a} and {options.b} both stand for {first[0]}")
+        print_line(f"A and B are the same: {options.a} and {options.b} both stand for {first[0]}")
     a, b = (dict(enumerate(files)) for files in (first, second))
     return side_of(options.a, a), side_of(options.b, b), False
 
@@ -168,7 +168,10 @@ def _summarize(found: Comparison, names: Sequence[str]) -> None:
         raise UsageError("--summary github appends to the file named by GITHUB_STEP_SUMMARY, which is not set")
     try:
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(theme.encodable(theme.harmless(markdown(compare_tables.sheet(found, names))), "utf-8") + "\n")
+            file.write(
+                theme.encodable(theme.without_control_characters(markdown(compare_tables.sheet(found, names))), "utf-8")
+                + "\n"
+            )
     except OSError as error:
         raise cannot_write(Path(path), error) from error
 

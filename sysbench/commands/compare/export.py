@@ -24,7 +24,7 @@ MODES: Final = {"inference": "inference", "forward": "inference"}
 
 def exported(found: Comparison, form: Export) -> str:
     """Return the comparison in one of the formats, with a final newline."""
-    return theme.encodable(theme.harmless(_FORMATS[form](found)), "utf-8") + "\n"
+    return theme.encodable(theme.without_control_characters(_FORMATS[form](found)), "utf-8") + "\n"
 
 
 def _named(found: Comparison) -> Iterator[tuple[str, CellComparison]]:
@@ -91,7 +91,7 @@ def _junit(found: Comparison) -> str:
         open_ = [text for text in undecided if text.startswith(f"{name}: ")]
         kind = "failure" if bad or (open_ and gate and gate.strict) else "skipped" if open_ else ""
         if kind:
-            ElementTree.SubElement(case, kind, message=theme.harmless("; ".join([*bad, *open_])))
+            ElementTree.SubElement(case, kind, message=theme.without_control_characters("; ".join([*bad, *open_])))
             count[kind] += 1
     suite.set("tests", str(len(found.cells)))
     suite.set("failures", str(count["failure"]))

@@ -17,8 +17,8 @@ from sysbench.commands.compare.comparison import (
 )
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK, PredictedTime
-from sysbench.render.declared import filled
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.render.declared import build_tables
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.render.theme import elided
 from sysbench.statistics.verdict import Verdict
 
@@ -72,7 +72,7 @@ def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
             *memory_table(found, changed=True),
             *left_over_table(found),
         ]
-    return filled(TABLES, found, chosen, what="this comparison")
+    return build_tables(TABLES, found, chosen, what="this comparison")
 
 
 def differences_table(found: Comparison) -> Tables:
@@ -106,7 +106,7 @@ def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
         times = [_time_row(time) for time in cell.times if time.headline == headline]
         if headline and not times and (cell.a_outcome, cell.b_outcome) != ("ok", "ok"):
             a, b = Word(cell.a_outcome, _tone(cell.a_outcome)), Word(cell.b_outcome, _tone(cell.b_outcome))
-            times = [(NOTHING, a, b, NOTHING, NOTHING)]
+            times = [(EMPTY_CELL, a, b, EMPTY_CELL, EMPTY_CELL)]
         rows += [(*_axes(cell.axes, axes), *row) for row in times]
     if not rows:
         return []
@@ -211,7 +211,7 @@ def _memory_row(memory: MemoryComparison) -> tuple[Cell, ...]:
         Measure(memory.a_bytes),
         Measure(memory.b_bytes),
         Measure(difference, tone=tone),
-        Measure(difference / memory.a_bytes, tone=tone) if memory.a_bytes else NOTHING,
+        Measure(difference / memory.a_bytes, tone=tone) if memory.a_bytes else EMPTY_CELL,
     )
 
 
@@ -255,12 +255,12 @@ def cells_table(found: Comparison) -> Tables:
 
 
 def _long(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
-    yield from ((*_time_row(time), NOTHING, NOTHING) for time in cell.times)
+    yield from ((*_time_row(time), EMPTY_CELL, EMPTY_CELL) for time in cell.times)
     for memory in cell.memory:
         peaks = (Measure(memory.a_bytes), Measure(memory.b_bytes))
-        yield (memory.quantity, NOTHING, NOTHING, NOTHING, NOTHING, *peaks)
+        yield (memory.quantity, EMPTY_CELL, EMPTY_CELL, EMPTY_CELL, EMPTY_CELL, *peaks)
     if not cell.times and not cell.memory:
-        yield ("", *(NOTHING,) * 6)
+        yield ("", *(EMPTY_CELL,) * 6)
 
 
 TABLES: Mapping[str, Callable[[Comparison], Tables]] = {

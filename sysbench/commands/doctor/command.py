@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sysbench.commands.doctor.examination import Examination
-from sysbench.render.dashboard.progress import waiting
+from sysbench.render.dashboard.progress import show_status
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -105,7 +105,7 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
     show(screen.heading(host), screen.machine(host))
     tools, allocator, nvml = examination.tools(), examination.allocator(), examination.nvml()
     show(screen.gpus(nvml), screen.tools(tools, allocator))
-    with waiting("importing torch", console):
+    with show_status("importing torch", console):
         torch = examination.torch()
     facts = Facts(host, nvml, torch, tools, allocator)
     outlook, warnings = prospects(facts), advice(facts)
@@ -131,7 +131,7 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
         return record
     from sysbench.commands.doctor import screen, self_cost
 
-    with waiting("measuring the overhead of sysbench", console) as say:
+    with show_status("measuring the overhead of sysbench", console) as say:
         cost = self_cost.measure(
             record.torch.devices[0],
             rounds,

@@ -268,7 +268,7 @@ class _Line:
         grid = Table.grid(padding=0)
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
-        mark = theme.fitted(self._mark, options.encoding)
+        mark = theme.terminal_line(self._mark, options.encoding)
         grid.add_row(Text(mark, self._mark_style), _text(self._text, options.encoding, self._style))
         yield from _stripped(console, options, grid)
 
@@ -315,7 +315,7 @@ class _Prospects:
 
 
 def _text(words: str, encoding: str, style: str = "") -> Text:
-    return Text(theme.fitted(words, encoding), style)
+    return Text(theme.terminal_line(words, encoding), style)
 
 
 def _stripped(console: Console, options: ConsoleOptions, grid: Table) -> RenderResult:

@@ -16,16 +16,16 @@ from sysbench.render.plots import (
     LIMIT,
     Bar,
     BarPanel,
-    Drawn,
-    Frame,
     Heading,
+    LazyFigure,
     Mark,
-    captioned,
+    PanelLayout,
+    arrange_handles,
+    caption_text,
+    create_panels,
     cross_handle,
+    draw_legend,
     draw_stacked,
-    in_rows,
-    legend,
-    panels,
     series_handles,
     subject,
 )
@@ -83,7 +83,7 @@ _SHORT: Final = {"zero_grad": "zero", "forward": "fwd", "backward": "bwd", "opti
 DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
 
 
-def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
+def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[LazyFigure]:
     """Yield all figures of a run, with separate figures for measured cells and for each simulated GPU."""
     sources = {cell.cell.simulate for cell in cells}
     for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
@@ -94,7 +94,7 @@ def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
                 yield replace(drawn, name=name, cells=tuple(group))
 
 
-def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
+def _over_contexts(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
     told = [cell for cell in cells if cell.found is None]
     if not any(_parts(cell) for cell in told):
         return None
@@ -127,10 +127,10 @@ def _over_contexts(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     heading = Heading("peak breakdown", " · ".join(about), _simulated(told))
     text = f"Peak allocated memory against context length, by category{_marked(told)}"
     left = _left_out(len(rows), "sizes and modes", len(names))
-    return Drawn("peaks", captioned(text, about, left), lambda: draw(shown, names[:MOST_BARS], heading, "ctx"))
+    return LazyFigure("peaks", caption_text(text, about, left), lambda: draw(shown, names[:MOST_BARS], heading, "ctx"))
 
 
-def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
+def _by_phase(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
     """Return the figure of peaks by phase, with a panel per size and context; None if there is nothing to show."""
     training = [cell for cell in known(cells) if cell.cell.mode in TRAINING and len(cell.peaks_by_phase) > 1]
     if not training:
@@ -162,7 +162,7 @@ def _by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     heading = Heading("peak of each phase", " · ".join(about), _simulated(training))
     text = f"Peak allocated memory of each phase of a training step, by category{_marked(training)}"
     left = _left_out(len(rows), "sizes and contexts", len(names))
-    return Drawn("phases", captioned(text, about, left), lambda: draw(shown, names[:MOST_BARS], heading, ""))
+    return LazyFigure("phases", caption_text(text, about, left), lambda: draw(shown, names[:MOST_BARS], heading, ""))
 
 
 def _left_out(rows: int, what: str, names: int) -> str:
@@ -215,21 +215,21 @@ def draw(shown: Sequence[BarPanel], names: Sequence[str], heading: Heading, x: s
         kinds.append(Line2D([], [], color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="device memory"))
     if any(bar.absent for bar in bars):
         kinds.append(cross_handle("does not fit"))
-    rows = [*in_rows([Patch(facecolor=COLOURS[part], label=part) for part in present]), *in_rows(kinds)]
-    frame = Frame(
+    rows = [*arrange_handles([Patch(facecolor=COLOURS[part], label=part) for part in present]), *arrange_handles(kinds)]
+    frame = PanelLayout(
         min(3, len(shown)),
         1.6 if len(shown) > 1 else 2.4,
         above_in=0.26 if len(shown) > 1 else 0.08,
         below_in=0.44 if x else 0.3,
         legend_lines=len(rows),
     )
-    figure, found = panels(frame, len(shown), heading)
+    figure, found = create_panels(frame, len(shown), heading)
     for axes, panel in zip(found, near, strict=True):
         draw_stacked(axes, panel, names, COLOURS, "bytes", panel.limit or panel.highest, headroom=1.08, x=x)
-    legend(figure, *rows)
+    draw_legend(figure, *rows)
     return figure
 
 
-def of_run(record: MemoryRecord) -> Iterator[Drawn]:
+def of_run(record: MemoryRecord) -> Iterator[LazyFigure]:
     """Yield all figures of a run."""
     return figures(record.cells)

@@ -1,11 +1,11 @@
 """Show which kernels take the time, by the part of the model that launched them."""
 
-from sysbench.command import Command, InReport
+from sysbench.command import Command, ReportLayout
 
 COMMAND = Command(
     package=__name__,
     help=__doc__,
-    report=InReport(
+    report=ReportLayout(
         1,
         "Where the time goes",
         (
@@ -18,12 +18,12 @@ COMMAND = Command(
     show="command:show",
     refuse_files="files:refuse_other_endings",
     long_table="kernels",
-    fillable="tables:fillable",
+    build_tables="tables:fillable",
     headlines="findings:headlines",
     picture="live:PROFILE",
     lines="live:ProfileLines",
     terms="sysbench.commands.report.method:of_profile",
-    foreseen="fold:taken_s",
+    expected_duration="fold:taken_s",
     compared=("step",),
-    usual_tables="tables:usual",
+    default_tables="tables:usual",
 )

@@ -1,7 +1,7 @@
 """Findings of `sysbench profile`: sentences, each with the cells that support it.
 
 A profile covers one to three steps, so shares describe those steps and have no confidence interval. Cells whose profile
-is known to be incomplete (see `DOUBTFUL`) are excluded.
+is known to be incomplete (see `EXCLUDING_CAUTIONS`) are excluded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.render.findings import Namer, Said, left_out, listed, named, namer, share_range
+from sysbench.render.findings import Namer, Statement, excluded_cells, join_words, name_cells, namer, share_range
 from sysbench.spec.model import Mode, Phase
 from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
 
@@ -71,7 +71,7 @@ _POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "
 """Axes over which a finding states a range. Each value of any other axis has findings of its own."""
 
 
-def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
+def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
     """Yield all findings."""
     known = complete(cells)
     for where, group, name in _settings(known, cells):
@@ -82,11 +82,11 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     if covered:
         share = share_range(covered, namer(cells))
         text = f"profiled kernels cover {share} of the unprofiled step time."
-        yield Said(text, tuple(cell for _, cell in covered))
-    yield from left_out(cells, doubts, "all findings")
+        yield Statement(text, tuple(cell for _, cell in covered))
+    yield from excluded_cells(cells, doubts, "all findings")
 
 
-def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
+def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
     """Yield the findings to show below the tables on a screen. The tables already show the other findings."""
     known = complete(cells)
     for where, group, name in _settings(known, cells):
@@ -94,7 +94,7 @@ def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
         yield from _leaders(group, f"{mark}{where}", name)
         yield from _products(group, f"{mark}{where}", name)
     if known:
-        yield from left_out(cells, doubts, "all findings")
+        yield from excluded_cells(cells, doubts, "all findings")
 
 
 def doubts(cell: ProfileCellRecord) -> frozenset[CautionCode]:
@@ -196,7 +196,7 @@ def leading(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Leading | 
     return Leading(cell, summary.names[most], most_ns / whole_ns, f"{per_step:g} call{'' if per_step == 1 else 's'}")
 
 
-def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     alike: dict[str, list[Leading]] = {}
     for cell in group:
         found = leading(cell, RANGES["forward"])
@@ -206,13 +206,13 @@ def _leaders(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
         return
     on_cpu = all(cell.summary is not None and cell.summary.source == "cpu" for cell in group)
     for short, each in alike.items():
-        at = where if len(alike) == 1 else f"{where}{named([found.cell for found in each], name)}: "
+        at = where if len(alike) == 1 else f"{where}{name_cells([found.cell for found in each], name)}: "
         share = share_range([(found.share, found.cell) for found in each], name)
         calls = {found.calls for found in each}
         often = f" in {calls.pop()} per step" if len(calls) == 1 else ""
         work = "operator" if on_cpu else "kernel"
         text = f"{at}in the forward phase, {short} takes the largest share of {work} time: {share}{often}."
-        yield Said(f"{text}{_leaders_elsewhere(each)}", tuple(found.cell for found in each))
+        yield Statement(f"{text}{_leaders_elsewhere(each)}", tuple(found.cell for found in each))
 
 
 def _leaders_elsewhere(each: Sequence[Leading]) -> str:
@@ -230,14 +230,14 @@ def _leaders_elsewhere(each: Sequence[Leading]) -> str:
             only = found[0] if len(found) == 1 else None
             share = f", with {units.share(only.share)} in {only.calls} per step" if only is not None else ""
             others.append(f"In {'the whole step' if what == 'the step' else what}, {leader} leads{share}.")
-    also = [f"It also takes the largest share in {listed(same)}."] if same else []
+    also = [f"It also takes the largest share in {join_words(same)}."] if same else []
     return "".join(f" {words}" for words in [*also, *others])
 
 
 # --- classes
 
 
-def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     """Yield a finding on the classes other than matrix products that take the most time in forward."""
     shares = [(cell, found) for cell in group if (found := class_shares(cell, RANGES["forward"]))]
     means: dict[KernelClass, float] = {}
@@ -251,16 +251,16 @@ def _besides_products(group: Sequence[ProfileCellRecord], where: str, name: Name
             f"{' of its time' * (number == 0)} in {NAMES[kind]}"
             for number, (_, kind) in enumerate(others[:MOST_CLASSES])
         ]
-        text = f"{where}besides matrix products, forward spends {listed(words)}."
-        yield Said(text, tuple(cell for cell, _ in shares))
+        text = f"{where}besides matrix products, forward spends {join_words(words)}."
+        yield Statement(text, tuple(cell for cell, _ in shares))
 
 
-def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step.
 
     Ranges that were not profiled in every setting are omitted; settings without backward, where others have it.
     """
-    settings = [covering for alike in axes.alike(group, "mode") if (covering := _by_range(alike))]
+    settings = [covering for alike in axes.group_ignoring(group, "mode") if (covering := _by_range(alike))]
     settings = [each for each in settings if "forward and backward" in each] or settings
     if not settings:
         return
@@ -285,7 +285,7 @@ def _products(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> It
         many = " on average" if max(len(cells[first]), len(cells[last])) > 1 else ""
         gains = f" The share of {NAMES[kind]} grows most, from {before} in {first} to {after} in {last}{many}."
     basis = {cell.key: cell for what in ranges for cell in cells[what]}
-    yield Said(f"{where}matrix products take {listed(words)}.{gains}", tuple(basis.values()))
+    yield Statement(f"{where}matrix products take {join_words(words)}.{gains}", tuple(basis.values()))
 
 
 def _by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[ProfileCellRecord]]:
@@ -308,7 +308,7 @@ def _by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[ProfileCellR
 # --- attention
 
 
-def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     for phase in ("forward", "backward"):
         found = []
         for cell in group:
@@ -318,7 +318,7 @@ def _softmax(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Ite
             if len(needed) == 3 and whole_ns and all(rate.flops is not None for rate in needed):
                 found.append((cell, parts))
         if found:
-            yield Said(f"{where}softmax {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
+            yield Statement(f"{where}softmax {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
 
 
 def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], phase: str, name: Namer) -> str:
@@ -347,7 +347,7 @@ def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], p
 # --- precision and the device
 
 
-def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     """Yield a finding on the number format that dominates the time in matrix products, judging by kernel names."""
     formats, shares, known_shares = set(), [], []
     for cell in group:
@@ -355,7 +355,7 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
         known = {name: total_ns for name, total_ns in precisions.items() if name != "unknown" and total_ns}
         if known:
             most = max(known, key=known.__getitem__)
-            formats.add((most, cell.cell.computed_in))
+            formats.add((most, cell.cell.compute_precision))
             shares.append((known[most] / sum(known.values()), cell))
             known_shares.append(sum(known.values()) / sum(precisions.values()))
     if len(formats) != 1:
@@ -366,10 +366,10 @@ def _precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> I
     partly = f" Kernel names state the format for {units.share(known_share)} of that time."
     text = f"{where}judging by kernel names, {share_range(shares, name)} of matrix product time is in {format_} kernels"
     known_partly = known_share <= 1 - NOTABLE / 2
-    yield Said(f"{text}{but}.{partly * known_partly}", tuple(cell for _, cell in shares))
+    yield Statement(f"{text}{but}.{partly * known_partly}", tuple(cell for _, cell in shares))
 
 
-def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
+def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Statement]:
     """Yield a finding on the idle time of the device, and on the part of it spent waiting for the host."""
     found = sorted(
         (
@@ -385,17 +385,17 @@ def _idle(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
     kind = "predicted" if any(cell.prediction for cell in basis) else "profiled"
     if found[-1][0] < NOTABLE and max(idle for _, idle, _ in found) < NOTABLE:
         many = "" if len(found) == 1 else " in both cells" if len(found) == 2 else f" in all {len(found)} cells"
-        yield Said(f"the device is busy throughout the {kind} step{many}.", basis)
+        yield Statement(f"the device is busy throughout the {kind} step{many}.", basis)
         return
     idles = share_range([(idle, cell) for _, idle, cell in found], name)
     waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
     bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
     text = f"the device is idle for {idles} of the {kind} step; for {waits}, it waits for the host to launch work."
     if bound:
-        text += " The step is launch-bound." if len(found) == 1 else f" Launch-bound cells: {named(bound, name)}."
-    yield Said(text, basis)
+        text += " The step is launch-bound." if len(found) == 1 else f" Launch-bound cells: {name_cells(bound, name)}."
+    yield Statement(text, basis)
 
 
-def of_run(record: ProfileRecord) -> Iterator[Said]:
+def of_run(record: ProfileRecord) -> Iterator[Statement]:
     """Yield all findings of a run."""
     return findings(record.cells)

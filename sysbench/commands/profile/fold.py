@@ -47,7 +47,7 @@ def judge(cell: ProfileCell, record: ProfileCellRecord, seen: CellEvents, timed:
         _incomplete(record, summary),
         _precision(cell, summary),
         _perturbed(record, summary),
-        () if cell.simulate else emulation(cell.computed_in, seen),
+        () if cell.simulate else emulation(cell.compute_precision, seen),
         environment_cautions(timed, run.lost),
         shared_cores(cell, seen, run),
         compilation(seen),
@@ -88,11 +88,11 @@ def _precision(cell: ProfileCell, summary: ProfileSummary) -> Iterator[Caution]:
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they contain no matrix products.
     for name, total_ns in summary.precisions.items():
-        if name not in ("unknown", cell.computed_in) and total_ns > FOREIGN_SHARE * whole_ns:
+        if name not in ("unknown", cell.compute_precision) and total_ns > FOREIGN_SHARE * whole_ns:
             yield Caution(
                 code="precision-differs",
                 message=f"{units.share(total_ns / whole_ns)} of matrix product time is in {name} kernels, "
-                f"not {cell.computed_in}",
+                f"not {cell.compute_precision}",
                 remedy=f"use --precision {name} if that is intended; otherwise find out what enables {name}",
             )
 
@@ -135,7 +135,7 @@ def fold(events: Iterable[Event]) -> ProfileRecord:
 
 def _cell(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     seen = run.cells.get(cell.key, CellEvents())
-    first = cell.timed_first
+    first = cell.reference_time_cell
     timed = run.cells.get(first.key, CellEvents()) if first is not None else CellEvents()
     read, compared, written = seen.last(ProfileRead), seen.last(RanksRead), seen.last(TraceWritten)
     summary, link = read.summary if read is not None else None, seen.last(LinkMeasured)

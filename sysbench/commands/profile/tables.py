@@ -16,7 +16,7 @@ from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Field, Fill, along, varying_or_size
+from sysbench.render.declared import DeclaredTable, Field, Fill, leading_axes, varying_or_size
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.trace.ranks.summary import RanksSummary
@@ -96,13 +96,13 @@ SUMMARY: Final = DeclaredTable(
             "median",
             "median step",
             "s",
-            offered=True,
+            on_request=True,
             get=lambda cell: cell.unprofiled.median_s if cell.unprofiled else None,
         ),
     ),
     rows=lambda profiles: profiles.record.cells,
     when=lambda profiles: profiles.record is not None,
-    leading=along(lambda profiles: varying_or_size(profiles.record)),
+    leading=leading_axes(lambda profiles: varying_or_size(profiles.record)),
     words={
         **breakdowns.WORK,
         "source": Fill(
@@ -237,7 +237,10 @@ def _of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     several = len(record.cells) > 1
     ranks = (
         Ranks(
-            axes.values(cell.axes, named), remarks.which([cell], record.cells) if several else "", cell.ranks, cell.link
+            axes.values(cell.axes, named),
+            remarks.name_cells([cell], record.cells) if several else "",
+            cell.ranks,
+            cell.link,
         )
         for cell in record.cells
         if cell.ranks is not None
@@ -356,5 +359,5 @@ def _intensity(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
 
 def usual(spec: ProfileSpec) -> tuple[str, ...]:
     """Return the names of the default tables for a run of this spec."""
-    of_ranks = ("communication", "collectives", "arrivals") if spec.distributes else ()
+    of_ranks = ("communication", "collectives", "arrivals") if spec.is_distributed else ()
     return ("summary", "device", *of_ranks, "classes", "tree", "attention", "kernels")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import cells as axes
-from sysbench.command import measuring, spec_of
+from sysbench.command import command_of, spec_of
 from sysbench.commands.artefacts import Artefact
 from sysbench.commands.report import agreement, environment, method
 from sysbench.commands.report.document import (
@@ -70,10 +70,10 @@ def _all(record: RunRecord[Any]) -> Iterable[Table]:
     if record.kind == "time" and not any(cell.memory.allocated_peak_bytes for cell in record.cells):
         # The summary already shows the only peak, that on the host.
         shown = (name for name in shown if name != "memory")
-    names = (*shown, *(how.tables_of_few if few else ()))
+    names = (*shown, *(how.tables_for_few_cells if few else ()))
     if not names:
         return sheets.sheet(record).tables
-    return sheets.fillable(record, names, Selection() if few else Selection(top=TOP_KERNELS))
+    return sheets.nonempty_tables(record, names, Selection() if few else Selection(top=TOP_KERNELS))
 
 
 SUFFIX = ".png"
@@ -84,7 +84,7 @@ def kept(run: ReportedRun[Any]) -> Iterator[Picture]:
     for path in run.pictures:
         if path.suffix == SUFFIX and _whole(path):
             named = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
-            caption = f"{how_reported(run.record.kind).kept_picture}: {named}."
+            caption = f"{how_reported(run.record.kind).picture_caption}: {named}."
             yield Picture(named, caption, partial(_draw, path), run.origin)
 
 
@@ -305,7 +305,7 @@ def _ended(run: ReportedRun[Any]) -> str:
 
 
 def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
-    said = measuring(run.record.kind).part("findings")(run.record)
+    said = command_of(run.record.kind).part("findings")(run.record)
     return tuple(
         Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.reservation)
         for each in said
@@ -314,5 +314,5 @@ def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
 
 def _drawn(run: ReportedRun[Any]) -> Iterator[Picture]:
     """Yield the figures of a run; their names are unique within the run."""
-    for each in measuring(run.record.kind).part("figures")(run.record):
+    for each in command_of(run.record.kind).part("figures")(run.record):
         yield Picture(each.name, each.caption, each.draw, origin_of(each.cells))

@@ -11,7 +11,7 @@ from typing import Final
 from sysbench.commands.report.document import Document
 from sysbench.commands.report.wording import WrittenFile, files_with_pictures, rendered
 from sysbench.render.latex import escaped, tabular
-from sysbench.render.numbers import shown
+from sysbench.render.numbers import format_columns
 from sysbench.render.table import Table, notes
 from sysbench.render.terminal import fit
 
@@ -42,7 +42,7 @@ def _table(table: Table, mark: str) -> Iterator[str]:
     """Yield a table in parts that each fit on a page; if it is too wide, the least important columns are hidden."""
     found = fit(table, CHARACTERS)
     hidden = () if found.stacked else found.hidden
-    columns = shown(table) if found.stacked else found.columns
+    columns = format_columns(table) if found.stacked else found.columns
     caption = f"{escaped(table.title)}{mark}"
     left_out = [f"hidden columns: {', '.join(hidden)}"] if hidden else []
     said = "".join(f"; {escaped(note)}" for note in [*notes(table if found.stacked else found.table), *left_out])
@@ -54,7 +54,7 @@ def _table(table: Table, mark: str) -> Iterator[str]:
                 r"\sysbenchtogether{%",
                 heading,
                 r"\sysbenchfit{%",
-                *tabular(columns, rows, units_apart=True),
+                *tabular(columns, rows, separate_units=True),
                 "}}",
             ]
         )

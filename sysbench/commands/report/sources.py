@@ -77,7 +77,7 @@ def _read(path: Path, experiments: dict[Path, Manifest]) -> _Found:
                 found.order = (list(experiments).index(path.parent), "", position)
                 return found
     # Runs without an experiment come last.
-    found.order = (len(experiments) + how_reported(found.record.kind).place, found.record.started_at, 0)
+    found.order = (len(experiments) + how_reported(found.record.kind).position, found.record.started_at, 0)
     return found
 
 

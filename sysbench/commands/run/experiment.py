@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from sysbench.command import measuring
+from sysbench.command import command_of
 from sysbench.commands.run.experiment_file import Instead, Word, Words, WrittenExperiment, WrittenRun, by_field
 from sysbench.errors import OptionError, UsageError
 from sysbench.log.manifest import Here, RunEntry
@@ -155,7 +155,7 @@ def _planned(
             except OptionError as error:  # runs that cannot be simulated ignore an overriding --simulate
                 words, not_simulated = as_written, str(error)
     spec, options = _spec_and_options(run, words)
-    models: tuple[type[BaseModel], ...] = (measuring(run.command).spec_class, measuring(run.command).options_class)
+    models: tuple[type[BaseModel], ...] = (command_of(run.command).spec_class, command_of(run.command).options_class)
     options_by_long_name = {
         long_name(model, field): text
         for model in models
@@ -180,7 +180,7 @@ def _planned(
 
 def _are_known(gpus: Word) -> bool:
     try:
-        return bool(hardware.gpus(gpus.text or ""))
+        return bool(hardware.parse_gpus(gpus.text or ""))
     except ValueError:
         return False
 
@@ -205,7 +205,7 @@ def _difference(
 
 def _change(run: WrittenRun, name: str, word: Word) -> str:
     """Describe a changed option: `--size tiny instead of small,medium`."""
-    key = next(key for key, each in keys_of(run.command).items() if each.field == name and each.stands_for is None)
+    key = next(key for key, each in keys_of(run.command).items() if each.field == name and each.shorthand_value is None)
     former = (run.words[name].text or "") if name in run.words else ""
     if word.text is None:
         return f"no --{key} {former}".rstrip()
@@ -226,10 +226,10 @@ def _spec_and_options(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
 def _checked(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
     """Build the spec and the run options of a run; raises OptionError for an invalid word."""
     given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
-    own = {name: value for name, value in given.items() if name in measuring(run.command).spec_class.model_fields}
+    own = {name: value for name, value in given.items() if name in command_of(run.command).spec_class.model_fields}
     others = {name: value for name, value in given.items() if name not in own}
-    spec: RunSpec = validated(measuring(run.command).spec_class, own)
-    validated(measuring(run.command).options_class, others)
+    spec: RunSpec = validated(command_of(run.command).spec_class, own)
+    validated(command_of(run.command).options_class, others)
     impossible = next(filter(None, (cell.problem(None) for cell in spec.cells())), None)
     if impossible is not None:
         raise OptionError(impossible, None)

@@ -33,7 +33,7 @@ from sysbench.command import Kind, runnable
 from sysbench.errors import UsageError, unknown
 from sysbench.spec import hardware as shipped
 from sysbench.spec.cell import DeviceType
-from sysbench.spec.command_options import Key, keys_of
+from sysbench.spec.command_options import OptionKey, keys_of
 from sysbench.spec.frozen import Frozen
 
 ENDING = ".toml"
@@ -300,7 +300,7 @@ def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[st
 
 
 def _written(
-    options: Mapping[str, Any], place: Place, known: Mapping[str, Key], noun: str, also: Sequence[str] = ()
+    options: Mapping[str, Any], place: Place, known: Mapping[str, OptionKey], noun: str, also: Sequence[str] = ()
 ) -> Words:
     """Return the options in a TOML table by long name; raises UsageError for an unknown key."""
     for name in options:
@@ -319,7 +319,7 @@ def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
         key = keys.get(name)
         if key is None:
             continue
-        text = key.stands_for if key.stands_for is not None and word.text is not None else word.text
+        text = key.shorthand_value if key.shorthand_value is not None and word.text is not None else word.text
         former = found.get(key.field)
         if former is not None and former.text is not None:
             text = f"{former.text},{text}" if text is not None else former.text
@@ -327,13 +327,13 @@ def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
     return found
 
 
-def _word(name: str, value: object, place: Place, key: Key) -> Word:
+def _word(name: str, value: object, place: Place, key: OptionKey) -> Word:
     """Convert a TOML value to the form that it has on the command line."""
     if isinstance(value, bool):
-        if not key.switch:
+        if not key.is_switch:
             raise place.complaint(f"{name} needs a value; true and false are for switches")
         return Word("" if value else None, place)
-    if key.switch:
+    if key.is_switch:
         raise place.complaint(f"{name} is a switch: write true or false")
     if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
         return Word(",".join(str(each) for each in value), place)

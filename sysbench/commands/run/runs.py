@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sysbench import __version__
-from sysbench.command import Kind, measuring
+from sysbench.command import Kind, command_of
 from sysbench.commands import running, saved
 from sysbench.commands.run import directory as experiment_directory
 from sysbench.commands.run import experiment_file, prediction
@@ -32,7 +32,7 @@ from sysbench.log.runs import find_experiment
 from sysbench.log.storage import make_directory, write_atomically
 from sysbench.render import output as summary
 from sysbench.render import theme
-from sysbench.render.dashboard.overall import Overall
+from sysbench.render.dashboard.experiment_progress import ExperimentProgress
 from sysbench.render.output import results
 from sysbench.render.table import Sheet
 from sysbench.spec import hardware
@@ -104,7 +104,7 @@ def show_plan(
     experiment: WrittenExperiment, planned: Sequence[PlannedRun], earlier: Durations, options: ExperimentOptions
 ) -> None:
     """Show the runs planned for this machine, or for the GPU of `--for`, with their expected durations."""
-    gpu = hardware.named(options.plan_for) if options.plan_for is not None else None
+    gpu = hardware.by_name(options.plan_for) if options.plan_for is not None else None
     running.show_sheet(experiment_tables.plan(experiment.title, planned, earlier, gpu), options)
 
 
@@ -152,9 +152,9 @@ def _carry_out(
     try:
         with catch_interrupts() as interrupts:
             for number, each in enumerate(planned, start=1):
-                overall.turn_to(number, each.entry.name)
+                overall.start_run(number, each.entry.name)
                 ended.append(_attend(directory, each, overall, options))
-                overall.leave(each.entry.name)
+                overall.drop_run(each.entry.name)
                 if interrupts.requested:
                     break
         _show(experiment_tables.outcome(directory.manifest.title, ended), options)
@@ -186,7 +186,7 @@ def _hand_over(content: Manifest, ended: Sequence[Ended], options: ExperimentOpt
 
 def _say(text: str, options: ExperimentOptions) -> None:
     """Print a line to stderr; control characters, which may come from a file, are replaced by spaces."""
-    running.say(theme.fitted(text, sys.stderr.encoding or "ascii"), options)
+    running.say(theme.terminal_line(text, sys.stderr.encoding or "ascii"), options)
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
@@ -205,7 +205,9 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
             console.line()
 
 
-def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overall, options: ExperimentOptions) -> Ended:
+def _attend(
+    directory: ExperimentDirectory, planned: PlannedRun, overall: ExperimentProgress, options: ExperimentOptions
+) -> Ended:
     """Carry out a run, unless it is skipped or already finished; an error is noted in the manifest."""
     entry = directory.entry(planned.entry.name)
     named = f"run {overall.number} of {overall.count}  {entry.name}"
@@ -223,7 +225,7 @@ def _attend(directory: ExperimentDirectory, planned: PlannedRun, overall: Overal
         heading = experiment_tables.heading(entry, overall.number, overall.count)
         _show(heading, options, first=overall.number == 1)
         own = _options(planned, directory.path, log, options).model_copy(update={"overall": overall})
-        performed: Performed = measuring(entry.command).part("perform")(planned.spec, own)
+        performed: Performed = command_of(entry.command).part("perform")(planned.spec, own)
     except SysbenchError as error:
         # The other runs are still carried out.
         _say(f"{named} failed: {error}", options)
@@ -263,6 +265,6 @@ def _options(planned: PlannedRun, directory: Path, log: Path | None, options: Ex
     }
     shared = {field: getattr(options, field) for field in SHARED}
     insisted = {field: True for field in ("no_skip", "force") if getattr(options, field)}
-    return measuring(entry.command).options_class(
+    return command_of(entry.command).options_class(
         **{**shared, **own, **insisted}, out=directory, log_name=entry.name, resume=log, shown=options.json_path != "-"
     )

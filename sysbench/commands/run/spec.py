@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, create_model
 
-from sysbench.command import Kind, measuring, runnable
+from sysbench.command import Kind, command_of, runnable
 from sysbench.spec.axes import Scalar
 from sysbench.spec.command_options import keys_of
 from sysbench.spec.options import Option
@@ -71,8 +71,8 @@ def _overrides() -> type[BaseModel]:
     having: dict[str, list[Kind]] = {}
     for kind in runnable():
         for name, key in keys_of(kind).items():
-            of_spec = key.model is measuring(kind).spec_class
-            if of_spec and key.stands_for is None and not option_of(key.info).positional:
+            of_spec = key.model is command_of(kind).spec_class
+            if of_spec and key.shorthand_value is None and not option_of(key.info).positional:
                 having.setdefault(name, []).append(kind)
     own = {name: option_of(keys_of(kinds[0])[name].info) for name, kinds in having.items()}
     spellings = Counter(flag for option in own.values() for flag in {*option.flags} - {f"--{name}" for name in own})
@@ -102,7 +102,7 @@ def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
     own = option_of(key.info)
     mark = Option(flags=(f"--{name}", *also), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)
     said = f"{(key.info.description or '').removesuffix('.')} ({', '.join(kinds)})."
-    if key.switch:
+    if key.is_switch:
         return Annotated[bool, mark], Field(default=False, description=said)
     return Annotated[str | None, mark], Field(default=None, description=said)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sysbench import formulas, units
-from sysbench.command import measuring
+from sysbench.command import command_of
 from sysbench.commands.run import prediction
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
@@ -15,7 +15,7 @@ from sysbench.log.durations import Durations
 from sysbench.log.manifest import RunEntry
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.records import RunRecord
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.spec.cell import RunCell
 from sysbench.spec.hardware import Hardware
 
@@ -83,9 +83,9 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             each.entry.name,
             each.entry.command,
             Word(each.entry.here, _TONES[each.entry.here]),
-            len(its_cells) or NOTHING,
+            len(its_cells) or EMPTY_CELL,
             _largest(its_cells),
-            takes(each) if its_cells else NOTHING,
+            takes(each) if its_cells else EMPTY_CELL,
         )
         for number, (each, its_cells) in enumerate(zip(planned, cells, strict=True), start=1)
     )
@@ -126,20 +126,20 @@ def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
 
 def _cells(entry: RunEntry, cells: Sequence[RunCell], gpu: Hardware | None) -> tuple[Table, ...]:
     named = f"{entry.name}: {entry.title}" if entry.title != entry.name else entry.name
-    planned: Sheet = measuring(entry.command).part("plan")(cells, gpu)
+    planned: Sheet = command_of(entry.command).part("plan")(cells, gpu)
     return tuple(replace(table, title=f"{named}, {table.title}") for table in planned.tables)
 
 
 def _largest(cells: Sequence[RunCell]) -> Cell:
     known = [needed for cell in cells if (needed := formulas.predicted_bytes(cell)) is not None]
-    return Measure(max(known)) if known else NOTHING
+    return Measure(max(known)) if known else EMPTY_CELL
 
 
 def _ended(each: Ended) -> tuple[Cell, ...]:
     here = Word(each.entry.here, _TONES[each.entry.here])
     if each.record is None:
-        fate = Word("failed", "bad") if each.complaint else NOTHING
-        return each.entry.name, each.entry.command, here, NOTHING, NOTHING, fate
+        fate = Word("failed", "bad") if each.complaint else EMPTY_CELL
+        return each.entry.name, each.entry.command, here, EMPTY_CELL, EMPTY_CELL, fate
     outcomes = [cell.outcome for cell in each.record.cells]
     others = dict.fromkeys(outcome for outcome in outcomes if outcome != "ok")
     said = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in others)

@@ -19,24 +19,24 @@ from sysbench.render.plots import (
     Bar,
     BarPanel,
     Box,
-    Drawn,
-    Frame,
     Heading,
-    Look,
+    LazyFigure,
+    LineStyle,
     Mark,
-    captioned,
+    PanelLayout,
+    arrange_handles,
+    caption_text,
+    create_panels,
     cross_handle,
     draw_boxes,
     draw_crosses,
     draw_error_bars,
+    draw_heading,
+    draw_legend,
     draw_stacked,
-    dressed,
-    head,
-    in_rows,
-    legend,
-    panels,
     printable,
     series_handles,
+    style_axes,
     subject,
 )
 
@@ -56,23 +56,23 @@ PHASES: Final = {
 under all common kinds of colour blindness, in the same hues as the dashboard."""
 
 SERIES: Final = (
-    Look("#0072b2", "o"),
-    Look("#d55e00", "s"),
-    Look("#009e73", "D"),
-    Look("#cc79a7", "^"),
-    Look("#56b4e9", "v"),
-    Look("#e69f00", "P"),
-    Look("#000000", "X"),
+    LineStyle("#0072b2", "o"),
+    LineStyle("#d55e00", "s"),
+    LineStyle("#009e73", "D"),
+    LineStyle("#cc79a7", "^"),
+    LineStyle("#56b4e9", "v"),
+    LineStyle("#e69f00", "P"),
+    LineStyle("#000000", "X"),
 )
 """Okabe and Ito's colours, by descending contrast, each with a different marker."""
 
 _DASHES: Final = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
-def series(number: int) -> Look:
+def series(number: int) -> LineStyle:
     """Return the style of series `number`, counted from 0; dashes distinguish series of the same colour."""
     look = SERIES[number % len(SERIES)]
-    return Look(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
+    return LineStyle(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
 
 
 MOST_PANELS: Final = 9
@@ -83,31 +83,31 @@ MOST_STRIPS: Final = 40
 """Largest number of cells in the figure of samples; the cells that vary most are shown."""
 
 
-def of_run(record: TimeRecord) -> Iterator[Drawn]:
+def of_run(record: TimeRecord) -> Iterator[LazyFigure]:
     """Yield all figures of a run."""
     yield from predicted.figures(record)
     yield from figures(record.cells)
 
 
-def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
+def figures(cells: Sequence[TimeCellRecord]) -> Iterator[LazyFigure]:
     """Yield the figures of measured times."""
     timed = [cell for cell in cells if cell.outcome == "ok" and cell.samples("step") is not None]
     layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
         heading = _heading("phases of a step, medians", about)
-        caption = captioned("Median time of each phase of a step", about, _left_out(layout, MOST_BARS))
-        yield Drawn("phases", caption, lambda: draw_phases(layout, heading))
+        caption = caption_text("Median time of each phase of a step", about, _left_out(layout, MOST_BARS))
+        yield LazyFigure("phases", caption, lambda: draw_phases(layout, heading))
     if layout.along is not None and len(timed) > 1:
         what = _ALONG[layout.along]
         text = f"Median step time against {what}, both axes logarithmic; bars are 95 % CIs"
         times_heading = _heading(f"step time against {what}", (*about, "medians, bars: 95 % CI"))
-        caption = captioned(text, about, _left_out(layout, MOST_SERIES))
-        yield Drawn("times", caption, lambda: draw_times(layout, times_heading))
+        caption = caption_text(text, about, _left_out(layout, MOST_SERIES))
+        yield LazyFigure("times", caption, lambda: draw_times(layout, times_heading))
         if sum(_peak_share(cell) is not None for cell in timed) > 1:
             rates_heading = _heading("share of the hardware's peak", about)
             text = "FLOP/s of matrix products over the mean step, as a share of the hardware's peak"
-            caption = captioned(text, about, _left_out(layout, MOST_SERIES))
-            yield Drawn("peak-share", caption, lambda: draw_rates(layout, rates_heading))
+            caption = caption_text(text, about, _left_out(layout, MOST_SERIES))
+            yield LazyFigure("peak-share", caption, lambda: draw_rates(layout, rates_heading))
     if timed:
         shown = strips(timed)
         rest = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
@@ -116,8 +116,8 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
             "hollow: warm-up steps"
         )
         steps_heading = _heading("every step", about)
-        caption = captioned(text, about, rest)
-        yield Drawn("samples", caption, lambda: draw_samples(shown, namer(cells), steps_heading))
+        caption = caption_text(text, about, rest)
+        yield LazyFigure("samples", caption, lambda: draw_samples(shown, namer(cells), steps_heading))
 
 
 _ALONG: Final = {"ctx": "the context", "size": "the number of parameters", "batch": "the batch"}
@@ -194,21 +194,21 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
     kinds = series_handles(names)
     if any(cell.outcome == "oom" for _, cells in shown for cell in cells):
         kinds.append(cross_handle("out of memory"))
-    rows = in_rows(kinds)
-    frame = Frame(
+    rows = arrange_handles(kinds)
+    frame = PanelLayout(
         min(3, len(shown)),
         1.55 if len(shown) > 1 else 2.2,
         above_in=0.26 if len(shown) > 1 else 0.08,
         legend_lines=1 + len(rows),
     )
-    figure, found = panels(frame, len(shown), heading)
+    figure, found = create_panels(frame, len(shown), heading)
     for axes, (size, cells) in zip(found, shown, strict=True):
         ticks = dict.fromkeys(_tick(cell, layout.along) for cell in sorted(cells, key=_by_position(layout)))
         panel = BarPanel(size, tuple(ticks), tuple(_bar(cell, layout) for cell in cells if layout.of(cell) in names))
         longest = max((timed.median_s for cell in cells if (timed := cell.samples("step"))), default=1.0)
         draw_stacked(axes, panel, names, PHASES, "s", longest, headroom=1.12, x=layout.along or "")
     present = [phase for phase in PHASES if any(phase in cell.phases for _, cells in shown for cell in cells)]
-    legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in present], *rows)
+    draw_legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in present], *rows)
     return figure
 
 
@@ -291,17 +291,17 @@ def _draw_lines(
     ]
     if beyond:
         handles.append(cross_handle("out of memory"))
-    lines = in_rows(handles)
-    frame = Frame(
+    lines = arrange_handles(handles)
+    frame = PanelLayout(
         columns,
         1.7 if len(rows) > 1 else 2.5,
         left_in=0.78,
         above_in=0.26 if len(rows) > 1 else 0.08,
         right_in=0.1,
         legend_lines=len(lines),
-        shared=True,
+        shared_y=True,
     )
-    figure, found = panels(frame, len(rows), heading)
+    figure, found = create_panels(frame, len(rows), heading)
     every = [point for _, cells in rows for cell in cells if (point := value(cell)) is not None]
     low, high = min(point[0] for point in every), max(point[0] for point in every)
     for place, (title, cells) in zip(found, rows, strict=True):
@@ -318,11 +318,13 @@ def _draw_lines(
             colour = series(keys.index(of(cell))).colour
             stopped.setdefault(_position(cell, layout.along), []).append(colour)
         for at, colours in stopped.items():
-            draw_crosses(place, at, colours, size=13, apart=9, zorder=3)
+            draw_crosses(place, at, colours, size=13, spacing=9, zorder=3)
         _along_axis(place, cells, layout)
         first = place is found[0] or found.index(place) % columns == 0
-        dressed(place, title=title, x=_ALONG_LABEL.get(layout.along or "", ""), y=label if first else "", lines="both")
-    legend(figure, *lines)
+        style_axes(
+            place, title=title, x=_ALONG_LABEL.get(layout.along or "", ""), y=label if first else "", lines="both"
+        )
+    draw_legend(figure, *lines)
     return figure, found
 
 
@@ -405,17 +407,17 @@ def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], 
     place.set_xlim(-edge * 100, edge * 100)
     place.set_yticks(range(len(shown)), labels)
     place.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
-    dressed(place, x="difference from the median of the cell, %", lines="x")
+    style_axes(place, x="difference from the median of the cell, %", lines="x")
     place.tick_params(axis="y", length=0, labelcolor=INK)
     place.spines["left"].set_visible(False)
-    head(figure, heading)
+    draw_heading(figure, heading)
     marks: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 4, "color": _DOT}
     handles = [
         Line2D([], [], label="counted", **marks),
         Line2D([], [], label="warm-up", **marks, markerfacecolor="white"),
         Line2D([], [], label="beyond the edge", linestyle="none", marker=">", markersize=5, color=_BEYOND),
     ]
-    legend(figure, handles)
+    draw_legend(figure, handles)
     return figure
 
 

@@ -1,8 +1,8 @@
 """Findings of a timing run: sentences with numbers, each with the cells it is based on.
 
-Cells with serious cautions (`sysbench.render.findings.DOUBTFUL`) are excluded and listed in a final sentence. A finding
-is withheld if noise could explain it: if intervals overlap, if the means in the tables contradict the medians, or if
-another cell of the run contradicts it.
+Cells with serious cautions (`sysbench.render.findings.EXCLUDING_CAUTIONS`) are excluded and listed in a final sentence.
+A finding is withheld if noise could explain it: if intervals overlap, if the means in the tables contradict the
+medians, or if another cell of the run contradicts it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, Time
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord, Samples
 from sysbench.render.findings import (
-    MOST_NAMED,
+    MAX_ALL_NAMED,
     Namer,
-    Said,
+    Statement,
     contains_one,
-    counted,
-    doubts,
+    count_phrase,
+    excluded_cells,
+    excluding_cautions,
     exponent,
     interval,
-    left_out,
-    listed,
-    loosely,
-    multiple,
-    named,
+    intervals_overlap,
+    join_words,
+    name_cells,
+    name_cells_by_context,
     namer,
-    overlapping,
-    percentage,
+    no_difference_clause,
+    pooled_ratio,
+    pooled_share,
     ratio_range,
+    ratio_with_name,
     share_range,
     share_with_interval,
-    together_named,
-    unresolved,
     with_interval,
 )
 from sysbench.render.table import sentence
@@ -56,7 +56,7 @@ MOST_ROWS: Final = 4
 """Largest number of rows along an axis that are listed one by one."""
 
 
-def said(cells: Cells) -> Iterator[Said]:
+def said(cells: Cells) -> Iterator[Statement]:
     """Yield all findings of these cells, the most important first."""
     yield from headlines(cells)
     if any(cell.cell.simulate for cell in cells):
@@ -70,10 +70,12 @@ def said(cells: Cells) -> Iterator[Said]:
     yield from _spreads(cells, everywhere)
     yield from _peaks(cells, everywhere)
     yield from _frontiers(cells)
-    yield from left_out(cells, lambda cell: doubts(cell, alone=False), "comparisons or from all findings")
+    yield from excluded_cells(
+        cells, lambda cell: excluding_cautions(cell, self_comparison=False), "comparisons or from all findings"
+    )
 
 
-def headlines(cells: Cells) -> Iterator[Said]:
+def headlines(cells: Cells) -> Iterator[Statement]:
     """Yield only the findings to show below the tables; the others repeat what the tables show."""
     if any(cell.cell.simulate for cell in cells):
         yield from predicted.said(cells)
@@ -84,11 +86,15 @@ def headlines(cells: Cells) -> Iterator[Said]:
 
 
 def believable(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
-    """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`).
+    """Return the completely measured cells without serious cautions (`sysbench.render.findings.excluding_cautions`).
 
     `alone` is for findings that compare a cell only with itself: fewer cautions then exclude a cell.
     """
-    return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
+    return [
+        cell
+        for cell in cells
+        if cell.outcome == "ok" and cell.phases and not excluding_cautions(cell, self_comparison=alone)
+    ]
 
 
 def launch_bound(cell: CellRecord) -> bool:
@@ -102,7 +108,7 @@ def _by_setting(cells: Cells, whole: Callable[[Cells], bool]) -> Iterator[tuple[
     All cells form one group without a prefix if `whole` accepts them, or if the number of settings is 1 or greater than
     `MOST_SETTINGS`.
     """
-    groups = axes.alike(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
+    groups = axes.group_ignoring(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
     if not 1 < len(groups) <= MOST_SETTINGS or whole(cells):
         yield "", cells
         return
@@ -154,10 +160,10 @@ class _Comparison:
 
     def where(self, cells: Cells, among: Cells | None = None) -> str:
         """Return a phrase that names `cells` and distinguishes them from others in `among` (default: base cells)."""
-        return together_named(cells, [each.base for each in self.each] if among is None else among, (self.axis,))
+        return name_cells_by_context(cells, [each.base for each in self.each] if among is None else among, (self.axis,))
 
 
-def _comparisons(cells: Cells) -> Iterator[Said]:
+def _comparisons(cells: Cells) -> Iterator[Statement]:
     """Yield comparisons of each axis value with the first one; for compilation, also how soon it pays off."""
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
@@ -168,7 +174,7 @@ def _comparisons(cells: Cells) -> Iterator[Said]:
                 # Swap the values, so that the sentence says which one is faster.
                 found = _comparison(cells, axis, arm, values[0], phase)
             if found is not None:
-                yield Said(_compared_words(found, cells), found.cells)
+                yield Statement(_compared_words(found, cells), found.cells)
                 yield from _payback(found, cells)
 
 
@@ -191,17 +197,18 @@ def _compared_words(found: _Comparison, cells: Cells) -> str:
     arm, base = (axes.phrase(found.axis, value) for value in (found.arm, found.base))
     decided = found.decided(-1, 1)
     if not decided:
-        return f"{of}{unresolved(arm, base, [(each.effect.ratio, each.steps(found.phase)) for each in found.each])}."
+        ratios = [(each.effect.ratio, each.steps(found.phase)) for each in found.each]
+        return f"{of}{no_difference_clause(arm, base, ratios)}."
     name, rest = namer(cells, (found.axis,)), _exceptions(found)
-    least, most, count = decided[0], decided[-1], counted(len(decided))
+    least, most, count = decided[0], decided[-1], count_phrase(len(decided))
     if len(found.each) == 1:
         return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base}."
     if len(decided) == 1:
         return f"{of}{arm} is {with_interval(least.effect.ratio)} as fast as {base} at {name(least.base)}.{rest}"
     if found.common is not None and len(decided) == len(found.each):
-        return f"{of}{arm} is {multiple(found.common)} as fast as {base} in {count}."
+        return f"{of}{arm} is {pooled_ratio(found.common)} as fast as {base} in {count}."
     where = count if len(decided) == len(found.each) else f"{len(decided)} cells"
-    if overlapping(least.effect.ratio, most.effect.ratio):
+    if intervals_overlap(least.effect.ratio, most.effect.ratio):
         ends = ratio_range(least.value, most.value)
     else:
         ends = f"{units.ratio(least.value)} ({name(least.base)}) to {units.ratio(most.value)} ({name(most.base)})"
@@ -237,7 +244,7 @@ def _trends(found: _Comparison) -> str:
     for axis, extent in (("size", "model size"), ("ctx", "context length")):
         rows = [
             [by_base[cell.key] for cell in sorted(row, key=partial(_extent, axis=axis))]
-            for row in axes.alike([each.base for each in found.each], axis)
+            for row in axes.group_ignoring([each.base for each in found.each], axis)
             if len(row) > 1
         ]
         if any(len(row) > 2 for row in rows) and all(
@@ -275,7 +282,7 @@ def _exceptions(found: _Comparison) -> str:
     return text
 
 
-def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
+def _payback(found: _Comparison, cells: Cells) -> Iterator[Statement]:
     """Yield how long compilation takes, and after how many steps it pays off."""
     paid: list[tuple[float, float, TimeCellRecord]] = []
     for each in found.each:
@@ -296,7 +303,7 @@ def _payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
             f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])} and pays off after "
             f"{fewest:.0f} steps ({name(first)}) to {most:.0f} steps ({name(last)})"
         )
-    yield Said(f"{text}.", tuple(cell for *_, cell in paid))
+    yield Statement(f"{text}.", tuple(cell for *_, cell in paid))
 
 
 # --- parts of a step
@@ -316,7 +323,7 @@ class _Parts:
     @property
     def differ(self) -> bool:
         """Whether the largest ratio is significantly larger than the smallest."""
-        return not overlapping(self.each[0][0], self.each[-1][0])
+        return not intervals_overlap(self.each[0][0], self.each[-1][0])
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
@@ -347,18 +354,18 @@ def _parts_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[tuple[st
             yield where, group, found, namer(group) if len(group) > 1 else namer(cells)
 
 
-def _backward(cells: Cells) -> Iterator[Said]:
+def _backward(cells: Cells) -> Iterator[Statement]:
     for where, group, found, name in _parts_by_setting(cells, "backward", "forward"):
         equal = [(much, len(timed.samples_s)) for much, cell in found.each if contains_one(much)
                  if (timed := cell.samples("backward"))]  # fmt: skip
         if found.common is not None and len(found.each) > 1:
             both = _parts(group, FORWARD_BACKWARD, ("forward",))
             together = both.common if both is not None else None
-            text = f"backward takes {multiple(found.common)} as long as forward in {counted(len(found.each))}."
+            text = f"backward takes {pooled_ratio(found.common)} as long as forward in {count_phrase(len(found.each))}."
             if together:
-                text += f" Forward, loss and backward together take {multiple(together)} as long as forward alone."
+                text += f" Forward, loss and backward together take {pooled_ratio(together)} as long as forward alone."
         elif len(equal) == len(found.each):
-            text = f"{unresolved('backward', 'forward', equal)}."
+            text = f"{no_difference_clause('backward', 'forward', equal)}."
         elif len(found.each) == 1:
             text = f"backward takes {with_interval(found.each[0][0])} as long as forward."
         elif found.differ:
@@ -368,7 +375,7 @@ def _backward(cells: Cells) -> Iterator[Said]:
             text = f"backward takes {ends} as long as forward; the cells do not differ significantly."
             if equal:
                 text += f" In {len(equal)} of {len(found.each)} cells, backward and forward do not differ measurably."
-        yield Said(f"{where}{text}", found.cells)
+        yield Statement(f"{where}{text}", found.cells)
 
 
 def _backward_ends(found: _Parts, name: Namer) -> str:
@@ -380,7 +387,9 @@ def _backward_ends(found: _Parts, name: Namer) -> str:
                 f"backward takes {with_interval(much)} as long as forward at {name(cell)}. At {name(same)}, the two do "
                 f"not differ measurably (95 % CI of the ratio {interval(equal)})."
             )
-    return f"backward takes {loosely(low, name(least))} to {loosely(high, name(most))} as long as forward."
+    return (
+        f"backward takes {ratio_with_name(low, name(least))} to {ratio_with_name(high, name(most))} as long as forward."
+    )
 
 
 def _backward_of_working(found: _Parts, group: Cells) -> str:
@@ -393,27 +402,29 @@ def _backward_of_working(found: _Parts, group: Cells) -> str:
     if not 2 <= len(working.each) < len(found.each):
         return ""
     much = (
-        multiple(working.common) if working.common else ratio_range(working.each[0][0].value, working.each[-1][0].value)
+        pooled_ratio(working.common)
+        if working.common
+        else ratio_range(working.each[0][0].value, working.each[-1][0].value)
     )
     which = f"the {len(working.cells)} cells that are not launch-bound"
-    if len(working.cells) <= MOST_NAMED // 2:
-        which = f"cells that are not launch-bound ({together_named(working.cells, group)})"
+    if len(working.cells) <= MAX_ALL_NAMED // 2:
+        which = f"cells that are not launch-bound ({name_cells_by_context(working.cells, group)})"
     return f" In {which}, it takes {much} as long."
 
 
-def _optimizer(cells: Cells) -> Iterator[Said]:
+def _optimizer(cells: Cells) -> Iterator[Statement]:
     for where, _, found, name in _parts_by_setting(cells, "optimizer", "step"):
         if len(found.each) == 1:
             share = f"{share_with_interval(found.each[0][0])} of the step"
         elif found.common is not None and found.common.value + found.common.max_deviation <= 1:
-            share = f"{percentage(found.common)} of the step in {counted(len(found.each))}"
+            share = f"{pooled_share(found.common)} of the step in {count_phrase(len(found.each))}"
         elif found.differ:
             share = f"{share_range([(much.value, cell) for much, cell in found.each], name)} of the step"
         else:
             low, high = (units.share(much.value) for much, _ in (found.each[0], found.each[-1]))
             ends = low if low == high else f"{low} to {high}"
             share = f"{ends} of the step; the cells do not differ significantly"
-        yield Said(f"{where}the optimizer takes {share}.", found.cells)
+        yield Statement(f"{where}the optimizer takes {share}.", found.cells)
 
 
 # --- times that do not grow with the work
@@ -431,7 +442,7 @@ def _flat(cells: Cells) -> list[tuple[Cells, float]]:
     Each flat part comes with the ratio of its last cell's FLOPs to its first cell's, which is at least `MORE_WORK`.
     """
     found: list[tuple[Cells, float]] = []
-    for row in axes.alike(believable(cells, alone=False), "ctx"):
+    for row in axes.group_ignoring(believable(cells, alone=False), "ctx"):
         timed = sorted((cell for cell in row if cell.samples("forward")), key=lambda cell: cell.cell.ctx)
         same = timed[: next((n for n, cell in enumerate(timed) if n and not _as_long(timed[0], cell)), len(timed))]
         least, most = (same[end].model.forward_flops for end in (0, -1)) if same else (None, None)
@@ -460,12 +471,12 @@ def paced_by_launches(cells: Cells) -> Cells:
     return [cell for cell in cells if launch_bound(cell) or cell.key in by_time]
 
 
-def _work_without_time(cells: Cells) -> Iterator[Said]:
+def _work_without_time(cells: Cells) -> Iterator[Statement]:
     seen = [cell for cell in believable(cells) if launch_bound(cell)]
     if seen:
         verb = "is" if len(seen) == 1 else "are"
-        text = f"{together_named(seen, cells)} {verb} launch-bound: the host, not the device, is the bottleneck."
-        yield Said(text, tuple(seen))
+        text = f"{name_cells_by_context(seen, cells)} {verb} launch-bound: the host, not the device, is the bottleneck."
+        yield Statement(text, tuple(seen))
     for where, group in _by_setting(cells, lambda _: False):
         found = _flat(group)
         if not found:
@@ -487,7 +498,7 @@ def _work_without_time(cells: Cells) -> Iterator[Said]:
             device = rests[0].device
             likely = "; kernel launches probably are" if device is not None and device.type != "cpu" else ""
             pace = f" Arithmetic is not the bottleneck there{likely}."
-        yield Said(f"{where}forward time barely grows with the amount of work: {'; '.join(words)}.{pace}", rests)
+        yield Statement(f"{where}forward time barely grows with the amount of work: {'; '.join(words)}.{pace}", rests)
 
 
 # --- growth
@@ -502,7 +513,7 @@ def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
     found: list[tuple[PowerLaw, Cells]] = []
     usable = believable(cells, alone=False)
     waiting = {cell.key for cell in paced_by_launches(usable)}
-    for row in axes.alike([cell for cell in usable if cell.key not in waiting], axis):
+    for row in axes.group_ignoring([cell for cell in usable if cell.key not in waiting], axis):
         points = sorted(
             (_extent(cell, axis), number, timed, cell)
             for number, cell in enumerate(row)
@@ -517,13 +528,13 @@ def _laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
     return found
 
 
-def _growth(cells: Cells) -> Iterator[Said]:
+def _growth(cells: Cells) -> Iterator[Statement]:
     for axis, symbol, noun in (("ctx", "ctx", "the context length"), ("size", "P", "the number of parameters P")):
         for where, group in _by_setting(cells, lambda _: False):
             if laws := _laws(group, axis):
                 what = "forward time" if group[0].cell.mode in ("forward", "inference") else "step time"
                 text = f"{where}{what} grows with {noun} {_powers(laws, group, axis, symbol)}."
-                yield Said(text, tuple(cell for _, row in laws for cell in row))
+                yield Statement(text, tuple(cell for _, row in laws for cell in row))
 
 
 def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, symbol: str) -> str:
@@ -533,7 +544,7 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
         ordered = sorted(laws, key=lambda each: each[0].exponent)
         ends = " to ".join(f"{exponent(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
         return f"as {ends}, over {len(laws)} settings"
-    alone = len(axes.alike(group, axis)) == 1
+    alone = len(axes.group_ignoring(group, axis)) == 1
     words = []
     for law, row in laws:
         ends = " to ".join(
@@ -548,14 +559,14 @@ def _powers(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, sym
 # --- rates
 
 
-def _rates(cells: Cells) -> Iterator[Said]:
+def _rates(cells: Cells) -> Iterator[Statement]:
     """Yield a finding per precision: the share of peak FLOP/s that believable cells reach over the whole step."""
     by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
     for cell in believable(cells):
         rates = cell.rates
         # A share above 1 means that the time or the peak is wrong; a caution reports it.
         if rates is not None and rates.peak_flops_per_s is not None and (rates.peak_share or 2.0) <= 1:
-            place = (cell.cell.computed_in, rates.peak_flops_per_s)
+            place = (cell.cell.compute_precision, rates.peak_flops_per_s)
             by_peak.setdefault(place, []).append((rates.peak_share or 0.0, cell))
     # Precisions are in order of their smallest share.
     for (precision, peak), found in sorted(by_peak.items(), key=lambda each: min(share for share, _ in each[1])):
@@ -564,7 +575,7 @@ def _rates(cells: Cells) -> Iterator[Said]:
         source = f" ({rates.peak_source})" if rates and rates.peak_source else ""
         reached = share_range(found, namer(cells, ("precision",)))
         text = f"over the whole step, matrix products reach {reached} of the hardware's {precision} peak."
-        yield Said(f"{text} The peak is {units.flop_rate(peak)}{source}.", tuple(cell for _, cell in found))
+        yield Statement(f"{text} The peak is {units.flop_rate(peak)}{source}.", tuple(cell for _, cell in found))
 
 
 # --- warming up
@@ -609,14 +620,14 @@ def _warmed_up(cell: TimeCellRecord) -> _FirstSteps | None:
     return _FirstSteps(cell, warmup_s[0] / timed.median_s, warmup_s[0] > limit_s, settles_after, excess, count)
 
 
-def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
+def _first_steps(cells: Cells, name: Namer) -> Iterator[Statement]:
     found = [first for cell in believable(cells) if (first := _warmed_up(cell)) is not None]
     slow = sorted((each for each in found if each.slow), key=lambda each: -each.first)
     unwarmed = (cell for cell in cells if cell.outcome == "ok" and cell.cell.warmup == 0)
     if found and not slow and not any(_starts_slow(cell.samples("step")) for cell in unwarmed):
-        where = f" in {counted(len(found))}" if len(found) > 1 else ""
+        where = f" in {count_phrase(len(found))}" if len(found) > 1 else ""
         text = f"the first warm-up step takes no longer than the measured steps{where}."
-        yield Said(text, tuple(each.cell for each in found))
+        yield Statement(text, tuple(each.cell for each in found))
     if not slow:
         return
     worst = slow[0]
@@ -628,19 +639,19 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
         text += f" {sentence(excess)}" * much
     else:
         ends = f"{_times(slow[-1].first)} to " if len(slow) > 1 else ""
-        where = f"in {counted(len(found))}" if len(slow) == len(found) else f"in {len(slow)} of {len(found)} cells"
+        where = f"in {count_phrase(len(found))}" if len(slow) == len(found) else f"in {len(slow)} of {len(found)} cells"
         text = (
             f"the first step takes {ends}{_times(worst.first)} as long as later steps {where}; {after}. "
             f"The effect is largest for {name(worst.cell)}{f', where {excess}' * much}."
         )
-    yield Said(text, tuple(each.cell for each in slow))
+    yield Statement(text, tuple(each.cell for each in slow))
 
 
 def _times(value: float) -> str:
     return f"{value:.0f}×" if value >= 20 else f"{value:.{1 if value >= 1.1 else 2}f}×"
 
 
-def _warmup_study(cells: Cells) -> Iterator[Said]:
+def _warmup_study(cells: Cells) -> Iterator[Statement]:
     """Yield how far skipping the warm-up raises the mean above the median, which is robust.
 
     A row is left out if its cell without warm-up does not start slow but another cell does: such a row shows nothing
@@ -649,8 +660,12 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
     if len(axes.values_along(cells, "warmup")) < 2:
         return
     name = namer(cells, ("warmup",))
-    told = [cell for cell in cells if cell.outcome == "ok" and not doubts(cell, alone=False) - WITHOUT_WARMUP]
-    rows = axes.alike([cell for cell in told if cell.samples("step")], "warmup")
+    told = [
+        cell
+        for cell in cells
+        if cell.outcome == "ok" and not excluding_cautions(cell, self_comparison=False) - WITHOUT_WARMUP
+    ]
+    rows = axes.group_ignoring([cell for cell in told if cell.samples("step")], "warmup")
     for row in rows:
         ordered = sorted(row, key=lambda cell: cell.cell.warmup)
         if len(ordered) < 2:
@@ -669,7 +684,7 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
                 else "without warm-up, the first"
             )
             text = f"even {few} step takes no longer than later steps, so the mean is unaffected."
-        yield Said(f"{where}{text}", tuple(ordered))
+        yield Statement(f"{where}{text}", tuple(ordered))
 
 
 def _starts_slow(timed: Samples | None) -> bool:
@@ -709,7 +724,7 @@ def _means_over_medians(ordered: Cells) -> str:
             f"{_after([cell.cell.warmup])}, the mean{of} is {units.share(abs(excess))} {side} the median ({shown})."
         )
     if equal:
-        shown = listed([words for _, words in equal])
+        shown = join_words([words for _, words in equal])
         sentences.append(
             f"{_after([count for count, _ in equal])}, the mean differs from the median by less than 0.05 % ({shown})."
         )
@@ -719,7 +734,7 @@ def _means_over_medians(ordered: Cells) -> str:
 def _after(counts: Sequence[int]) -> str:
     """`without warm-up`, `after 1 warm-up step`, `after 1, 2 and 5 warm-up steps`."""
     some = [str(count) for count in counts if count]
-    after = f"after {listed(some)} warm-up step{'' if some == ['1'] else 's'}" if some else ""
+    after = f"after {join_words(some)} warm-up step{'' if some == ['1'] else 's'}" if some else ""
     return " and ".join(filter(None, ["without warm-up" if 0 in counts else "", after]))
 
 
@@ -738,7 +753,7 @@ Spread = tuple[float, TimeCellRecord]
 """Relative standard deviation of a phase, and the cell."""
 
 
-def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
+def _spreads(cells: Cells, name: Namer) -> Iterator[Statement]:
     """Yield the relative standard deviation of steps and phases; cells with cautions are included."""
     by_phase: dict[str, list[Spread]] = {}
     for phase in ("forward", "backward", "step"):
@@ -765,7 +780,7 @@ def _spreads(cells: Cells, name: Namer) -> Iterator[Said]:
     told = ("; " if any(", " in each for each in words) else ", ").join(words)
     text = f"the relative standard deviation{verdict or ' varies'}: {told}."
     every = {cell.key: cell for found in by_phase.values() for _, cell in found}
-    yield Said(text, tuple(every.values()))
+    yield Statement(text, tuple(every.values()))
 
 
 def _spread(found: Sequence[Spread], name: Namer) -> str:
@@ -782,7 +797,7 @@ def _spread(found: Sequence[Spread], name: Namer) -> str:
 # --- memory
 
 
-def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
+def _peaks(cells: Cells, name: Namer) -> Iterator[Statement]:
     known = sorted(
         ((peak, cell) for cell in cells if cell.outcome == "ok" and (peak := cell.memory.allocated_peak_bytes)),
         key=lambda each: each[0],
@@ -791,14 +806,14 @@ def _peaks(cells: Cells, name: Namer) -> Iterator[Said]:
         (low, least), (high, most) = known[0], known[-1]
         text = f"ranges from {units.size(low)} ({name(least)}) to {units.size(high)} ({name(most)})"
         if units.size(low) == units.size(high):
-            text = f"is {units.size(high)}{f' in {counted(len(known))}' * (len(known) > 1)}"
-        yield Said(f"peak allocated memory {text}.", tuple(cell for _, cell in known))
+            text = f"is {units.size(high)}{f' in {count_phrase(len(known))}' * (len(known) > 1)}"
+        yield Statement(f"peak allocated memory {text}.", tuple(cell for _, cell in known))
 
 
-def _frontiers(cells: Cells) -> Iterator[Said]:
+def _frontiers(cells: Cells) -> Iterator[Statement]:
     """Yield the shortest context at which memory runs out; rows with the same limit share a sentence."""
     alike: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
-    for row in axes.alike(cells, "ctx"):
+    for row in axes.group_ignoring(cells, "ctx"):
         ordered = sorted(row, key=lambda cell: cell.cell.ctx)
         place = next((number for number, cell in enumerate(ordered) if cell.outcome == "oom"), None)
         if place is None or any(cell.outcome == "ok" for cell in ordered[place:]):
@@ -807,12 +822,12 @@ def _frontiers(cells: Cells) -> Iterator[Said]:
         fits = f"ctx {last.cell.ctx} fits" if last is not None else "no smaller context was measured"
         alike.setdefault((f"ctx {beyond.cell.ctx}", fits), []).append((last, beyond))
     for (ends, fits), found in alike.items():
-        which = named([beyond for _, beyond in found], namer(cells, ("ctx",)), MOST_NAMED)
+        which = name_cells([beyond for _, beyond in found], namer(cells, ("ctx",)), MAX_ALL_NAMED)
         verb = "runs" if len(found) == 1 else "run"
         rests = tuple(cell for each in found for cell in each if cell is not None)
-        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", rests)
+        yield Statement(f"{which} {verb} out of memory at {ends}; {fits}.", rests)
 
 
-def of_run(record: TimeRecord) -> Iterator[Said]:
+def of_run(record: TimeRecord) -> Iterator[Statement]:
     """Yield all findings of a run."""
     return said(record.cells)

@@ -11,9 +11,19 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictedTime, PredictionRecord
-from sysbench.render.declared import DeclaredTable, Each, Field, leading
-from sysbench.render.findings import Said, listed, namer
-from sysbench.render.plots import WIDTH_IN, Drawn, Heading, captioned, dressed, head, legend, printable, subject
+from sysbench.render.declared import DeclaredTable, Each, Field, leading_fields
+from sysbench.render.findings import Statement, join_words, namer
+from sysbench.render.plots import (
+    WIDTH_IN,
+    Heading,
+    LazyFigure,
+    caption_text,
+    draw_heading,
+    draw_legend,
+    printable,
+    style_axes,
+    subject,
+)
 from sysbench.render.table import Cell, Measure, Table, Word
 
 if TYPE_CHECKING:
@@ -97,7 +107,7 @@ MICRO_BATCHES = "grad accum: micro-batches per step; forward, loss and backward 
 
 def _notes(record: TimeRecord) -> tuple[str, ...]:
     hosts = dict.fromkeys(cell.prediction.host for cell in record.cells if cell.prediction)
-    issued = (f"issued by {listed(list(hosts))}",) if hosts else ()
+    issued = (f"issued by {join_words(list(hosts))}",) if hosts else ()
     guess = any(cell.prediction and cell.prediction.less_certain for cell in record.cells)
     accumulates = any(cell.cell.grad_accum > 1 for cell in record.cells)
     return (INTERVAL, *issued, *((COMPILED,) if guess else ()), *((MICRO_BATCHES,) if accumulates else ()))
@@ -121,7 +131,7 @@ _SHARED = (
     Field("flops_per_s", "achieved", "flops_per_s", get=_value("flops_per_s"), importance=8),
     Field("mfu", "MFU", "share", get=_value("peak_share"), importance=4),
     Field("lower_bound", "lower bound", "s", get=_value("lower_bound_s"), importance=9, note=BOUND),
-    Field("reserved_peak", "memory", "bytes", get=_memory_bytes, importance=10, always=True),
+    Field("reserved_peak", "memory", "bytes", get=_memory_bytes, importance=10, shown_with_outcome=True),
 )
 
 PREDICTED = DeclaredTable(
@@ -139,7 +149,7 @@ PREDICTED = DeclaredTable(
         *_SHARED,
     ),
     when=is_predicted,
-    instead=instead,
+    outcome_of=instead,
     notes=_notes,
 )
 """One row per cell."""
@@ -147,7 +157,7 @@ PREDICTED = DeclaredTable(
 
 def _settings(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
     """Yield the cells of each setting with several GPUs, the best GPU first (see `_order`)."""
-    for group in axes.alike(record.cells, "simulate"):
+    for group in axes.group_ignoring(record.cells, "simulate"):
         if len(group) > 1:
             yield sorted(group, key=_order)
 
@@ -188,9 +198,9 @@ GPUS = DeclaredTable(
         *_SHARED,
     ),
     rows=lambda cells: cells,
-    leading=leading(Field("gpu", "GPU", get=lambda cell: cell.cell.simulate)),
+    leading=leading_fields(Field("gpu", "GPU", get=lambda cell: cell.cell.simulate)),
     parts=_settings,
-    instead=instead,
+    outcome_of=instead,
     notes=_gpus_notes,
 )
 """One table per setting, one row per GPU."""
@@ -215,7 +225,7 @@ CONSTANTS = DeclaredTable(
         Field("source", get=lambda row: row[1].source, elastic=True),
     ),
     rows=_constants,
-    leading=leading(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
+    leading=leading_fields(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
     notes=("in FLOP/s, bytes/s, elements/s and seconds; spread: standard deviation of the logarithm",),
 )
 """All rates of each GPU and its host, with their sources."""
@@ -235,7 +245,7 @@ class _Scaled(NamedTuple):
 
 def _scaling(record: TimeRecord) -> Iterator[list[_Scaled]]:
     """Yield the cells of each setting and strategy by number of ranks; single-rank cells belong to every strategy."""
-    for group in axes.alike(record.cells, "ranks", "strategy", "interconnect"):
+    for group in axes.group_ignoring(record.cells, "ranks", "strategy", "interconnect"):
         for strategy in dict.fromkeys(cell.cell.strategy for cell in group if cell.cell.strategy):
             row = sorted(
                 (each for each in group if each.cell.strategy in (None, strategy)), key=lambda each: each.cell.ranks
@@ -266,9 +276,9 @@ SCALING = DeclaredTable(
         Field("interconnect", "between nodes", get=lambda row: row.cell.cell.interconnect, optional=True),
     ),
     rows=lambda rows: rows,
-    leading=leading(Field("ranks", get=lambda row: row.cell.cell.ranks)),
+    leading=leading_fields(Field("ranks", get=lambda row: row.cell.cell.ranks)),
     parts=_scaling,
-    instead=lambda row: instead(row.cell),
+    outcome_of=lambda row: instead(row.cell),
     notes=lambda rows: (
         ", ".join(axes.subject(axes.axes_of([rows[0].cell]))),
         "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank",
@@ -351,20 +361,20 @@ def _undecided(candidates: Sequence[_Candidate]) -> str:
         for each in candidates
     ]
     return (
-        f"the predictions do not decide which of {listed([str(each.gpu) for each in candidates])} is the "
-        f"{'cheapest' if priced else 'fastest'}, because their 90 % intervals overlap: {listed(ranges)} per "
+        f"the predictions do not decide which of {join_words([str(each.gpu) for each in candidates])} is the "
+        f"{'cheapest' if priced else 'fastest'}, because their 90 % intervals overlap: {join_words(ranges)} per "
         f"{'million tokens' if priced else 'step'}."
     )
 
 
-def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
+def said(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
     """Yield the best GPU for each setting, and the cells that are limited by the host."""
-    for group in axes.alike(cells, "simulate")[:MOST_SETTINGS]:
+    for group in axes.group_ignoring(cells, "simulate")[:MOST_SETTINGS]:
         where = namer(cells, ("simulate",))(group[0])
         candidates = _candidates(group)
         if len(group) > 1 and candidates:
             text = _the_best(candidates[0]) if len(candidates) == 1 else _undecided(candidates)
-            yield Said(f"{f'{where}: ' if where else ''}{text}", group)
+            yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
     timed = [(cell, found) for cell in cells if (found := _found(cell)) and found.step is not None]
     tight = [cell for cell, found in timed if found.limited_by == "host"]
     if tight:
@@ -372,7 +382,7 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         only = f"the only cell{with_time}" if with_time else "this cell"
         many = f"{len(tight)} of {len(timed)} cells{with_time}" if len(timed) > 1 else only
         intervals = "The interval is" if len(tight) == 1 else "Their intervals are"
-        yield Said(
+        yield Statement(
             f"the host is predicted to limit {many}; a faster GPU would not help there. {intervals} wide because host "
             "speeds differ; to reduce this uncertainty, calibrate the host (--host FILE).",
             tuple(tight),
@@ -384,7 +394,7 @@ def said(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
 _POINT, _BOUND, _ABSENT = "#0072b2", "#009e73", "#c1121f"
 
 
-def figures(record: TimeRecord) -> Iterator[Drawn]:
+def figures(record: TimeRecord) -> Iterator[LazyFigure]:
     """Yield a GPU comparison per setting, in the order of the table; with a single GPU, a figure of all cells."""
     groups = list(_settings(record))
     if not groups and any(_found(cell) for cell in record.cells):
@@ -394,11 +404,11 @@ def figures(record: TimeRecord) -> Iterator[Drawn]:
             continue
         about = subject(group)
         heading = Heading(f"{MARK}: step time with 90 % interval", " · ".join(about))
-        caption = captioned(
+        caption = caption_text(
             "Predicted step times with their 90 % intervals, and lower bounds; nothing was measured", about
         )
         name = "predicted" if number == 0 else f"predicted-{number + 1}"
-        yield Drawn(name, caption, partial(draw, group, heading), tuple(group))
+        yield LazyFigure(name, caption, partial(draw, group, heading), tuple(group))
 
 
 def draw(cells: Sequence[TimeCellRecord], heading: Heading) -> Figure:
@@ -435,9 +445,9 @@ def draw(cells: Sequence[TimeCellRecord], heading: Heading) -> Figure:
     place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     place.xaxis.set_major_formatter(lambda value, _: units.seconds(value))
     place.xaxis.set_minor_formatter(lambda value, _: "")
-    dressed(place, x="step", lines="x")
-    head(figure, heading)
-    legend(
+    style_axes(place, x="step", lines="x")
+    draw_heading(figure, heading)
+    draw_legend(
         figure,
         [
             Line2D([], [], marker="o", markersize=4.5, linewidth=2, color=_POINT, label="predicted, 90 % interval"),

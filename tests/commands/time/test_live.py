@@ -86,8 +86,8 @@ def test_a_cell_that_is_started_again_begins_anew(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=0, step=5)
     again = next(event for event in part if isinstance(event, CellStarted))
     state = folded([*part, again])
-    assert state.now is not None
-    assert state.now.steps == ()
+    assert state.current_cell is not None
+    assert state.current_cell.steps == ()
     finished = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="crashed")
     better = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="ok")
     assert [done.outcome for done in folded([*part, finished, again, better]).ended.values()] == ["ok"]
@@ -147,9 +147,9 @@ def test_the_forecast_of_a_run_comes_near_what_it_takes(sweep: list[Event], cell
 
 def test_the_forecast_of_a_cell_counts_the_steps_that_are_left(sweep: list[Event]) -> None:
     state = folded(runs.until_measuring(sweep, cell=3, step=6))
-    assert state.now is not None
-    median_s = float(np.median([step.total_s for step in state.now.steps[1:][-10:]]))
-    assert cell_left_s(state.now) == pytest.approx(3 * median_s)
+    assert state.current_cell is not None
+    median_s = float(np.median([step.total_s for step in state.current_cell.steps[1:][-10:]]))
+    assert cell_left_s(state.current_cell) == pytest.approx(3 * median_s)
 
 
 def test_nothing_is_forecast_before_there_is_anything_to_go_by(sweep: list[Event]) -> None:
@@ -161,7 +161,7 @@ def test_nothing_is_forecast_before_there_is_anything_to_go_by(sweep: list[Event
 def test_until_expects_as_many_steps_as_the_interval_needs() -> None:
     for until, expected in ((0.5, 10), (0.0001, 1000)):
         events = runs.until_measuring(runs.events(TimeSpec(ctx=128, until=until)), cell=0, step=9)
-        now = folded(events).now
+        now = folded(events).current_cell
         assert now is not None
         assert expected_steps(now) == pytest.approx(expected, abs=1)
 
@@ -263,8 +263,8 @@ def test_a_word_about_the_cpu_is_said_only_where_there_is_no_gpu_and_it_takes_lo
 def test_what_did_not_change_is_not_laid_out_again(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=5, step=6)
     state = folded(part)
-    assert state.now is not None
-    steps = blocks.steps(state.now.steps, 5, 80, "utf-8")
+    assert state.current_cell is not None
+    steps = blocks.steps(state.current_cell.steps, 5, 80, "utf-8")
     later = advance(state, Reading(at_s=part[-1].at_s + 0.5, host_rss_bytes=1, device_used_bytes=2))
     assert later.now is not None
     assert blocks.steps(later.now.steps, 5, 80, "utf-8") is steps

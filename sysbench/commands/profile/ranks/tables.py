@@ -8,7 +8,7 @@ from typing import Final
 
 from sysbench import units
 from sysbench.commands.profile.profiles import NS, Profiles, Ranks
-from sysbench.render.declared import DeclaredTable, Field, Leading, leading
+from sysbench.render.declared import DeclaredTable, Field, Leading, leading_fields
 from sysbench.render.table import Measure, Remark
 from sysbench.trace.ranks.summary import Arrivals, CollectiveCall, CollectiveStatistics, RankStep, bus_factor
 
@@ -93,7 +93,7 @@ COMMUNICATION = DeclaredTable(
     "communication of each rank",
     _TIMES,
     rows=_ranks,
-    leading=(_RUN, leading(Field("rank", get=lambda row: str(row.rank)))),
+    leading=(_RUN, leading_fields(Field("rank", get=lambda row: str(row.rank)))),
 )
 """One row per rank: compute, communication, its exposed part, and idle time."""
 
@@ -104,7 +104,7 @@ COMMUNICATION_STEPS = DeclaredTable(
     rows=_rank_steps,
     leading=(
         _RUN,
-        leading(Field("marked", "step", get=lambda row: row.step), Field("rank", get=lambda row: str(row.rank))),
+        leading_fields(Field("marked", "step", get=lambda row: row.step), Field("rank", get=lambda row: str(row.rank))),
     ),
 )
 """One row per rank and step: compute, communication, its exposed part, and idle time."""
@@ -201,7 +201,7 @@ COLLECTIVES = DeclaredTable(
     ),
     rows=lambda profiles: [_Shape(of, row) for of in profiles.ranks for row in of.summary.collectives],
     notes=_ceilings,
-    leading=(_RUN, leading(Field("collective", get=lambda row: row.row.kind))),
+    leading=(_RUN, leading_fields(Field("collective", get=lambda row: row.row.kind))),
 )
 """One row per kind, message size and group size: calls, transfer, waiting, bandwidths."""
 
@@ -244,7 +244,7 @@ CALLS = DeclaredTable(
         ),
     ),
     rows=lambda profiles: [_Call(of, row) for of in profiles.ranks for row in of.summary.calls],
-    leading=(_RUN, leading(Field("collective", get=lambda row: row.row.kind))),
+    leading=(_RUN, leading_fields(Field("collective", get=lambda row: row.row.kind))),
 )
 """One row per collective of one step; with DDP, the all-reduces are its buckets."""
 
@@ -288,7 +288,7 @@ ARRIVALS = DeclaredTable(
         Field("waited", "time", "s", "it waits", get=lambda row: row.per_step(row.row.waited_ns) * NS),
     ),
     rows=lambda profiles: [_Arrivals(of, row) for of in profiles.ranks for row in of.summary.arrivals],
-    leading=(_RUN, leading(Field("rank", get=lambda row: str(row.row.rank)))),
+    leading=(_RUN, leading_fields(Field("rank", get=lambda row: str(row.row.rank)))),
     notes=("times are per step; others wait for it: summed over the waiting ranks",),
 )
 """One row per rank: how often it arrives last, how long the others wait for it, and how long it waits."""
