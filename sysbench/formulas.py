@@ -206,10 +206,10 @@ def peak_candidates(
         return MemoryPrediction(parameters, held_gradients + gradients, optimizer, activations + sizes.constants)
 
     if cell.mode == "inference":
-        behind = (layers - 1) * (attention.cached + feed_forward.cached)
+        cached = (layers - 1) * (attention.cached + feed_forward.cached)
         for part in (attention, feed_forward, head):  # in the last layer, when most weights have been cast
-            behind += part.cached
-            yield moment(behind + part.without_graph)
+            cached += part.cached
+            yield moment(cached + part.without_graph)
         return
 
     before_head = layers * layer_saved
@@ -225,9 +225,9 @@ def peak_candidates(
     yield moment(before_head + head.saved + sizes.logits + 3 * sizes.full_logits)
     yield moment(before_head + head.saved + head.backward, gradients=head.weights)
     # In backward, activations are freed as gradients are allocated: the peak is at the last layer or the first one.
-    for behind in dict.fromkeys((0, layers - 1)):
-        remaining = before_head - behind * layer_saved + sizes.logits
-        gradients = (0 if accumulates else head.weights + behind * layer_weights) + feed_forward.weights
+    for layers_done in dict.fromkeys((0, layers - 1)):
+        remaining = before_head - layers_done * layer_saved + sizes.logits
+        gradients = (0 if accumulates else head.weights + layers_done * layer_weights) + feed_forward.weights
         yield moment(remaining + feed_forward.backward, gradients)
         yield moment(remaining - feed_forward.saved + attention.backward, gradients + attention.weights)
     yield moment(sizes.logits + 2 * sizes.stream, gradients=sizes.embedding_weights if accumulates else parameters)

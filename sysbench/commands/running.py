@@ -170,7 +170,7 @@ def _among_launched(spec: RunSpec, options: RunOptions) -> Iterator[RunOptions]:
         spec=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
     )
     if own.rank:
-        firsts = [cell.timed_first for cell in several.values()]
+        firsts = [cell.reference_time_cell for cell in several.values()]
         cells = {**several, **{cell.key: cell for cell in firsts if cell is not None}}
         seat.take(own, hello, cells, options.timeout_s)
         raise typer.Exit

@@ -271,7 +271,7 @@ class ModelCell(GridCell):
     @property
     def comparability_key(self) -> tuple[str, ...]:
         """Properties that two cells must share for their extents to be comparable."""
-        return (self.mode, *super().likeness)
+        return (self.mode, *super().comparability_key)
 
     @property
     def phases(self) -> tuple[Phase, ...]:

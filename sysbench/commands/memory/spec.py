@@ -81,7 +81,7 @@ class MemoryCell(GridCell):
     @property
     def comparability_key(self) -> tuple[str, ...]:
         """Properties that two cells must share for their `memory_dimensions` to be comparable."""
-        return (self.mode, *super().likeness)
+        return (self.mode, *super().comparability_key)
 
     @property
     def step(self) -> ModelCell:
@@ -176,7 +176,7 @@ class MemorySpec(ModelSpec):
     @property
     def is_distributed(self) -> bool:
         """Whether any cell distributes the model over several ranks."""
-        return super().distributes or self.find == "ranks"
+        return super().is_distributed or self.find == "ranks"
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:

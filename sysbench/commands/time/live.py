@@ -312,7 +312,7 @@ class TimeLines(CellLines):
         if isinstance(event, WorkerReady) and not before.devices:
             yield device_line(self.state)
             return
-        yield from super().said(event, before)
+        yield from super().format_event(event, before)
         once = not self._warned and (self._overall is None or self._overall.number <= 1)
         if once and (slow := slow_without_gpu(self.state, event.at_s)):
             self._warned = True

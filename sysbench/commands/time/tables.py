@@ -139,7 +139,7 @@ def _energy_note(record: TimeRecord) -> str:
 _on_request = partial(Field, on_request=True)
 
 _OFFERED = (
-    _on_request("mfu", "MFU", "share", get=_rate("peak_share"), instead_of="peak", note=_mfu_note),
+    _on_request("mfu", "MFU", "share", get=_rate("peak_share"), replaces="peak", note=_mfu_note),
     _on_request("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s")),
     _on_request("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s")),
     _on_request("step_flops", "step FLOPs", "flops", get=_rate("step_flops")),

@@ -103,5 +103,5 @@ class WithTopLine:
 
 def initial_progress(runs: Mapping[str, Mapping[str, PendingCell]]) -> ExperimentProgress:
     """Return the progress of an experiment before its first run; `runs` maps each run to its cells by key."""
-    waiting = {(run, key): each for run, cells in runs.items() for key, each in cells.items()}
-    return ExperimentProgress(len(runs), waiting)
+    pending = {(run, key): each for run, cells in runs.items() for key, each in cells.items()}
+    return ExperimentProgress(len(runs), pending)

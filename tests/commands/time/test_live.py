@@ -111,7 +111,7 @@ def test_a_resumed_run_keeps_what_lasts_and_waits_for_the_rest() -> None:
     state = advance(folded(crashed), resumed)
     assert {done.outcome for done in state.ended.values()} == {"ok", "oom"}
     assert len(state.planned) == 16
-    assert state.now is None
+    assert state.current_cell is None
     assert state.started_s == resumed.at_s
     console = Console(file=io.StringIO(), width=80)
     with TimeLines(console, earlier=crashed) as progress:
@@ -266,9 +266,9 @@ def test_what_did_not_change_is_not_laid_out_again(sweep: list[Event]) -> None:
     assert state.current_cell is not None
     steps = blocks.steps(state.current_cell.steps, 5, 80, "utf-8")
     later = advance(state, Reading(at_s=part[-1].at_s + 0.5, host_rss_bytes=1, device_used_bytes=2))
-    assert later.now is not None
-    assert blocks.steps(later.now.steps, 5, 80, "utf-8") is steps
-    assert blocks.steps(later.now.steps[:-1], 5, 80, "utf-8") is not steps
+    assert later.current_cell is not None
+    assert blocks.steps(later.current_cell.steps, 5, 80, "utf-8") is steps
+    assert blocks.steps(later.current_cell.steps[:-1], 5, 80, "utf-8") is not steps
 
 
 # The dashboard
