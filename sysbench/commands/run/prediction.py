@@ -14,7 +14,7 @@ from sysbench.commands.running import Performed
 from sysbench.errors import UsageError
 from sysbench.log.durations import Durations
 from sysbench.log.records import RunRecord
-from sysbench.render.dashboard import overall
+from sysbench.render.dashboard import experiment_progress
 from sysbench.render.dashboard.experiment_progress import ExperimentProgress, PendingCell
 from sysbench.render.dashboard.progress import show_status
 from sysbench.spec.cell import RunCell, RunSpec
@@ -165,4 +165,4 @@ def begun(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgre
             beginning_s = 0.0 if number else starts_s
             waiting[key] = PendingCell(each.entry.command, None if expected_s is None else expected_s + beginning_s)
         runs[each.entry.name] = waiting
-    return overall.initial_progress(runs)
+    return experiment_progress.initial_progress(runs)

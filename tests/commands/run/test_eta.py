@@ -15,7 +15,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine import devices
 from sysbench.log.durations import earlier_durations
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunStarted, encode
-from sysbench.render.dashboard import overall
+from sysbench.render.dashboard import experiment_progress
 from sysbench.render.dashboard.experiment_progress import PendingCell
 from sysbench.render.dashboard.live import Dashboard
 from tests import fixtures_timing
@@ -145,7 +145,7 @@ def test_of_a_run_on_several_devices_the_gpu_is_predicted_and_the_others_are_unk
 
 
 def test_what_is_left_of_the_whole_counts_known_cells_by_what_they_took_and_others_by_the_like() -> None:
-    whole = overall.initial_progress(
+    whole = experiment_progress.initial_progress(
         {
             "a": {"a1": PendingCell("time", 10.0), "a2": PendingCell("time")},
             "b": {"b1": PendingCell("memory")},
@@ -176,7 +176,7 @@ def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None
     }
 
     def at_this_one() -> overall.Overall:
-        whole = overall.initial_progress(waiting)
+        whole = experiment_progress.initial_progress(waiting)
         whole.start_run(2, "this")
         return whole
 
