@@ -175,7 +175,7 @@ def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None
         "after": {"x": PendingCell("time", 90.0)},
     }
 
-    def at_this_one() -> overall.Overall:
+    def at_this_one() -> experiment_progress.ExperimentProgress:
         whole = experiment_progress.initial_progress(waiting)
         whole.start_run(2, "this")
         return whole
