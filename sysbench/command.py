@@ -107,7 +107,7 @@ class Command:
     """Function that estimates how long a predicted cell takes to measure: `cell record -> seconds`, or None without a
     predicted time.
     """
-    picture: str | None = None
+    dashboard: str | None = None
     """Dashboard of a run on a terminal."""
     lines: str = "live:Lines"
     """Progress lines of a run without a terminal."""

@@ -415,7 +415,7 @@ def _progress(kind: Kind, options: RunOptions, above: str) -> Progress:
     earlier = log.read(options.resume) if options.resume else ()
     console = Console(stderr=True)
     command = command_of(kind)
-    if options.no_live or not command.picture or not can_draw_on(console):
+    if options.no_live or not command.dashboard or not can_draw_on(console):
         lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
         return lines
-    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall, above=above)
+    return Dashboard(console, earlier=earlier, view=command.part("dashboard"), overall=options.overall, above=above)

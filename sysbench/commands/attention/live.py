@@ -27,7 +27,7 @@ from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.lines import encodable_text, pieces_that_fit, remaining_text, round_remaining
-from sysbench.render.dashboard.live import Picture, share_while_timed
+from sysbench.render.dashboard.live import DashboardView, share_while_timed
 from sysbench.render.dashboard.run_state import RunState, cell_handler
 from sysbench.units import Unit
 
@@ -448,4 +448,4 @@ class AttentionLines(CellLines):
     advance = staticmethod(advance)
 
 
-ATTENTION = Picture(AttentionState(), advance, AttentionScreen, share_while_timed)
+ATTENTION = DashboardView(AttentionState(), advance, AttentionScreen, share_while_timed)

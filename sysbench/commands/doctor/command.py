@@ -153,6 +153,6 @@ def _unseen_dashboard() -> Iterator[Watcher]:
 
     with (
         Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-        Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40), picture=TIME) as dashboard,
+        Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40), view=TIME) as dashboard,
     ):
         yield dashboard

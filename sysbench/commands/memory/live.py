@@ -26,7 +26,7 @@ from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines, label
 from sysbench.render.dashboard.cell_screen import ALWAYS_LABELLED, CellScreen
 from sysbench.render.dashboard.lines import pieces_that_fit
-from sysbench.render.dashboard.live import IDLE_SHARE, Picture
+from sysbench.render.dashboard.live import IDLE_SHARE, DashboardView
 from sysbench.render.dashboard.run_state import RunState, cell_handler
 
 
@@ -217,4 +217,4 @@ class MemoryLines(CellLines):
 
 
 # Nothing is timed here, so drawing may use its full share of a core.
-MEMORY = Picture(MemoryState(), advance, MemoryScreen, lambda _: IDLE_SHARE)
+MEMORY = DashboardView(MemoryState(), advance, MemoryScreen, lambda _: IDLE_SHARE)

@@ -20,7 +20,7 @@ from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
 from sysbench.render.dashboard.cell_screen import ALWAYS_LABELLED, CellScreen
 from sysbench.render.dashboard.lines import pieces_that_fit
-from sysbench.render.dashboard.live import Picture, share_while_timed
+from sysbench.render.dashboard.live import DashboardView, share_while_timed
 from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, mean_and_deviation
 from sysbench.trace.summary import ProfileSummary
 
@@ -190,4 +190,4 @@ class ProfileLines(CellLines):
     advance = staticmethod(advance)
 
 
-PROFILE = Picture(ProfileState(), advance, ProfileScreen, share_while_timed)
+PROFILE = DashboardView(ProfileState(), advance, ProfileScreen, share_while_timed)

@@ -25,7 +25,7 @@ COMMAND = Command(
     ),
     perform="command:perform",
     headlines="findings:headlines",
-    picture="live:TIME",
+    dashboard="live:TIME",
     lines="live:TimeLines",
     terms="sysbench.commands.report.method:of_time",
     expected_duration="predicted:taken_s",

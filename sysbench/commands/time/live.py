@@ -30,7 +30,7 @@ from sysbench.render import theme
 from sysbench.render.dashboard.cell_lines import CellLines, label
 from sysbench.render.dashboard.cell_screen import ALWAYS_LABELLED
 from sysbench.render.dashboard.lines import Block, Lines, remaining_text, round_remaining, side_by_side
-from sysbench.render.dashboard.live import Picture, share_while_timed
+from sysbench.render.dashboard.live import DashboardView, share_while_timed
 from sysbench.render.dashboard.run_state import mean_and_deviation
 
 WIDE = 128
@@ -346,4 +346,4 @@ def device_line(state: LiveState) -> str:
     return f"{name} · torch {torch.torch}" if torch else name
 
 
-TIME = Picture(LiveState(), advance, Screen, share_while_timed)
+TIME = DashboardView(LiveState(), advance, Screen, share_while_timed)

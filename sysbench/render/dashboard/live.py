@@ -84,7 +84,7 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True)
-class Picture(Generic[State]):
+class DashboardView(Generic[State]):
     """The live display of one kind of run."""
 
     initial: State
@@ -116,7 +116,7 @@ class Dashboard:
         console: Console,
         clock: Clock | None = None,
         *,
-        picture: Picture[Any],
+        view: DashboardView[Any],
         earlier: Iterable[Event] = (),
         overall: ExperimentProgress | None = None,
         above: str = "",
@@ -124,10 +124,10 @@ class Dashboard:
         self._console = console
         self._clock = clock or Clock()
         self._throttle = DrawThrottle(self._clock)
-        self._picture = picture
+        self._view = view
         self._overall = overall
         self._above = above
-        self._state = reduce(picture.advance, earlier, picture.initial)
+        self._state = reduce(view.advance, earlier, view.initial)
         self._size = console.size
         self._is_broken = False
         self._deferred_stderr = _DeferredOutput(console.file)
@@ -156,17 +156,17 @@ class Dashboard:
 
     def show(self, event: Event) -> None:
         """Process one event, and redraw if a drawing is due."""
-        self._state = self._picture.advance(self._state, event)
+        self._state = self._view.advance(self._state, event)
         if self._overall is not None:
             self._overall.update(event)
-        share = self._picture.core_share(self._state)
+        share = self._view.core_share(self._state)
         if not self._is_broken and self._throttle.due(share, resized=self._console.size != self._size):
             self._throttle.measure(self._draw)
 
     def _draw(self) -> None:
         self._size = self._console.size
         now_s = self._clock.epoch()
-        screen = self._picture.draw(self._state, now_s)
+        screen = self._view.draw(self._state, now_s)
         try:
             above = self._overall.describe(now_s) if self._overall else self._above
             self._live.update(WithTopLine(above, screen) if above else screen, refresh=True)

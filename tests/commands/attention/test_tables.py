@@ -330,7 +330,7 @@ def test_a_dashboard_draws_the_grid_on_a_terminal(stream: list[Event]) -> None:
     )
     terminal = pyte.Screen(80, 24)
     clock = Clock(epoch=lambda: stream[0].at_s, monotonic=(n / 50 for n in count()).__next__, thread_cpu=lambda: 0.0)
-    with Dashboard(console, clock, picture=ATTENTION) as dashboard:
+    with Dashboard(console, clock, view=ATTENTION) as dashboard:
         for event in until(stream, 18, 4):
             dashboard.show(event)
         drawn = file.getvalue()

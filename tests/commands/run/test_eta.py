@@ -191,7 +191,7 @@ def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None
     ]
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, height=24, legacy_windows=False)
-    with Dashboard(console, picture=TIME, overall=at_this_one()) as dashboard:
+    with Dashboard(console, view=TIME, overall=at_this_one()) as dashboard:
         for event in events[:-3]:
             dashboard.show(event)
     assert "run 2 of 3, about" in screen.getvalue()

@@ -312,7 +312,7 @@ def measuring(device: str) -> list[Event]:
 @pytest.mark.parametrize(("device", "share"), [("cpu", 0.005), ("cuda", 0.01)])
 def test_drawing_stays_within_its_share_of_a_core_while_steps_are_timed(device: str, share: float) -> None:
     events, time = measuring(device), FakeClock(cost_s=0.004)
-    with Dashboard(terminal(), time.clock(), picture=TIME) as dashboard:
+    with Dashboard(terminal(), time.clock(), view=TIME) as dashboard:
         for event in events:
             dashboard.show(event)
         before, since_s = time.drawings, time.now_s
@@ -326,7 +326,7 @@ def test_drawing_stays_within_its_share_of_a_core_while_steps_are_timed(device: 
 
 def test_it_never_draws_more_than_four_times_a_second() -> None:
     events, time = measuring("cuda"), FakeClock(cost_s=0.0)
-    with Dashboard(terminal(), time.clock(), picture=TIME) as dashboard:
+    with Dashboard(terminal(), time.clock(), view=TIME) as dashboard:
         for _ in range(400):
             time.now_s += 0.025
             dashboard.show(events[0])
@@ -342,7 +342,7 @@ def emulated(output: str, emulator: pyte.Screen) -> list[str]:
 def test_a_resized_terminal_is_redrawn_at_once_and_shows_nothing_of_the_old_picture(sweep: list[Event]) -> None:
     events, time, console = runs.until_measuring(sweep, 5, 6), FakeClock(cost_s=1.0), terminal(200, 50)
     emulator = pyte.Screen(200, 50)
-    with Dashboard(console, time.clock(), picture=TIME) as dashboard:
+    with Dashboard(console, time.clock(), view=TIME) as dashboard:
         for event in events:
             time.now_s = event.at_s
             dashboard.show(event)
@@ -377,7 +377,7 @@ def test_a_dashboard_is_for_terminals_that_can_move_their_cursor(monkeypatch: py
 def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseException] | None) -> None:
     console = terminal()
     try:
-        with Dashboard(console, picture=TIME) as dashboard:
+        with Dashboard(console, view=TIME) as dashboard:
             for event in measuring("cpu"):
                 dashboard.show(event)
             if error:
@@ -391,7 +391,7 @@ def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseExc
 
 def test_what_is_written_to_stderr_meanwhile_is_shown_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(stderr=True, force_terminal=True, width=80, height=24)
-    with Dashboard(console, picture=TIME) as dashboard:
+    with Dashboard(console, view=TIME) as dashboard:
         dashboard.show(measuring("cpu")[0])
         print("a warning from elsewhere", file=sys.stderr)
         during = capsys.readouterr().err
@@ -414,7 +414,7 @@ class LostTerminal(io.StringIO):
 def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
     file, time = LostTerminal(), FakeClock(cost_s=0.0)
     console = Console(file=file, force_terminal=True, width=80, height=24)
-    with Dashboard(console, time.clock(), picture=TIME) as dashboard:
+    with Dashboard(console, time.clock(), view=TIME) as dashboard:
         dashboard.show(measuring("cpu")[0])
         file.lost = True
         for event in measuring("cpu"):
@@ -433,7 +433,7 @@ def test_no_color_means_no_colour(sweep: list[Event]) -> None:
 
 def test_the_dashboard_has_the_plan_of_the_run_above_it_from_the_beginning(sweep: list[Event]) -> None:
     console = terminal()
-    with Dashboard(console, picture=TIME, above="4 context lengths; choose with --ctx") as dashboard:
+    with Dashboard(console, view=TIME, above="4 context lengths; choose with --ctx") as dashboard:
         dashboard.show(sweep[0])
     assert "4 context lengths; choose with --ctx" in written(console)
 
@@ -509,7 +509,7 @@ def test_silence_shows_nothing_and_all_three_are_shown_events_alike(
     follow(Silent())
     assert capsys.readouterr() == ("", "")
     follow(TimeLines(Console(file=io.StringIO())))
-    follow(Dashboard(terminal(), picture=TIME))
+    follow(Dashboard(terminal(), view=TIME))
 
 
 def test_a_finished_cell_says_done_until_the_next_one_starts(sweep: list[Event]) -> None:
