@@ -618,7 +618,7 @@ MEMORY = DeclaredTable(
         _bytes("naive", "two N × N tensors", importance=1, get=lambda cell: cell.naive_saved_bytes),
         Field(
             "saved_of_naive",
-            "of these",
+            "of naive",
             "ratio",
             importance=2,
             get=lambda cell: cell.saved_bytes / cell.naive_saved_bytes if cell.saved_bytes is not None else None,

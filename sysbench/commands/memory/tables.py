@@ -6,7 +6,7 @@ Table titles and column headings mark simulated results.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +19,7 @@ from sysbench.commands.memory.record import (
     PhasePeakRecord,
     RankRecord,
 )
-from sysbench.commands.memory.spec import MemorySpec
+from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_axes, leading_fields
 from sysbench.render.findings import join_words
@@ -70,9 +70,21 @@ def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
     """Return the tables with these names; if no names are given, defaults that depend on the number of cells."""
     if chosen := tuple(names):
         return build_tables(TABLES, record, chosen)
-    ranks = (RANKS,) if any(cell.ranks for cell in record.cells) else ()
-    usual = (PHASES, *ranks, LARGEST_ALLOCATIONS) if len(record.cells) == 1 else (SUMMARY, *ranks, GRID)
-    return [table for each in usual for table in each(record)]
+    return [table for name in _default_names([cell.cell for cell in record.cells]) for table in TABLES[name](record)]
+
+
+def usual(spec: MemorySpec) -> tuple[str, ...]:
+    """Return the names of the default tables for a run of this spec."""
+    return _default_names(list(spec.cells()))
+
+
+def _default_names(cells: Sequence[MemoryCell]) -> tuple[str, ...]:
+    ranks = ("ranks",) if any(cell.workers > 1 for cell in cells) else ()
+    if len(cells) == 1:
+        return ("phases", *ranks, "largest")
+    # A grid of one row would only repeat the summary.
+    rows = {cell.model_dump_json(exclude=set(_ACROSS)) for cell in cells}
+    return ("summary", *ranks, *(("grid",) if len(rows) > 1 else ()))
 
 
 # --- parts of tables
@@ -672,14 +684,3 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         if cell.cell.mode in NEW_GRADIENTS and (state := _persistent_state(cell)):
             each = ", ".join(f"{part} {units.size(size_bytes)}" for part, size_bytes in state.items())
             yield Remark("note", f"persistent training state: {each}")
-
-
-def usual(spec: MemorySpec) -> tuple[str, ...]:
-    """Return the names of the default tables for a run of this spec."""
-    cells = list(spec.cells())
-    ranks = ("ranks",) if any(cell.workers > 1 for cell in cells) else ()
-    if len(cells) == 1:
-        return ("phases", *ranks, "largest")
-    # A grid of one row would only repeat the summary.
-    rows = {cell.model_dump_json(exclude=set(_ACROSS)) for cell in cells}
-    return ("summary", *ranks, *(("grid",) if len(rows) > 1 else ()))
