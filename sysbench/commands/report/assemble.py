@@ -307,7 +307,7 @@ def _ended(run: ReportedRun[Any]) -> str:
 def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
     said = command_of(run.record.kind).part("findings")(run.record)
     return tuple(
-        Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.reservation)
+        Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.is_exclusion)
         for each in said
     )
 
