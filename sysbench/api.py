@@ -82,10 +82,12 @@ class Result(ABC):
         return [{heading: row.get(heading) for heading in headings} for row in found]
 
     def _repr_html_(self) -> str:
-        from sysbench.commands.report.page import WIDEST_TEXT, laid_out
+        from sysbench.commands.report.page import MAX_LINE_LENGTH, table_content
         from sysbench.render import pages
 
-        return pages.render("notebook", sheet=self._sheet(), laid_out=laid_out, widest_text=WIDEST_TEXT)
+        return pages.render(
+            "notebook", sheet=self._sheet(), table_content=table_content, max_line_length=MAX_LINE_LENGTH
+        )
 
 
 class Run(Result):

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from sysbench.cli import application
-from sysbench.commands.doctor.command import _unseen_dashboard
+from sysbench.commands.doctor.command import _discarded_dashboard
 from sysbench.commands.doctor.record import DoctorRecord
 from sysbench.commands.doctor.self_cost import SPEC, measure
 from sysbench.log.events import DeviceInfo
@@ -138,7 +138,7 @@ def test_what_sysbench_costs_is_measured_with_real_steps_and_a_real_dashboard() 
     few = SPEC.model_copy(update={"mode": ("forward",), "steps": (20,), "warmup": (2,)})
     told: list[tuple[int, int]] = []
     cpu = DeviceInfo(name="this CPU", type="cpu")
-    cost = measure(cpu, 1, _unseen_dashboard, lambda done, of: told.append((done, of)), few)
+    cost = measure(cpu, 1, _discarded_dashboard, lambda done, of: told.append((done, of)), few)
     assert told == [(0, 3), (1, 3), (2, 3)]
     assert {arm.part for arm in cost.arms} == {"dashboard", "sampler"}
     assert set(cost.not_measured) == {"history"}

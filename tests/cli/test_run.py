@@ -149,7 +149,7 @@ def directory_of(out: Path, path: str, overrides: dict[str, str]) -> Path:
     content = Manifest(
         sysbench_version="0", experiment=path, title="t", overrides=overrides, started_at=0, runs=entries
     )
-    with experiment_directory.created(out, "x", content) as directory:
+    with experiment_directory.create_directory(out, "x", content) as directory:
         return directory.path
 
 
@@ -171,7 +171,7 @@ def test_a_directory_of_another_experiment_is_not_continued(tmp_path: Path, form
     directory = directory_of(tmp_path, path, {})
     written(tmp_path, EXPERIMENT.replace(former, later))
     with pytest.raises(UsageError) as refused:
-        experiment_runs.continued(directory, ExperimentOptions(quiet=True), {}, on_this_machine)
+        experiment_runs.resume_experiment(directory, ExperimentOptions(quiet=True), {}, on_this_machine)
     assert said in str(refused.value)
 
 
@@ -179,9 +179,9 @@ def test_what_is_no_directory_of_an_experiment_is_not_continued(tmp_path: Path) 
     path = written(tmp_path, EXPERIMENT)
     directory = directory_of(tmp_path, path, {})
     with pytest.raises(UsageError, match=r"this is a directory of the experiment .*mine\.toml, not of quick"):
-        experiment_runs.continued(directory, ExperimentOptions(experiment="quick"), {}, on_this_machine)
+        experiment_runs.resume_experiment(directory, ExperimentOptions(experiment="quick"), {}, on_this_machine)
     with pytest.raises(LogError, match=r"is not an experiment directory: it has no manifest\.json"):
-        experiment_runs.continued(tmp_path, ExperimentOptions(), {}, on_this_machine)
+        experiment_runs.resume_experiment(tmp_path, ExperimentOptions(), {}, on_this_machine)
     (directory / "manifest.json").write_text('{"manifest_version": 99, "sysbench_version": "7.0"}')
     with pytest.raises(
         LogError, match=r"was written by sysbench 7\.0 with manifest version 99; this version reads up to 1"
@@ -195,9 +195,9 @@ def test_what_is_no_directory_of_an_experiment_is_not_continued(tmp_path: Path) 
 def test_two_processes_do_not_measure_into_one_directory(tmp_path: Path) -> None:
     directory = directory_of(tmp_path, written(tmp_path, EXPERIMENT), {})
     with (
-        experiment_directory.reopened(directory),
+        experiment_directory.open_directory(directory),
         pytest.raises(UsageError, match="is being written by another sysbench"),
-        experiment_directory.reopened(directory),
+        experiment_directory.open_directory(directory),
     ):
         pass
 
@@ -221,7 +221,7 @@ def test_what_could_not_be_shown_is_refused_before_anything_is_measured(
     planned = plan(experiment, {}, ("cpu",))
     options = ExperimentOptions(experiment="x", out=tmp_path / "runs")
     with pytest.raises(UsageError, match=said):
-        experiment_runs.begun(experiment, planned, options, {}, Durations())
+        experiment_runs.run_experiment(experiment, planned, options, {}, Durations())
     assert list((tmp_path / "runs").iterdir()) == []
 
 

@@ -10,6 +10,6 @@ COMMAND = Command(
     refuse_files="command:refuse_unwritable",
     plan="tables:plan",
     lines="sysbench.render.dashboard.cell_lines:TitledLines",
-    terms="sysbench.commands.report.method:of_accum",
+    terms="sysbench.commands.report.method:accum_terms",
     default_tables="tables:usual",
 )

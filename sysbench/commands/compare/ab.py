@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from sysbench.render.table import Table
 
 
-USUAL = "time"
+DEFAULT_COMMAND = "time"
 
 
-def arms_of(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
+def parse_arms(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
     """Parse both specs; raises UsageError if one is invalid, naming the arm, or if their commands differ."""
     specs: dict[Arm, RunSpec] = {}
     for arm, text in zip(ARMS, texts, strict=True):
         try:
-            specs[arm] = spec_of_words(text)
+            specs[arm] = parse_spec(text)
         except UsageError as error:
             raise UsageError(f"--ab, {arm}: {error}") from None
     if specs["A"].kind != specs["B"].kind:
@@ -59,7 +59,7 @@ def arms_of(texts: tuple[str, str]) -> dict[Arm, RunSpec]:
     return specs
 
 
-def spec_of_words(text: str) -> RunSpec:
+def parse_spec(text: str) -> RunSpec:
     """Parse a command line such as `time --size small --compile`; `time` and a leading `sysbench` are optional.
 
     Raises UsageError with the same message as the command itself.
@@ -70,14 +70,14 @@ def spec_of_words(text: str) -> RunSpec:
         raise UsageError(f"cannot split {text} into arguments: {str(error).lower()}") from None
     if words and words[0] == "sysbench":
         words = words[1:]
-    name = words.pop(0) if words and not words[0].startswith("-") else USUAL
-    able = [kind for kind in kinds() if command_of(kind).can_alternate]
-    if name not in able:
-        raise UsageError(unknown(name, "a command that --ab can measure", able))
+    name = words.pop(0) if words and not words[0].startswith("-") else DEFAULT_COMMAND
+    supported = [kind for kind in kinds() if command_of(kind).can_alternate]
+    if name not in supported:
+        raise UsageError(unknown(name, "a command that --ab can measure", supported))
     return validated(command_of(name).spec_class, *parse_options(name, words, command_of(name).spec_class))
 
 
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 
 Logs = dict[Arm, dict[int, Path]]
 """Logs of both arms by round."""
@@ -88,12 +88,12 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
 
     Raises SysbenchError if the arms are invalid or cannot be compared, or if a measurement fails.
     """
-    specs = arms_of(texts)
+    specs = parse_arms(texts)
     from sysbench.commands.compare import cells
-    from sysbench.commands.compare.cells import flattened
+    from sysbench.commands.compare.cells import flatten_axes
     from sysbench.engine.plan import refuse_impossible
 
-    a, b = ([flattened(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
+    a, b = ([flatten_axes(cell.model_dump(mode="json")) for cell in spec.cells()] for spec in specs.values())
     cells.match(a, b, options.across)
     for spec in specs.values():
         refuse_impossible(list(spec.cells()))
@@ -104,7 +104,7 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
 
     if options.json_path not in (None, "-"):
         refuse_unwritable(Path(str(options.json_path)))
-    directory = new_directory(options.out)
+    directory = create_directory(options.out)
     logs: Logs = {"A": {}, "B": {}}
     try:
         interrupted = _measure(specs, options, directory, logs)
@@ -116,8 +116,8 @@ def compare(options: CompareOptions, texts: tuple[str, str]) -> int:
         for path in (directory / "A", directory / "B", directory):
             with suppress(OSError):
                 path.rmdir()
-    found = _show(options, texts, directory, logs)
-    return INTERRUPTED if interrupted else _exit_code(found)
+    comparison = _show(options, texts, directory, logs)
+    return INTERRUPTED_EXIT_CODE if interrupted else _exit_code(comparison)
 
 
 def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: Path, logs: Logs) -> bool:
@@ -131,26 +131,26 @@ def _measure(specs: Mapping[Arm, RunSpec], options: CompareOptions, directory: P
 
     console = Console(file=StringIO()) if options.quiet else Console(stderr=True)
     titles = {cell.key: cell.title for spec in specs.values() for cell in spec.cells()}
-    lines = RoundLines(console, options.rounds, titles, live=not options.quiet and can_draw_on(console))
+    progress = RoundProgress(console, options.rounds, titles, live=not options.quiet and can_draw_on(console))
     began_s = time.monotonic()
-    each = RunOptions(
+    run_options = RunOptions(
         timeout_s=options.timeout_s, ceilings=False
     )  # A and B are compared with each other, not with ceilings
-    turns = carry_out(specs, options.rounds, directory, each, lines.show)
-    done = 0
+    turns = run_rounds(specs, options.rounds, directory, run_options, progress.show)
+    finished_turns = 0
     for turn in turns:
         if turn.interrupted:
             return True
         logs[turn.arm][turn.round] = turn.log
-        done += 1
-        _refuse_nothing_measured(turn.arm, turn.log)
+        finished_turns += 1
+        _refuse_unmeasured(turn.arm, turn.log)
         if turn.closes_round:
-            one: Logs = {arm: {turn.round: files[turn.round]} for arm, files in logs.items()}
-            lines.round(turn.round, _found(("A", "B"), one, options), time.monotonic() - began_s)
-    return done < 2 * options.rounds
+            round_logs: Logs = {arm: {turn.round: files[turn.round]} for arm, files in logs.items()}
+            progress.show_round(turn.round, _compare_logs(("A", "B"), round_logs, options), time.monotonic() - began_s)
+    return finished_turns < 2 * options.rounds
 
 
-def _refuse_nothing_measured(arm: Arm, log: Path) -> None:
+def _refuse_unmeasured(arm: Arm, log: Path) -> None:
     """Raise SysbenchError if no cell of this log was measured: further rounds would fail in the same way."""
     from sysbench.log import runs
 
@@ -161,32 +161,32 @@ def _refuse_nothing_measured(arm: Arm, log: Path) -> None:
         raise SysbenchError(f"{arm} measured nothing ({first.outcome}{detail}); its log is {log}")
 
 
-def _found(names: tuple[str, str], logs: Logs, options: CompareOptions) -> Comparison:
-    from sysbench.commands.compare.command import judged, side_of
+def _compare_logs(names: tuple[str, str], logs: Logs, options: CompareOptions) -> Comparison:
+    from sysbench.commands.compare.command import compare_sides, load_side
 
-    a, b = (side_of(name, files) for name, files in zip(names, (logs["A"], logs["B"]), strict=True))
-    return judged(a, b, options, paired=True)
+    a, b = (load_side(name, files) for name, files in zip(names, (logs["A"], logs["B"]), strict=True))
+    return compare_sides(a, b, options, paired=True)
 
 
 def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs: Logs) -> Comparison | None:
     """Show, save and return the comparison of the rounds that both arms finished; None if there are none."""
-    both = [number for number in logs["A"] if number in logs["B"]]
-    if not both:
+    complete_rounds = [number for number in logs["A"] if number in logs["B"]]
+    if not complete_rounds:
         if logs["A"] or logs["B"]:
             _say(f"stopped before both arms finished a round; the logs are in {directory}", options)
         return None
     from sysbench.commands.compare.command import show
     from sysbench.log.storage import write_atomically
 
-    finished: Logs = {arm: {number: files[number] for number in both} for arm, files in logs.items()}
-    found = _found(texts, finished, options)
-    saved_to = directory / "comparison.json"
-    write_atomically(saved_to, found.model_dump_json(indent=1).encode() + b"\n")
-    show(found, options)
-    if len(both) < options.rounds:
-        _say(f"stopped after {len(both)} of {options.rounds} rounds", options)
-    _say(f"saved  {saved_to}", options)
-    return found
+    complete_logs: Logs = {arm: {number: files[number] for number in complete_rounds} for arm, files in logs.items()}
+    comparison = _compare_logs(texts, complete_logs, options)
+    path = directory / "comparison.json"
+    write_atomically(path, comparison.model_dump_json(indent=1).encode() + b"\n")
+    show(comparison, options)
+    if len(complete_rounds) < options.rounds:
+        _say(f"stopped after {len(complete_rounds)} of {options.rounds} rounds", options)
+    _say(f"saved  {path}", options)
+    return comparison
 
 
 def _say(text: str, options: CompareOptions) -> None:
@@ -194,14 +194,14 @@ def _say(text: str, options: CompareOptions) -> None:
         stderr.print_line(text)
 
 
-def _exit_code(found: Comparison | None) -> int:
+def _exit_code(comparison: Comparison | None) -> int:
     from sysbench.commands.compare.command import exit_code
     from sysbench.log.outcomes import FAILURES
 
-    if found is None:
+    if comparison is None:
         return 1
-    outcomes = {outcome for cell in found.cells for outcome in (cell.a_outcome, cell.b_outcome)}
-    return exit_code(found) or int(bool(outcomes & FAILURES))
+    outcomes = {outcome for cell in comparison.cells for outcome in (cell.a_outcome, cell.b_outcome)}
+    return exit_code(comparison) or int(bool(outcomes & FAILURES))
 
 
 def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
@@ -214,10 +214,10 @@ def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
         f"{options.rounds} rounds of A and B: {2 * options.rounds} runs, each in a fresh process",
         f"{cells} different cell{'' if cells == 1 else 's'}",
     )
-    running.show_sheet(Sheet(subject, tuple(_plan(arm, spec) for arm, spec in specs.items())), options)
+    running.show_sheet(Sheet(subject, tuple(_plan_table(arm, spec) for arm, spec in specs.items())), options)
 
 
-def _plan(arm: Arm, spec: RunSpec) -> Table:
+def _plan_table(arm: Arm, spec: RunSpec) -> Table:
     table: Table = command_of(spec.kind).part("plan")(list(spec.cells())).tables[0]
     return replace(table, title=f"{arm}: {table.title}" if table.title else arm)
 
@@ -236,15 +236,15 @@ class Turn:
     @property
     def closes_round(self) -> bool:
         """Whether this is the second run of its round."""
-        return self.arm == order(self.round)[1]
+        return self.arm == arm_order(self.round)[1]
 
 
-def order(number: int) -> tuple[Arm, Arm]:
+def arm_order(number: int) -> tuple[Arm, Arm]:
     """Return the order of the arms in the round with this number."""
     return ("A", "B") if number % 2 else ("B", "A")
 
 
-def new_directory(out: Path) -> Path:
+def create_directory(out: Path) -> Path:
     """Create a directory in `out`, named after the current time; raises OutputError on failure."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-compare"
@@ -260,54 +260,54 @@ def new_directory(out: Path) -> Path:
     raise AssertionError("there is always a next number")
 
 
-def carry_out(
+def run_rounds(
     specs: Mapping[Arm, RunSpec],
     rounds: int,
     directory: Path,
     options: RunOptions,
-    show: Callable[[int, Arm, Event], None],
+    on_event: Callable[[int, Arm, Event], None],
     launcher: Launcher | None = None,
 ) -> Iterator[Turn]:
     """Run all rounds, and yield each turn once its log is complete. The last turn may be interrupted.
 
-    `show` receives every event. An interrupt signal ends the current turn cleanly, and no further turn starts. Raises
-    UsageError if this machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError if a
-    file is not writable.
+    `on_event` receives every event. An interrupt signal ends the current turn cleanly, and no further turn starts.
+    Raises UsageError if this machine lacks what the spec requires, SysbenchError if no worker starts, and OutputError
+    if a file is not writable.
     """
     with catch_interrupts() as interrupts:
         for number in range(1, rounds + 1):
-            for arm in order(number):
+            for arm in arm_order(number):
                 if interrupts.requested:
                     return
-                turn = _turn(specs[arm], number, arm, directory, options, show, launcher)
+                turn = _run_arm(specs[arm], number, arm, directory, options, on_event, launcher)
                 yield turn
                 if turn.interrupted:
                     return
 
 
-def _turn(
+def _run_arm(
     spec: RunSpec,
     number: int,
     arm: Arm,
     directory: Path,
     options: RunOptions,
-    show: Callable[[int, Arm, Event], None],
+    on_event: Callable[[int, Arm, Event], None],
     launcher: Launcher | None,
 ) -> Turn:
-    one = options.model_copy(update={"out": directory / arm, "log_name": log_name(number)})
-    with session.run(spec, one, launcher=launcher) as running:
+    turn_options = options.model_copy(update={"out": directory / arm, "log_name": log_name(number)})
+    with session.run(spec, turn_options, launcher=launcher) as running:
         turn = Turn(number, arm, running.log_path)
         for event in running:
-            show(number, arm, event)
+            on_event(number, arm, event)
             if isinstance(event, RunFinished) and event.status == "interrupted":
                 turn = replace(turn, interrupted=True)
     return turn
 
 
-_CLEARED = "\r\x1b[2K"
+_CLEAR_LINE = "\r\x1b[2K"
 
 
-class RoundLines:
+class RoundProgress:
     """Progress output, one line per round. A failing stream (closed pipe, full disk) ends only the output."""
 
     def __init__(self, console: Console, rounds: int, titles: Mapping[str, str], *, live: bool) -> None:
@@ -317,7 +317,7 @@ class RoundLines:
         self._rounds = rounds
         self._titles = titles
         self._live = live
-        self._lost = False
+        self._stream_failed = False
         self._device: str | None = None
         self._ratios: list[float] = []
 
@@ -326,20 +326,20 @@ class RoundLines:
         turn = f"round {number} of {self._rounds}, {arm}"
         match event:
             case RunStarted():
-                self._here(f"{turn}: starting a new process")
+                self._overwrite_line(f"{turn}: starting a new process")
             case WorkerReady() if self._device is None and event.devices:
                 self._device = f"{event.devices[0].name} · torch {event.torch.torch}"
-                self.say(self._device)
+                self.print_line(self._device)
             case CellStarted():
-                self._here(f"{turn}: {self._titles.get(event.cell, event.cell)}")
+                self._overwrite_line(f"{turn}: {self._titles.get(event.cell, event.cell)}")
             case RunFinished():
-                self._here("")
+                self._overwrite_line("")
             case _:
                 pass
 
-    def round(self, number: int, found: Comparison, elapsed_s: float) -> None:
+    def show_round(self, number: int, comparison: Comparison, elapsed_s: float) -> None:
         """Print the ratio in this round, the ratio so far, and the remaining time."""
-        times = [time for cell in found.cells for time in cell.times if time.headline]
+        times = [time for cell in comparison.cells for time in cell.times if time.headline]
         words = [f"round {number:>{len(str(self._rounds))}} of {self._rounds}"]
         if times:
             ratio = math.exp(statistics.fmean(math.log(time.ratio) for time in times))
@@ -348,29 +348,31 @@ class RoundLines:
                 words.append(f"{times[0].quantity} A {units.seconds(times[0].a_s)}, B {units.seconds(times[0].b_s)}")
             words += [f"B / A {units.ratio(ratio)}"]
             if len(self._ratios) > 1:
-                all_ = compare_rounds([1.0] * len(self._ratios), self._ratios)
+                pooled = compare_rounds([1.0] * len(self._ratios), self._ratios)
                 interval = (
-                    f" ({all_.low:.3f}–{all_.high:.3f})" if all_.low is not None and all_.high is not None else ""
+                    f" ({pooled.low:.3f}–{pooled.high:.3f})"
+                    if pooled.low is not None and pooled.high is not None
+                    else ""
                 )
-                words.append(f"so far {all_.ratio:.3f}{interval}")
-        words += [f"{cell.a_outcome} in A, {cell.b_outcome} in B" for cell in found.cells if not cell.times][:1]
+                words.append(f"so far {pooled.ratio:.3f}{interval}")
+        words += [f"{cell.a_outcome} in A, {cell.b_outcome} in B" for cell in comparison.cells if not cell.times][:1]
         if number < self._rounds:
             words.append(f"{units.duration(elapsed_s / number * (self._rounds - number))} left")
-        self.say("  ".join(word for word in words if word))
+        self.print_line("  ".join(word for word in words if word))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line that is not overwritten."""
-        self._write((_CLEARED if self._live else "") + theme.terminal_line(text, self._encoding) + "\n")
+        self._write((_CLEAR_LINE if self._live else "") + theme.terminal_line(text, self._encoding) + "\n")
 
-    def _here(self, text: str) -> None:
+    def _overwrite_line(self, text: str) -> None:
         if self._live:
-            self._write(_CLEARED + theme.elided(theme.terminal_line(text, self._encoding), self._width - 1))
+            self._write(_CLEAR_LINE + theme.elided(theme.terminal_line(text, self._encoding), self._width - 1))
 
     def _write(self, text: str) -> None:
-        if self._lost:
+        if self._stream_failed:
             return
         try:
             self._file.write(text)
             self._file.flush()
         except OSError:
-            self._lost = True
+            self._stream_failed = True

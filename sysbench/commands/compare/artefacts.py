@@ -14,7 +14,7 @@ from sysbench.units import Unit
 
 Key = tuple[str, ...]
 
-SHOWN = 20
+MAX_ROWS = 20
 """Number of kernels or allocations to show, those with the largest differences."""
 
 
@@ -28,17 +28,17 @@ class _Amounts:
     unit: Unit
     a: dict[Key, float]
     b: dict[Key, float]
-    counted: str = ""
+    total_label: str = ""
     """Label of the row with the total; empty if the amounts are incomplete and have no total."""
 
-    def shown(self) -> Table:
+    def to_table(self) -> Table:
         """Return a table with a row per name, the largest difference first, and a row for the total."""
         sides = {key: (self.a.get(key, 0.0), self.b.get(key, 0.0)) for key in {**self.a, **self.b}}
         keys = sorted(sides, key=lambda key: (abs(sides[key][1] - sides[key][0]), max(sides[key])), reverse=True)
-        rows = [self._row(key, self.a.get(key), self.b.get(key)) for key in keys[:SHOWN]]
-        if self.counted:
-            everything = (self.counted, *("" for _ in self.columns[1:]))
-            rows.append(self._row(everything, sum(self.a.values()), sum(self.b.values())))
+        rows = [self._row(key, self.a.get(key), self.b.get(key)) for key in keys[:MAX_ROWS]]
+        if self.total_label:
+            total_key = (self.total_label, *("" for _ in self.columns[1:]))
+            rows.append(self._row(total_key, sum(self.a.values()), sum(self.b.values())))
         columns = (
             *(Column(name, name, elastic=True) for name in self.columns),
             Column("a", "A", self.unit),
@@ -46,16 +46,16 @@ class _Amounts:
             Column("difference", "B - A", self.unit, signed=True),
             Column("ratio", "B / A", "ratio", note="B / A: above 1, B is larger"),
         )
-        left_out = len(keys) - SHOWN
-        notes = (f"{left_out} more with smaller differences",) if left_out > 0 else ()
+        omitted = len(keys) - MAX_ROWS
+        notes = (f"{omitted} more with smaller differences",) if omitted > 0 else ()
         return Table(self.table, self.title, columns, tuple(rows), len(self.columns), notes)
 
     def _row(self, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:
         """Return the row for `key`. An amount missing on one side is 0 if the amounts are complete, else unknown."""
-        if self.counted:
+        if self.total_label:
             a, b = a or 0.0, b or 0.0
-        known = a is not None and b is not None
-        difference = Measure(b - a) if known else None  # type: ignore[operator]
+        both_known = a is not None and b is not None
+        difference = Measure(b - a) if both_known else None  # type: ignore[operator]
         ratio = Measure(b / a) if a and b is not None else None
         return (*key, *(None if side is None else Measure(side) for side in (a, b)), difference, ratio)
 
@@ -63,34 +63,34 @@ class _Amounts:
 def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
     """Return tables of the differences between A and B; raises LogError if the two are not of the same kind."""
     if isinstance(a, TraceArtefact) and isinstance(b, TraceArtefact):
-        found = tuple(_of_traces(a, b))
-        basis = "per step: A {}, B {}".format(*(_steps(side) for side in (a, b)))
+        all_amounts = tuple(_trace_amounts(a, b))
+        basis = "per step: A {}, B {}".format(*(_describe_steps(side) for side in (a, b)))
     elif a.kind == b.kind == "snapshot":
-        found = tuple(_of_snapshots(a, b))
+        all_amounts = tuple(_snapshot_amounts(a, b))
         basis = "at the peak of each side"
     else:
         raise LogError(f"{a.name} is a {a.kind} and {b.name} is a {b.kind}: compare two traces or two memory snapshots")
-    tables = {amounts.table: amounts for amounts in found}
-    for name in (chosen := tuple(names) or tuple(tables)):
+    tables = {amounts.table: amounts for amounts in all_amounts}
+    for name in (table_names := tuple(names) or tuple(tables)):
         if name not in tables:
             raise UsageError(f"--tables {unknown(name, f'a table of two {a.kind}s', tables)}")
     remarks = (Remark("note", "one sample per side: a difference may be noise"),)
     subject = ("compare", f"A {a.name}", f"B {b.name}", basis)
-    return Sheet(subject, tuple(tables[name].shown() for name in chosen), remarks if a.kind == "trace" else ())
+    return Sheet(subject, tuple(tables[name].to_table() for name in table_names), remarks if a.kind == "trace" else ())
 
 
-def _steps(trace: TraceArtefact) -> str:
+def _describe_steps(trace: TraceArtefact) -> str:
     steps = sum(summary.steps for summary in trace.summaries)
     return f"{steps} step{'' if steps == 1 else 's'}"
 
 
-def _of_traces(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
-    (classes_a, kernels_a), (classes_b, kernels_b) = _seconds(a), _seconds(b)
+def _trace_amounts(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
+    (classes_a, kernels_a), (classes_b, kernels_b) = _seconds_by_kernel(a), _seconds_by_kernel(b)
     yield _Amounts("classes", "time by class of kernel", ("class",), "s", classes_a, classes_b, "all")
     yield _Amounts("kernels", "time by kernel", ("class", "kernel"), "s", kernels_a, kernels_b, "all")
 
 
-def _seconds(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
+def _seconds_by_kernel(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
     """Return seconds per step by class of kernel, and by class and kernel; for several traces, their mean."""
     by_class: dict[Key, float] = defaultdict(float)
     by_kernel: dict[Key, float] = defaultdict(float)
@@ -106,13 +106,13 @@ def _seconds(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
     return by_class, by_kernel
 
 
-def _of_snapshots(a: Artefact, b: Artefact) -> Iterator[_Amounts]:
-    def bytes_of(table: str, amount: str, *columns: str) -> tuple[dict[Key, float], dict[Key, float]]:
+def _snapshot_amounts(a: Artefact, b: Artefact) -> Iterator[_Amounts]:
+    def bytes_of(table: str, column_name: str, *columns: str) -> tuple[dict[Key, float], dict[Key, float]]:
         sides: list[dict[Key, float]] = []
         for side in (a, b):
             amounts: dict[Key, float] = defaultdict(float)
             for row in (row for each in side.sheet.tables if each.name == table for row in tidy(each)[1]):
-                amounts[tuple(str(row.get(column) or "") for column in columns)] += float(row.get(amount) or 0)
+                amounts[tuple(str(row.get(column) or "") for column in columns)] += float(row.get(column_name) or 0)
             sides.append(amounts)
         return sides[0], sides[1]
 

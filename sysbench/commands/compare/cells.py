@@ -16,7 +16,7 @@ from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import PredictedStep, PredictedTime
 from sysbench.log.records import CellRecord, RunRecord, Samples
 
-UNEQUAL: Mapping[str, str] = {
+CONTROLLED_AXES: Mapping[str, str] = {
     "precision": "precision",
     "batch": "batch",
     "grad_accum": "micro-batches per step",
@@ -30,7 +30,7 @@ UNEQUAL: Mapping[str, str] = {
 }
 """Axes on which cells must agree for their times and peaks to be comparable, with their names in messages."""
 
-TREATMENTS: Mapping[str, str] = {
+TREATMENT_AXES: Mapping[str, str] = {
     "size": "size",
     "ctx": "ctx",
     "attention": "attention",
@@ -49,16 +49,16 @@ TREATMENTS: Mapping[str, str] = {
 }
 """Axes whose effect a comparison can show, with their names in messages."""
 
-EFFORT = ("warmup", "steps", "until", "max_steps", "repeats", "active", "budget", "seed")
+EFFORT_AXES = ("warmup", "steps", "until", "max_steps", "repeats", "active", "budget", "seed")
 """Axes of measurement effort: how often or how long something was measured."""
 
 MACHINE = "machine"
 
-ACROSS = (*UNEQUAL, *TREATMENTS, MACHINE)
+ACROSS = (*CONTROLLED_AXES, *TREATMENT_AXES, MACHINE)
 """Allowed values of --across."""
 
 
-class NothingInCommonError(UsageError):
+class NoMatchingCellsError(UsageError):
     """The two sides have no cell in common."""
 
 
@@ -73,7 +73,7 @@ class Matching:
     """Axes in which the two cells of every pair differ."""
 
 
-def refuse_unknown(across: Iterable[str]) -> None:
+def refuse_unknown_axes(across: Iterable[str]) -> None:
     """Raise UsageError for an unknown axis in `--across`."""
     for name in across:
         if name not in ACROSS:
@@ -83,40 +83,42 @@ def refuse_unknown(across: Iterable[str]) -> None:
 def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> Matching:
     """Match the cells of two sides, all of one command, by their axes.
 
-    Cells match if they agree on all axes, with two exceptions. An EFFORT axis is ignored if none of its values occurs
-    on both sides. An axis with a single value on each side may differ: it is then the subject of the comparison.
+    Cells match if they agree on all axes, with two exceptions. An axis of EFFORT_AXES is ignored if none of its values
+    occurs on both sides. An axis with a single value on each side may differ: it is then the subject of the comparison.
 
-    Raises UsageError for several such axes, or for an UNEQUAL axis without common values, unless they are in `across`.
-    Raises NothingInCommonError if no cells match.
+    Raises UsageError for several such axes, or for an axis of CONTROLLED_AXES without common values, unless they are in
+    `across`. Raises NoMatchingCellsError if no cells match.
     """
     names = list(dict.fromkeys(name for cell in (*a, *b) for name in cell))
-    held = {name: (set(values(a, name)), set(values(b, name))) for name in names}
-    disjoint = [name for name, (there, here) in held.items() if not there & here]
-    crossed = [name for name in disjoint if name not in EFFORT and all(len(side) == 1 for side in held[name])]
-    _refuse(disjoint, crossed, across, a, b)
-    ignored = {*crossed, *(axis for axis in disjoint if axis in EFFORT)}
-    keys_a, keys_b = _by_key(a, ignored), _by_key(b, ignored)
-    pairs = tuple((place, keys_b[key]) for key, place in keys_a.items() if key in keys_b)
+    value_sets = {name: (set(distinct_values(a, name)), set(distinct_values(b, name))) for name in names}
+    disjoint = [name for name, (a_values, b_values) in value_sets.items() if not a_values & b_values]
+    single_valued = [
+        name for name in disjoint if name not in EFFORT_AXES and all(len(side) == 1 for side in value_sets[name])
+    ]
+    _refuse_incomparable(disjoint, single_valued, across, a, b)
+    ignored = {*single_valued, *(axis for axis in disjoint if axis in EFFORT_AXES)}
+    keys_a, keys_b = _index_by_key(a, ignored), _index_by_key(b, ignored)
+    pairs = tuple((index, keys_b[key]) for key, index in keys_a.items() if key in keys_b)
     if not pairs:
-        why = "; ".join(_difference(axis, a, b) for axis in disjoint if axis not in EFFORT)
-        raise NothingInCommonError(
-            f"no cell of A matches a cell of B: {why or 'their axes have no combination in common'}"
+        reason = "; ".join(_describe_difference(axis, a, b) for axis in disjoint if axis not in EFFORT_AXES)
+        raise NoMatchingCellsError(
+            f"no cell of A matches a cell of B: {reason or 'their axes have no combination in common'}"
         )
-    matched_a, matched_b = {first for first, _ in pairs}, {second for _, second in pairs}
+    matched_a, matched_b = {index_a for index_a, _ in pairs}, {index_b for _, index_b in pairs}
     return Matching(
         pairs,
-        tuple(place for place in range(len(a)) if place not in matched_a),
-        tuple(place for place in range(len(b)) if place not in matched_b),
-        tuple(crossed),
+        tuple(index for index in range(len(a)) if index not in matched_a),
+        tuple(index for index in range(len(b)) if index not in matched_b),
+        tuple(single_valued),
     )
 
 
-def values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
+def distinct_values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
     """Return the distinct values of an axis as text, in order of appearance."""
-    return tuple(dict.fromkeys(text(cell.get(axis)) for cell in cells))
+    return tuple(dict.fromkeys(value_text(cell.get(axis)) for cell in cells))
 
 
-def text(value: object) -> str:
+def value_text(value: object) -> str:
     """Return the value of an axis as text."""
     if isinstance(value, str):
         return value
@@ -125,56 +127,57 @@ def text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(text(each) for each in value) or "none"
+        return ",".join(value_text(each) for each in value) or "none"
     return str(value)
 
 
-def _refuse(
-    disjoint: Sequence[str], crossed: Sequence[str], across: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]
+def _refuse_incomparable(
+    disjoint: Sequence[str], single_valued: Sequence[str], across: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]
 ) -> None:
     """Raise UsageError if the axes without a common value (`disjoint`) make the two sides incomparable."""
-    unequal = [axis for axis in disjoint if axis in UNEQUAL and axis not in across]
+    unequal = [axis for axis in disjoint if axis in CONTROLLED_AXES and axis not in across]
     if unequal:
         raise UsageError(
-            f"A and B are not comparable: {'; '.join(_difference(axis, a, b) for axis in unequal)}. "
+            f"A and B are not comparable: {'; '.join(_describe_difference(axis, a, b) for axis in unequal)}. "
             f"--across {','.join(unequal)} compares them anyway"
         )
-    several = [axis for axis in crossed if axis not in across]
+    several = [axis for axis in single_valued if axis not in across]
     if len(several) > 1:
         raise UsageError(
             "A and B differ in several ways, so the cause of a difference would be unclear: "
-            f"{'; '.join(_difference(axis, a, b) for axis in several)}. --across {','.join(several)} compares them "
-            "anyway"
+            f"{'; '.join(_describe_difference(axis, a, b) for axis in several)}. --across {','.join(several)} compares "
+            "them anyway"
         )
     for axis in disjoint:
-        if axis in across and axis not in crossed and axis not in EFFORT:
-            raise UsageError(f"--across {axis} needs one value on each side: {_difference(axis, a, b)}")
+        if axis in across and axis not in single_valued and axis not in EFFORT_AXES:
+            raise UsageError(f"--across {axis} needs one value on each side: {_describe_difference(axis, a, b)}")
 
 
-def _difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:
+def _describe_difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:
     """Describe a difference: `precision is fp32 in A and bf16 in B`."""
-    name = UNEQUAL.get(axis) or TREATMENTS.get(axis) or axis.replace("_", " ")
-    return f"{name} is {_some(values(a, axis))} in A and {_some(values(b, axis))} in B"
+    name = CONTROLLED_AXES.get(axis) or TREATMENT_AXES.get(axis) or axis.replace("_", " ")
+    a_values, b_values = (_abbreviated_list(distinct_values(side, axis)) for side in (a, b))
+    return f"{name} is {a_values} in A and {b_values} in B"
 
 
-def _some(words: Sequence[str]) -> str:
+def _abbreviated_list(words: Sequence[str]) -> str:
     return ", ".join(words[:4]) + (f" and {len(words) - 4} more" if len(words) > 4 else "")
 
 
 Key = tuple[tuple[str, str], ...]
 
 
-def _by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
+def _index_by_key(cells: Sequence[Axes], ignored: set[str]) -> dict[Key, int]:
     """Return the position of each cell by its axes without `ignored`; the last cell with the same key is kept."""
     return {
-        tuple((name, text(cell[name])) for name in sorted(cell) if name not in ignored): place
-        for place, cell in enumerate(cells)
+        tuple((name, value_text(cell[name])) for name in sorted(cell) if name not in ignored): index
+        for index, cell in enumerate(cells)
     }
 
 
 Axes = Mapping[str, Any]
 
-SAMPLED = ("host_rss_peak", "device_used_peak")
+SAMPLED_MEMORY = ("host_rss_peak", "device_used_peak")
 """Memory figures that are sampled from outside the process: inexact, so the gate ignores them."""
 
 
@@ -189,32 +192,35 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class SideCell:
-    """A cell with its records from all runs of a side; `axes` is the result of `flattened`."""
+    """A cell with its records from all runs of a side; `axes` is the result of `flatten_axes`."""
 
     kind: Kind
     axes: Axes
     occurrences: tuple[Occurrence, ...]
 
     @property
-    def last(self) -> CellRecord:
+    def latest_record(self) -> CellRecord:
         """The last successful or interrupted record, or else the last record."""
         measured = [each.record for each in self.occurrences if each.record.outcome in ("ok", "interrupted")]
         return measured[-1] if measured else self.occurrences[-1].record
 
-    def times(self, quantity: str, *, whole: bool = False) -> dict[int, list[float]]:
-        """Return the samples of a quantity in seconds, by run; `whole` omits runs in which the cell was interrupted."""
-        accepted = ("ok",) if whole else ("ok", "interrupted")
+    def times(self, quantity: str, *, complete_only: bool = False) -> dict[int, list[float]]:
+        """Return the samples of a quantity in seconds, by run.
+
+        `complete_only` omits runs in which the cell was interrupted.
+        """
+        accepted = ("ok",) if complete_only else ("ok", "interrupted")
         measured = (each for each in self.occurrences if each.record.outcome in accepted)
-        found = ((each.run, times_of(each.record).get(quantity)) for each in measured)
-        return {run: samples.samples_s for run, samples in found if samples is not None and samples.samples_s}
+        samples_by_run = ((each.run, times_of(each.record).get(quantity)) for each in measured)
+        return {run: samples.samples_s for run, samples in samples_by_run if samples is not None and samples.samples_s}
 
     def memory(self) -> dict[str, int]:
         """Return the memory figures in bytes, each the maximum over all runs."""
-        most: dict[str, int] = {}
+        maxima: dict[str, int] = {}
         for each in self.occurrences:
             for name, value in memory_of(each.record).items():
-                most[name] = max(value, most.get(name, value))
-        return most
+                maxima[name] = max(value, maxima.get(name, value))
+        return maxima
 
 
 @dataclass(frozen=True)
@@ -235,20 +241,22 @@ class Side:
         return tuple(dict.fromkeys(cell.kind for cell in self.cells))
 
 
-def side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
+def build_side(name: str, runs: Mapping[int, RunRecord[Any]]) -> Side:
     """Group the cells of several runs by their axes; `runs` are numbered and in order of start time."""
-    found: dict[tuple[str, ...], tuple[Kind, Axes, list[Occurrence]]] = {}
+    grouped: dict[tuple[str, ...], tuple[Kind, Axes, list[Occurrence]]] = {}
     for run, record in runs.items():
         for cell in record.cells:
-            axes = flattened(cell.axes, _device(record, cell))
+            axes = flatten_axes(cell.axes, _device_name(record, cell))
             key = (record.kind, *(f"{name} {axes[name]!r}" for name in sorted(axes)))
-            found.setdefault(key, (record.kind, axes, []))[2].append(Occurrence(run, cell))
+            grouped.setdefault(key, (record.kind, axes, []))[2].append(Occurrence(run, cell))
     return Side(
-        name, tuple(runs.values()), tuple(SideCell(kind, axes, tuple(each)) for kind, axes, each in found.values())
+        name,
+        tuple(runs.values()),
+        tuple(SideCell(kind, axes, tuple(occurrences)) for kind, axes, occurrences in grouped.values()),
     )
 
 
-def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
+def flatten_axes(axes: Axes, device: str | None = None) -> dict[str, Any]:
     """Return the axes to compare: `size` replaces the model's dimensions, `device` is the name of the hardware.
 
     For simulated cells, `device` is `simulation`: the device that runs a simulation does not matter.
@@ -256,45 +264,50 @@ def flattened(axes: Axes, device: str | None = None) -> dict[str, Any]:
     flat = {name: value for name, value in axes.items() if name not in ("kind", "model")}
     if isinstance(model := axes.get("model"), Mapping):
         label = str(axes.get("size"))
-        flat["size"] = f"{label} of {model['target']}" if "target" in model else _size(label, model)
+        flat["size"] = f"{label} of {model['target']}" if "target" in model else _size_label(label, model)
     flat["device"] = "simulation" if axes.get("simulate") else device or axes.get("device")
     return flat
 
 
-def _size(label: str, model: Mapping[str, Any]) -> str:
+def _size_label(label: str, model: Mapping[str, Any]) -> str:
     """Return the size's name, followed by every dimension that differs from the predefined size."""
     name = label.split()[0] if label.split() else "custom"
     from sysbench.spec.model import SIZES
 
-    known = SIZES.get(name)
-    usual = known.model_dump() if known else {}
-    differing = {key: value for key, value in model.items() if usual.get(key) != value}
+    preset = SIZES.get(name)
+    preset_values = preset.model_dump() if preset else {}
+    differing = {key: value for key, value in model.items() if preset_values.get(key) != value}
     return " ".join([name, *(f"{key}={value}" for key, value in differing.items())])
 
 
-def _device(record: RunRecord[Any], cell: CellRecord) -> str | None:
+def _device_name(record: RunRecord[Any], cell: CellRecord) -> str | None:
     """Return the name of a cell's device, or of the planned device if the cell never started; None if unknown."""
-    asked = str(cell.axes.get("device"))
-    found = cell.device or next(
-        (each for each in record.environment.devices if asked in ("auto", each.type, each.torch_name)), None
+    requested = str(cell.axes.get("device"))
+    device = cell.device or next(
+        (
+            candidate
+            for candidate in record.environment.devices
+            if requested in ("auto", candidate.type, candidate.torch_name)
+        ),
+        None,
     )
-    if found is None:
+    if device is None:
         return None
-    return f"{found.name} ({asked})" if len(record.spec.get("device", ())) > 1 else found.name
+    return f"{device.name} ({requested})" if len(record.spec.get("device", ())) > 1 else device.name
 
 
 def times_of(cell: CellRecord) -> dict[str, Samples]:
     """Return all times for which a cell has samples, by quantity."""
     match cell:
         case TimeCellRecord() | LoopCellRecord():
-            found = {name: phase.times for name, phase in cell.phases.items()}
+            times = {name: phase.times for name, phase in cell.phases.items()}
         case AttentionCellRecord():
-            found = {"forward": cell.forward, "backward": cell.backward}
+            times = {"forward": cell.forward, "backward": cell.backward}
         case ProfileCellRecord():
-            found = {"step": cell.unprofiled}
+            times = {"step": cell.unprofiled}
         case _:
-            found = {}
-    return {name: samples for name, samples in found.items() if samples is not None}
+            times = {}
+    return {name: samples for name, samples in times.items() if samples is not None}
 
 
 def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
@@ -302,36 +315,36 @@ def predictions_of(cell: CellRecord) -> dict[str, PredictedTime]:
     if not isinstance(cell, TimeCellRecord | ProfileCellRecord | AttentionCellRecord) or cell.prediction is None:
         return {}
     prediction = cell.prediction
-    whole = prediction.step if isinstance(prediction, PredictedStep) else None
-    found: dict[str, PredictedTime | None] = {"step": whole}
-    found |= {phase.name: prediction.phase(phase.name) for phase in prediction.phases}
-    return {name: time for name, time in found.items() if time is not None}
+    step_time = prediction.step if isinstance(prediction, PredictedStep) else None
+    times: dict[str, PredictedTime | None] = {"step": step_time}
+    times |= {phase.name: prediction.phase(phase.name) for phase in prediction.phases}
+    return {name: time for name, time in times.items() if time is not None}
 
 
 def memory_of(cell: CellRecord) -> dict[str, int]:
     """Return the known memory figures of a cell in bytes."""
-    found: dict[str, int | None] = {}
+    figures: dict[str, int | None] = {}
     match cell:
         case TimeCellRecord() | LoopCellRecord():
-            found = {
+            figures = {
                 "allocated_peak": cell.memory.allocated_peak_bytes,
                 "reserved_peak": cell.memory.reserved_peak_bytes,
                 "device_used_peak": cell.memory.device_used_peak_bytes,
                 "host_rss_peak": cell.memory.host_rss_peak_bytes,
             }
         case MemoryCellRecord():
-            found = {
+            figures = {
                 "allocated_peak": cell.peak_allocated_bytes,
                 "reserved_peak": cell.peak_reserved_bytes,
                 "device_used_peak": cell.device_used_peak_bytes,
                 "host_rss_peak": cell.host_rss_peak_bytes,
             }
         case AttentionCellRecord():
-            found = {"allocated_peak": cell.peak_allocated_bytes, "saved_for_backward": cell.saved_bytes}
-    return {name: value for name, value in found.items() if value is not None}
+            figures = {"allocated_peak": cell.peak_allocated_bytes, "saved_for_backward": cell.saved_bytes}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
-ORDER = (
+LABEL_ORDER = (
     "device",
     "simulate",
     "size",
@@ -342,12 +355,16 @@ ORDER = (
     "batch",
     "precision",
     "mode",
-    *(axis for axis in (*TREATMENTS, *UNEQUAL) if axis not in ("size", "implementation", "dim", "seq", "ctx")),
-    *EFFORT,
+    *(
+        axis
+        for axis in (*TREATMENT_AXES, *CONTROLLED_AXES)
+        if axis not in ("size", "implementation", "dim", "seq", "ctx")
+    ),
+    *EFFORT_AXES,
 )
 """The order of axes in labels."""
 
-_PHRASES = {
+_LABEL_FORMATS = {
     "ctx": "ctx {}",
     "batch": "batch {}",
     "grad_accum": "grad accum {}",
@@ -366,13 +383,15 @@ _PHRASES = {
 }
 """Labels for axes whose value alone would be unclear."""
 
-_SPEAK_FOR_THEMSELVES = ("device", "size", "implementation", "precision", "mode", "execution", "optimizer", "profiler")
+_AXES_SHOWN_AS_VALUE = ("device", "size", "implementation", "precision", "mode", "execution", "optimizer", "profiler")
 
 
-def sets_apart(cells: Sequence[Axes]) -> tuple[str, ...]:
+def varying_axes(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ, in the order of labels; a missing axis counts as a value."""
     return tuple(
-        axis for axis in dict.fromkeys(ORDER) if len({text(cell[axis]) if axis in cell else "" for cell in cells}) > 1
+        axis
+        for axis in dict.fromkeys(LABEL_ORDER)
+        if len({value_text(cell[axis]) if axis in cell else "" for cell in cells}) > 1
     )
 
 
@@ -382,19 +401,19 @@ def labels(cells: Sequence[tuple[Kind, Axes]]) -> list[str]:
     If there are cells of several commands, the label begins with the command.
     """
     kinds = dict.fromkeys(kind for kind, _ in cells)
-    apart = {kind: sets_apart([axes for other, axes in cells if other == kind]) for kind in kinds}
-    return [f"{kind} " * (len(kinds) > 1) + _label(kind, axes, apart[kind]) for kind, axes in cells]
+    label_axes = {kind: varying_axes([axes for other, axes in cells if other == kind]) for kind in kinds}
+    return [f"{kind} " * (len(kinds) > 1) + _label(kind, axes, label_axes[kind]) for kind, axes in cells]
 
 
 def _label(kind: Kind, cell: Axes, axes: Sequence[str]) -> str:
     """Return the values of `axes` as a label; if all are empty, the size, implementation or command."""
-    phrases = [_phrase(axis, cell[axis]) for axis in axes if cell.get(axis) not in (None, False)]
-    return " ".join(phrases) or text(cell.get("size") or cell.get("implementation") or kind)
+    phrases = [_axis_label(axis, cell[axis]) for axis in axes if cell.get(axis) not in (None, False)]
+    return " ".join(phrases) or value_text(cell.get("size") or cell.get("implementation") or kind)
 
 
-def _phrase(axis: str, value: object) -> str:
+def _axis_label(axis: str, value: object) -> str:
     if value is True:
         return axis.replace("_", " ")
-    if axis in _SPEAK_FOR_THEMSELVES:
-        return text(value)
-    return _PHRASES.get(axis, f"{axis.replace('_', ' ')} {{}}").format(text(value))
+    if axis in _AXES_SHOWN_AS_VALUE:
+        return value_text(value)
+    return _LABEL_FORMATS.get(axis, f"{axis.replace('_', ' ')} {{}}").format(value_text(value))

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from sysbench.commands.compare.cells import Side
     from sysbench.commands.compare.comparison import Comparison
 
-REGRESSED = 3
+REGRESSION_EXIT_CODE = 3
 
 
 @command_options(CompareOptions)
 def compare(given: Given) -> None:
     """Tell whether B is faster than A, slower, the same, or too close to call; --ab measures both."""
     options = validated(CompareOptions, given)
-    artefacts = _artefacts(options)
+    artefacts = _read_artefacts(options)
     if artefacts is not None:
         from sysbench.commands.compare.artefacts import sheet
         from sysbench.commands.running import show_sheet
@@ -40,26 +40,26 @@ def compare(given: Given) -> None:
                 )
         show_sheet(sheet(*artefacts, options.tables), options)
         return
-    from sysbench.commands.compare.cells import refuse_unknown
+    from sysbench.commands.compare.cells import refuse_unknown_axes
 
-    refuse_unknown(options.across)
+    refuse_unknown_axes(options.across)
     if options.tables:
         from sysbench.commands.compare import tables as compare_tables
 
-        compare_tables.refuse_unknown(options.tables)
+        compare_tables.refuse_unknown_tables(options.tables)
     if options.ab is not None:
         from sysbench.commands.compare import ab as compare_ab
 
         raise typer.Exit(compare_ab.compare(options, options.ab))
     # Everything that is read stays alive until the end; collecting garbage would take a sixth of the time.
     gc.disable()
-    a, b, paired = _sides(options)
-    found = judged(a, b, options, paired=paired)
-    show(found, options)
-    raise typer.Exit(exit_code(found))
+    a, b, paired = _load_sides(options)
+    comparison = compare_sides(a, b, options, paired=paired)
+    show(comparison, options)
+    raise typer.Exit(exit_code(comparison))
 
 
-def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
+def _read_artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
     """Read two traces or memory snapshots; return None if both arguments are runs.
 
     Raises UsageError if only one argument is a run.
@@ -71,13 +71,13 @@ def _artefacts(options: CompareOptions) -> tuple[Artefact, Artefact] | None:
     a, b = (artefacts.read(Path(name)) for name in (options.a, options.b))
     if a is not None and b is not None:
         return a, b
-    for name, found in ((options.a, a), (options.b, b)):
-        if found is not None:
-            raise UsageError(f"{name} is a {found.kind}: compare it with another {found.kind}, not with a run")
+    for name, artefact in ((options.a, a), (options.b, b)):
+        if artefact is not None:
+            raise UsageError(f"{name} is a {artefact.kind}: compare it with another {artefact.kind}, not with a run")
     return None
 
 
-def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
+def _load_sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     """Load both sides, and return whether they are the two arms of one `--ab` comparison.
 
     Raises LogError if a run is missing or cannot be read.
@@ -91,72 +91,74 @@ def _sides(options: CompareOptions) -> tuple[Side, Side, bool]:
         if len(arms) != 2:
             raise LogError(f"compare needs two runs, but only {options.a} is given: sysbench compare A B")
         (name_a, name_b) = (f"{options.a} {arm}" for arm in arms)
-        return side_of(name_a, arms["A"].files), side_of(name_b, arms["B"].files), True
+        return load_side(name_a, arms["A"].files), load_side(name_b, arms["B"].files), True
     second = runs.find(options.b, options.runs)
-    one, other = runs.find_arm(first), runs.find_arm(second)
-    if one and other and one.directory == other.directory and one.arm != other.arm:
-        return side_of(options.a, one.files), side_of(options.b, other.files), True
+    a_arm, b_arm = runs.find_arm(first), runs.find_arm(second)
+    if a_arm and b_arm and a_arm.directory == b_arm.directory and a_arm.arm != b_arm.arm:
+        return load_side(options.a, a_arm.files), load_side(options.b, b_arm.files), True
     if first == second:
         print_line(f"A and B are the same: {options.a} and {options.b} both stand for {first[0]}")
     a, b = (dict(enumerate(files)) for files in (first, second))
-    return side_of(options.a, a), side_of(options.b, b), False
+    return load_side(options.a, a), load_side(options.b, b), False
 
 
-def side_of(name: str, files: Mapping[int, Path]) -> Side:
+def load_side(name: str, files: Mapping[int, Path]) -> Side:
     """Load the runs of one side; `files` maps run numbers to files. Raises LogError if a file cannot be read."""
-    from sysbench.commands.compare.cells import side
+    from sysbench.commands.compare.cells import build_side
     from sysbench.log import runs
 
-    return side(name, {number: runs.load(path) for number, path in files.items()})
+    return build_side(name, {number: runs.load(path) for number, path in files.items()})
 
 
-def judged(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
+def compare_sides(a: Side, b: Side, options: CompareOptions, *, paired: bool) -> Comparison:
     """Compare two sides, and apply the gate if there is one.
 
     Raises the same exceptions as `comparison.compare`, and UsageError if the gate has nothing to check.
     """
     from sysbench.commands.compare import comparison
-    from sysbench.commands.compare.comparison import gate
-    from sysbench.commands.compare.tables import FEW
+    from sysbench.commands.compare.comparison import apply_gate
+    from sysbench.commands.compare.tables import MAX_CELLS_WITH_PHASES
 
-    parts = bool(options.tables or options.json_path or options.format == "csv") or len(a.cells) <= FEW
-    rules = comparison.Rules(options.margin, options.across, paired, parts)
-    found = comparison.compare(a, b, rules)
+    include_phases = (
+        bool(options.tables or options.json_path or options.format == "csv") or len(a.cells) <= MAX_CELLS_WITH_PHASES
+    )
+    rules = comparison.Rules(options.margin, options.across, paired, include_phases)
+    result = comparison.compare(a, b, rules)
     if options.gate is None:
-        return found
-    comparison.refuse_nothing_measured(found)
-    return found.model_copy(update={"gate": gate(found, options.gate, strict=options.strict)})
+        return result
+    comparison.refuse_unmeasured(result)
+    return result.model_copy(update={"gate": apply_gate(result, options.gate, strict=options.strict)})
 
 
-def show(found: Comparison, options: CompareOptions) -> None:
+def show(comparison: Comparison, options: CompareOptions) -> None:
     """Print the comparison in the selected format, and write the JSON file and the job summary if requested."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.render.output import results, show_sheet
 
-    content = found.model_dump_json(indent=1) + "\n" if options.json_path is not None else ""
+    content = comparison.model_dump_json(indent=1) + "\n" if options.json_path is not None else ""
     if options.json_path not in (None, "-"):
         from sysbench.log.storage import write_atomically
 
         write_atomically(Path(options.json_path), content.encode())
     names = options.tables or (("cells",) if options.format == "csv" else ())
     if options.summary is not None:
-        _summarize(found, names)
+        _summarize(comparison, names)
     with results() as console:
         if options.json_path == "-":
             sys.stdout.write(content)
         elif options.export is not None:
-            from sysbench.commands.compare.export import exported
+            from sysbench.commands.compare.export import export_text
 
-            sys.stdout.write(exported(found, options.export))
+            sys.stdout.write(export_text(comparison, options.export))
         elif options.quiet and not options.tables and options.format == "terminal":
             from rich.text import Text
 
-            console.print(Text(compare_tables.in_one_line(found)), soft_wrap=True)
+            console.print(Text(compare_tables.summary_line(comparison)), soft_wrap=True)
         else:
-            show_sheet(compare_tables.sheet(found, names), console, options.format)
+            show_sheet(compare_tables.sheet(comparison, names), console, options.format)
 
 
-def _summarize(found: Comparison, names: Sequence[str]) -> None:
+def _summarize(comparison: Comparison, names: Sequence[str]) -> None:
     """Append the comparison to GitHub's job summary; raises UsageError outside a job, OutputError if writing fails."""
     from sysbench.commands.compare import tables as compare_tables
     from sysbench.log.storage import cannot_write
@@ -169,13 +171,15 @@ def _summarize(found: Comparison, names: Sequence[str]) -> None:
     try:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(
-                theme.encodable(theme.without_control_characters(markdown(compare_tables.sheet(found, names))), "utf-8")
+                theme.encodable(
+                    theme.without_control_characters(markdown(compare_tables.sheet(comparison, names))), "utf-8"
+                )
                 + "\n"
             )
     except OSError as error:
         raise cannot_write(Path(path), error) from error
 
 
-def exit_code(found: Comparison) -> int:
+def exit_code(comparison: Comparison) -> int:
     """Return 3 if B is significantly worse than the gate allows, or with --strict possibly worse; otherwise 0."""
-    return 0 if found.gate is None or found.gate.holds else REGRESSED
+    return 0 if comparison.gate is None or comparison.gate.holds else REGRESSION_EXIT_CODE

@@ -14,9 +14,9 @@ from sysbench import __version__, units
 from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import (
-    SAMPLED,
+    SAMPLED_MEMORY,
     Matching,
-    NothingInCommonError,
+    NoMatchingCellsError,
     Side,
     SideCell,
     labels,
@@ -177,7 +177,7 @@ class Rules:
     across: tuple[str, ...] = ()
     paired: bool = False
     """Whether the n-th runs of both sides were made back to back."""
-    parts: bool = True
+    include_phases: bool = True
     """Whether the phases of a step get verdicts as well, which takes several times as long."""
 
 
@@ -189,56 +189,56 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
     """
     kinds = [kind for kind in a.kinds if kind in b.kinds]
     if not kinds:
-        problem = f"nothing to compare: A has {_held(a)}, and B has {_held(b)}"
+        problem = f"nothing to compare: A has {_list_commands(a)}, and B has {_list_commands(b)}"
         hint = f"; {b.kinds[0]}:latest~1 is the last but one run of `sysbench {b.kinds[0]}`" if b.kinds else ""
         raise LogError(problem + hint)
     for side in (a, b):
         # A run can end before its device is known.
         if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):
             raise LogError(f"{side.name} is empty: it ended before anything was measured")
-    matchings = _matchings(a, b, kinds, rules.across)
+    matchings = _match_cells(a, b, kinds, rules.across)
     refuse_other_machines(a, b, rules.across)
     cells = [
-        _compared(there[place_a], here[place_b], rules)
+        _compare_cells(a_cells[index_a], b_cells[index_b], rules)
         for kind in kinds
-        for there, here in [(a.of_kind(kind), b.of_kind(kind))]
-        for place_a, place_b in matchings[kind].pairs
+        for a_cells, b_cells in [(a.of_kind(kind), b.of_kind(kind))]
+        for index_a, index_b in matchings[kind].pairs
     ]
     across = list(dict.fromkeys(axis for matching in matchings.values() for axis in matching.across))
     return Comparison(
-        a=_described(a),
-        b=_described(b),
+        a=_side_record(a),
+        b=_side_record(b),
         margin=rules.margin,
         across=across,
         differences=differences(a, b),
         cells=cells,
-        left_over=[*_left_over("A", a, b, matchings), *_left_over("B", b, a, matchings)],
-        geometric_means=list(_means(cells)),
-        cautions=[*warnings(a, b), *_of_the_method(cells)],
+        left_over=[*_left_over_cells("A", a, b, matchings), *_left_over_cells("B", b, a, matchings)],
+        geometric_means=list(_geometric_means(cells)),
+        cautions=[*warnings(a, b), *_method_cautions(cells)],
     )
 
 
-def _matchings(a: Side, b: Side, kinds: Sequence[Kind], across: Sequence[str]) -> dict[Kind, Matching]:
-    """Match the cells of each command; raises NothingInCommonError if no command has matching cells."""
-    found: dict[Kind, Matching] = {}
-    apart: NothingInCommonError | None = None
+def _match_cells(a: Side, b: Side, kinds: Sequence[Kind], across: Sequence[str]) -> dict[Kind, Matching]:
+    """Match the cells of each command; raises NoMatchingCellsError if no command has matching cells."""
+    matchings: dict[Kind, Matching] = {}
+    no_match: NoMatchingCellsError | None = None
     for kind in kinds:
-        there, here = a.of_kind(kind), b.of_kind(kind)
+        a_cells, b_cells = a.of_kind(kind), b.of_kind(kind)
         try:
-            found[kind] = cells.match([cell.axes for cell in there], [cell.axes for cell in here], across)
-        except NothingInCommonError as error:
-            apart = error
-            found[kind] = Matching((), tuple(range(len(there))), tuple(range(len(here))), ())
-    if apart is not None and not any(matching.pairs for matching in found.values()):
-        raise apart
-    return found
+            matchings[kind] = cells.match([cell.axes for cell in a_cells], [cell.axes for cell in b_cells], across)
+        except NoMatchingCellsError as error:
+            no_match = error
+            matchings[kind] = Matching((), tuple(range(len(a_cells))), tuple(range(len(b_cells))), ())
+    if no_match is not None and not any(matching.pairs for matching in matchings.values()):
+        raise no_match
+    return matchings
 
 
-def _held(side: Side) -> str:
+def _list_commands(side: Side) -> str:
     return " and ".join(f"`sysbench {kind}`" for kind in side.kinds) or "no cell"
 
 
-def _described(side: Side) -> SideRecord:
+def _side_record(side: Side) -> SideRecord:
     return SideRecord(
         name=side.name,
         runs=len(side.records),
@@ -247,61 +247,61 @@ def _described(side: Side) -> SideRecord:
     )
 
 
-def _compared(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
-    there, here = a.memory(), b.memory()
-    predicted = predictions_of(a.last), predictions_of(b.last)
+def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
+    a_memory, b_memory = a.memory(), b.memory()
+    predictions = predictions_of(a.latest_record), predictions_of(b.latest_record)
     return CellComparison(
         kind=a.kind,
         axes={name: value for name, value in a.axes.items() if b.axes.get(name) == value},
-        a_outcome=a.last.outcome,
-        b_outcome=b.last.outcome,
-        a_detail=a.last.detail,
-        b_detail=b.last.detail,
-        times=list(_times(a, b, rules)),
+        a_outcome=a.latest_record.outcome,
+        b_outcome=b.latest_record.outcome,
+        a_detail=a.latest_record.detail,
+        b_detail=b.latest_record.detail,
+        times=list(_compare_times(a, b, rules)),
         predictions=[
-            PredictionComparison(quantity=name, a=time, b=predicted[1][name])
-            for name, time in predicted[0].items()
-            if name in predicted[1] and time.point_s
+            PredictionComparison(quantity=name, a=time, b=predictions[1][name])
+            for name, time in predictions[0].items()
+            if name in predictions[1] and time.point_s
         ],
         memory=[
-            MemoryComparison(quantity=name, exact=name not in SAMPLED, a_bytes=value, b_bytes=here[name])
-            for name, value in there.items()
-            if name in here
+            MemoryComparison(quantity=name, exact=name not in SAMPLED_MEMORY, a_bytes=value, b_bytes=b_memory[name])
+            for name, value in a_memory.items()
+            if name in b_memory
         ],
     )
 
 
-def _times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
+def _compare_times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
     headlines = command_of(a.kind).compared
     # The headlines come first, in their own order.
-    parts = (name for each in (*a.occurrences, *b.occurrences) for name in times_of(each.record))
-    for quantity in dict.fromkeys((*headlines, *parts)) if rules.parts else headlines:
+    phases = (name for each in (*a.occurrences, *b.occurrences) for name in times_of(each.record))
+    for quantity in dict.fromkeys((*headlines, *phases)) if rules.include_phases else headlines:
         # An interrupted round has fewer samples than the others, but would have the same weight.
-        there, here = a.times(quantity, whole=rules.paired), b.times(quantity, whole=rules.paired)
-        if not there or not here:
+        a_samples, b_samples = (side.times(quantity, complete_only=rules.paired) for side in (a, b))
+        if not a_samples or not b_samples:
             continue
         try:
-            found = _judged(there, here, rules)
+            judgement = _judge(a_samples, b_samples, rules)
         except ValueError as error:
-            raise LogError(f"{quantity} of {a.last.key} cannot be compared: {error}") from None
-        if found is None:
+            raise LogError(f"{quantity} of {a.latest_record.key} cannot be compared: {error}") from None
+        if judgement is None:
             continue
-        judged, a_s, b_s = found
+        compared, a_s, b_s = judgement
         yield TimeComparison(
             quantity=quantity,
             headline=quantity in headlines,
             a_s=a_s,
             b_s=b_s,
-            ratio=judged.ratio,
-            low=judged.low,
-            high=judged.high,
-            verdict=judged.verdict,
-            repeated=judged.repeated,
-            count=judged.count,
+            ratio=compared.ratio,
+            low=compared.low,
+            high=compared.high,
+            verdict=compared.verdict,
+            repeated=compared.repeated,
+            count=compared.count,
         )
 
 
-def _judged(
+def _judge(
     a: dict[int, list[float]], b: dict[int, list[float]], rules: Rules
 ) -> tuple[ComparedRatio, float, float] | None:
     """Return the verdict and the medians of A and B; None if runs are paired and no round contains both sides.
@@ -309,36 +309,44 @@ def _judged(
     The verdict compares rounds if runs are paired, runs if there are enough, otherwise the steps of the last runs.
     """
     if rules.paired:
-        both = [run for run in a if run in b]
-        if not both:
+        shared_runs = [run for run in a if run in b]
+        if not shared_runs:
             return None
-        first, second = ([statistics.median(runs[run]) for run in both] for runs in (a, b))
-        return compare_rounds(first, second, rules.margin), statistics.median(first), statistics.median(second)
+        a_medians, b_medians = ([statistics.median(runs[run]) for run in shared_runs] for runs in (a, b))
+        return (
+            compare_rounds(a_medians, b_medians, rules.margin),
+            statistics.median(a_medians),
+            statistics.median(b_medians),
+        )
     if min(len(a), len(b)) >= MIN_RUNS:
-        first, second = ([statistics.median(samples) for samples in runs.values()] for runs in (a, b))
-        return compare_runs(first, second, rules.margin), statistics.median(first), statistics.median(second)
-    last_a, last_b = list(a.values())[-1], list(b.values())[-1]
-    judged = compare_processes(last_a, last_b, rules.margin)
-    return judged, statistics.median(last_a), statistics.median(last_b)
+        a_medians, b_medians = ([statistics.median(samples) for samples in runs.values()] for runs in (a, b))
+        return (
+            compare_runs(a_medians, b_medians, rules.margin),
+            statistics.median(a_medians),
+            statistics.median(b_medians),
+        )
+    a_samples, b_samples = list(a.values())[-1], list(b.values())[-1]
+    compared = compare_processes(a_samples, b_samples, rules.margin)
+    return compared, statistics.median(a_samples), statistics.median(b_samples)
 
 
-def _left_over(arm: Arm, side: Side, other: Side, matchings: dict[Kind, Matching]) -> Iterator[LeftOver]:
+def _left_over_cells(arm: Arm, side: Side, other: Side, matchings: dict[Kind, Matching]) -> Iterator[LeftOver]:
     for kind in side.kinds:
         cells = side.of_kind(kind)
-        places: Sequence[int] = range(len(cells))
+        indices: Sequence[int] = range(len(cells))
         if kind in other.kinds:
-            places = matchings[kind].only_a if arm == "A" else matchings[kind].only_b
-        for place in places:
-            yield LeftOver(arm=arm, kind=kind, axes=dict(cells[place].axes), outcome=cells[place].last.outcome)
+            indices = matchings[kind].only_a if arm == "A" else matchings[kind].only_b
+        for index in indices:
+            yield LeftOver(arm=arm, kind=kind, axes=dict(cells[index].axes), outcome=cells[index].latest_record.outcome)
 
 
-def _means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]:
-    found: dict[tuple[Kind, str], list[TimeComparison]] = {}
+def _geometric_means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]:
+    grouped: dict[tuple[Kind, str], list[TimeComparison]] = {}
     for cell in cells:
         for time in cell.times:
             if time.headline:
-                found.setdefault((cell.kind, time.quantity), []).append(time)
-    for (kind, quantity), times in found.items():
+                grouped.setdefault((cell.kind, time.quantity), []).append(time)
+    for (kind, quantity), times in grouped.items():
         verdicts = [time.verdict for time in times]
         yield GeometricMean(
             kind=kind,
@@ -349,11 +357,11 @@ def _means(cells: Sequence[CellComparison]) -> Iterator[GeometricMean]:
         )
 
 
-CHANCE_WORTH_SAYING = 100
+MIN_VERDICTS_FOR_CHANCE_CAUTION = 100
 """With this many verdicts, one is expected to be wrong by chance, because each has an error rate of 1 %."""
 
 
-def _of_the_method(cells: Sequence[CellComparison]) -> Iterator[str]:
+def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
     times = [time for cell in cells for time in cell.times]
     if any(time.repeated == "steps" for time in times):
         yield (
@@ -364,33 +372,33 @@ def _of_the_method(cells: Sequence[CellComparison]) -> Iterator[str]:
         yield "the runs of A and B were not alternated: anything else that changed between them affects the ratio"
     if any(time.low is None for time in times):
         yield "cells with fewer than 9 steps or 3 rounds have no interval"
-    judged = sum(time.low is not None for time in times)
-    if judged >= CHANCE_WORTH_SAYING:
-        yield f"of {judged} verdicts at 99 %, about {round(judged / 100)} may be FASTER or SLOWER by chance"
+    verdicts = sum(time.low is not None for time in times)
+    if verdicts >= MIN_VERDICTS_FOR_CHANCE_CAUTION:
+        yield f"of {verdicts} verdicts at 99 %, about {round(verdicts / 100)} may be FASTER or SLOWER by chance"
 
 
-def refuse_nothing_measured(found: Comparison) -> None:
+def refuse_unmeasured(comparison: Comparison) -> None:
     """Raise UsageError if no cell has a number on both sides: the gate would have nothing to check."""
-    if not any(cell.times or cell.memory for cell in found.cells):
+    if not any(cell.times or cell.memory for cell in comparison.cells):
         raise UsageError("--gate: no cell has a time or a memory peak on both sides")
 
 
-LOST = ("oom", "crashed", "timeout", "invalid")
+FAILING_OUTCOMES = ("oom", "crashed", "timeout", "invalid")
 """Outcomes in B that fail the gate if A measured the cell."""
 
 
-def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord:
+def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) -> GateRecord:
     """Apply the gate to the times that the cells' verdicts use, to exact memory peaks, and to outcomes.
 
     A time fails if its whole interval lies above 1 + `share`, an exact memory peak if it grew by more than `share`, and
     a cell if A measured it and B could not. The gate ignores phases and sampled memory.
     """
     failed, undecided, passed = [], [], 0
-    names = labels([(cell.kind, cell.axes) for cell in found.cells])
-    for cell, name in zip(found.cells, names, strict=True):
-        if cell.a_outcome == "ok" and cell.b_outcome in LOST:
+    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
+    for cell, name in zip(comparison.cells, names, strict=True):
+        if cell.a_outcome == "ok" and cell.b_outcome in FAILING_OUTCOMES:
             failed.append(f"{name}: measured in A, but {cell.b_outcome} in B")
-        for fails, text in _checked(cell, share):
+        for fails, text in _check_cell(cell, share):
             if fails:
                 failed.append(f"{name}: {text}")
             else:
@@ -399,7 +407,7 @@ def gate(found: Comparison, share: float, *, strict: bool = False) -> GateRecord
     return GateRecord(share=share, failed=failed, undecided=undecided, passed=passed, strict=strict)
 
 
-def _checked(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:
+def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:
     """Yield, for each time and peak, whether it fails the gate, and a sentence if it fails or might fail."""
     for time in cell.times:
         if not time.headline:

@@ -22,20 +22,20 @@ MODES: Final = {"inference": "inference", "forward": "inference"}
 """Modes in PyTorch's database; all other modes are `training`."""
 
 
-def exported(found: Comparison, form: Export) -> str:
+def export_text(comparison: Comparison, export_format: Export) -> str:
     """Return the comparison in one of the formats, with a final newline."""
-    return theme.encodable(theme.without_control_characters(_FORMATS[form](found)), "utf-8") + "\n"
+    return theme.encodable(theme.without_control_characters(_FORMATS[export_format](comparison)), "utf-8") + "\n"
 
 
-def _named(found: Comparison) -> Iterator[tuple[str, CellComparison]]:
-    names = labels([(cell.kind, cell.axes) for cell in found.cells])
-    for name, cell in zip(names, found.cells, strict=True):
+def _named_cells(comparison: Comparison) -> Iterator[tuple[str, CellComparison]]:
+    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
+    for name, cell in zip(names, comparison.cells, strict=True):
         yield f"{cell.kind} {name}".strip(), cell
 
 
-def _bmf(found: Comparison) -> str:
+def _bmf(comparison: Comparison) -> str:
     content: dict[str, dict[str, Any]] = {}
-    for name, cell in _named(found):
+    for name, cell in _named_cells(comparison):
         for time in cell.times:
             content[f"{name} {time.quantity}"] = {"latency": {"value": time.b_s * 1e9}}
         for memory in cell.memory:
@@ -43,9 +43,9 @@ def _bmf(found: Comparison) -> str:
     return json.dumps(content, indent=1)
 
 
-def _gha(found: Comparison) -> str:
+def _gha(comparison: Comparison) -> str:
     content = []
-    for name, cell in _named(found):
+    for name, cell in _named_cells(comparison):
         for time in cell.times:
             extra = f"B / A {time.ratio:.4g}, {time.verdict}"
             content.append({"name": f"{name} {time.quantity}", "unit": "ms", "value": time.b_s * 1e3, "extra": extra})
@@ -54,9 +54,9 @@ def _gha(found: Comparison) -> str:
     return json.dumps(content, indent=1)
 
 
-def _pytorch(found: Comparison) -> str:
+def _pytorch(comparison: Comparison) -> str:
     content = []
-    for name, cell in _named(found):
+    for name, cell in _named_cells(comparison):
         model = str(cell.axes.get("size") or cell.axes.get("implementation") or name)
         benchmark = {
             "name": f"sysbench {cell.kind}",
@@ -77,25 +77,27 @@ def _pytorch(found: Comparison) -> str:
     return json.dumps(content, indent=1)
 
 
-def _junit(found: Comparison) -> str:
+def _junit(comparison: Comparison) -> str:
     """Format cells as JUnit tests. Undecided cells are failures if the gate is strict, otherwise skipped."""
-    gate = found.gate
+    gate = comparison.gate
     failed, undecided = (gate.failed, gate.undecided) if gate else ([], [])
-    suite = ElementTree.Element("testsuite", name=f"sysbench compare {found.a.name} {found.b.name}")
-    names = labels([(cell.kind, cell.axes) for cell in found.cells])
-    count = {"failure": 0, "skipped": 0}
-    for name, cell in zip(names, found.cells, strict=True):
-        seconds = next((time.b_s for time in cell.times if time.headline), 0.0)
-        case = ElementTree.SubElement(suite, "testcase", classname=cell.kind, name=name or "all", time=f"{seconds:.9f}")
-        bad = [text for text in failed if text.startswith(f"{name}: ")]
-        open_ = [text for text in undecided if text.startswith(f"{name}: ")]
-        kind = "failure" if bad or (open_ and gate and gate.strict) else "skipped" if open_ else ""
+    suite = ElementTree.Element("testsuite", name=f"sysbench compare {comparison.a.name} {comparison.b.name}")
+    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
+    counts = {"failure": 0, "skipped": 0}
+    for name, cell in zip(names, comparison.cells, strict=True):
+        step_s = next((time.b_s for time in cell.times if time.headline), 0.0)
+        case = ElementTree.SubElement(suite, "testcase", classname=cell.kind, name=name or "all", time=f"{step_s:.9f}")
+        failures = [text for text in failed if text.startswith(f"{name}: ")]
+        unresolved = [text for text in undecided if text.startswith(f"{name}: ")]
+        kind = "failure" if failures or (unresolved and gate and gate.strict) else "skipped" if unresolved else ""
         if kind:
-            ElementTree.SubElement(case, kind, message=theme.without_control_characters("; ".join([*bad, *open_])))
-            count[kind] += 1
-    suite.set("tests", str(len(found.cells)))
-    suite.set("failures", str(count["failure"]))
-    suite.set("skipped", str(count["skipped"]))
+            ElementTree.SubElement(
+                case, kind, message=theme.without_control_characters("; ".join([*failures, *unresolved]))
+            )
+            counts[kind] += 1
+    suite.set("tests", str(len(comparison.cells)))
+    suite.set("failures", str(counts["failure"]))
+    suite.set("skipped", str(counts["skipped"]))
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode")
 
 

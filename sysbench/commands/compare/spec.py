@@ -11,7 +11,7 @@ from sysbench.spec.axes import Texts, parse_share
 from sysbench.spec.options import Option
 from sysbench.spec.run import OUTPUT, Debug, JsonPath, Shown
 
-TWO = "Inputs"
+INPUTS = "Inputs"
 JUDGEMENT = "Judgement"
 MEASUREMENT = "Measuring with --ab"
 
@@ -34,17 +34,19 @@ class CompareOptions(BaseModel):
         default=None,
         description="The run to compare with it; not needed if A is the directory of an earlier --ab.",
     )
-    ab: Annotated[tuple[str, str] | None, Option(flags=("--ab",), pair=True, metavar="SPEC SPEC", panel=TWO)] = Field(
-        default=None,
-        description='Measure both now, alternating in fresh processes: "time --size small" "time --size small '
-        '--compile". Works for time and attention; time is the default.',
+    ab: Annotated[tuple[str, str] | None, Option(flags=("--ab",), pair=True, metavar="SPEC SPEC", panel=INPUTS)] = (
+        Field(
+            default=None,
+            description='Measure both now, alternating in fresh processes: "time --size small" "time --size small '
+            '--compile". Works for time and attention; time is the default.',
+        )
     )
-    across: Annotated[Texts, Option(metavar="AXIS,…", panel=TWO)] = Field(
+    across: Annotated[Texts, Option(metavar="AXIS,…", panel=INPUTS)] = Field(
         default=(),
         description="Compare A and B although they differ in this axis, which is an error otherwise: precision, "
         "batch, mode, device, simulate, machine, …; an unknown name lists all.",
     )
-    runs: Annotated[Path, Option(metavar="DIR", panel=TWO)] = Field(
+    runs: Annotated[Path, Option(metavar="DIR", panel=INPUTS)] = Field(
         default=Path("runs"), description="Directory in which to look for earlier runs by name."
     )
     margin: Annotated[float, BeforeValidator(parse_share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(

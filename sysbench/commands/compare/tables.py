@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
-from sysbench.commands.compare.cells import Axes, labels, sets_apart, text
+from sysbench.commands.compare.cells import Axes, labels, value_text, varying_axes
 from sysbench.commands.compare.comparison import (
     CellComparison,
     Comparison,
@@ -26,96 +26,100 @@ Tables = list[Table]
 
 TONES: Mapping[Verdict, Tone] = {"FASTER": "good", "SLOWER": "bad", "SAME": "plain", "AMBIGUOUS": "quiet"}
 
-FEW = 12
+MAX_CELLS_WITH_PHASES = 12
 """Largest number of cells for which phases are shown by default."""
 
-LONGEST_DETAIL = 200
+MAX_DETAIL_LENGTH = 200
 
-MOST_NAMED = 8
+MAX_LISTED = 8
 """The largest number of gate failures to list one by one."""
 
 
-def sheet(found: Comparison, names: Iterable[str] = ()) -> Sheet:
+def sheet(comparison: Comparison, names: Iterable[str] = ()) -> Sheet:
     """Return the complete output for a comparison; raises UsageError for an unknown or empty table."""
-    return Sheet(subject=subject(found), tables=tuple(tables_for(found, names)), remarks=tuple(_remarks(found)))
+    return Sheet(
+        subject=subject(comparison), tables=tuple(tables_for(comparison, names)), remarks=tuple(_remarks(comparison))
+    )
 
 
-def subject(found: Comparison) -> tuple[str, ...]:
+def subject(comparison: Comparison) -> tuple[str, ...]:
     """Return the title: `compare` and the names of both sides."""
-    return ("compare", f"A {_named(found.a)}", f"B {_named(found.b)}")
+    return ("compare", f"A {_side_title(comparison.a)}", f"B {_side_title(comparison.b)}")
 
 
-def _named(side: SideRecord) -> str:
+def _side_title(side: SideRecord) -> str:
     return side.name if side.runs == 1 else f"{side.name} ({side.runs} runs)"
 
 
-def refuse_unknown(names: Iterable[str]) -> None:
+def refuse_unknown_tables(names: Iterable[str]) -> None:
     """Raise UsageError for the first unknown table."""
     for name in names:
         if name not in TABLES:
             raise UsageError(f"--tables {unknown(name, 'a table', TABLES)}")
 
 
-def tables_for(found: Comparison, names: Iterable[str] = ()) -> Tables:
+def tables_for(comparison: Comparison, names: Iterable[str] = ()) -> Tables:
     """Return the tables called `names`; by default, all except `cells`.
 
     The default includes phases only if there are few cells, and memory only where it changed.
     """
     chosen = tuple(names)
     if not chosen:
-        parts = parts_table(found) if len(found.cells) <= FEW else []
+        phases = parts_table(comparison) if len(comparison.cells) <= MAX_CELLS_WITH_PHASES else []
         return [
-            *differences_table(found),
-            *verdicts_table(found),
-            *parts,
-            *predictions_table(found),
-            *memory_table(found, changed=True),
-            *left_over_table(found),
+            *differences_table(comparison),
+            *verdicts_table(comparison),
+            *phases,
+            *predictions_table(comparison),
+            *memory_table(comparison, changed=True),
+            *left_over_table(comparison),
         ]
-    return build_tables(TABLES, found, chosen, what="this comparison")
+    return build_tables(TABLES, comparison, chosen, what="this comparison")
 
 
-def differences_table(found: Comparison) -> Tables:
+def differences_table(comparison: Comparison) -> Tables:
     """Return the table of differences in configuration and environment."""
-    if not found.differences:
+    if not comparison.differences:
         return []
     columns = (Column("what", ""), Column("a", "A", elastic=True), Column("b", "B", elastic=True))
-    rows = tuple((each.name, each.a, each.b) for each in found.differences)
+    rows = tuple((each.name, each.a, each.b) for each in comparison.differences)
     return [Table("differences", "differences", columns, rows, 1)]
 
 
-def verdicts_table(found: Comparison) -> Tables:
+def verdicts_table(comparison: Comparison) -> Tables:
     """Return the times with verdicts, in one table per command."""
-    return [table for kind in _kinds(found) for table in _times(found, kind, headline=True)]
+    return [table for kind in _kinds(comparison) for table in _time_tables(comparison, kind, headline=True)]
 
 
-def parts_table(found: Comparison) -> Tables:
+def parts_table(comparison: Comparison) -> Tables:
     """Return all other times, such as the phases of a step, in one table per command."""
-    return [table for kind in _kinds(found) for table in _times(found, kind, headline=False)]
+    return [table for kind in _kinds(comparison) for table in _time_tables(comparison, kind, headline=False)]
 
 
-def _kinds(found: Comparison) -> list[str]:
-    return list(dict.fromkeys(cell.kind for cell in found.cells))
+def _kinds(comparison: Comparison) -> list[str]:
+    return list(dict.fromkeys(cell.kind for cell in comparison.cells))
 
 
-def _times(found: Comparison, kind: str, *, headline: bool) -> Tables:
-    cells = [cell for cell in found.cells if cell.kind == kind]
-    axes = sets_apart([cell.axes for cell in cells])
+def _time_tables(comparison: Comparison, kind: str, *, headline: bool) -> Tables:
+    cells = [cell for cell in comparison.cells if cell.kind == kind]
+    axes = varying_axes([cell.axes for cell in cells])
     rows = []
     for cell in cells:
         times = [_time_row(time) for time in cell.times if time.headline == headline]
         if headline and not times and (cell.a_outcome, cell.b_outcome) != ("ok", "ok"):
-            a, b = Word(cell.a_outcome, _tone(cell.a_outcome)), Word(cell.b_outcome, _tone(cell.b_outcome))
+            a, b = (
+                Word(cell.a_outcome, _outcome_tone(cell.a_outcome)),
+                Word(cell.b_outcome, _outcome_tone(cell.b_outcome)),
+            )
             times = [(EMPTY_CELL, a, b, EMPTY_CELL, EMPTY_CELL)]
-        rows += [(*_axes(cell.axes, axes), *row) for row in times]
+        rows += [(*_axis_values(cell.axes, axes), *row) for row in times]
     if not rows:
         return []
     title = kind if headline else f"{kind}: phases of a step"
-    rounds = any(time.repeated == "rounds" for cell in found.cells for time in cell.times)
+    rounds = any(time.repeated == "rounds" for cell in comparison.cells for time in cell.times)
     what = "medians over rounds, and the mean of each round's B / A" if rounds else "medians, and B / A"
-    note = (
-        f"{what} with its 99 % interval; below 1, B is faster; SAME: they differ by less than {_percent(found.margin)}"
-    )
+    margin = _percent(comparison.margin)
+    note = f"{what} with its 99 % interval; below 1, B is faster; SAME: they differ by less than {margin}"
     columns = (
         *_axis_columns(axes),
         Column("quantity", "time"),
@@ -138,7 +142,7 @@ def _time_columns(note: str = "", *, wide: bool = False) -> tuple[Column, ...]:
     )
 
 
-def _tone(outcome: str) -> Tone:
+def _outcome_tone(outcome: str) -> Tone:
     return "quiet" if outcome in ("ok", "skipped", "interrupted") else "bad"
 
 
@@ -148,14 +152,14 @@ def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
     return (time.quantity, Measure(time.a_s), Measure(time.b_s), ratio, Word(time.verdict, tone))
 
 
-def predictions_table(found: Comparison) -> Tables:
+def predictions_table(comparison: Comparison) -> Tables:
     """Return the predicted times of both sides, in one table per command; without verdicts, as nothing was measured."""
     tables = []
-    for kind in _kinds(found):
-        cells = [cell for cell in found.cells if cell.kind == kind]
-        axes = sets_apart([cell.axes for cell in cells])
+    for kind in _kinds(comparison):
+        cells = [cell for cell in comparison.cells if cell.kind == kind]
+        axes = varying_axes([cell.axes for cell in cells])
         rows = tuple(
-            (*_axes(cell.axes, axes), each.quantity, _interval(each.a), _interval(each.b), Measure(each.ratio))
+            (*_axis_values(cell.axes, axes), each.quantity, _interval(each.a), _interval(each.b), Measure(each.ratio))
             for cell in cells
             for each in cell.predictions
         )
@@ -176,14 +180,14 @@ def _interval(time: PredictedTime) -> Measure:
     return Measure(time.point_s, low=time.low_s, high=time.high_s)
 
 
-def memory_table(found: Comparison, *, changed: bool = False) -> Tables:
+def memory_table(comparison: Comparison, *, changed: bool = False) -> Tables:
     """Return the memory of both sides; `changed` omits equal and sampled values."""
     tables = []
-    for kind in _kinds(found):
-        cells = [cell for cell in found.cells if cell.kind == kind]
-        axes = sets_apart([cell.axes for cell in cells])
+    for kind in _kinds(comparison):
+        cells = [cell for cell in comparison.cells if cell.kind == kind]
+        axes = varying_axes([cell.axes for cell in cells])
         rows = tuple(
-            (*_axes(cell.axes, axes), *_memory_row(memory))
+            (*_axis_values(cell.axes, axes), *_memory_row(memory))
             for cell in cells
             for memory in cell.memory
             if not changed or (memory.exact and memory.a_bytes != memory.b_bytes)
@@ -215,12 +219,12 @@ def _memory_row(memory: MemoryComparison) -> tuple[Cell, ...]:
     )
 
 
-def left_over_table(found: Comparison) -> Tables:
+def left_over_table(comparison: Comparison) -> Tables:
     """Return the table of cells that only one side has."""
-    if not found.left_over:
+    if not comparison.left_over:
         return []
-    axes = sets_apart([{**each.axes, "kind": each.kind} for each in found.left_over])
-    several = len({each.kind for each in found.left_over}) > 1
+    axes = varying_axes([{**each.axes, "kind": each.kind} for each in comparison.left_over])
+    several = len({each.kind for each in comparison.left_over}) > 1
     columns = (
         Column("only_in", "only in"),
         *((Column("kind", "command"),) if several else ()),
@@ -228,15 +232,20 @@ def left_over_table(found: Comparison) -> Tables:
         Column("outcome", "outcome"),
     )
     rows = tuple(
-        (each.arm, *((each.kind,) if several else ()), *_axes(each.axes, axes), Word(each.outcome, _tone(each.outcome)))
-        for each in found.left_over
+        (
+            each.arm,
+            *((each.kind,) if several else ()),
+            *_axis_values(each.axes, axes),
+            Word(each.outcome, _outcome_tone(each.outcome)),
+        )
+        for each in comparison.left_over
     )
     return [Table("left-over", "not compared", columns, rows, 1)]
 
 
-def cells_table(found: Comparison) -> Tables:
+def cells_table(comparison: Comparison) -> Tables:
     """Return one table with a row for every number of every cell: times in seconds, memory in bytes."""
-    axes = sets_apart([{**cell.axes, "kind": cell.kind} for cell in found.cells])
+    axes = varying_axes([{**cell.axes, "kind": cell.kind} for cell in comparison.cells])
     columns = (
         Column("kind", "command"),
         *_axis_columns(axes),
@@ -247,14 +256,14 @@ def cells_table(found: Comparison) -> Tables:
         *_MEMORY_COLUMNS[:2],
     )
     rows = [
-        (cell.kind, *_axes(cell.axes, axes), row[0], cell.a_outcome, cell.b_outcome, *row[1:])
-        for cell in found.cells
-        for row in _long(cell)
+        (cell.kind, *_axis_values(cell.axes, axes), row[0], cell.a_outcome, cell.b_outcome, *row[1:])
+        for cell in comparison.cells
+        for row in _long_rows(cell)
     ]
     return [Table("cells", "cells", columns, tuple(rows), len(axes) + 2)] if rows else []
 
 
-def _long(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
+def _long_rows(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
     yield from ((*_time_row(time), EMPTY_CELL, EMPTY_CELL) for time in cell.times)
     for memory in cell.memory:
         peaks = (Measure(memory.a_bytes), Measure(memory.b_bytes))
@@ -281,33 +290,33 @@ def _axis_columns(axes: Sequence[str]) -> tuple[Column, ...]:
     return tuple(Column(axis, _TITLES.get(axis, axis.replace("_", " "))) for axis in axes)
 
 
-def _axes(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
+def _axis_values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
     values = (cell.get(axis, "") for axis in axes)
-    return tuple(value if type(value) is int else text(value) for value in values)
+    return tuple(value if type(value) is int else value_text(value) for value in values)
 
 
 # --- sentences
 
 
-def _remarks(found: Comparison) -> Iterator[Remark]:
-    yield from (Remark("finding", _mean(mean)) for mean in found.geometric_means)
-    exact = [memory for cell in found.cells for memory in cell.memory if memory.exact and memory.a_bytes]
+def _remarks(comparison: Comparison) -> Iterator[Remark]:
+    yield from (Remark("finding", _describe_mean(mean)) for mean in comparison.geometric_means)
+    exact = [memory for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a_bytes]
     changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
     if exact and not changes:
         peaks = "the peak is" if len(exact) == 1 else f"all {len(exact)} peaks are"
         yield Remark("finding", f"memory: {peaks} identical to the byte")
     elif changes:
-        span = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
-        yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {span}")
-    yield from _outcomes(found)
-    yield from _without_numbers(found)
-    yield from (Remark("caution", said) for said in found.cautions)
-    if not found.differences:
+        change_range = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
+        yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {change_range}")
+    yield from _outcome_changes(comparison)
+    yield from _incomparable_notes(comparison)
+    yield from (Remark("caution", caution) for caution in comparison.cautions)
+    if not comparison.differences:
         yield Remark("note", "A and B have no known differences: same spec, same software")
-    yield from _gate(found)
+    yield from _gate_remarks(comparison)
 
 
-def _mean(mean: GeometricMean) -> str:
+def _describe_mean(mean: GeometricMean) -> str:
     """Describe a mean: `time: the step is 1.18× as fast in B as in A (geometric mean of 2 cells); verdicts: 1 FASTER, 1
     SAME`. If all verdicts are AMBIGUOUS, no difference was resolved, and the ratio comes last.
     """
@@ -316,30 +325,30 @@ def _mean(mean: GeometricMean) -> str:
     counts = ", ".join(f"{count} {verdict}" if several else verdict for verdict, count in mean.verdicts.items())
     if set(mean.verdicts) == {"AMBIGUOUS"}:
         where = f" in any of {mean.cells} cells" if several else ""
-        nothing = f"no difference in {mean.quantity} time was resolved{where} ({counts})"
+        unresolved = f"no difference in {mean.quantity} time was resolved{where} ({counts})"
         average = "geometric mean of the speed ratios" if several else "speed ratio"
-        return f"{mean.kind}: {nothing}; the {average} is {ratio}"
-    what = "the step" if mean.quantity == "step" else mean.quantity
+        return f"{mean.kind}: {unresolved}; the {average} is {ratio}"
+    timed = "the step" if mean.quantity == "step" else mean.quantity
     average = f" (geometric mean of {mean.cells} cells)" if several else ""
-    return f"{mean.kind}: {what} is {ratio} as fast in B as in A{average}; verdict{'s' * several}: {counts}"
+    return f"{mean.kind}: {timed} is {ratio} as fast in B as in A{average}; verdict{'s' * several}: {counts}"
 
 
-def in_one_line(found: Comparison) -> str:
+def summary_line(comparison: Comparison) -> str:
     """Summarize a comparison on one line: every geometric mean, then the verdict of the gate."""
-    said = [_mean(mean) for mean in found.geometric_means] or [
-        f"{len(found.cells)} cells, none with times on both sides"
+    sentences = [_describe_mean(mean) for mean in comparison.geometric_means] or [
+        f"{len(comparison.cells)} cells, none with times on both sides"
     ]
-    if found.gate is not None:
-        said.append(_gate_verdict(found.gate))
-    return "; ".join(said)
+    if comparison.gate is not None:
+        sentences.append(_gate_verdict(comparison.gate))
+    return "; ".join(sentences)
 
 
-def _without_numbers(found: Comparison) -> Iterator[Remark]:
+def _incomparable_notes(comparison: Comparison) -> Iterator[Remark]:
     """Yield a note for each command whose successful cells have nothing to compare."""
-    for kind in _kinds(found):
+    for kind in _kinds(comparison):
         empty = [
             cell
-            for cell in found.cells
+            for cell in comparison.cells
             if cell.kind == kind
             and not cell.times
             and not cell.memory
@@ -351,26 +360,30 @@ def _without_numbers(found: Comparison) -> Iterator[Remark]:
             yield Remark("note", f"{kind}: {cells} not compared, because neither side has a time or a memory peak")
 
 
-def _outcomes(found: Comparison) -> Iterator[Remark]:
-    names = labels([(cell.kind, cell.axes) for cell in found.cells])
-    changed = [(cell, name) for cell, name in zip(found.cells, names, strict=True) if cell.a_outcome != cell.b_outcome]
-    for cell, name in changed[:MOST_NAMED]:
-        detail = f" ({elided(' '.join(cell.b_detail.split()), LONGEST_DETAIL)})" if cell.b_detail else ""
+def _outcome_changes(comparison: Comparison) -> Iterator[Remark]:
+    names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
+    changed = [
+        (cell, name) for cell, name in zip(comparison.cells, names, strict=True) if cell.a_outcome != cell.b_outcome
+    ]
+    for cell, name in changed[:MAX_LISTED]:
+        detail = f" ({elided(' '.join(cell.b_detail.split()), MAX_DETAIL_LENGTH)})" if cell.b_detail else ""
         yield Remark("outcome", f"{name}: {cell.a_outcome} in A, {cell.b_outcome} in B{detail}")
-    if len(changed) > MOST_NAMED:
-        yield Remark("outcome", f"{len(changed) - MOST_NAMED} more cells have different outcomes in A and B")
+    if len(changed) > MAX_LISTED:
+        yield Remark("outcome", f"{len(changed) - MAX_LISTED} more cells have different outcomes in A and B")
 
 
-def _gate(found: Comparison) -> Iterator[Remark]:
-    gate = found.gate
+def _gate_remarks(comparison: Comparison) -> Iterator[Remark]:
+    gate = comparison.gate
     if gate is None:
         return
-    beyond = f"regression of more than {_percent(gate.share)}"
-    yield from (Remark("outcome", f"{beyond}: {said}") for said in _first(gate.failed, MOST_NAMED))
+    regression = f"regression of more than {_percent(gate.share)}"
+    yield from (
+        Remark("outcome", f"{regression}: {sentence}") for sentence in _first_sentences(gate.failed, MAX_LISTED)
+    )
     if gate.undecided:
-        named = "; ".join(_first(gate.undecided, 3))
-        yield Remark("note", f"too few samples to rule out a {beyond}: {named}")
-    missing = sum(each.arm == "A" for each in found.left_over)
+        undecided = "; ".join(_first_sentences(gate.undecided, 3))
+        yield Remark("note", f"too few samples to rule out a {regression}: {undecided}")
+    missing = sum(each.arm == "A" for each in comparison.left_over)
     if missing:
         cells = "1 cell of A is" if missing == 1 else f"{missing} cells of A are"
         yield Remark("note", f"{cells} missing in B and not checked by the gate")
@@ -379,17 +392,17 @@ def _gate(found: Comparison) -> Iterator[Remark]:
 
 def _gate_verdict(gate: GateRecord) -> str:
     """Describe the result of the gate: `gate failed: 1 of 6 times, peaks and cells regressed by more than 3 %`."""
-    held = gate.passed + len(gate.failed)
+    checked = gate.passed + len(gate.failed)
     share = _percent(gate.share)
     if gate.failed:
-        return f"gate failed: {len(gate.failed)} of {held} times, peaks and cells regressed by more than {share}"
+        return f"gate failed: {len(gate.failed)} of {checked} times, peaks and cells regressed by more than {share}"
     if not gate.holds:
-        times = f"{len(gate.undecided)} of {held} times and peaks"
+        times = f"{len(gate.undecided)} of {checked} times and peaks"
         return f"gate failed (--strict): {times} may have regressed by more than {share}"
-    return f"gate passed: no regression of more than {share} was found in {held} times and peaks"
+    return f"gate passed: no regression of more than {share} was found in {checked} times and peaks"
 
 
-def _first(said: Sequence[str], most: int) -> list[str]:
-    """Return the first `most` sentences, followed by the number of omitted ones if there are any."""
-    more = len(said) - most
-    return [*said[:most], *([f"{more} more"] if more > 0 else [])]
+def _first_sentences(sentences: Sequence[str], max_count: int) -> list[str]:
+    """Return the first `max_count` sentences, followed by the number of omitted ones if there are any."""
+    omitted = len(sentences) - max_count
+    return [*sentences[:max_count], *([f"{omitted} more"] if omitted > 0 else [])]

@@ -14,7 +14,7 @@ BUSY_SHARE = 0.25
 SMALL_SHM_BYTES = 1 << 30
 """Size of /dev/shm that may be too small for data loaders and NCCL; Docker's default is 64 MiB."""
 
-LITTLE_FREE_SHARE = 0.5
+MIN_FREE_SHARE = 0.5
 """If a smaller share of a GPU's memory is free, cells that fit elsewhere may not fit here."""
 
 
@@ -44,13 +44,13 @@ def _allocator(facts: Facts) -> Iterator[Advice]:
 
 
 def _variables(host: HostSection) -> Iterator[Advice]:
-    told = {
+    effects = {
         "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, so steps take longer than in training",
         "NVIDIA_TF32_OVERRIDE": "overrides --precision for tf32",
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "overrides --precision for tf32",
         "TRITON_INTERPRET": "Python interprets Triton's kernels",
     }
-    for name, effect in told.items():
+    for name, effect in effects.items():
         if (value := host.variables.get(name)) and not (name == "CUDA_LAUNCH_BLOCKING" and value == "0"):
             yield Advice(message=f"{name}={value}: {effect}", remedy="unset it")
 
@@ -58,7 +58,7 @@ def _variables(host: HostSection) -> Iterator[Advice]:
 def _gpu(state: GpuState) -> Iterator[Advice]:
     name = f"GPU {state.index}"
     if state.processes:
-        yield Advice(message=f"{name}: {_others(state)}", remedy="wait until they end, or use another GPU")
+        yield Advice(message=f"{name}: {_describe_processes(state)}", remedy="wait until they end, or use another GPU")
     if state.throttle_reasons:
         yield Advice(
             message=f"{name} is throttled: {', '.join(state.throttle_reasons)}",
@@ -74,14 +74,14 @@ def _gpu(state: GpuState) -> Iterator[Advice]:
         yield Advice(
             message=f"{name} is split into MIG instances, each with a part of its memory; their peak rates are unknown"
         )
-    if state.free_bytes is not None and state.total_bytes and state.free_bytes < LITTLE_FREE_SHARE * state.total_bytes:
+    if state.free_bytes is not None and state.total_bytes and state.free_bytes < MIN_FREE_SHARE * state.total_bytes:
         yield Advice(
             message=f"{name} has {units.size(state.free_bytes)} of {units.size(state.total_bytes)} free",
             remedy="end the processes that use it, or check what fits with --simulate and that size",
         )
 
 
-def _others(state: GpuState) -> str:
+def _describe_processes(state: GpuState) -> str:
     processes = state.processes or []
     named = ", ".join(
         f"{each.name or 'a process not visible from here'} ({each.pid}"
@@ -99,7 +99,7 @@ def _processor(facts: Facts) -> Iterator[Advice]:
     if host.load_1min is not None and cores and host.load_1min > max(BUSY_SHARE * cores, 0.5):
         yield Advice(
             message=f"load average {host.load_1min:.1f} on {cores} usable core{'' if cores == 1 else 's'}",
-            remedy="measure when the machine is idle" + _fewer_threads(threads, cores, host.load_1min),
+            remedy="measure when the machine is idle" + _suggest_fewer_threads(threads, cores, host.load_1min),
         )
     if host.quota_cores is not None and threads is not None and threads > host.quota_cores:
         yield Advice(
@@ -116,15 +116,15 @@ def _processor(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def _fewer_threads(threads: int | None, cores: int, load: float) -> str:
+def _suggest_fewer_threads(threads: int | None, cores: int, load: float) -> str:
     """Return a suggestion to use fewer threads; empty if there is only one thread.
 
     All threads of a step wait for the thread that shares its core with another process.
     """
     if threads is None or threads < 2:
         return ""
-    free = max(1, min(threads, cores) - round(load))
-    return f", or use --threads {free}: if one thread has to share its core, all others wait for it"
+    free_cores = max(1, min(threads, cores) - round(load))
+    return f", or use --threads {free_cores}: if one thread has to share its core, all others wait for it"
 
 
 def _memory(host: HostSection) -> Iterator[Advice]:

@@ -21,11 +21,11 @@ TENSOR_CORES_TF32_BF16 = (8, 0)
 """Ampere, the first architecture with tensor cores for tf32 and bf16 (CUDA C++ Programming Guide, "Arithmetic
 instructions")."""
 TENSOR_CORES_FP16 = (7, 0)
-TRITON_FROM = (7, 0)
+TRITON_MIN_CAPABILITY = (7, 0)
 """Oldest supported compute capability (torch/utils/_triton.py and inductor's `has_triton`)."""
 
-_NO_TORCH = "install torch 2.11 or later: uv sync, or pip install torch"
-_CPU_INSTEAD = "--device cpu measures on the CPU; --simulate GPU predicts times and simulates memory"
+_INSTALL_TORCH = "install torch 2.11 or later: uv sync, or pip install torch"
+_USE_CPU = "--device cpu measures on the CPU; --simulate GPU predicts times and simulates memory"
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class Facts:
     def state(self) -> GpuState | None:
         """State of `gpu` according to the driver; None if the driver does not list it."""
         gpu = self.gpu
-        bare = _bare(gpu.uuid) if gpu else None
-        return next((state for state in self.nvml.gpus if bare and _bare(state.uuid) == bare), None)
+        bare_uuid = _bare_uuid(gpu.uuid) if gpu else None
+        return next((state for state in self.nvml.gpus if bare_uuid and _bare_uuid(state.uuid) == bare_uuid), None)
 
 
 def prospects(facts: Facts) -> list[Prospect]:
     """Return which commands and machine-dependent options work, in the order of the help screen."""
     device = facts.device
-    last = [
+    independent = [
         _nsys(facts),
         _energy(facts),
         _figures(facts),
@@ -67,9 +67,9 @@ def prospects(facts: Facts) -> list[Prospect]:
     ]
     if device is None:
         unknown = facts.torch.unknown
-        why = unknown.get("everything") or unknown.get("devices") or "torch lists no device"
+        reason = unknown.get("everything") or unknown.get("devices") or "torch lists no device"
         commands = ("time", "memory", "profile", "attention", "accum", "run")
-        return [*(_no(command, why, _NO_TORCH) for command in commands), _compile(facts), *last]
+        return [*(_no(command, reason, _INSTALL_TORCH) for command in commands), _compile(facts), *independent]
     return [
         *_commands(facts, device),
         *_cuda(facts),
@@ -77,7 +77,7 @@ def prospects(facts: Facts) -> list[Prospect]:
         _compile(facts),
         *_attention(facts, device),
         _ranks(facts, device),
-        *last,
+        *independent,
     ]
 
 
@@ -85,44 +85,52 @@ def cuda_refusal(facts: Facts) -> tuple[str, str | None] | None:
     """Return why no CUDA device can be used, and a remedy; None if one can be used."""
     torch, gpu = facts.torch, facts.gpu
     if gpu is not None:
-        return _unfit(facts, gpu)
-    here = [state.name or "a GPU" for state in facts.nvml.gpus]
-    if torch.cuda is None and here:
+        return _gpu_problem(facts, gpu)
+    gpu_names = [state.name or "a GPU" for state in facts.nvml.gpus]
+    if torch.cuda is None and gpu_names:
         return (
-            f"{here[0]} is present, but this torch ({torch.version}) is built without CUDA",
+            f"{gpu_names[0]} is present, but this torch ({torch.version}) is built without CUDA",
             "install a CUDA build of torch: https://pytorch.org/get-started/locally",
         )
     hidden = facts.host.variables.get("CUDA_VISIBLE_DEVICES")
-    if here and hidden is not None:
+    if gpu_names and hidden is not None:
         return (
-            f"CUDA_VISIBLE_DEVICES={hidden!r} hides {'the GPU' if len(here) == 1 else f'all {len(here)} GPUs'}",
+            f"CUDA_VISIBLE_DEVICES={hidden!r} hides "
+            + ("the GPU" if len(gpu_names) == 1 else f"all {len(gpu_names)} GPUs"),
             "unset it, or name a GPU that exists: CUDA_VISIBLE_DEVICES=0",
         )
-    if here and facts.nvml.cuda and torch.cuda and _number(torch.cuda)[0] > _number(facts.nvml.cuda)[0]:
+    if (
+        gpu_names
+        and facts.nvml.cuda
+        and torch.cuda
+        and _parse_version(torch.cuda)[0] > _parse_version(facts.nvml.cuda)[0]
+    ):
         return (
             f"driver {facts.nvml.driver} supports CUDA {facts.nvml.cuda}, and this torch needs {torch.cuda}",
             f"update the driver, or install a torch built for CUDA {facts.nvml.cuda} or older",
         )
-    if here:
+    if gpu_names:
         return (facts.torch.cuda_problem or "torch finds no CUDA device", "nvidia-smi shows the state of the driver")
-    return ("no NVIDIA GPU found", _CPU_INSTEAD)
+    return ("no NVIDIA GPU found", _USE_CPU)
 
 
-def runs_on(archs: Sequence[str], capability: str) -> bool:
+def supports_capability(archs: Sequence[str], capability: str) -> bool:
     """Whether kernels compiled for `archs` (sm_80, sm_90a, compute_90) run on a GPU of this compute capability.
 
     Code for sm_XY runs on the same major version with an equal or higher minor version; code for compute_XY (PTX) is
     compiled at load time for XY and anything newer; code for an architecture with a letter suffix runs on that version
     only (CUDA C++ Programming Guide, "Application compatibility").
     """
-    version = _number(capability)
+    version = _parse_version(capability)
     for arch in archs:
         kind, _, number = arch.partition("_")
         digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
         if not digits.isdigit() or len(digits) < 2:
             continue
-        own = (int(digits[:-1]), int(digits[-1]))
-        if own == version or (digits == number and own < version and (kind == "compute" or own[0] == version[0])):
+        arch_version = (int(digits[:-1]), int(digits[-1]))
+        if arch_version == version or (
+            digits == number and arch_version < version and (kind == "compute" or arch_version[0] == version[0])
+        ):
             return True
     return False
 
@@ -140,27 +148,27 @@ def _no(what: str, reason: str, remedy: str | None = None) -> Prospect:
 
 
 def _commands(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
-    where = _where(facts, device)
-    spoilt = _unfit(facts, device) if device.type == "cuda" else None
-    if spoilt:
+    device_label = _describe_device(facts, device)
+    gpu_problem = _gpu_problem(facts, device) if device.type == "cuda" else None
+    if gpu_problem:
         for command in ("time", "memory", "profile", "attention"):
-            yield _no(command, spoilt[0], f"{spoilt[1]}; or --device cpu")
+            yield _no(command, gpu_problem[0], f"{gpu_problem[1]}; or --device cpu")
     else:
-        yield _yes("time", f"on {where}")
+        yield _yes("time", f"on {device_label}")
         yield _memory(facts, device)
         yield _profile(facts, device)
-        yield _yes("attention", f"on {where}")
-    yield _yes("accum", f"on {where}; formats without hardware support are computed on the CPU")
+        yield _yes("attention", f"on {device_label}")
+    yield _yes("accum", f"on {device_label}; formats without hardware support are computed on the CPU")
     yield _yes("run", "runs several of these; simulates or skips runs that cannot be measured here")
     what, allocator = "--simulate GPU", facts.allocator
-    bad = allocator.problem or allocator.not_simulated
-    if bad:
-        yield _no(what, f"{allocator.variable}: {bad}", "change or unset it")
+    allocator_problem = allocator.problem or allocator.not_simulated
+    if allocator_problem:
+        yield _no(what, f"{allocator.variable}: {allocator_problem}", "change or unset it")
     else:
         yield _yes(what, "time, profile, attention: predicted times; memory: simulated, also for a size such as 24GiB")
 
 
-def _where(facts: Facts, device: DeviceInfo) -> str:
+def _describe_device(facts: Facts, device: DeviceInfo) -> str:
     if device.type == "cpu":
         threads = facts.torch.threads
         return f"the CPU, {device.name}" + (f", {threads} thread{'' if threads == 1 else 's'}" if threads else "")
@@ -183,13 +191,13 @@ def _memory(facts: Facts, device: DeviceInfo) -> Prospect:
 
 
 def _profile(facts: Facts, device: DeviceInfo) -> Prospect:
-    wanted = "CUDA" if device.type == "cuda" else "CPU"
-    if wanted in facts.torch.profiler_activities:
-        seen = "kernels and operators" if device.type == "cuda" else "operators, as a substitute for kernels"
-        return _yes("profile", f"torch.profiler: {seen}")
+    activity = "CUDA" if device.type == "cuda" else "CPU"
+    if activity in facts.torch.profiler_activities:
+        recorded = "kernels and operators" if device.type == "cuda" else "operators, as a substitute for kernels"
+        return _yes("profile", f"torch.profiler: {recorded}")
     return _partly(
         "profile",
-        f"the profiler of this torch does not record {wanted} activity (Kineto, CUPTI): operators only",
+        f"the profiler of this torch does not record {activity} activity (Kineto, CUPTI): operators only",
         "install a build of torch with Kineto, or use --with nsys",
     )
 
@@ -199,15 +207,15 @@ def _cuda(facts: Facts) -> Iterator[Prospect]:
     if refusal:
         yield _no("--device cuda", *refusal)
     elif facts.gpu:
-        yield _yes("--device cuda", _where(facts, facts.gpu))
+        yield _yes("--device cuda", _describe_device(facts, facts.gpu))
 
 
-def _unfit(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
+def _gpu_problem(facts: Facts, gpu: DeviceInfo) -> tuple[str, str] | None:
     """Return why a CUDA device that torch sees cannot be used, and a remedy; None if it can be used."""
     torch, state = facts.torch, facts.state
     if facts.allocator.problem:
         return f"torch will refuse {facts.allocator.variable}: {facts.allocator.problem}", "correct or unset it"
-    if gpu.compute_capability and torch.archs and not runs_on(torch.archs, gpu.compute_capability):
+    if gpu.compute_capability and torch.archs and not supports_capability(torch.archs, gpu.compute_capability):
         return (
             f"{gpu.name} has compute capability {gpu.compute_capability}, but this torch only has kernels for "
             f"{', '.join(torch.archs)}",
@@ -237,33 +245,35 @@ def _other_precisions(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
 
 
 def _cuda_precisions(device: DeviceInfo) -> Iterator[Prospect]:
-    capability = _number(device.compute_capability or "0.0")
-    for name, since, without in (
+    capability = _parse_version(device.compute_capability or "0.0")
+    for name, min_capability, limitation in (
         ("bf16", TENSOR_CORES_TF32_BF16, "bf16 runs without tensor cores, slowly"),
         ("fp16", TENSOR_CORES_FP16, "fp16 runs without tensor cores, slowly"),
         ("tf32", TENSOR_CORES_TF32_BF16, "tf32 is computed as fp32"),
     ):
-        if capability >= since:
+        if capability >= min_capability:
             yield _yes(f"--precision {name}", "on tensor cores")
         else:
             remedy = "--precision fp16" if capability >= TENSOR_CORES_FP16 else "--precision fp32"
-            reason = f"compute capability {device.compute_capability}: {without}"
+            reason = f"compute capability {device.compute_capability}: {limitation}"
             yield _partly(f"--precision {name}", reason, remedy)
 
 
 def _compile(facts: Facts) -> Prospect:
     what, device, tools = "--compile", facts.device, facts.tools
     if device is None:
-        return _no(what, "torch is not installed", _NO_TORCH)
-    off = [name for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE") if facts.host.variables.get(name) == "1"]
-    if off:
-        return _no(what, f"{off[0]}=1 disables torch.compile", "unset it")
+        return _no(what, "torch is not installed", _INSTALL_TORCH)
+    disabling = [
+        name for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE") if facts.host.variables.get(name) == "1"
+    ]
+    if disabling:
+        return _no(what, f"{disabling[0]}=1 disables torch.compile", "unset it")
     on_cuda = device.type == "cuda"
     compiler, variable = (tools.c_compiler, "CC") if on_cuda else (tools.cxx_compiler, "CXX")
     if on_cuda and facts.torch.triton is None:
         refusal = "Triton, which generates GPU kernels, is not installed"
         return _no(what, refusal, "pip install triton (CUDA builds of torch include it)")
-    if on_cuda and _number(device.compute_capability or "0.0") < TRITON_FROM:
+    if on_cuda and _parse_version(device.compute_capability or "0.0") < TRITON_MIN_CAPABILITY:
         reason = f"Triton supports compute capability 7.0 and later, not {device.compute_capability}"
         return _no(what, reason, "--execution eager")
     if compiler is None:
@@ -274,11 +284,11 @@ def _compile(facts: Facts) -> Prospect:
         )
     if tools.python_headers is None:
         return _no(what, "Python.h, which compiled code includes, is missing", "install python3-dev")
-    by = f"Triton {facts.torch.triton}" if on_cuda else "C++"
-    return _yes(what, f"{by}, compiled by {_named(compiler)}")
+    backend = f"Triton {facts.torch.triton}" if on_cuda else "C++"
+    return _yes(what, f"{backend}, compiled by {_describe_tool(compiler)}")
 
 
-def _named(tool: Tool) -> str:
+def _describe_tool(tool: Tool) -> str:
     return f"{tool.path} {tool.version or ''}".strip()
 
 
@@ -286,7 +296,7 @@ def _attention(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
     on_cuda = device.type == "cuda"
     if on_cuda:
         yield _yes("--attention naive, sdpa, math", "on every CUDA device")
-        yield from (_kernel(facts, name) for name in ("flash", "efficient", "cudnn"))
+        yield from (_attention_kernel(facts, name) for name in ("flash", "efficient", "cudnn"))
         compiled = _compile(facts)
         if compiled.works == "yes":
             yield _yes("--attention flex", "compiled by Triton")
@@ -311,16 +321,18 @@ def _attention(facts: Facts, device: DeviceInfo) -> Iterator[Prospect]:
         yield _no(what, "it runs in bf16 and fp16 on CUDA devices", "--impl sdpa-flash")
 
 
-def _kernel(facts: Facts, name: str) -> Prospect:
-    what, why = f"--attention {name}", facts.torch.unknown.get("attention_kernels")
-    if why:
-        return Prospect(what=what, works="unknown", reason=f"torch did not answer: {why}")
-    taken = facts.torch.attention_kernels.get(name, [])
-    if not taken:
+def _attention_kernel(facts: Facts, name: str) -> Prospect:
+    what, reason = f"--attention {name}", facts.torch.unknown.get("attention_kernels")
+    if reason:
+        return Prospect(what=what, works="unknown", reason=f"torch did not answer: {reason}")
+    precisions = facts.torch.attention_kernels.get(name, [])
+    if not precisions:
         return _no(what, "torch has no such kernel for this GPU", "--attention sdpa")
-    if "fp32" in taken:
-        return _yes(what, f"in {', '.join(taken)}")
-    return _partly(what, f"in {' and '.join(taken)} only", f"--precision {taken[0]}; in fp32 --attention efficient")
+    if "fp32" in precisions:
+        return _yes(what, f"in {', '.join(precisions)}")
+    return _partly(
+        what, f"in {' and '.join(precisions)} only", f"--precision {precisions[0]}; in fp32 --attention efficient"
+    )
 
 
 def _ranks(facts: Facts, device: DeviceInfo) -> Prospect:
@@ -333,8 +345,8 @@ def _ranks(facts: Facts, device: DeviceInfo) -> Prospect:
     gpus = sum(each.type == "cuda" for each in torch.devices)
     nccl = next((each for each in torch.backends if each.startswith("nccl")), None)
     if gpus == 1 or nccl is None:
-        why = "each rank needs a GPU, and there is one" if gpus == 1 else "this torch has no nccl"
-        return _partly(what, why, "use --device cpu: its ranks communicate through gloo")
+        reason = "each rank needs a GPU, and there is one" if gpus == 1 else "this torch has no nccl"
+        return _partly(what, reason, "use --device cpu: its ranks communicate through gloo")
     return _yes(what, f"{nccl.upper()}, over {gpus} GPUs")
 
 
@@ -348,7 +360,7 @@ def _nsys(facts: Facts) -> Prospect:
             tool.problem if tool and tool.problem else "cannot tell whether nsys is installed",
             "install Nsight Systems (https://developer.nvidia.com/nsight-systems), or use --with torch",
         )
-    return _yes(what, _named(tool))
+    return _yes(what, _describe_tool(tool))
 
 
 def _energy(facts: Facts) -> Prospect:
@@ -356,8 +368,8 @@ def _energy(facts: Facts) -> Prospect:
     if facts.gpu is None:
         return _no(what, "only NVIDIA's driver counts energy, and there is no NVIDIA GPU")
     if state is None:
-        why = facts.nvml.unknown.get("everything") or "the driver does not know the GPU that torch uses"
-        return _no(what, why, "energy, clocks and power are only known through NVML")
+        reason = facts.nvml.unknown.get("everything") or "the driver does not know the GPU that torch uses"
+        return _no(what, reason, "energy, clocks and power are only known through NVML")
     if state.energy_j is None:
         return _no(what, f"this GPU has no energy counter ({state.unknown.get('energy_j', 'no answer')})")
     return _yes(what, "NVML's counter, read ten times a second; a cell must be measured for at least a second")
@@ -369,13 +381,13 @@ def _figures(facts: Facts) -> Prospect:
     return _no("--figure", "matplotlib is not installed", "pip install matplotlib")
 
 
-def _number(version: str) -> tuple[int, int]:
+def _parse_version(version: str) -> tuple[int, int]:
     """Parse a version such as `9.0` to (9, 0); anything else to (0, 0)."""
     major, _, minor = version.partition(".")
     minor = minor.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
-def _bare(uuid: str | None) -> str | None:
+def _bare_uuid(uuid: str | None) -> str | None:
     """Return a UUID without its prefix, which only the driver adds."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower() if uuid else None

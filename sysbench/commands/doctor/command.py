@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from sysbench.commands.doctor.record import DoctorRecord
-    from sysbench.commands.doctor.self_cost import Watcher
+    from sysbench.commands.doctor.self_cost import EventListener
 
-FEWEST_ROUNDS = 2
-ROUNDS = 6
+MIN_ROUNDS = 2
+DEFAULT_ROUNDS = 6
 
 # Options are declared here and not in a spec, because reading specs requires slow imports, which should happen while
 # another process imports torch.
@@ -46,7 +46,9 @@ def doctor(
     ] = False,
     rounds: Annotated[
         int | None,
-        typer.Option(metavar="N", help=f"Number of rounds of --self-cost; an interval needs 6. Default: {ROUNDS}."),
+        typer.Option(
+            metavar="N", help=f"Number of rounds of --self-cost; an interval needs 6. Default: {DEFAULT_ROUNDS}."
+        ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", metavar=" ", help="Show tracebacks.")] = False,
 ) -> None:
@@ -56,8 +58,8 @@ def doctor(
     """
     from sysbench.errors import UsageError
 
-    if rounds is not None and rounds < FEWEST_ROUNDS:
-        raise UsageError(f"--rounds {rounds} is out of range: it must be {FEWEST_ROUNDS} or more. Nearest: 2")
+    if rounds is not None and rounds < MIN_ROUNDS:
+        raise UsageError(f"--rounds {rounds} is out of range: it must be {MIN_ROUNDS} or more. Nearest: 2")
     if rounds is not None and not self_cost:
         raise UsageError("--rounds needs --self-cost")
     if path and not json:
@@ -66,19 +68,19 @@ def doctor(
         from sysbench.log.storage import refuse_unwritable
 
         refuse_unwritable(Path(path))
-    alone = json and path in ("", "-")
+    json_only = json and path in ("", "-")
     code = 0  # also if the reader closes the pipe (`| head`)
     with Examination() as examination:
         from sysbench.render.output import results
 
         with results() as console:
-            record = _examined(examination, None if alone else console)
+            record = _examine(examination, None if json_only else console)
             code = 0 if record.torch.devices else 1
             if self_cost:
-                record = _with_cost(record, None if alone else console, rounds or ROUNDS)
+                record = _add_self_cost(record, None if json_only else console, rounds or DEFAULT_ROUNDS)
             if json:
                 text = record.model_dump_json(indent=1) + "\n"
-                if alone:
+                if json_only:
                     sys.stdout.write(text)
                 else:
                     from sysbench.log.storage import write_atomically
@@ -87,7 +89,7 @@ def doctor(
     raise typer.Exit(code)
 
 
-def _examined(examination: Examination, console: Console | None) -> DoctorRecord:
+def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
     """Examine the machine, and show every part on `console` as soon as it is known; torch comes last."""
     from datetime import UTC, datetime
 
@@ -122,7 +124,7 @@ def _examined(examination: Examination, console: Console | None) -> DoctorRecord
     )
 
 
-def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
+def _add_self_cost(record: DoctorRecord, console: Console | None, rounds: int) -> DoctorRecord:
     """Measure and show the overhead of sysbench; return the record with the overhead.
 
     If there is no device, return the record unchanged.
@@ -135,7 +137,7 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
         cost = self_cost.measure(
             record.torch.devices[0],
             rounds,
-            _unseen_dashboard,
+            _discarded_dashboard,
             lambda done, of: say(f"measuring the overhead of sysbench: {done} of {of}"),
         )
     if console is not None:
@@ -144,7 +146,7 @@ def _with_cost(record: DoctorRecord, console: Console | None, rounds: int) -> Do
 
 
 @contextmanager
-def _unseen_dashboard() -> Iterator[Watcher]:
+def _discarded_dashboard() -> Iterator[EventListener]:
     """Yield a dashboard of `sysbench time` that renders to a 120 × 40 terminal and discards the output."""
     from rich.console import Console as Terminal
 
@@ -152,7 +154,7 @@ def _unseen_dashboard() -> Iterator[Watcher]:
     from sysbench.render.dashboard.live import Dashboard
 
     with (
-        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-        Dashboard(Terminal(file=nowhere, force_terminal=True, width=120, height=40), view=TIME) as dashboard,
+        Path(os.devnull).open("w", encoding="utf-8") as devnull,
+        Dashboard(Terminal(file=devnull, force_terminal=True, width=120, height=40), view=TIME) as dashboard,
     ):
         yield dashboard

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from sysbench.commands.doctor import children
-from sysbench.commands.doctor.children import Child, NoAnswerError
+from sysbench.commands.doctor.children import ChildProcess, NoAnswerError
 from sysbench.engine import launchers as own_python
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     AnySection = TypeVar("AnySection", bound=Section)
 
-TORCH_LIMIT_S = 120.0
+TORCH_TIMEOUT_S = 120.0
 """Time limit that allows for importing torch from a cold or remote disk, and for finding its devices."""
 
-NVML_LIMIT_S = 20.0
+NVML_TIMEOUT_S = 20.0
 """Time limit that allows for a driver that first has to wake its GPUs."""
 
 
@@ -40,11 +40,13 @@ class Examination:
     def __init__(self) -> None:
         with ExitStack() as resources:
             environment = own_python.environment()
-            self._torch = Child(own_python.command("sysbench.worker.survey"), TORCH_LIMIT_S, environment)
+            self._torch = ChildProcess(own_python.command("sysbench.worker.survey"), TORCH_TIMEOUT_S, environment)
             resources.callback(self._torch.close)
-            self._nvml = Child(own_python.command("sysbench.commands.doctor.gpu_survey"), NVML_LIMIT_S, environment)
+            self._nvml = ChildProcess(
+                own_python.command("sysbench.commands.doctor.gpu_survey"), NVML_TIMEOUT_S, environment
+            )
             resources.callback(self._nvml.close)
-            self._tools = children.questions()
+            self._tools = children.query_versions()
             for question in self._tools.values():
                 resources.callback(question.close)
             self._resources = resources.pop_all()
@@ -67,13 +69,13 @@ class Examination:
         """Return the answers of NVIDIA's driver."""
         from sysbench.commands.doctor.record import NvmlSection
 
-        return _section(NvmlSection, self._nvml)
+        return _parse_section(NvmlSection, self._nvml)
 
     def torch(self) -> TorchSection:
         """Return the answers of torch, which take longest."""
         from sysbench.commands.doctor.record import TorchSection
 
-        return _section(TorchSection, self._torch)
+        return _parse_section(TorchSection, self._torch)
 
     def tools(self) -> ToolsSection:
         """Look for the programs and files that some options need."""
@@ -94,12 +96,12 @@ class Examination:
 
     def allocator(self) -> AllocatorSection:
         """Check the settings of CUDA's allocator."""
-        from sysbench.commands.doctor.questions import check
+        from sysbench.commands.doctor.questions import check_allocator_settings
 
-        return check()
+        return check_allocator_settings()
 
 
-def _section(kind: type[AnySection], child: Child) -> AnySection:
+def _parse_section(kind: type[AnySection], child: ChildProcess) -> AnySection:
     """Parse the answer of a child process; if there is no valid answer, all fields are unknown."""
     try:
         return kind.model_validate_json(child.answer())

@@ -18,7 +18,7 @@ Facts = dict[str, Any]
 
 _COMPUTE_MODES: Final = {0: "default", 1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
 
-_QUESTIONS: Final[Mapping[str, Callable[[Any, Any], object]]] = {
+_QUERIES: Final[Mapping[str, Callable[[Any, Any], object]]] = {
     "name": lambda nvml, gpu: _text(nvml.nvmlDeviceGetName(gpu)),
     "compute_capability": lambda nvml, gpu: ".".join(map(str, nvml.nvmlDeviceGetCudaComputeCapability(gpu))),
     "sm_clock_max_hz": lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM) * 1e6,
@@ -28,9 +28,11 @@ _QUESTIONS: Final[Mapping[str, Callable[[Any, Any], object]]] = {
     "ecc": lambda nvml, gpu: bool(nvml.nvmlDeviceGetEccMode(gpu)[0]),
     "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
     "compute_mode": lambda nvml, gpu: _COMPUTE_MODES.get(nvml.nvmlDeviceGetComputeMode(gpu), "unknown"),
-    "processes": lambda nvml, gpu: [_process(each) for each in _computing(nvml, gpu) if not _is_ours(each.pid)],
+    "processes": lambda nvml, gpu: [
+        _process(each) for each in _compute_processes(nvml, gpu) if not _is_sibling(each.pid)
+    ],
 }
-_READ: Final = {
+_READING_FIELDS: Final = {
     "used_bytes": "memory",
     "utilisation": "utilisation",
     "sm_clock_hz": "SM clock",
@@ -58,10 +60,10 @@ def survey() -> Facts:
     import pynvml
 
     facts: Facts = {"driver": nvml.driver, "unknown": {}, "gpus": []}
-    version = _try(facts, "cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    version = _store_answer(facts, "cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
     if version is not None:
         facts["cuda"] = f"{version // 1000}.{version % 1000 // 10}"  # 13000 is CUDA 13.0 (cudaDriverGetVersion)
-    count = _try(facts, "gpus", pynvml.nvmlDeviceGetCount)
+    count = _store_answer(facts, "gpus", pynvml.nvmlDeviceGetCount)
     facts["gpus"] = [_gpu(nvml, pynvml, index) for index in range(count or 0)]
     nvml.close()
     return facts
@@ -69,38 +71,38 @@ def survey() -> Facts:
 
 def _gpu(nvml: Nvml, binding: Any, index: int) -> Facts:
     facts: Facts = {"index": index, "unknown": {}}
-    handle = _try(facts, "everything", lambda: binding.nvmlDeviceGetHandleByIndex(index))
+    handle = _store_answer(facts, "everything", lambda: binding.nvmlDeviceGetHandleByIndex(index))
     if handle is None:
         facts.pop("everything")
         return facts
-    for field, question in _QUESTIONS.items():
-        _try(facts, field, lambda question=question: question(binding, handle))  # type: ignore[misc]
-    uuid = _try(facts, "uuid", lambda: _text(binding.nvmlDeviceGetUUID(handle)))
-    gpu = _try(facts, "everything", lambda: nvml.gpu(uuid)) if uuid else None
+    for field, query in _QUERIES.items():
+        _store_answer(facts, field, lambda query=query: query(binding, handle))  # type: ignore[misc]
+    uuid = _store_answer(facts, "uuid", lambda: _text(binding.nvmlDeviceGetUUID(handle)))
+    gpu = _store_answer(facts, "everything", lambda: nvml.gpu(uuid)) if uuid else None
     facts.pop("everything", None)
     if gpu is None:
         return facts
     # Read exactly as during a run, so that the same fields are missing here and there.
     reading, memory = gpu.read(), gpu.memory()
-    facts |= {field: getattr(reading, field) for field in _READ}
+    facts |= {field: getattr(reading, field) for field in _READING_FIELDS}
     if memory is not None:
         facts |= {"total_bytes": memory.total_bytes, "free_bytes": memory.free_bytes}
     losses = {loss.field: loss.detail for loss in gpu.losses()}
-    facts["unknown"] |= {field: losses[name] for field, name in _READ.items() if name in losses}
+    facts["unknown"] |= {field: losses[name] for field, name in _READING_FIELDS.items() if name in losses}
     return facts
 
 
-def _try(facts: Facts, field: str, question: Callable[[], Any]) -> Any:
+def _store_answer(facts: Facts, field: str, query: Callable[[], Any]) -> Any:
     """Store the answer to a question in `field` and return it; on failure, store the reason and return None."""
     try:
-        facts[field] = question()
+        facts[field] = query()
     except Exception as error:  # noqa: BLE001  Drivers lack functions, refuse and fail; other fields still count.
         facts[field] = None
         facts["unknown"][field] = str(error) or type(error).__name__
     return facts[field]
 
 
-def _computing(nvml: Any, gpu: Any) -> list[Any]:
+def _compute_processes(nvml: Any, gpu: Any) -> list[Any]:
     """Return the processes that use the GPU, from the newest function that this driver supports."""
     try:
         return list(nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu))
@@ -108,7 +110,7 @@ def _computing(nvml: Any, gpu: Any) -> list[Any]:
         return list(nvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu))
 
 
-def _is_ours(pid: int) -> bool:
+def _is_sibling(pid: int) -> bool:
     """Whether a process is the other child process of the doctor, in which torch uses the GPU."""
     import psutil
 

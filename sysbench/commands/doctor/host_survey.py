@@ -14,7 +14,7 @@ from sysbench.commands.doctor.record import HostSection
 from sysbench.engine.sensors.host import host_info, in_container
 from sysbench.engine.sensors.memory_limits import MemoryLimit, directories, memory_limits
 
-TELLING = (
+RELEVANT_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_DEVICE_ORDER",
@@ -34,12 +34,18 @@ TELLING = (
 )
 """Environment variables that affect measurements, or make them impossible."""
 
-_CONTAINER_SIGNS = (
+_CONTAINER_FILES = (
     ("docker", ".dockerenv"),
     ("podman", "run/.containerenv"),
 )
-_RUNTIMES = {"kubepods": "kubernetes", "docker": "docker", "containerd": "containerd", "libpod": "podman", "lxc": "lxc"}
-_JOBS = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "JOB_ID": "Grid Engine"}
+_CGROUP_RUNTIMES = {
+    "kubepods": "kubernetes",
+    "docker": "docker",
+    "containerd": "containerd",
+    "libpod": "podman",
+    "lxc": "lxc",
+}
+_JOB_VARIABLES = {"SLURM_JOB_ID": "Slurm", "PBS_JOBID": "PBS", "LSB_JOBID": "LSF", "JOB_ID": "Grid Engine"}
 
 
 def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> HostSection:
@@ -59,8 +65,10 @@ def survey(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
         shm_bytes=shm[0] if shm else None,
         shm_free_bytes=shm[1] if shm else None,
         container=questions.ask("container", lambda: container(root, environment)),
-        batch_job=next((f"{name} {environment[key]}" for key, name in _JOBS.items() if environment.get(key)), None),
-        variables={name: environment[name] for name in TELLING if name in environment},
+        batch_job=next(
+            (f"{name} {environment[key]}" for key, name in _JOB_VARIABLES.items() if environment.get(key)), None
+        ),
+        variables={name: environment[name] for name in RELEVANT_VARIABLES if name in environment},
     )
     return found.model_copy(update={"unknown": questions.unknown})
 
@@ -87,14 +95,14 @@ def container(root: Path, environment: Mapping[str, str]) -> str | None:
         return "kubernetes"
     if environment.get("APPTAINER_CONTAINER") or environment.get("SINGULARITY_CONTAINER"):
         return "apptainer"
-    for name, file in _CONTAINER_SIGNS:
+    for name, file in _CONTAINER_FILES:
         if (root / file).exists():
             return name
     if environment.get("container"):
         return environment["container"]  # systemd's convention: podman, lxc, systemd-nspawn
-    groups = _text(root / "proc/1/cgroup") or ""
-    named = next((runtime for sign, runtime in _RUNTIMES.items() if sign in groups), None)
-    return named or ("unnamed" if in_container(root, environment) else None)
+    cgroups = _text(root / "proc/1/cgroup") or ""
+    runtime_name = next((runtime for sign, runtime in _CGROUP_RUNTIMES.items() if sign in cgroups), None)
+    return runtime_name or ("unnamed" if in_container(root, environment) else None)
 
 
 def _usable_cores() -> int | None:
@@ -104,8 +112,8 @@ def _usable_cores() -> int | None:
 
 def _governor(root: Path) -> str | None:
     """Return the frequency governor of the first core, e.g. `performance` or `powersave`."""
-    stated = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    return stated.strip() or None if stated else None
+    text = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return text.strip() or None if text else None
 
 
 def _limits(root: Path) -> tuple[MemoryLimit, ...]:
@@ -118,10 +126,10 @@ def _available_bytes(root: Path) -> int:
 
 
 def _shared_memory(root: Path) -> tuple[int, int] | None:
-    place = root / "dev/shm"
-    if not place.is_dir():
+    path = root / "dev/shm"
+    if not path.is_dir():
         return None
-    usage = shutil.disk_usage(place)
+    usage = shutil.disk_usage(path)
     return usage.total, usage.free
 
 

@@ -12,15 +12,15 @@ from sysbench.simulate.allocator.settings import ENVIRONMENT_VARIABLES, Allocato
 
 Answer = TypeVar("Answer")
 
-LIMIT_S = 2.0
+TIMEOUT_S = 2.0
 """Time limit: /proc and /sys answer within a millisecond, so a slower answer means a hang."""
 
 
 class Questions:
     """Calls functions with a time limit, and collects the reasons for failures."""
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
-        self._limit_s = limit_s
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self.unknown: dict[str, str] = {}
         """Reasons by field."""
 
@@ -38,14 +38,14 @@ class Questions:
         # A thread that hangs is abandoned; as a daemon, it does not keep the process alive.
         thread = threading.Thread(target=attempt, daemon=True)
         thread.start()
-        thread.join(self._limit_s)
+        thread.join(self._timeout_s)
         if answers:
             return answers[0]
-        self.unknown[field] = failures[0] if failures else f"no answer within {self._limit_s:g} s"
+        self.unknown[field] = failures[0] if failures else f"no answer within {self._timeout_s:g} s"
         return None
 
 
-def check(environment: Mapping[str, str] = os.environ) -> AllocatorSection:
+def check_allocator_settings(environment: Mapping[str, str] = os.environ) -> AllocatorSection:
     """Return the allocator's settings in the environment, with any problem in them. Never raises."""
     given = {name: environment[name] for name in ENVIRONMENT_VARIABLES if name in environment}
     if not given:

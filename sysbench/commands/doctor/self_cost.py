@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol
 
-from sysbench.commands.doctor.children import Child, NoAnswerError
+from sysbench.commands.doctor.children import ChildProcess, NoAnswerError
 from sysbench.commands.doctor.record import CostArm, SelfCost
 from sysbench.commands.time.spec import TimeCell, TimeSpec
 from sysbench.engine import launchers as own_python
@@ -41,7 +41,7 @@ SPEC = TimeSpec(
 )
 """A launch-bound step of a few milliseconds, which is the most sensitive to disturbances."""
 
-LIMIT_S = 300.0
+RECORDED_STEPS_TIMEOUT_S = 300.0
 """Time limit for one measurement with or without the allocator's history."""
 
 EXPLANATIONS = {
@@ -53,14 +53,14 @@ EXPLANATIONS = {
 NO_HISTORY = "only the CUDA allocator records a history; on this device tensors are counted in untimed steps"
 
 
-class Watcher(Protocol):
+class EventListener(Protocol):
     """Receives the events of a run."""
 
     def show(self, event: Event) -> None:
         """Process one event."""
 
 
-Dashboard = Callable[[], AbstractContextManager[Watcher]]
+DashboardFactory = Callable[[], AbstractContextManager[EventListener]]
 Arm = Callable[[], float]
 """Function that measures an arm once in a fresh process, and returns the median step time in seconds."""
 
@@ -100,33 +100,34 @@ class NoSampler:
 def measure(
     device: DeviceInfo,
     rounds: int,
-    dashboard: Dashboard,
-    tell: Callable[[int, int], None],
+    dashboard: DashboardFactory,
+    report_progress: Callable[[int, int], None],
     spec: TimeSpec = SPEC,
     launcher: Launcher | None = None,
 ) -> SelfCost:
-    """Measure the overhead of every part; `tell` receives the number of finished measurements and their total.
+    """Measure the overhead of every part.
 
-    If a step cannot be measured, the result contains the reason. Raises KeyboardInterrupt if the user interrupts.
+    `report_progress` receives the number of finished measurements and their total. If a step cannot be
+    measured, the result contains the reason. Raises KeyboardInterrupt if the user interrupts.
     """
     began_s = time.monotonic()
-    (cell,) = (placed := spec.model_copy(update={"device": (device.torch_name,)})).cells()
+    (cell,) = (device_spec := spec.model_copy(update={"device": (device.torch_name,)})).cells()
     arms: dict[str, Arm] = {
-        "bare": lambda: _median_step_s(placed, NoSampler(), _unseen, launcher),
-        "sampler": lambda: _median_step_s(placed, system_sampler(), _unseen, launcher),
-        "dashboard": lambda: _median_step_s(placed, NoSampler(), dashboard, launcher),
+        "bare": lambda: _median_step_s(device_spec, NoSampler(), _no_dashboard, launcher),
+        "sampler": lambda: _median_step_s(device_spec, system_sampler(), _no_dashboard, launcher),
+        "dashboard": lambda: _median_step_s(device_spec, NoSampler(), dashboard, launcher),
     }
-    against = {"dashboard": "bare", "sampler": "bare"}
+    baselines = {"dashboard": "bare", "sampler": "bare"}
     not_measured = {"history": NO_HISTORY}
     if device.type == "cuda":
         arms |= {"unrecorded": lambda: _recorded_step_s(cell, "off"), "history": lambda: _recorded_step_s(cell, "on")}
-        against["history"] = "unrecorded"
+        baselines["history"] = "unrecorded"
         not_measured = {}
     workload = f"a {cell.mode} step"
     try:
-        medians_s = in_turns(arms, rounds, tell)
+        medians_s = measure_alternating(arms, rounds, report_progress)
     except SysbenchError as error:
-        against, not_measured = {}, dict.fromkeys(against, str(error)) | not_measured
+        baselines, not_measured = {}, dict.fromkeys(baselines, str(error)) | not_measured
     else:
         workload += f" of {median(medians_s['bare']) * 1e3:.2f} ms"
     return SelfCost(
@@ -134,53 +135,58 @@ def measure(
         workload=workload,
         rounds=rounds,
         took_s=time.monotonic() - began_s,
-        arms=[arm_of(part, medians_s[part], medians_s[other]) for part, other in against.items()],
+        arms=[cost_arm(part, medians_s[part], medians_s[other]) for part, other in baselines.items()],
         not_measured=not_measured,
     )
 
 
-def in_turns(arms: Mapping[str, Arm], rounds: int, tell: Callable[[int, int], None]) -> dict[str, list[float]]:
+def measure_alternating(
+    arms: Mapping[str, Arm], rounds: int, report_progress: Callable[[int, int], None]
+) -> dict[str, list[float]]:
     """Measure every arm once per round, reversing the order after each round."""
     measured: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for number in range(rounds):
         for position, name in enumerate(order):
-            tell(number * len(order) + position, rounds * len(order))
+            report_progress(number * len(order) + position, rounds * len(order))
             measured[name].append(arms[name]())
         order.reverse()
     return measured
 
 
-def arm_of(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
+def cost_arm(part: str, with_s: list[float], without_s: list[float]) -> CostArm:
     """Return the overhead of a part, computed from one ratio per round, so that drift between rounds cancels out."""
-    found = ratio([on / off for on, off in zip(with_s, without_s, strict=True)], [1.0] * len(with_s))
+    overhead = ratio(
+        [with_part / without_part for with_part, without_part in zip(with_s, without_s, strict=True)],
+        [1.0] * len(with_s),
+    )
     return CostArm(
         part=part,
         explanation=EXPLANATIONS[part],
         with_s=with_s,
         without_s=without_s,
-        ratio=found.value,
-        ratio_low=found.low,
-        ratio_high=found.high,
+        ratio=overhead.value,
+        ratio_low=overhead.low,
+        ratio_high=overhead.high,
     )
 
 
-class _Blind:
+class _NullListener:
     def show(self, event: Event) -> None:
         pass
 
 
-def _unseen() -> AbstractContextManager[Watcher]:
-    return nullcontext(_Blind())
+def _no_dashboard() -> AbstractContextManager[EventListener]:
+    return nullcontext(_NullListener())
 
 
-def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: Dashboard, launcher: Launcher | None) -> float:
+def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: DashboardFactory, launcher: Launcher | None) -> float:
     with tempfile.TemporaryDirectory(prefix="sysbench-") as directory:
         options = RunOptions(out=Path(directory), quiet=True, ceilings=False)
-        with session.run(spec, options, launcher=launcher, sampler=sampler) as running, dashboard() as watcher:
+        with session.run(spec, options, launcher=launcher, sampler=sampler) as running, dashboard() as listener:
             samples_s = []
             for event in running:
-                watcher.show(event)
+                listener.show(event)
                 if isinstance(event, StepMeasured) and not event.warmup and event.step.wall_s is not None:
                     samples_s.append(event.step.wall_s)
                 if isinstance(event, CellFinished) and event.outcome not in ("ok", "interrupted"):
@@ -194,7 +200,7 @@ def _median_step_s(spec: TimeSpec, sampler: Sampler, dashboard: Dashboard, launc
 
 def _recorded_step_s(cell: TimeCell, history: str) -> float:
     command = [*own_python.command("sysbench.worker.recorded_steps"), cell.model_dump_json(), history]
-    child = Child(command, LIMIT_S, own_python.environment())
+    child = ChildProcess(command, RECORDED_STEPS_TIMEOUT_S, own_python.environment())
     try:
         samples_s: list[float] = json.loads(child.answer())
     except NoAnswerError as error:

@@ -8,7 +8,7 @@ COMMAND = Command(
     measure=None,
     report=ReportLayout(6, "Your own loop", ("phases", "memory")),
     lines="sysbench.render.dashboard.cell_lines:TitledLines",
-    terms="sysbench.commands.report.method:of_loop",
+    terms="sysbench.commands.report.method:loop_terms",
     default_tables="tables:usual",
     compared=("step",),
 )

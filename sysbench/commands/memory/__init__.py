@@ -18,6 +18,6 @@ COMMAND = Command(
     headlines="findings:headlines",
     dashboard="live:MEMORY",
     lines="live:MemoryLines",
-    terms="sysbench.commands.report.method:of_memory",
+    terms="sysbench.commands.report.method:memory_terms",
     default_tables="tables:usual",
 )

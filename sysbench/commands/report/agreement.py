@@ -20,24 +20,24 @@ from sysbench.log.records import CellRecord
 from sysbench.render.findings import name_cells, namer, share_range
 from sysbench.spec import hardware
 
-_STEP: Final = ("size", "model", "ctx", "batch", "grad_accum", "ranks", *CHOICES)
+_STEP_AXES: Final = ("size", "model", "ctx", "batch", "grad_accum", "ranks", *CHOICES)
 """Axes that identify a step across commands, besides its mode or phase."""
 
-FILLED: Final = 0.9
+MIN_KERNEL_SHARE: Final = 0.9
 """If kernels take a smaller share of a phase than this, the device was idle for the rest."""
 
-SLOWER: Final = 1.1
+MAX_KERNEL_SHARE: Final = 1.1
 """If kernels take a larger share of a phase than this, profile and timing ran under different conditions."""
 
 Runs = Sequence[ReportedRun[Any]]
 
 
-def _step(cell: CellRecord) -> Hashable:
-    return tuple(str(cell.axes.get(axis)) for axis in _STEP)
+def _step_key(cell: CellRecord) -> Hashable:
+    return tuple(str(cell.axes.get(axis)) for axis in _STEP_AXES)
 
 
 @dataclass(frozen=True)
-class ClockAndKernels:
+class TimedAndProfiled:
     """A phase timed without a profiler, and the kernels of the same phase in a profile."""
 
     timed: TimeCellRecord
@@ -46,25 +46,25 @@ class ClockAndKernels:
     kernels_s: float
 
     @property
-    def covered(self) -> float:
+    def kernel_share(self) -> float:
         """Share of the timed phase that the kernels fill."""
         return self.kernels_s / self.timed_s
 
 
-def clock_and_kernels(
+def match_timed_and_profiled(
     timed: Iterable[TimeCellRecord], profiled: Iterable[ProfileCellRecord], phase: str
-) -> Iterator[ClockAndKernels]:
+) -> Iterator[TimedAndProfiled]:
     """Yield one pair for every step that was both timed and profiled on devices with the same name."""
     by_step: dict[Hashable, ProfileCellRecord] = {}
     for cell in complete(profiled):
         if cell.device is not None and cell.summary is not None and cell.summary.source == "device":
-            by_step.setdefault((cell.device.name, _step(cell)), cell)
+            by_step.setdefault((cell.device.name, _step_key(cell)), cell)
     for each in believable(timed, alone=False):
-        place = (each.device.name, _step(each)) if each.device is not None else None
-        found, taken = by_step.pop(place, None), each.samples(phase)
-        kernels_s = _kernels_s(found, phase) if found is not None else 0.0
-        if found is not None and taken is not None and kernels_s:
-            yield ClockAndKernels(each, found, taken.median_s, kernels_s)
+        key = (each.device.name, _step_key(each)) if each.device is not None else None
+        profile_cell, samples = by_step.pop(key, None), each.samples(phase)
+        kernels_s = _kernels_s(profile_cell, phase) if profile_cell is not None else 0.0
+        if profile_cell is not None and samples is not None and kernels_s:
+            yield TimedAndProfiled(each, profile_cell, samples.median_s, kernels_s)
 
 
 def _kernels_s(cell: ProfileCellRecord, phase: str) -> float:
@@ -82,101 +82,101 @@ class MeasuredAndModelled:
 
     measured: CellRecord
     modelled: CellRecord
-    share: float
+    relative_error: float
     """Relative error of the simulated peak, or of the predicted step."""
-    inside: bool = False
+    in_interval: bool = False
     """Whether the measured step lies in the interval of the predicted one."""
 
 
-def measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndModelled]:
+def match_measured_and_simulated(cells: Iterable[MemoryCellRecord]) -> Iterator[MeasuredAndModelled]:
     """Yield one pair for every step whose peak was both measured and simulated for the same GPU and mode."""
     by_step: dict[Hashable, MemoryCellRecord] = {}
     for cell in known(cells):
         if cell.source == "measured" and cell.device is not None and cell.device.type == "cuda":
             slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
-            by_step.setdefault((slug, cell.cell.mode, _step(cell)), cell)
+            by_step.setdefault((slug, cell.cell.mode, _step_key(cell)), cell)
     for cell in known(cells):
-        found = by_step.pop((cell.cell.simulated, cell.cell.mode, _step(cell)), None)
-        if found is not None:
-            yield MeasuredAndModelled(found, cell, peak(cell) / peak(found) - 1)
+        measured_cell = by_step.pop((cell.cell.simulated, cell.cell.mode, _step_key(cell)), None)
+        if measured_cell is not None:
+            yield MeasuredAndModelled(measured_cell, cell, peak(cell) / peak(measured_cell) - 1)
 
 
-def measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:
+def match_measured_and_predicted(cells: Sequence[TimeCellRecord]) -> Iterator[MeasuredAndModelled]:
     """Yield one pair for every measured step that was also predicted for the same device."""
     by_step: dict[Hashable, tuple[TimeCellRecord, float]] = {}
     for cell in believable(cells, alone=False):
-        if cell.device is not None and (taken := cell.samples("step")) is not None:
+        if cell.device is not None and (samples := cell.samples("step")) is not None:
             slug = hardware.slug_of(cell.device.name, cell.device.memory_bytes)
-            by_step.setdefault((slug, cell.cell.mode, _step(cell)), (cell, taken.median_s))
+            by_step.setdefault((slug, cell.cell.mode, _step_key(cell)), (cell, samples.median_s))
     for cell in cells:
         step = cell.prediction.step if cell.prediction else None
-        if step is not None and (found := by_step.pop((cell.cell.simulated, cell.cell.mode, _step(cell)), None)):
-            measured, taken_s = found
-            inside = step.low_s <= taken_s <= step.high_s
-            yield MeasuredAndModelled(measured, cell, step.point_s / taken_s - 1, inside)
+        if step is not None and (match := by_step.pop((cell.cell.simulated, cell.cell.mode, _step_key(cell)), None)):
+            measured, measured_s = match
+            in_interval = step.low_s <= measured_s <= step.high_s
+            yield MeasuredAndModelled(measured, cell, step.point_s / measured_s - 1, in_interval)
 
 
-def clocks(runs: Runs) -> Iterator[Finding]:
+def profile_agreement(runs: Runs) -> Iterator[Finding]:
     """Yield findings that compare timed forward and backward phases with their kernels in a profile."""
     timed, profiled = _cells(runs, "time"), _cells(runs, "profile")
     for phase in ("forward", "backward"):
-        found = sorted(clock_and_kernels(timed, profiled, phase), key=lambda each: each.covered)
-        if found:
-            basis = _basis(runs, [cell for each in found for cell in (each.timed, each.profiled)])
-            yield Finding(f"{phase}: {_clocks(found)}.", basis)
+        pairs = sorted(match_timed_and_profiled(timed, profiled, phase), key=lambda each: each.kernel_share)
+        if pairs:
+            basis = _basis(runs, [cell for each in pairs for cell in (each.timed, each.profiled)])
+            yield Finding(f"{phase}: {_describe_kernel_shares(pairs)}.", basis)
 
 
-def _clocks(found: Sequence[ClockAndKernels]) -> str:
-    name = namer([each.timed for each in found])
-    filled = share_range([(each.covered, each.timed) for each in found], name)
-    text = f"profiled kernels account for {filled} of the time measured without a profiler"
-    if len(found) == 1:
-        (only,) = found
-        whole = f"the {units.seconds(only.timed_s)} measured without a profiler"
-        text = f"profiled kernels take {units.seconds(only.kernels_s)}, {filled} of {whole}"
-    waits = [each.timed for each in found if each.covered < FILLED]
-    slower = [each.timed for each in found if each.covered > SLOWER]
-    if not waits and not slower:
+def _describe_kernel_shares(pairs: Sequence[TimedAndProfiled]) -> str:
+    name = namer([each.timed for each in pairs])
+    shares = share_range([(each.kernel_share, each.timed) for each in pairs], name)
+    text = f"profiled kernels account for {shares} of the time measured without a profiler"
+    if len(pairs) == 1:
+        (pair,) = pairs
+        measured_time = f"the {units.seconds(pair.timed_s)} measured without a profiler"
+        text = f"profiled kernels take {units.seconds(pair.kernels_s)}, {shares} of {measured_time}"
+    idle = [each.timed for each in pairs if each.kernel_share < MIN_KERNEL_SHARE]
+    slower = [each.timed for each in pairs if each.kernel_share > MAX_KERNEL_SHARE]
+    if not idle and not slower:
         return f"{text}, so the two agree"
-    parts = [f"the device was idle for the rest at {name_cells(waits, name)}"] if waits else []
+    parts = [f"the device was idle for the rest at {name_cells(idle, name)}"] if idle else []
     parts += [f"kernels ran slower in the profile at {name_cells(slower, name)}"] if slower else []
-    return f"{text}; {', and '.join(parts)}" if len(found) > 1 else f"{text}; {parts[0].partition(' at ')[0]}"
+    return f"{text}; {', and '.join(parts)}" if len(pairs) > 1 else f"{text}; {parts[0].partition(' at ')[0]}"
 
 
-def simulations(runs: Runs) -> Iterator[Finding]:
+def simulation_agreement(runs: Runs) -> Iterator[Finding]:
     """Yield a finding that compares measured and simulated peaks for the same GPU."""
-    if found := list(measured_and_simulated(_cells(runs, "memory"))):
-        yield Finding(f"simulated vs. measured peaks: {_errors(found)}.", _basis_of(runs, found), "mixed")
+    if pairs := list(match_measured_and_simulated(_cells(runs, "memory"))):
+        yield Finding(f"simulated vs. measured peaks: {_error_range(pairs)}.", _basis_of_pairs(runs, pairs), "mixed")
 
 
-def predictions(runs: Runs) -> Iterator[Finding]:
+def prediction_agreement(runs: Runs) -> Iterator[Finding]:
     """Yield a finding that compares measured and predicted steps for the same device."""
-    if found := list(measured_and_predicted(_cells(runs, "time"))):
-        held = sum(each.inside for each in found)
-        inside = f"{held} of {len(found)} inside their 90 % intervals"
-        if len(found) == 1:
-            inside = f"{('outside', 'inside')[held]} the 90 % interval"
-        text = f"predicted vs. measured steps: {_errors(found)}, {inside}"
-        yield Finding(f"{text}.", _basis_of(runs, found), "predicted")
+    if pairs := list(match_measured_and_predicted(_cells(runs, "time"))):
+        inside_count = sum(each.in_interval for each in pairs)
+        inside = f"{inside_count} of {len(pairs)} inside their 90 % intervals"
+        if len(pairs) == 1:
+            inside = f"{('outside', 'inside')[inside_count]} the 90 % interval"
+        text = f"predicted vs. measured steps: {_error_range(pairs)}, {inside}"
+        yield Finding(f"{text}.", _basis_of_pairs(runs, pairs), "predicted")
 
 
-def _errors(found: Sequence[MeasuredAndModelled]) -> str:
+def _error_range(pairs: Sequence[MeasuredAndModelled]) -> str:
     """Return the lowest and the highest error: `−1.0 % (ctx 128) to +0.3 % (ctx 512), over 3 steps`."""
-    name = namer([each.measured for each in found])
-    low, high = min(found, key=attrgetter("share")), max(found, key=attrgetter("share"))
-    if len(found) == 1:
-        return f"{_off(low.share)} ({name(low.measured)})"
+    name = namer([each.measured for each in pairs])
+    low, high = min(pairs, key=attrgetter("relative_error")), max(pairs, key=attrgetter("relative_error"))
+    if len(pairs) == 1:
+        return f"{_signed_share(low.relative_error)} ({name(low.measured)})"
     return (
-        f"{_off(low.share)} ({name(low.measured)}) to {_off(high.share)} ({name(high.measured)}) "
-        f"over {len(found)} steps"
+        f"{_signed_share(low.relative_error)} ({name(low.measured)}) to "
+        f"{_signed_share(high.relative_error)} ({name(high.measured)}) over {len(pairs)} steps"
     )
 
 
-def _basis_of(runs: Runs, found: Sequence[MeasuredAndModelled]) -> tuple[Basis, ...]:
-    return _basis(runs, [cell for each in found for cell in (each.measured, each.modelled)])
+def _basis_of_pairs(runs: Runs, pairs: Sequence[MeasuredAndModelled]) -> tuple[Basis, ...]:
+    return _basis(runs, [cell for each in pairs for cell in (each.measured, each.modelled)])
 
 
-def _off(share: float) -> str:
+def _signed_share(share: float) -> str:
     return f"{'+' if share >= 0 else '−'}{units.share(abs(share))}"
 
 
@@ -186,9 +186,9 @@ def _cells(runs: Runs, kind: str) -> list[Any]:
 
 def _basis(runs: Runs, cells: Sequence[CellRecord]) -> tuple[Basis, ...]:
     """Return the cells as the basis of a finding, grouped by run."""
-    own = [(run, [cell for cell in cells if any(cell is each for each in run.record.cells)]) for run in runs]
-    return tuple(run.basis(found) for run, found in own if found)
+    cells_by_run = [(run, [cell for cell in cells if any(cell is each for each in run.record.cells)]) for run in runs]
+    return tuple(run.basis(run_cells) for run, run_cells in cells_by_run if run_cells)
 
 
-ACROSS = (clocks, simulations, predictions)
+CROSS_RUN_FINDINGS = (profile_agreement, simulation_agreement, prediction_agreement)
 """Functions that yield findings about several runs; each receives all runs of a report."""

@@ -22,16 +22,16 @@ from sysbench.commands.report.document import (
     Basis,
     Document,
     Finding,
-    GatheredCaution,
+    GroupedCaution,
     Origin,
     Picture,
     ReportedRun,
     Section,
-    how_reported,
     origin_of,
+    report_layout,
 )
 from sysbench.commands.report.environment import Identity, Machine
-from sysbench.commands.report.wording import gathered, reserved
+from sysbench.commands.report.wording import group_cautions, reservation_caution
 from sysbench.errors import UsageError, unknown
 from sysbench.log.records import RunRecord
 from sysbench.render import output as sheets
@@ -43,52 +43,52 @@ from sysbench.spec.run import Selection
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FEW_CELLS = 3
+MAX_CELLS_FOR_DETAIL = 3
 """Largest number of cells for which tables with many rows per cell are shown."""
 
 TOP_KERNELS = 10
-"""Number of kernels, or operators, listed for each cell of a run with more than FEW_CELLS cells."""
+"""Number of kernels, or operators, listed for each cell of a run with more than MAX_CELLS_FOR_DETAIL cells."""
 
-OF_AXES: Mapping[str, str] = {"warmup": "warmup"}
+REQUIRED_AXES: Mapping[str, str] = {"warmup": "warmup"}
 """Tables that are shown only if a certain axis varies, each with the name of that axis."""
 
 
 def tables_of(record: RunRecord[Any]) -> Iterator[Table]:
     """Yield the tables of a run without duplicates, which occur in runs with only one cell or axis."""
     seen: set[tuple[object, ...]] = set()
-    for table in _all(record):
+    for table in _all_tables(record):
         content = (table.columns, table.rows)
         if table.rows and content not in seen:
             seen.add(content)
             yield table
 
 
-def _all(record: RunRecord[Any]) -> Iterable[Table]:
-    few, how = len(record.cells) <= FEW_CELLS, how_reported(record.kind)
+def _all_tables(record: RunRecord[Any]) -> Iterable[Table]:
+    few, layout = len(record.cells) <= MAX_CELLS_FOR_DETAIL, report_layout(record.kind)
     differing = axes.varying(axes.axes_of(record.cells))
-    shown = (name for name in how.tables if name not in OF_AXES or OF_AXES[name] in differing)
+    names = (name for name in layout.tables if name not in REQUIRED_AXES or REQUIRED_AXES[name] in differing)
     if record.kind == "time" and not any(cell.memory.allocated_peak_bytes for cell in record.cells):
         # The summary already shows the only peak, that on the host.
-        shown = (name for name in shown if name != "memory")
-    names = (*shown, *(how.tables_for_few_cells if few else ()))
-    if not names:
+        names = (name for name in names if name != "memory")
+    requested = (*names, *(layout.tables_for_few_cells if few else ()))
+    if not requested:
         return sheets.sheet(record).tables
-    return sheets.nonempty_tables(record, names, Selection() if few else Selection(top=TOP_KERNELS))
+    return sheets.nonempty_tables(record, requested, Selection() if few else Selection(top=TOP_KERNELS))
 
 
-SUFFIX = ".png"
+IMAGE_SUFFIX = ".png"
 
 
-def kept(run: ReportedRun[Any]) -> Iterator[Picture]:
+def saved_pictures(run: ReportedRun[Any]) -> Iterator[Picture]:
     """Yield the figures that the run has saved as PNG files, unchanged; incomplete files are skipped."""
     for path in run.pictures:
-        if path.suffix == SUFFIX and _whole(path):
-            named = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
-            caption = f"{how_reported(run.record.kind).picture_caption}: {named}."
-            yield Picture(named, caption, partial(_draw, path), run.origin)
+        if path.suffix == IMAGE_SUFFIX and _is_complete_image(path):
+            caption_name = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
+            caption = f"{report_layout(run.record.kind).picture_caption}: {caption_name}."
+            yield Picture(caption_name, caption, partial(_image_figure, path), run.origin)
 
 
-def _whole(path: Path) -> bool:
+def _is_complete_image(path: Path) -> bool:
     """Whether a file contains a complete image; a run may have been killed while writing it."""
     from PIL import Image, UnidentifiedImageError
 
@@ -100,7 +100,7 @@ def _whole(path: Path) -> bool:
     return True
 
 
-def _draw(path: Path) -> Figure:
+def _image_figure(path: Path) -> Figure:
     """Create a figure that shows only this image, pixel for pixel."""
     from matplotlib.figure import Figure
     from matplotlib.image import imread
@@ -117,46 +117,50 @@ def _draw(path: Path) -> Figure:
 TITLE = "Where time and memory go"
 """Default title of a report."""
 
-PHRASES = 4
+MAX_TITLE_PHRASES = 4
 """Largest number of phrases in a run's title that distinguish it from other runs."""
 
 
-def document(
+def assemble_document(
     runs: Sequence[ReportedRun[Any]],
     artefacts: Sequence[Artefact] = (),
     *,
     title: str = "",
     question: str = "",
-    absent: Sequence[str] = (),
+    missing_runs: Sequence[str] = (),
 ) -> Document:
     """Assemble a report with a section for each run, then one for each trace and memory snapshot.
 
-    `absent` contains a line for each missing run, with the reason.
+    `missing_runs` contains a line for each missing run, with the reason.
     """
-    known = environment.machines(runs)
-    names = _Names()
-    shown = [sheets.without_headlines(run.record) for run in runs]
-    titles = _titles(runs, [sheet.subject for sheet in shown])
-    said = [_found(run) for run in runs]
+    machines = environment.machines(runs)
+    names = _UniqueNames()
+    sheets_by_run = [sheets.without_headlines(run.record) for run in runs]
+    titles = _run_titles(runs, [sheet.subject for sheet in sheets_by_run])
+    findings_by_run = [_findings(run) for run in runs]
     return Document(
         title=title or TITLE,
         question=question,
-        made_of=(*(_made_of(run) for run in runs), *(f"{each.kind}: {each.name}" for each in artefacts), *absent),
+        run_lines=(
+            *(_describe_run(run) for run in runs),
+            *(f"{each.kind}: {each.name}" for each in artefacts),
+            *missing_runs,
+        ),
         environment=environment.tables(runs),
-        findings=tuple(finding for across in agreement.ACROSS for finding in across(runs)),
+        findings=tuple(finding for across in agreement.CROSS_RUN_FINDINGS for finding in across(runs)),
         pictures=(),
         sections=(
             *(
-                _section(run, title, sheet, [each for each in found if not each.reservation], known, names)
-                for run, title, sheet, found in zip(runs, titles, shown, said, strict=True)
+                _section(run, title, sheet, [each for each in findings if not each.reservation], machines, names)
+                for run, title, sheet, findings in zip(runs, titles, sheets_by_run, findings_by_run, strict=True)
             ),
-            *(_of_artefact(each, names) for each in artefacts),
+            *(_artefact_section(each, names) for each in artefacts),
         ),
         cautions=(
-            *gathered(runs),
-            *(reserved(each) for found in said for each in found if each.reservation),
+            *group_cautions(runs),
+            *(reservation_caution(each) for findings in findings_by_run for each in findings if each.reservation),
             *(
-                GatheredCaution(each.text, each.remedy or "", (Basis(artefact.name, ()),))
+                GroupedCaution(each.text, each.remedy or "", (Basis(artefact.name, ()),))
                 for artefact in artefacts
                 for each in artefact.sheet.remarks
                 if each.kind == "caution"
@@ -166,56 +170,56 @@ def document(
     )
 
 
-def narrowed(whole: Document, tables: Sequence[str] = (), *, summary: bool = False) -> Document:
+def filter_document(full: Document, tables: Sequence[str] = (), *, summary: bool = False) -> Document:
     """Return the document with only these tables; with `summary`, without tables, figures and definitions.
 
     Raises UsageError for an unknown table.
     """
-    known = dict.fromkeys(_plain_name(table) for section in whole.sections for table in section.tables)
+    known_tables = dict.fromkeys(_unnumbered_name(table) for section in full.sections for table in section.tables)
     for name in tables:
-        if name not in known:
-            raise UsageError(f"--tables {unknown(name, 'a table of this report', known)}")
+        if name not in known_tables:
+            raise UsageError(f"--tables {unknown(name, 'a table of this report', known_tables)}")
     if summary:
-        sections = [replace(section, tables=(), pictures=()) for section in whole.sections]
-        return replace(whole, sections=tuple(sections), pictures=(), method=())
+        sections = [replace(section, tables=(), pictures=()) for section in full.sections]
+        return replace(full, sections=tuple(sections), pictures=(), method=())
     if not tables:
-        return whole
+        return full
     sections = [
-        replace(section, tables=tuple(table for table in section.tables if _plain_name(table) in tables))
-        for section in whole.sections
+        replace(section, tables=tuple(table for table in section.tables if _unnumbered_name(table) in tables))
+        for section in full.sections
     ]
-    return replace(whole, sections=tuple(sections))
+    return replace(full, sections=tuple(sections))
 
 
-def _plain_name(table: Table) -> str:
+def _unnumbered_name(table: Table) -> str:
     """Return the table's name without the number that makes it unique."""
     return re.sub(r"-\d+$", "", table.name)
 
 
-def numbered(titles: Sequence[str]) -> list[str]:
+def number_duplicates(titles: Sequence[str]) -> list[str]:
     """Return the titles, with a number after each title that occurs several times: `time 1`, `memory`, `time 2`."""
     seen: dict[str, int] = {}
-    found = []
+    result = []
     for title in titles:
         seen[title] = seen.get(title, 0) + 1
-        found.append(f"{title} {seen[title]}" if titles.count(title) > 1 else title)
-    return found
+        result.append(f"{title} {seen[title]}" if titles.count(title) > 1 else title)
+    return result
 
 
-class _Names:
+class _UniqueNames:
     """Creates unique names for files and anchors."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._used: set[str] = set()
 
-    def take(self, *words: str) -> str:
+    def reserve(self, *words: str) -> str:
         """Return a unique name made of these words, and reserve it."""
-        plain = unicodedata.normalize("NFKD", " ".join(words)).encode("ascii", "ignore").decode()
-        stem = "-".join(re.findall(r"[a-z0-9]+", plain.lower()))[:80].strip("-") or "part"
+        ascii_text = unicodedata.normalize("NFKD", " ".join(words)).encode("ascii", "ignore").decode()
+        stem = "-".join(re.findall(r"[a-z0-9]+", ascii_text.lower()))[:80].strip("-") or "part"
         name, number = stem, 2
-        while name in self._taken:
+        while name in self._used:
             name, number = f"{stem}-{number}", number + 1
-        self._taken.add(name)
+        self._used.add(name)
         return name
 
 
@@ -223,96 +227,100 @@ def _section(
     run: ReportedRun[Any],
     title: str,
     sheet: Sheet,
-    found: Sequence[Finding],
-    known: Mapping[Identity, Machine],
-    names: _Names,
+    findings: Sequence[Finding],
+    machines: Mapping[Identity, Machine],
+    names: _UniqueNames,
 ) -> Section:
-    unfinished = [Remark("outcome", f"this run is not complete: {_ended(run)}")] * (run.record.status != "complete")
+    unfinished = [Remark("outcome", f"this run is not complete: {_describe_status(run)}")] * (
+        run.record.status != "complete"
+    )
     return Section(
-        anchor=names.take(run.name),
+        anchor=names.reserve(run.name),
         title=title,
         question=run.question,
         run=run.name,
-        machine=known[environment.identity(run)].name if len(known) > 1 else "",
+        machine=machines[environment.identity(run)].name if len(machines) > 1 else "",
         subject=(
             *(phrase for phrase in sheet.subject if phrase.casefold() != title.casefold()),
             *([run.note] if run.note else []),
         ),
         origin=run.origin,
-        findings=tuple(found),
-        tables=tuple(_with_unique_names(tuple(tables_of(run.record)))),
-        pictures=tuple(replace(each, name=names.take(run.name, each.name)) for each in (*_drawn(run), *kept(run))),
+        findings=tuple(findings),
+        tables=tuple(_rename_duplicates(tuple(tables_of(run.record)))),
+        pictures=tuple(
+            replace(each, name=names.reserve(run.name, each.name)) for each in (*_pictures(run), *saved_pictures(run))
+        ),
         remarks=(*unfinished, *(each for each in sheet.remarks if each.kind in ("outcome", "note"))),
     )
 
 
-def _of_artefact(artefact: Artefact, names: _Names) -> Section:
+def _artefact_section(artefact: Artefact, names: _UniqueNames) -> Section:
     """Return the section of a trace or a memory snapshot, with the contents that `--from` shows."""
     sheet = artefact.sheet
-    said = {kind: [each for each in sheet.remarks if each.kind == kind] for kind in ("finding", "outcome", "note")}
+    remarks = {kind: [each for each in sheet.remarks if each.kind == kind] for kind in ("finding", "outcome", "note")}
     origin: Origin = "simulated" if any("simulated" in phrase for phrase in sheet.subject) else "measured"
     return Section(
-        anchor=names.take(artefact.kind, artefact.name),
+        anchor=names.reserve(artefact.kind, artefact.name),
         title=f"{artefact.kind.capitalize()} {artefact.name}",
         question="",
         run=artefact.name,
         machine="",
         subject=tuple(phrase for phrase in sheet.subject if phrase != artefact.name),
         origin=origin,
-        findings=tuple(Finding(each.text, (Basis(artefact.name, ()),), origin) for each in said["finding"]),
-        tables=tuple(_with_unique_names(sheet.tables)),
+        findings=tuple(Finding(each.text, (Basis(artefact.name, ()),), origin) for each in remarks["finding"]),
+        tables=tuple(_rename_duplicates(sheet.tables)),
         pictures=(),
-        remarks=(*said["outcome"], *said["note"]),
+        remarks=(*remarks["outcome"], *remarks["note"]),
     )
 
 
-def _titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]) -> list[str]:
+def _run_titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]) -> list[str]:
     """Return a title for each run: its title in the experiment, or its command with distinguishing properties."""
-    said = []
+    titles = []
     for run, subject in zip(runs, subjects, strict=True):
         others = [
             set(other)
             for each, other in zip(runs, subjects, strict=True)
             if each is not run and each.record.kind == run.record.kind
         ]
-        apart = [phrase for phrase in subject if any(phrase not in other for other in others)]
-        own = f": {', '.join(apart[:PHRASES])}" if apart else ""
-        said.append(run.title or f"{how_reported(run.record.kind).title}{own}")
-    return numbered(said)
+        distinguishing = [phrase for phrase in subject if any(phrase not in other for other in others)]
+        suffix = f": {', '.join(distinguishing[:MAX_TITLE_PHRASES])}" if distinguishing else ""
+        titles.append(run.title or f"{report_layout(run.record.kind).title}{suffix}")
+    return number_duplicates(titles)
 
 
-def _with_unique_names(tables: Sequence[Table]) -> Iterator[Table]:
+def _rename_duplicates(tables: Sequence[Table]) -> Iterator[Table]:
     """Yield the tables, numbering names that occur several times."""
-    for table, name in zip(tables, numbered([table.name for table in tables]), strict=True):
+    for table, name in zip(tables, number_duplicates([table.name for table in tables]), strict=True):
         yield replace(table, name=name.replace(" ", "-"))
 
 
-def _made_of(run: ReportedRun[Any]) -> str:
+def _describe_run(run: ReportedRun[Any]) -> str:
     """Describe a run: `time: 2026-11-20 14:30 UTC, complete, 12 cells (2 oom) — sysbench time --size small`."""
     record = run.record
-    when = record.started_at[:16].replace("T", " ") + " UTC"
-    return f"{run.name}: {when}, {_ended(run)} — {command_line(spec_of(record.spec))}"
+    started = record.started_at[:16].replace("T", " ") + " UTC"
+    return f"{run.name}: {started}, {_describe_status(run)} — {command_line(spec_of(record.spec))}"
 
 
-def _ended(run: ReportedRun[Any]) -> str:
+def _describe_status(run: ReportedRun[Any]) -> str:
     cells = run.record.cells
     others: dict[str, int] = {}
     for cell in cells:
         if cell.outcome != "ok":
             others[cell.outcome] = others.get(cell.outcome, 0) + 1
-    counted = f" ({', '.join(f'{count} {outcome}' for outcome, count in others.items())})" if others else ""
-    return f"{run.record.status}, {len(cells)} cell{'' if len(cells) == 1 else 's'}{counted}"
+    counts = f" ({', '.join(f'{count} {outcome}' for outcome, count in others.items())})" if others else ""
+    return f"{run.record.status}, {len(cells)} cell{'' if len(cells) == 1 else 's'}{counts}"
 
 
-def _found(run: ReportedRun[Any]) -> tuple[Finding, ...]:
-    said = command_of(run.record.kind).part("findings")(run.record)
+def _findings(run: ReportedRun[Any]) -> tuple[Finding, ...]:
+    findings = command_of(run.record.kind).part("findings")(run.record)
     return tuple(
         Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.is_exclusion)
-        for each in said
+        for each in findings
     )
 
 
-def _drawn(run: ReportedRun[Any]) -> Iterator[Picture]:
+def _pictures(run: ReportedRun[Any]) -> Iterator[Picture]:
     """Yield the figures of a run; their names are unique within the run."""
     for each in command_of(run.record.kind).part("figures")(run.record):
         yield Picture(each.name, each.caption, each.draw, origin_of(each.cells))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sysbench.commands.report.document import Document
     from sysbench.commands.report.wording import WrittenFile
 
-SECTIONS_READ = 3
+MAX_SECTIONS_WITHOUT_HINT = 3
 """If a terminal shows more sections than this, the command recommends `--summary`."""
 
 
@@ -30,10 +30,14 @@ def report(given: Given) -> None:
     """
     spec = validated(ReportSpec, given)
     _refuse_unwritable(spec.output)
-    document = _document(spec)
+    document = _build_document(spec)
     if not spec.output:
         _show(document)
-        if len(document.sections) > SECTIONS_READ and not (spec.summary or spec.quiet) and sys.stdout.isatty():
+        if (
+            len(document.sections) > MAX_SECTIONS_WITHOUT_HINT
+            and not (spec.summary or spec.quiet)
+            and sys.stdout.isatty()
+        ):
             print_line("--summary shows the findings alone; -o report.html writes a page with figures")
     for path in spec.output:
         for written in _write(path, _files(document, path.name)):
@@ -54,35 +58,35 @@ def _refuse_unwritable(paths: Iterable[Path]) -> None:
     for path in paths:
         storage.refuse_unwritable(path)
         folder = path.with_name(f"{path.stem}-files")
-        if path.suffix.lower() in _WITH_PICTURES and folder.exists() and not folder.is_dir():
+        if path.suffix.lower() in _FORMATS_WITH_PICTURE_FILES and folder.exists() and not folder.is_dir():
             storage.refuse_unwritable(folder / "picture")
 
 
-def _document(spec: ReportSpec) -> Document:
-    from sysbench.commands.report.assemble import document, narrowed
-    from sysbench.commands.report.sources import sources
+def _build_document(spec: ReportSpec) -> Document:
+    from sysbench.commands.report.assemble import assemble_document, filter_document
+    from sysbench.commands.report.sources import read_sources
     from sysbench.log.runs import RUNS
     from sysbench.render.dashboard.progress import show_status
 
     if not spec.source and not RUNS.is_dir():
         raise UsageError(f"no directory {RUNS} here: name logs, records or directories that contain them")
-    places = spec.source or (str(RUNS),)
-    with show_status(f"looking for runs in {', '.join(places)}", silent=spec.quiet):
-        found = sources(places)
-    kinds = [run.record.kind for run in found.runs] + [each.kind for each in found.artefacts]
-    names = [run.name for run in found.runs] + [each.name for each in found.artefacts]
+    source_names = spec.source or (str(RUNS),)
+    with show_status(f"looking for runs in {', '.join(source_names)}", silent=spec.quiet):
+        sources = read_sources(source_names)
+    kinds = [run.record.kind for run in sources.runs] + [each.kind for each in sources.artefacts]
+    names = [run.name for run in sources.runs] + [each.name for each in sources.artefacts]
     for name in spec.only:
         if name not in (*names, *kinds):
             raise UsageError(f"--only {unknown(name, 'a run of this report', dict.fromkeys((*kinds, *names)))}")
     with gc_paused():
-        whole = document(
-            [run for run in found.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
-            [each for each in found.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
-            title=spec.title or found.title,
-            question=found.question,
-            absent=() if spec.only else found.absent,
+        full_document = assemble_document(
+            [run for run in sources.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
+            [each for each in sources.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],
+            title=spec.title or sources.title,
+            question=sources.question,
+            missing_runs=() if spec.only else sources.missing_runs,
         )
-    return narrowed(whole, spec.tables, summary=spec.summary)
+    return filter_document(full_document, spec.tables, summary=spec.summary)
 
 
 def _show(document: Document) -> None:
@@ -126,4 +130,4 @@ def _files(document: Document, name: str) -> Iterable[WrittenFile]:
             return [WrittenFile(name, page.render(document).encode())]
 
 
-_WITH_PICTURES = (".md", ".tex")
+_FORMATS_WITH_PICTURE_FILES = (".md", ".tex")

@@ -38,7 +38,7 @@ class Finding:
     """A sentence computed from data, and the cells it is based on."""
 
     text: str
-    rests_on: tuple[Basis, ...]
+    bases: tuple[Basis, ...]
     origin: Origin = "measured"
     reservation: bool = False
     """Whether the finding explains why cells are excluded; it is then shown among the cautions."""
@@ -84,18 +84,18 @@ class Section:
 
 
 @dataclass(frozen=True)
-class GatheredCaution:
+class GroupedCaution:
     """A caution, and all cells that it applies to."""
 
     message: str
     remedy: str
-    about: tuple[Basis, ...]
-    of_run: Mapping[str, str] = field(default_factory=dict)
+    bases: tuple[Basis, ...]
+    message_by_run: Mapping[str, str] = field(default_factory=dict)
     """For each run, the message with that run's numbers, if it differs from `message`."""
 
-    def is_about(self, run: str) -> bool:
+    def applies_to(self, run: str) -> bool:
         """Whether the caution applies to a cell of this run."""
-        return any(basis.run == run for basis in self.about)
+        return any(basis.run == run for basis in self.bases)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Document:
     title: str
     question: str
     """The question that the report answers, if known."""
-    made_of: tuple[str, ...]
+    run_lines: tuple[str, ...]
     """A line for each run: its name, time and outcome, and the command that repeats it."""
     environment: tuple[Table, ...]
     """The machines, their devices and software, and the simulated GPUs."""
@@ -122,16 +122,16 @@ class Document:
     pictures: tuple[Picture, ...]
     """Figures of several runs."""
     sections: tuple[Section, ...]
-    cautions: tuple[GatheredCaution, ...]
+    cautions: tuple[GroupedCaution, ...]
     method: tuple[Term, ...]
     """Definitions of the terms in this document."""
 
-    def doubts(self, run: str) -> list[tuple[int, str, str]]:
+    def cautions_of(self, run: str) -> list[tuple[int, str, str]]:
         """Return the cautions about a run, each with its number, its message for this run, and its remedy."""
         return [
-            (number, caution.of_run.get(run, caution.message), caution.remedy)
+            (number, caution.message_by_run.get(run, caution.message), caution.remedy)
             for number, caution in enumerate(self.cautions, 1)
-            if caution.is_about(run)
+            if caution.applies_to(run)
         ]
 
 
@@ -155,12 +155,12 @@ class ReportedRun(Generic[AnyRecord]):
     """Image files drawn by the run itself."""
 
     @cached_property
-    def _differing(self) -> tuple[str, ...]:
+    def _varying_axes(self) -> tuple[str, ...]:
         return axes.varying(axes.axes_of(self.record.cells))
 
     def label(self, cell: CellRecord) -> str:
         """Label a cell by the axes in which the cells of the run differ: `medium ctx 512 bf16`."""
-        return label(cell, self._differing)
+        return label(cell, self._varying_axes)
 
     def basis(self, cells: Iterable[CellRecord]) -> Basis:
         """Return these cells of the run as the basis of a finding."""
@@ -190,11 +190,11 @@ def origin_of(cells: Iterable[CellRecord]) -> Origin:
     return "measured"
 
 
-def how_reported(kind: Kind) -> ReportLayout:
+def report_layout(kind: Kind) -> ReportLayout:
     """Return how a report presents the runs of this command."""
     return command_of(kind).report or ReportLayout(len(kinds()), kind)
 
 
-def reported() -> list[Command]:
+def reported_commands() -> list[Command]:
     """Return all commands that run cells, in the order in which a report presents their runs."""
-    return sorted(map(command_of, kinds()), key=lambda command: how_reported(command.name).position)
+    return sorted(map(command_of, kinds()), key=lambda command: report_layout(command.name).position)

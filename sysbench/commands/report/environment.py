@@ -30,22 +30,22 @@ class Machine:
 
 def machines(runs: Iterable[ReportedRun[Any]]) -> Mapping[Identity, Machine]:
     """Return the machines of these runs by identity, in the order of the runs."""
-    found: dict[Identity, list[ReportedRun[Any]]] = {}
+    runs_by_identity: dict[Identity, list[ReportedRun[Any]]] = {}
     for run in runs:
-        found.setdefault(identity(run), []).append(run)
-    names: dict[str, int] = {}
-    named = {}
-    for key, here in found.items():
-        host = here[0].record.environment.host
-        names[host.hostname] = names.get(host.hostname, 0) + 1
-        name = host.hostname if names[host.hostname] == 1 else f"{host.hostname} ({names[host.hostname]})"
+        runs_by_identity.setdefault(identity(run), []).append(run)
+    name_counts: dict[str, int] = {}
+    machines_by_identity = {}
+    for key, machine_runs in runs_by_identity.items():
+        host = machine_runs[0].record.environment.host
+        name_counts[host.hostname] = name_counts.get(host.hostname, 0) + 1
+        name = host.hostname if name_counts[host.hostname] == 1 else f"{host.hostname} ({name_counts[host.hostname]})"
         devices = {
             each.uuid or f"{each.torch_name} {each.name}": each
-            for run in here
+            for run in machine_runs
             for each in run.record.environment.devices
         }
-        named[key] = Machine(name, host, tuple(devices.values()))
-    return named
+        machines_by_identity[key] = Machine(name, host, tuple(devices.values()))
+    return machines_by_identity
 
 
 def identity(run: ReportedRun[Any]) -> Identity:
@@ -56,9 +56,14 @@ def identity(run: ReportedRun[Any]) -> Identity:
 
 def tables(runs: Sequence[ReportedRun[Any]]) -> tuple[Table, ...]:
     """Return the tables of machines, their accelerators, their software, and the simulated GPUs."""
-    known = machines(runs)
-    found = (*_MACHINES(known.values()), *_DEVICES(known.values()), _software(runs, known), *_SIMULATED(runs))
-    return tuple(table for table in found if table.rows)
+    machines_by_identity = machines(runs)
+    candidates = (
+        *_MACHINES(machines_by_identity.values()),
+        *_DEVICES(machines_by_identity.values()),
+        _software(runs, machines_by_identity),
+        *_SIMULATED(runs),
+    )
+    return tuple(table for table in candidates if table.rows)
 
 
 def _cores(machine: Machine) -> str:
@@ -98,28 +103,28 @@ _DEVICES = DeclaredTable(
 """Table of accelerators; CPUs are in the table of machines."""
 
 
-def _software(runs: Sequence[ReportedRun[Any]], known: Mapping[Identity, Machine]) -> Table:
+def _software(runs: Sequence[ReportedRun[Any]], machines_by_identity: Mapping[Identity, Machine]) -> Table:
     """Return the table of software, with one row for each set of versions."""
     by_software: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for run in runs:
-        by_software.setdefault(tuple(_programs(run, known[identity(run)].name)), []).append(run.name)
+        by_software.setdefault(tuple(_versions(run, machines_by_identity[identity(run)].name)), []).append(run.name)
     titles = {key: title for programs in by_software for key, title, _ in programs}
     rows: list[tuple[Cell, ...]] = []
     for programs, names in by_software.items():
         versions = {key: version for key, _, version in programs}
-        every = len(by_software) == 1 and len(runs) > 1
-        rows.append((*(versions.get(key, "") for key in titles), "all" if every else ", ".join(names)))
+        all_alike = len(by_software) == 1 and len(runs) > 1
+        rows.append((*(versions.get(key, "") for key in titles), "all" if all_alike else ", ".join(names)))
     columns = (*(Column(key, title) for key, title in titles.items()), Column("runs", "runs"))
     return Table("software", "software", columns, tuple(rows), 1)
 
 
-def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, str]]:
+def _versions(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, str]]:
     """Yield key, title and version for each column of the software table."""
     record = run.record
     environment, torch = record.environment, record.environment.torch
     commit = environment.host.commit or ""
     dirty = "-dirty" if commit.endswith("-dirty") and not commit[:12].endswith("-dirty") else ""
-    known = {
+    values = {
         ("machine", "machine"): machine,
         ("sysbench", "sysbench"): record.sysbench_version,
         ("commit", "commit"): commit[:12] + dirty,
@@ -132,15 +137,15 @@ def _programs(run: ReportedRun[Any], machine: str) -> Iterator[tuple[str, str, s
         ("threads", "threads"): str(torch.threads) if torch else None,
         ("allocator", "allocator settings"): torch.allocator if torch else None,
     }
-    return ((key, title, version) for (key, title), version in known.items() if version)
+    return ((key, title, version) for (key, title), version in values.items() if version)
 
 
-def _simulated(runs: Iterable[ReportedRun[Any]]) -> Iterable[tuple[SimulatedGpuRecord, list[str]]]:
-    found: dict[SimulatedGpuRecord, list[str]] = {}
+def _simulated_gpus(runs: Iterable[ReportedRun[Any]]) -> Iterable[tuple[SimulatedGpuRecord, list[str]]]:
+    run_names: dict[SimulatedGpuRecord, list[str]] = {}
     for run in runs:
         for gpu in dict.fromkeys(gpu for cell in run.record.cells if (gpu := getattr(cell, "gpu", None)) is not None):
-            found.setdefault(gpu, []).append(run.name)
-    return found.items()
+            run_names.setdefault(gpu, []).append(run.name)
+    return run_names.items()
 
 
 _SIMULATED = DeclaredTable(
@@ -154,7 +159,7 @@ _SIMULATED = DeclaredTable(
         Field("settings", "allocator settings", get=lambda row: row[0].settings),
         Field("runs", get=lambda row: ", ".join(row[1])),
     ),
-    rows=_simulated,
+    rows=_simulated_gpus,
     leading=leading_fields(Field("gpu", "simulated GPU", get=lambda row: row[0].title)),
     notes=("assumed, not measured: these GPUs were not present",),
 )

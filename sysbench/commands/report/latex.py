@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from sysbench.commands.report.document import Document
-from sysbench.commands.report.wording import WrittenFile, files_with_pictures, rendered
+from sysbench.commands.report.wording import WrittenFile, files_with_pictures, render_template
 from sysbench.render.latex import escaped, tabular
 from sysbench.render.numbers import format_columns
 from sysbench.render.table import Table, notes
 from sysbench.render.terminal import fit
 
-ROWS_A_PAGE: Final = 40
+ROWS_PER_PAGE: Final = 40
 """Number of rows after which a table is continued with a new heading, which may be on the next page."""
 
-CHARACTERS: Final = 124
+PAGE_WIDTH_CHARACTERS: Final = 124
 """Number of characters that fit the width of a page in a readable font."""
 
 
@@ -29,7 +29,7 @@ def files(document: Document, name: str) -> Iterator[WrittenFile]:
 
 def text(document: Document, folder: str) -> str:
     """Return the report as LaTeX; its figures are files in `folder`."""
-    return rendered(
+    return render_template(
         "report.tex",
         document,
         escaped,
@@ -40,15 +40,17 @@ def text(document: Document, folder: str) -> str:
 
 def _table(table: Table, mark: str) -> Iterator[str]:
     """Yield a table in parts that each fit on a page; if it is too wide, the least important columns are hidden."""
-    found = fit(table, CHARACTERS)
-    hidden = () if found.stacked else found.hidden
-    columns = format_columns(table) if found.stacked else found.columns
+    fitted = fit(table, PAGE_WIDTH_CHARACTERS)
+    hidden = () if fitted.stacked else fitted.hidden
+    columns = format_columns(table) if fitted.stacked else fitted.columns
     caption = f"{escaped(table.title)}{mark}"
-    left_out = [f"hidden columns: {', '.join(hidden)}"] if hidden else []
-    said = "".join(f"; {escaped(note)}" for note in [*notes(table if found.stacked else found.table), *left_out])
-    for first in range(0, len(table.rows), ROWS_A_PAGE):
-        rows = range(first, min(first + ROWS_A_PAGE, len(table.rows)))
-        heading = rf"\sysbenchcaption{{table}}{{{caption}{said}}}" if first == 0 else r"\emph{continued}\\[0.5em]"
+    hidden_note = [f"hidden columns: {', '.join(hidden)}"] if hidden else []
+    note_text = "".join(
+        f"; {escaped(note)}" for note in [*notes(table if fitted.stacked else fitted.table), *hidden_note]
+    )
+    for start in range(0, len(table.rows), ROWS_PER_PAGE):
+        rows = range(start, min(start + ROWS_PER_PAGE, len(table.rows)))
+        heading = rf"\sysbenchcaption{{table}}{{{caption}{note_text}}}" if start == 0 else r"\emph{continued}\\[0.5em]"
         yield "\n".join(
             [
                 r"\sysbenchtogether{%",

@@ -11,8 +11,8 @@ from sysbench.commands.report.document import Document, Section
 from sysbench.commands.report.wording import WrittenFile, text_file
 from sysbench.render.table import Cell, Column, Measure, Table, Word
 
-_BEFORE: Final = ("run", "machine", "section", "table", "row")
-_AFTER: Final = ("column", "value", "unit", "std", "low", "high", "text", "origin")
+_COLUMNS_BEFORE_AXES: Final = ("run", "machine", "section", "table", "row")
+_COLUMNS_AFTER_AXES: Final = ("column", "value", "unit", "std", "low", "high", "text", "origin")
 
 
 def files(document: Document, name: str) -> Iterator[WrittenFile]:
@@ -26,19 +26,21 @@ def text(document: Document) -> str:
     Texts, including words in place of numbers (`oom`), are in the column `text`. The column `origin` says whether a row
     was measured, simulated or predicted.
     """
-    every = [(section, table) for section in document.sections for table in section.tables]
-    axes = list(dict.fromkeys(_axis(column) for _, table in every for column in table.columns[: table.axes]))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [*_BEFORE, *axes, *_AFTER], restval="", lineterminator="\n")
+    tables = [(section, table) for section in document.sections for table in section.tables]
+    axes = list(dict.fromkeys(_axis_key(column) for _, table in tables for column in table.columns[: table.axes]))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(
+        buffer, [*_COLUMNS_BEFORE_AXES, *axes, *_COLUMNS_AFTER_AXES], restval="", lineterminator="\n"
+    )
     writer.writeheader()
-    for section, table in every:
+    for section, table in tables:
         writer.writerows(_rows(section, table))
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def _rows(section: Section, table: Table) -> Iterator[dict[str, str]]:
     for number, cells in enumerate(table.rows, 1):
-        pairs = list(zip(table.columns, cells, strict=True))
+        columns_and_cells = list(zip(table.columns, cells, strict=True))
         leading = {
             "run": section.run,
             "machine": section.machine,
@@ -46,28 +48,28 @@ def _rows(section: Section, table: Table) -> Iterator[dict[str, str]]:
             "table": table.name,
             "row": str(number),
             "origin": _origin(section, table, cells),
-            **{_axis(column): _word(cell) for column, cell in pairs[: table.axes]},
+            **{_axis_key(column): _cell_text(cell) for column, cell in columns_and_cells[: table.axes]},
         }
-        for column, cell in pairs[table.axes :]:
-            if (found := _value(column, cell)) is not None:
-                yield {**leading, "column": column.key or column.title.replace(" ", "_"), **found}
+        for column, cell in columns_and_cells[table.axes :]:
+            if (fields := _csv_fields(column, cell)) is not None:
+                yield {**leading, "column": column.key or column.title.replace(" ", "_"), **fields}
 
 
-def _axis(column: Column) -> str:
-    return f"{column.key}_axis" if column.key in (*_BEFORE, *_AFTER) else column.key
+def _axis_key(column: Column) -> str:
+    return f"{column.key}_axis" if column.key in (*_COLUMNS_BEFORE_AXES, *_COLUMNS_AFTER_AXES) else column.key
 
 
-def _value(column: Column, cell: Cell) -> Mapping[str, str] | None:
+def _csv_fields(column: Column, cell: Cell) -> Mapping[str, str] | None:
     """Return the CSV fields of a cell; None if the cell is empty."""
     if isinstance(cell, Measure):
         parts = {"value": cell.value, "std": cell.deviation, "low": cell.low, "high": cell.high}
         numbers = {name: repr(part) for name, part in parts.items() if part is not None}
         return {**numbers, "unit": column.unit or "", "text": "aside" if cell.excluded else ""}
-    word = _word(cell)
-    return {"text": word} if word else None
+    text = _cell_text(cell)
+    return {"text": text} if text else None
 
 
-def _word(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
     if isinstance(cell, Measure):
         return repr(cell.value)
     return "" if cell is None else cell.text if isinstance(cell, Word) else str(cell)
@@ -81,5 +83,5 @@ def _origin(section: Section, table: Table, cells: tuple[Cell, ...]) -> str:
         if column.key == "simulate":
             return "measured" if cell in (None, "measured") else "simulated"
         if column.key == "source":
-            return _word(cell)
+            return _cell_text(cell)
     return section.origin

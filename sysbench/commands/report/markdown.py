@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from sysbench.commands.report.document import Document
-from sysbench.commands.report.wording import WrittenFile, files_with_pictures, rendered
+from sysbench.commands.report.wording import WrittenFile, files_with_pictures, render_template
 from sysbench.render.markdown import escaped, paragraph, table
 
 
@@ -17,7 +17,7 @@ def files(document: Document, name: str) -> Iterator[WrittenFile]:
 
 def text(document: Document, folder: str) -> str:
     """Return the report as Markdown; its figures are files in `folder`."""
-    return rendered(
+    return render_template(
         "report.md",
         document,
         escaped,

@@ -9,10 +9,10 @@ from sysbench.commands.attention.record import AttentionCellRecord
 from sysbench.commands.loop.record import LoopCellRecord
 from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.record import ProfileCellRecord
-from sysbench.commands.report.document import ReportedRun, Term, reported
+from sysbench.commands.report.document import ReportedRun, Term, reported_commands
 from sysbench.commands.time.record import TimeCellRecord
 
-_PHASES: Mapping[str, str] = {
+_PHASE_MEANINGS: Mapping[str, str] = {
     "zero_grad": "gradients are set to None.",
     "forward": "from tokens to logits; the graph for backward is kept, except in inference.",
     "loss": "cross-entropy of the logits, in fp32.",
@@ -20,32 +20,32 @@ _PHASES: Mapping[str, str] = {
     "optimizer": "one step of AdamW on all parameters.",
     "step": "the sum of the phases of the mode, step by step; with --sync step, one timed interval.",
 }
-_MODES: Mapping[str, str] = {
+_MODE_MEANINGS: Mapping[str, str] = {
     "inference": "forward only, without a graph.",
     "forward": "forward with the graph kept, as in training.",
     "forward-backward": "zero_grad, forward, loss and backward; no optimizer.",
     "train": "zero_grad, forward, loss, backward and optimizer: a full step.",
 }
-_PROTOCOLS: Mapping[str, str] = {
+_PROTOCOL_MEANINGS: Mapping[str, str] = {
     "inference": "no graph is kept: parameters, logits and the activations of one layer.",
     "forward": "the graph is kept; logits and loss are alive; no gradients.",
     "forward-backward": "gradients, which are None before forward; no optimizer.",
     "train-first": "the first step, which allocates the optimizer's state.",
     "train": "a later step: the optimizer's state exists; gradients are None before forward.",
 }
-_PRECISIONS: Mapping[str, str] = {
+_PRECISION_MEANINGS: Mapping[str, str] = {
     "fp32": "all matrix products in fp32; TF32 is off.",
     "tf32": "fp32 with TF32 (10 bits of mantissa) for matrix products.",
     "bf16": "autocast to bfloat16: matrix products in bf16; parameters, gradients and optimizer in fp32.",
     "fp16": "autocast to float16: matrix products in fp16; parameters, gradients and optimizer in fp32.",
 }
-_ATTENTION_PRECISIONS: Mapping[str, str] = {
+_ATTENTION_PRECISION_MEANINGS: Mapping[str, str] = {
     "fp32": "q, k and v in fp32; TF32 is off.",
     "tf32": "q, k and v in fp32, with TF32 for matrix products.",
     "bf16": "q, k and v in bfloat16.",
     "fp16": "q, k and v in float16.",
 }
-_EXPERIMENTS: Mapping[str, str] = {
+_EXPERIMENT_MEANINGS: Mapping[str, str] = {
     "sums": "one number added to itself repeatedly, in every format and order; errors are relative to exact "
     "arithmetic.",
     "autocast": "dtypes of parts of a model under autocast: measured on this device, and as simulated under CUDA's "
@@ -58,12 +58,12 @@ _EXPERIMENTS: Mapping[str, str] = {
 
 def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
     """Yield the definition of every term in the report once, in the order of the commands that use the terms."""
-    said: dict[str, Term] = {}
-    for command in reported():
+    term_by_word: dict[str, Term] = {}
+    for command in reported_commands():
         cells = [cell for run in runs if run.record.kind == command.name for cell in run.record.cells]
         for term in command.part("terms")(cells) if cells and command.terms else ():
-            said.setdefault(term.word, term)
-    yield from said.values()
+            term_by_word.setdefault(term.word, term)
+    yield from term_by_word.values()
     if any(cell.cautions for run in runs for cell in run.record.cells):
         yield Term("caution", "a reason to doubt a number, detected in the data, with a remedy.")
     if any(run.origin in ("simulated", "mixed") for run in runs):
@@ -82,21 +82,21 @@ def terms(runs: Sequence[ReportedRun[Any]]) -> Iterator[Term]:
         )
 
 
-def _used(meanings: Mapping[str, str], words: Iterable[object], named: str = "{}") -> Iterator[Term]:
-    """Yield the definitions in `meanings` whose words occur in `words`; `named` formats the word as a term."""
-    there = set(words)
-    yield from (Term(named.format(word), meaning) for word, meaning in meanings.items() if word in there)
+def _used_terms(meanings: Mapping[str, str], words: Iterable[object], term_format: str = "{}") -> Iterator[Term]:
+    """Yield the definitions in `meanings` whose words occur in `words`; `term_format` formats the word as a term."""
+    used = set(words)
+    yield from (Term(term_format.format(word), meaning) for word, meaning in meanings.items() if word in used)
 
 
-def _modes(cells: Sequence[Any]) -> Iterator[Term]:
-    return _used(_MODES, (cell.cell.mode for cell in cells), "mode {}")
+def _mode_terms(cells: Sequence[Any]) -> Iterator[Term]:
+    return _used_terms(_MODE_MEANINGS, (cell.cell.mode for cell in cells), "mode {}")
 
 
-def _precisions(cells: Sequence[Any]) -> Iterator[Term]:
-    return _used(_PRECISIONS, (cell.cell.precision for cell in cells))
+def _precision_terms(cells: Sequence[Any]) -> Iterator[Term]:
+    return _used_terms(_PRECISION_MEANINGS, (cell.cell.precision for cell in cells))
 
 
-def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
+def time_terms(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
     """Yield definitions of the terms in the tables of `sysbench time`."""
     if not all(cell.prediction for cell in cells):
         yield Term(
@@ -111,7 +111,7 @@ def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
             "of a median, or of a ratio of two medians: from order statistics, without assuming a distribution; "
             "omitted for fewer than six samples.",
         )
-        yield from _used(_PHASES, (phase for cell in cells for phase in cell.phases))
+        yield from _used_terms(_PHASE_MEANINGS, (phase for cell in cells for phase in cell.phases))
     if any(cell.cell.grad_accum > 1 for cell in cells):
         yield Term(
             "grad accum",
@@ -119,12 +119,12 @@ def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
             "gradients accumulate before one optimizer step. Times of these phases are sums over the micro-batches, "
             "and rates count all of them.",
         )
-    yield from _modes(cells)
-    yield from _precisions(cells)
-    yield from _rates(cells)
+    yield from _mode_terms(cells)
+    yield from _precision_terms(cells)
+    yield from _rate_terms(cells)
 
 
-def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
+def _rate_terms(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
     known = [cell.rates for cell in cells if cell.rates]
     if not known:
         return
@@ -142,11 +142,11 @@ def _rates(cells: Sequence[TimeCellRecord]) -> Iterator[Term]:
         yield Term("of matmul", "achieved rate relative to one large matrix product on this device in the same run.")
 
 
-def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
+def profile_terms(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
     """Yield definitions of the terms in the tables of `sysbench profile`."""
     if all(cell.prediction for cell in cells):
-        yield from _modes(cells)
-        yield from _precisions(cells)
+        yield from _mode_terms(cells)
+        yield from _precision_terms(cells)
         return
     yield Term(
         "profile",
@@ -162,11 +162,11 @@ def of_profile(cells: Sequence[ProfileCellRecord]) -> Iterator[Term]:
         yield Term("covered", "share of the unprofiled median step during which the device was busy.")
     if any(cell.cost_share is not None for cell in cells):
         yield Term("by profiling", "relative increase of the median step under the profiler.")
-    yield from _modes(cells)
-    yield from _precisions(cells)
+    yield from _mode_terms(cells)
+    yield from _precision_terms(cells)
 
 
-def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
+def memory_terms(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
     """Yield definitions of the terms in the tables of `sysbench memory`."""
     yield Term(
         "allocated",
@@ -177,11 +177,11 @@ def of_memory(cells: Sequence[MemoryCellRecord]) -> Iterator[Term]:
         yield Term("reserved", "device memory held by the caching allocator, in use or not.")
     if any(cell.host_rss_peak_bytes is not None for cell in cells):
         yield Term("worker, host memory", "peak resident memory of the whole measuring process.")
-    yield from _used(_PROTOCOLS, (cell.cell.mode for cell in cells), "memory of {}")
-    yield from _precisions(cells)
+    yield from _used_terms(_PROTOCOL_MEANINGS, (cell.cell.mode for cell in cells), "memory of {}")
+    yield from _precision_terms(cells)
 
 
-def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
+def attention_terms(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
     """Yield definitions of the terms in the tables of `sysbench attention`."""
     yield Term(
         "attention",
@@ -209,15 +209,15 @@ def of_attention(cells: Sequence[AttentionCellRecord]) -> Iterator[Term]:
             "the minimum time according to the data sheet, limited by FLOPs or by bytes moved, whichever is longer, "
             "divided by the median.",
         )
-    yield from _used(_ATTENTION_PRECISIONS, (cell.cell.precision for cell in cells), "{} attention")
+    yield from _used_terms(_ATTENTION_PRECISION_MEANINGS, (cell.cell.precision for cell in cells), "{} attention")
 
 
-def of_accum(cells: Sequence[Any]) -> Iterator[Term]:
+def accum_terms(cells: Sequence[Any]) -> Iterator[Term]:
     """Yield definitions of the terms in the tables of `sysbench accum`."""
-    return _used(_EXPERIMENTS, (cell.experiment for cell in cells))
+    return _used_terms(_EXPERIMENT_MEANINGS, (cell.experiment for cell in cells))
 
 
-def of_loop(cells: Sequence[LoopCellRecord]) -> Iterator[Term]:
+def loop_terms(cells: Sequence[LoopCellRecord]) -> Iterator[Term]:
     """Yield definitions of the terms in the tables of a recorded training loop."""
     yield Term(
         "self-measured process",

@@ -10,8 +10,8 @@ from typing import Any
 
 from sysbench.commands import artefacts
 from sysbench.commands.artefacts import Artefact
-from sysbench.commands.report.assemble import numbered
-from sysbench.commands.report.document import ReportedRun, how_reported
+from sysbench.commands.report.assemble import number_duplicates
+from sysbench.commands.report.document import ReportedRun, report_layout
 from sysbench.log import manifest, runs
 from sysbench.log.manifest import Manifest, RunEntry
 from sysbench.log.records import RunRecord
@@ -26,79 +26,81 @@ class Sources:
     title: str
     """Title of the experiment, if all runs belong to one."""
     question: str
-    absent: tuple[str, ...]
+    missing_runs: tuple[str, ...]
     """A line for each missing run of an experiment."""
 
 
 @dataclass
-class _Found:
+class _LoadedRun:
     """A run that was read, and its place in an experiment."""
 
     path: Path
     record: RunRecord[Any]
     entry: RunEntry | None = None
     experiment: Manifest | None = None
-    order: tuple[int, str, int] = field(default=(0, "", 0))
+    sort_key: tuple[int, str, int] = field(default=(0, "", 0))
 
 
-def sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
+def read_sources(names: Sequence[str], directory: Path = runs.RUNS) -> Sources:
     """Read every named source once.
 
     Runs of an experiment keep the experiment's order; other runs follow, sorted by command and time. Traces, memory
     snapshots and files written by `--from FILE --json` keep their order. Raises LogError if a name matches no run, or
     if a file cannot be read.
     """
-    read = {name: artefacts.read(Path(name)) for name in names}
-    named_paths = (path.resolve() for name in names if read[name] is None for path in runs.find(name, directory))
+    artefact_by_name = {name: artefacts.read(Path(name)) for name in names}
+    named_paths = (
+        path.resolve() for name in names if artefact_by_name[name] is None for path in runs.find(name, directory)
+    )
     paths = list(dict.fromkeys(named_paths))
     directories = dict.fromkeys(path.parent for path in paths)
     experiments = {each: manifest.read(each) for each in directories if manifest.is_manifest(each)}
-    found = _once(_read(path, experiments) for path in paths)
-    found.sort(key=lambda each: each.order)
-    named = numbered([each.entry.name if each.entry else each.record.kind for each in found])
-    of = {id(each.experiment): each.experiment for each in found}
-    only = next(iter(of.values())) if len(of) == 1 else None
+    loaded = _deduplicate(_read_run(path, experiments) for path in paths)
+    loaded.sort(key=lambda each: each.sort_key)
+    run_names = number_duplicates([each.entry.name if each.entry else each.record.kind for each in loaded])
+    experiment_by_id = {id(each.experiment): each.experiment for each in loaded}
+    single_experiment = next(iter(experiment_by_id.values())) if len(experiment_by_id) == 1 else None
     return Sources(
-        tuple(_reported(each, name) for each, name in zip(found, named, strict=True)),
-        tuple(each for each in read.values() if each is not None),
-        only.title if only else "",
-        only.question if only else "",
-        tuple(_absent(experiments, found)),
+        tuple(_reported_run(each, name) for each, name in zip(loaded, run_names, strict=True)),
+        tuple(each for each in artefact_by_name.values() if each is not None),
+        single_experiment.title if single_experiment else "",
+        single_experiment.question if single_experiment else "",
+        tuple(_missing_runs(experiments, loaded)),
     )
 
 
-def _read(path: Path, experiments: dict[Path, Manifest]) -> _Found:
-    found = _Found(path, runs.load(path))
+def _read_run(path: Path, experiments: dict[Path, Manifest]) -> _LoadedRun:
+    loaded = _LoadedRun(path, runs.load(path))
     experiment = experiments.get(path.parent)
     if experiment is not None:
         for position, entry in enumerate(experiment.runs):
             if path.name in (entry.log, entry.record):
-                found.entry, found.experiment = entry, experiment
-                found.order = (list(experiments).index(path.parent), "", position)
-                return found
+                loaded.entry, loaded.experiment = entry, experiment
+                loaded.sort_key = (list(experiments).index(path.parent), "", position)
+                return loaded
     # Runs without an experiment come last.
-    found.order = (len(experiments) + how_reported(found.record.kind).position, found.record.started_at, 0)
-    return found
+    loaded.sort_key = (len(experiments) + report_layout(loaded.record.kind).position, loaded.record.started_at, 0)
+    return loaded
 
 
-def _once(found: Iterable[_Found]) -> list[_Found]:
+def _deduplicate(loaded_runs: Iterable[_LoadedRun]) -> list[_LoadedRun]:
     """Keep one file per run, the file with the most results: a run may have both a log and a record."""
-    best: dict[str, _Found] = {}
-    for each in found:
-        identity = _identity(each.record)
+    best: dict[str, _LoadedRun] = {}
+    for each in loaded_runs:
+        identity = _run_identity(each.record)
         other = best.get(identity)
-        if other is None or _extent(each.record) > _extent(other.record):
-            best[identity] = each if other is None or each.entry else _renamed(each, other)
+        if other is None or _completeness(each.record) > _completeness(other.record):
+            best[identity] = each if other is None or each.entry else _with_entry_of(each, other)
         elif other.entry is None and each.entry is not None:
-            best[identity] = _renamed(other, each)
+            best[identity] = _with_entry_of(other, each)
     return list(best.values())
 
 
-def _renamed(content: _Found, named: _Found) -> _Found:
-    return _Found(content.path, content.record, named.entry, named.experiment, named.order)
+def _with_entry_of(content: _LoadedRun, entry_source: _LoadedRun) -> _LoadedRun:
+    return _LoadedRun(content.path, content.record, entry_source.entry, entry_source.experiment, entry_source.sort_key)
 
 
-def _identity(record: RunRecord[Any]) -> str:
+def _run_identity(record: RunRecord[Any]) -> str:
     """Return a key that identifies the run of a record."""
     host = record.environment.host
     return json.dumps(
@@ -106,34 +108,34 @@ def _identity(record: RunRecord[Any]) -> str:
     )
 
 
-def _extent(record: RunRecord[Any]) -> tuple[int, str]:
+def _completeness(record: RunRecord[Any]) -> tuple[int, str]:
     """Return a sort key for how complete a record is: a run may have been resumed after its record was written."""
     return len([cell for cell in record.cells if cell.outcome in ("ok", "oom")]), record.finished_at or ""
 
 
-def _reported(found: _Found, name: str) -> ReportedRun[Any]:
-    entry = found.entry
+def _reported_run(loaded: _LoadedRun, name: str) -> ReportedRun[Any]:
+    entry = loaded.entry
     if entry is None:
-        return ReportedRun(name, found.record)
+        return ReportedRun(name, loaded.record)
     note = f"{entry.here}: {entry.why}" if entry.here in ("changed", "simulated") else ""
     if entry.why.startswith(entry.here):
         note = entry.why
     # Files outside the manifest's own directory are ignored.
-    beside = [found.path.parent / file for file in entry.files if Path(file).name == file]
-    pictures = tuple(path for path in beside if path.is_file())
-    return ReportedRun(name, found.record, entry.title, entry.question, note, pictures)
+    saved_files = [loaded.path.parent / file for file in entry.files if Path(file).name == file]
+    pictures = tuple(path for path in saved_files if path.is_file())
+    return ReportedRun(name, loaded.record, entry.title, entry.question, note, pictures)
 
 
-def _absent(experiments: dict[Path, Manifest], found: Sequence[_Found]) -> Iterator[str]:
+def _missing_runs(experiments: dict[Path, Manifest], loaded_runs: Sequence[_LoadedRun]) -> Iterator[str]:
     """Yield a line for each run that an experiment in the report lacks, with the reason."""
     for experiment in experiments.values():
-        there = {each.entry.name for each in found if each.entry and each.experiment is experiment}
-        for entry in experiment.runs if there else ():
-            if entry.name in there:
+        present = {each.entry.name for each in loaded_runs if each.entry and each.experiment is experiment}
+        for entry in experiment.runs if present else ():
+            if entry.name in present:
                 continue
-            why = "missing"
+            reason = "missing"
             if entry.failure:
-                why = f"failed: {entry.failure}"
+                reason = f"failed: {entry.failure}"
             elif entry.here == "left out":
-                why = f"left out: {entry.why}" if entry.why else "left out"
-            yield f"{entry.name}: {why} — {entry.command_line}"
+                reason = f"left out: {entry.why}" if entry.why else "left out"
+            yield f"{entry.name}: {reason} — {entry.command_line}"

@@ -12,7 +12,7 @@ from sysbench.commands.report.document import (
     Basis,
     Document,
     Finding,
-    GatheredCaution,
+    GroupedCaution,
     Origin,
     Picture,
     ReportedRun,
@@ -23,13 +23,13 @@ from sysbench.log.records import CellRecord
 from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
 
-HEADLINES: Final = 10
+MAX_HEADLINES: Final = 10
 """Largest number of section findings that the summary repeats, unless there are more sections than that."""
 
-NAMED: Final = 6
+MAX_NAMED_CELLS: Final = 6
 """Largest number of cells to name; further cells are only counted."""
 
-MARKS: Final[Mapping[Origin, str]] = {
+ORIGIN_MARKS: Final[Mapping[Origin, str]] = {
     "measured": "",
     "simulated": "simulated",
     "predicted": "predicted",
@@ -37,14 +37,14 @@ MARKS: Final[Mapping[Origin, str]] = {
 }
 
 
-def headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
+def select_headlines(sections: Sequence[Section]) -> list[tuple[Section, tuple[Finding, ...]]]:
     """Select the summary's findings: the first two of every section, or the first if there are many sections.
 
     A report of a single section has none: the section itself begins with its findings.
     """
     if len(sections) < 2:
         return []
-    count = 2 if 2 * len(sections) <= HEADLINES else 1
+    count = 2 if 2 * len(sections) <= MAX_HEADLINES else 1
     return [(section, section.findings[:count]) for section in sections if section.findings]
 
 
@@ -61,30 +61,31 @@ def simulated_notice(document: Document) -> str:
     return ""
 
 
-def rests_on(bases: Sequence[Basis], own: str = "") -> str:
+def describe_bases(bases: Sequence[Basis], omitted_run: str = "") -> str:
     """Name the cells on which a sentence is based: `time 1: small ctx 128, medium ctx 128`.
 
-    The name of the run is omitted if it is `own`.
+    The name of the run is omitted if it is `omitted_run`.
     """
-    said = []
+    texts = []
     for basis in bases:
-        named = ", ".join(basis.cells)
-        if len(basis.cells) > NAMED:
-            named = f"{', '.join(basis.cells[: NAMED - 1])} and {len(basis.cells) - NAMED + 1} more cells"
-        said.append(named if basis.run == own else f"{basis.run}: {named}" if named else basis.run)
-    return "; ".join(said)
+        cells = ", ".join(basis.cells)
+        if len(basis.cells) > MAX_NAMED_CELLS:
+            named = basis.cells[: MAX_NAMED_CELLS - 1]
+            cells = f"{', '.join(named)} and {len(basis.cells) - len(named)} more cells"
+        texts.append(cells if basis.run == omitted_run else f"{basis.run}: {cells}" if cells else basis.run)
+    return "; ".join(texts)
 
 
-def phrases(section: Section) -> Iterator[str]:
+def section_phrases(section: Section) -> Iterator[str]:
     """Yield the properties that all numbers of a section share, and their origin unless they were measured."""
     yield from section.subject
     if section.machine:
         yield f"on {section.machine}"
-    if MARKS[section.origin]:
-        yield MARKS[section.origin].upper()
+    if ORIGIN_MARKS[section.origin]:
+        yield ORIGIN_MARKS[section.origin].upper()
 
 
-_TEXT_SYNTAX: Final = {
+_TEMPLATE_SYNTAX: Final = {
     "variable_start_string": "<<",
     "variable_end_string": ">>",
     "block_start_string": "<%",
@@ -93,7 +94,7 @@ _TEXT_SYNTAX: Final = {
     "comment_end_string": "#>",
 }
 """Syntax of templates, without braces because LaTeX uses them."""
-_SEVERAL_EMPTY_LINES: Final = re.compile(r"\n{3,}")
+_CONSECUTIVE_EMPTY_LINES: Final = re.compile(r"\n{3,}")
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def files_with_pictures(
     yield text_file(name, report)
 
 
-def rendered(
+def render_template(
     template: str,
     document: Document,
     escaped: Callable[[str], str],
@@ -144,57 +145,68 @@ def rendered(
         return lambda *arguments: Markup(function(*arguments))
 
     functions: dict[str, Any] = {name: trusted(function) for name, function in markup.items()}
-    found = (
-        pages.environment(trusted(escaped), **_TEXT_SYNTAX)
+    text = (
+        pages.environment(trusted(escaped), **_TEMPLATE_SYNTAX)
         .get_template(f"report_text/{template}")
         .render(
             document=document,
             notice=simulated_notice(document),
-            headlines=headlines(document.sections),
-            marks=MARKS,
-            phrases=phrases,
-            rests_on=rests_on,
+            headlines=select_headlines(document.sections),
+            marks=ORIGIN_MARKS,
+            section_phrases=section_phrases,
+            describe_bases=describe_bases,
             **functions,
         )
     )
-    return _SEVERAL_EMPTY_LINES.sub("\n\n", found).strip("\n") + "\n"
+    return _CONSECUTIVE_EMPTY_LINES.sub("\n\n", text).strip("\n") + "\n"
 
 
-Doubt = tuple[ReportedRun[Any], CellRecord, Caution]
+CautionedCell = tuple[ReportedRun[Any], CellRecord, Caution]
 
 
-def gathered(runs: Sequence[ReportedRun[Any]]) -> tuple[GatheredCaution, ...]:
+def group_cautions(runs: Sequence[ReportedRun[Any]]) -> tuple[GroupedCaution, ...]:
     """Group cautions by code and remedy, starting with those that apply to the most cells."""
-    grouped: dict[tuple[str, str], list[Doubt]] = {}
+    grouped: dict[tuple[str, str], list[CautionedCell]] = {}
     for run in runs:
         for cell in run.record.cells:
             for caution in cell.cautions:
                 grouped.setdefault((caution.code, caution.remedy), []).append((run, cell, caution))
-    return tuple(_one(doubts) for doubts in sorted(grouped.values(), key=lambda doubts: -len(doubts)))
+    return tuple(
+        _group_caution(cautioned_cells)
+        for cautioned_cells in sorted(grouped.values(), key=lambda cautioned_cells: -len(cautioned_cells))
+    )
 
 
-def reserved(finding: Finding) -> GatheredCaution:
+def reservation_caution(finding: Finding) -> GroupedCaution:
     """Return a caution with the text of a finding that explains why cells are excluded."""
-    return GatheredCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.rests_on))
+    return GroupedCaution(finding.text, "", tuple(Basis(basis.run, ()) for basis in finding.bases))
 
 
-def _one(doubts: Sequence[Doubt]) -> GatheredCaution:
+def _group_caution(cautioned_cells: Sequence[CautionedCell]) -> GroupedCaution:
     by_run: dict[str, tuple[ReportedRun[Any], list[CellRecord]]] = {}
-    for run, cell, _ in doubts:
+    for run, cell, _ in cautioned_cells:
         by_run.setdefault(run.name, (run, []))[1].append(cell)
-    of_run = {name: _message([each for each in doubts if each[0].name == name]) for name in by_run}
-    messages = set(of_run.values())
-    message = messages.pop() if len(messages) == 1 else "; ".join(f"{name}: {text}" for name, text in of_run.items())
-    about = tuple(run.basis(cells) for run, cells in by_run.values())
-    return GatheredCaution(message, doubts[0][2].remedy, about, of_run)
+    message_by_run = {
+        name: _combined_message([each for each in cautioned_cells if each[0].name == name]) for name in by_run
+    }
+    messages = set(message_by_run.values())
+    message = (
+        messages.pop() if len(messages) == 1 else "; ".join(f"{name}: {text}" for name, text in message_by_run.items())
+    )
+    bases = tuple(run.basis(cells) for run, cells in by_run.values())
+    return GroupedCaution(message, cautioned_cells[0][2].remedy, bases, message_by_run)
 
 
-def _message(doubts: Sequence[Doubt]) -> str:
+def _combined_message(cautioned_cells: Sequence[CautionedCell]) -> str:
     """Return one message for a caution about several cells of a run; if their messages differ, list them by cell."""
     by_message: dict[str, list[str]] = {}
-    for run, cell, caution in doubts:
+    for run, cell, caution in cautioned_cells:
         by_message.setdefault(caution.message, []).append(run.label(cell))
     if len(by_message) == 1:
-        return doubts[0][2].message
-    said = [f"{message} ({', '.join(labels)})" for message, labels in by_message.items()]
-    return "; ".join([*said[:NAMED], f"and {len(said) - NAMED} more"] if len(said) > NAMED + 1 else said)
+        return cautioned_cells[0][2].message
+    texts = [f"{message} ({', '.join(labels)})" for message, labels in by_message.items()]
+    return "; ".join(
+        [*texts[:MAX_NAMED_CELLS], f"and {len(texts) - MAX_NAMED_CELLS} more"]
+        if len(texts) > MAX_NAMED_CELLS + 1
+        else texts
+    )

@@ -36,27 +36,27 @@ def run(options_given: Given, overrides_given: Given) -> None:
 
         refuse_unwritable(Path(str(options.json_path)))
     if options.listed or (options.experiment is None and options.resume is None):
-        _list(options, overrides)
+        _list_experiments(options, overrides)
         return
-    with ExitStack() as ahead:
+    with ExitStack() as resources:
         if options.resume is not None:
             from sysbench.commands.run import runs as experiment_runs
 
-            planner = partial(_planned, options, ahead)
-            raise typer.Exit(experiment_runs.continued(options.resume, options, overrides, planner))
+            planner = partial(_plan_runs, options, resources)
+            raise typer.Exit(experiment_runs.resume_experiment(options.resume, options, overrides, planner))
         from sysbench.commands.run import experiment_file
 
         experiment = experiment_file.load(options.experiment or "")
-        planned, earlier = _planned(options, ahead, experiment, overrides, options.plan_for)
+        planned, earlier = _plan_runs(options, resources, experiment, overrides, options.plan_for)
         from sysbench.commands.run import runs as experiment_runs
 
         if options.plan:
             experiment_runs.show_plan(experiment, planned, earlier, options)
             return
-        raise typer.Exit(experiment_runs.begun(experiment, planned, options, overrides, earlier))
+        raise typer.Exit(experiment_runs.run_experiment(experiment, planned, options, overrides, earlier))
 
 
-def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
+def _list_experiments(options: ExperimentOptions, overrides: dict[str, str]) -> None:
     from sysbench.commands.run import experiment_file
     from sysbench.commands.run import tables as experiment_tables
 
@@ -68,9 +68,9 @@ def _list(options: ExperimentOptions, overrides: dict[str, str]) -> None:
     running.show_sheet(experiment_tables.listing(map(experiment_file.load, experiment_file.names())), options)
 
 
-def _planned(
+def _plan_runs(
     options: ExperimentOptions,
-    ahead: ExitStack,
+    resources: ExitStack,
     experiment: WrittenExperiment,
     overrides: dict[str, str],
     gpu_name: str | None,
@@ -79,12 +79,12 @@ def _planned(
 
     Without `gpu_name`, plan for this machine. With `gpu_name`, a GPU that need not be present, each run becomes a
     prediction for this GPU, or with --plan a run on a machine with this GPU. Invalid options raise UsageError before a
-    worker is started to list the devices. If no run uses this worker, it ends when `ahead` is closed.
+    worker is started to list the devices. If no run uses this worker, it ends when `resources` is closed.
     """
-    from sysbench.commands.run.experiment import plan, refuse_code, refuse_mistakes
+    from sysbench.commands.run.experiment import plan, refuse_code, refuse_invalid
     from sysbench.log.durations import Durations, earlier_durations
 
-    refuse_mistakes(experiment, overrides)
+    refuse_invalid(experiment, overrides)
     refuse_code(experiment, overrides, allowed=options.allow_code)
     from sysbench.engine.launchers import PlainLauncher
     from sysbench.engine.process import prelaunched
@@ -92,17 +92,17 @@ def _planned(
     if gpu_name is not None:
         from sysbench.commands.run import prediction
 
-        gpu, planned = held_against(gpu_name), plan(experiment, overrides, ("cuda", "cpu"))
+        gpu, planned = named_gpu(gpu_name), plan(experiment, overrides, ("cuda", "cpu"))
         if not options.plan or options.resume is not None:
             refuse_unpredictable((gpu.slug,), force=options.force, option="--for")
             if not options.plan:
-                ahead.enter_context(prelaunched(PlainLauncher()))
-            return prediction.predicted(planned, gpu), Durations()
+                resources.enter_context(prelaunched(PlainLauncher()))
+            return prediction.to_predictions(planned, gpu), Durations()
         earlier = earlier_durations(options.out, gpu.names)
         new = [each for each in planned if any(cell.key not in earlier.cells_s for cell in each.spec.cells())]
-        earlier.predicted_s |= prediction.durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
+        earlier.predicted_s |= prediction.predict_durations_s(new, gpu, silent=options.quiet) if gpu.rates else {}
         return planned, earlier
-    ahead.enter_context(prelaunched(PlainLauncher()))
+    resources.enter_context(prelaunched(PlainLauncher()))
     # While the worker imports torch, import the modules that query the worker and carry out the runs.
     from sysbench.commands.run import runs  # noqa: F401
     from sysbench.engine.devices import list_devices
@@ -112,7 +112,7 @@ def _planned(
     return planned, earlier_durations(options.out, {device.name for device in devices})
 
 
-def held_against(gpu_name: str) -> Hardware:
+def named_gpu(gpu_name: str) -> Hardware:
     """Return the GPU named by `--for`; raises UsageError for an unknown name."""
     from sysbench.spec import hardware
 

@@ -28,7 +28,7 @@ class ExperimentDirectory:
         """Return the manifest entry of a run."""
         return next(each for each in self.manifest.runs if each.name == name)
 
-    def note(self, entry: RunEntry) -> None:
+    def update_entry(self, entry: RunEntry) -> None:
         """Replace the manifest entry that has the same name, and write the manifest; raises OutputError on failure."""
         runs = tuple(entry if each.name == entry.name else each for each in self.manifest.runs)
         self.manifest = self.manifest.model_copy(update={"runs": runs})
@@ -52,29 +52,31 @@ class ExperimentDirectory:
 
 
 @contextmanager
-def created(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirectory]:
+def create_directory(out: Path, name: str, content: Manifest) -> Iterator[ExperimentDirectory]:
     """Create and lock a new directory in `out`, named after the time and `name`; raises OutputError on failure."""
     make_directory(out)
     stem = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}-{name}"
-    path = next(path for number in count(1) if (path := _claimed(out / (stem if number == 1 else f"{stem}-{number}"))))
-    with _locked(path):
+    path = next(
+        path for number in count(1) if (path := _create_if_new(out / (stem if number == 1 else f"{stem}-{number}")))
+    )
+    with _lock(path):
         directory = ExperimentDirectory(path, content)
         directory.save()
         yield directory
 
 
 @contextmanager
-def reopened(path: Path) -> Iterator[ExperimentDirectory]:
+def open_directory(path: Path) -> Iterator[ExperimentDirectory]:
     """Open and lock the directory of an earlier experiment.
 
     Raises LogError if the directory has no valid manifest, and UsageError if another process is writing to it.
     """
     content = manifest.read(path)
-    with _locked(path):
+    with _lock(path):
         yield ExperimentDirectory(path, content)
 
 
-def _claimed(path: Path) -> Path | None:
+def _create_if_new(path: Path) -> Path | None:
     try:
         path.mkdir()
     except FileExistsError:
@@ -85,7 +87,7 @@ def _claimed(path: Path) -> Path | None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Lock the directory against a second process, whose runs would disturb the measurements."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

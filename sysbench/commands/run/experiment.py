@@ -11,7 +11,14 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from sysbench.command import command_of
-from sysbench.commands.run.experiment_file import Instead, Word, Words, WrittenExperiment, WrittenRun, by_field
+from sysbench.commands.run.experiment_file import (
+    DeviceOverrides,
+    OptionValue,
+    OptionValues,
+    WrittenExperiment,
+    WrittenRun,
+    by_field,
+)
 from sysbench.errors import OptionError, UsageError
 from sysbench.log.manifest import Here, RunEntry
 from sysbench.spec import hardware
@@ -19,7 +26,7 @@ from sysbench.spec.cell import DeviceType, RunSpec
 from sysbench.spec.command_options import keys_of, long_name
 from sysbench.spec.validation import Given, validated
 
-MOST_RUNS = 500
+MAX_RUNS = 500
 """Maximum number of runs; only nested inclusions could exceed it."""
 
 
@@ -38,36 +45,36 @@ class PlannedRun:
 class _Overrides:
     """Options that override those of an experiment's runs, and a record of which options have been used."""
 
-    words: Mapping[str, Word]
+    words: Mapping[str, OptionValue]
     """Options by long name."""
-    of: str
+    experiment: str
     """Name of the experiment."""
-    taken: set[str] = field(default_factory=set)
-    kept: dict[str, str] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    fixed: dict[str, str] = field(default_factory=dict)
     """Maps the long name of an option to a run that keeps its own value of the option."""
 
-    def over(self, run: WrittenRun, words: Words) -> Words:
+    def apply(self, run: WrittenRun, words: OptionValues) -> OptionValues:
         """Return `words` with these overrides applied, except to fields that the run keeps.
 
         Also records which overrides have been used.
         """
         keys = keys_of(run.command)
-        mine = {name: word for name, word in self.words.items() if name in keys}
-        self.kept |= {name: run.name for name in mine if keys[name].field in run.keep}
-        free = {name: word for name, word in mine.items() if keys[name].field not in run.keep}
-        self.taken |= free.keys()
-        return {**words, **by_field(run.command, free)}
+        applicable = {name: value for name, value in self.words.items() if name in keys}
+        self.fixed |= {name: run.name for name in applicable if keys[name].field in run.keep}
+        effective = {name: value for name, value in applicable.items() if keys[name].field not in run.keep}
+        self.used |= effective.keys()
+        return {**words, **by_field(run.command, effective)}
 
-    def refuse_useless(self) -> None:
+    def refuse_unused(self) -> None:
         """Raise UsageError for the first override that no run has used."""
-        for name, word in self.words.items():
-            if name in self.taken:
+        for name, value in self.words.items():
+            if name in self.used:
                 continue
-            if name in self.kept:
-                what = f"is fixed by {self.kept[name]}, and no other run of {self.of} has it"
+            if name in self.fixed:
+                problem = f"is fixed by {self.fixed[name]}, and no other run of {self.experiment} has it"
             else:
-                what = f"is not an option of any run of {self.of}"
-            raise word.place.complaint(f"{name} {what}") if word.place else UsageError(f"--{name} {what}")
+                problem = f"is not an option of any run of {self.experiment}"
+            raise value.place.error(f"{name} {problem}") if value.place else UsageError(f"--{name} {problem}")
 
 
 def plan(
@@ -79,22 +86,22 @@ def plan(
     and does not keep its own value. Raises UsageError for an override that no run uses, and for options that are
     invalid on any type of device.
     """
-    outermost = _Overrides({name: Word(text) for name, text in overrides.items()}, experiment.name)
+    outermost = _Overrides({name: OptionValue(text) for name, text in overrides.items()}, experiment.name)
     planned: list[PlannedRun] = []
-    for written, part, layers in _all(experiment, (outermost,)):
-        if len(planned) == MOST_RUNS:
-            raise UsageError(f"{experiment.path} includes more than {MOST_RUNS} runs")
+    for written, part, layers in _all_runs(experiment, (outermost,)):
+        if len(planned) == MAX_RUNS:
+            raise UsageError(f"{experiment.path} includes more than {MAX_RUNS} runs")
         name = written.name if part is experiment else f"{part.name}-{written.name}"
-        taken = {each.entry.name.lower() for each in planned}
+        used_names = {each.entry.name.lower() for each in planned}
         # Runs of an experiment that is included twice are numbered.
         names = (name if number == 1 else f"{name}-{number}" for number in count(1))
-        name = next(candidate for candidate in names if candidate.lower() not in taken)
-        planned.append(_planned(written, name, part.title, layers, devices))
-    outermost.refuse_useless()
+        name = next(candidate for candidate in names if candidate.lower() not in used_names)
+        planned.append(_plan_run(written, name, part.title, layers, devices))
+    outermost.refuse_unused()
     return tuple(planned)
 
 
-def refuse_mistakes(experiment: WrittenExperiment, overrides: Mapping[str, str]) -> None:
+def refuse_invalid(experiment: WrittenExperiment, overrides: Mapping[str, str]) -> None:
     """Raise UsageError for errors that `plan` would report on any device."""
     plan(experiment, overrides, ("cuda",))
 
@@ -113,7 +120,7 @@ def refuse_code(experiment: WrittenExperiment, overrides: Mapping[str, str], *, 
             )
 
 
-def _all(
+def _all_runs(
     experiment: WrittenExperiment, layers: tuple[_Overrides, ...]
 ) -> Iterator[tuple[WrittenRun, WrittenExperiment, tuple[_Overrides, ...]]]:
     """Yield every run with its experiment and the overrides that apply to the run, the innermost first.
@@ -122,36 +129,38 @@ def _all(
     """
     for inclusion in experiment.inclusions:
         own = _Overrides(inclusion.overrides, inclusion.experiment.name)
-        yield from _all(inclusion.experiment, (own, *layers))
-        own.refuse_useless()
+        yield from _all_runs(inclusion.experiment, (own, *layers))
+        own.refuse_unused()
     for run in experiment.runs:
         yield run, experiment, layers
 
 
-def _planned(
+def _plan_run(
     run: WrittenRun, name: str, part: str, layers: Sequence[_Overrides], devices: Sequence[DeviceType]
 ) -> PlannedRun:
-    for each in (Instead(), *run.instead.values()):
+    for each in (DeviceOverrides(), *run.instead.values()):
         # Options that are invalid on one type of device are refused on all.
         _spec_and_options(run, {**run.words, **each.words})
 
-    def changed(words: Words) -> Words:
-        return reduce(lambda so_far, layer: layer.over(run, so_far), layers, words)
+    def with_overrides(words: OptionValues) -> OptionValues:
+        return reduce(lambda so_far, layer: layer.apply(run, so_far), layers, words)
 
     # The type of device that the run uses: the first one that it names, or the default if the machine lacks that one.
-    at_first = changed(run.words)
-    named = (at_first["device"].text or "") if "device" in at_first else "auto"
-    landing = next((each for each in devices if each == named.partition(",")[0].partition(":")[0].strip()), devices[0])
-    instead = run.instead.get(landing, Instead())
-    words = changed({**run.words, **instead.words})
+    initial_words = with_overrides(run.words)
+    device_name = (initial_words["device"].text or "") if "device" in initial_words else "auto"
+    device_type = next(
+        (each for each in devices if each == device_name.partition(",")[0].partition(":")[0].strip()), devices[0]
+    )
+    instead = run.instead.get(device_type, DeviceOverrides())
+    words = with_overrides({**run.words, **instead.words})
     not_simulated = ""
     if "simulate" in words:
         as_written = {name: word for name, word in words.items() if name != "simulate"}
         # A simulated run uses no device; `device` has only determined which options apply.
         words = {name: word for name, word in words.items() if name != "device"}
-        if "simulate" not in {**run.words, **instead.words} and _are_known(words["simulate"]):
+        if "simulate" not in {**run.words, **instead.words} and _are_known_gpus(words["simulate"]):
             try:
-                _checked(run, words)
+                _validate_options(run, words)
             except OptionError as error:  # runs that cannot be simulated ignore an overriding --simulate
                 words, not_simulated = as_written, str(error)
     spec, options = _spec_and_options(run, words)
@@ -162,7 +171,7 @@ def _planned(
         for field in model.model_fields
         if field in words and (text := words[field].text) is not None
     }
-    here, why = _difference(run, words, instead, landing, devices)
+    here, why = _difference_from_file(run, words, instead, device_type, devices)
     if not_simulated and here != "left out":
         here, why = "left out", f"it cannot be simulated: {not_simulated}"
     entry = RunEntry(
@@ -178,52 +187,60 @@ def _planned(
     return PlannedRun(entry, spec, options)
 
 
-def _are_known(gpus: Word) -> bool:
+def _are_known_gpus(gpus: OptionValue) -> bool:
     try:
         return bool(hardware.parse_gpus(gpus.text or ""))
     except ValueError:
         return False
 
 
-def _difference(
-    run: WrittenRun, words: Words, instead: Instead, landing: DeviceType, devices: Sequence[DeviceType]
+def _difference_from_file(
+    run: WrittenRun,
+    words: OptionValues,
+    instead: DeviceOverrides,
+    device_type: DeviceType,
+    devices: Sequence[DeviceType],
 ) -> tuple[Here, str]:
     """Return how the run on this machine differs from the experiment file, and why."""
-    reason = {"cuda": "on a CUDA GPU", "mps": "on an Apple GPU", "cpu": "on the CPU"}[landing]
-    if landing == "cpu" and devices == ("cpu",):
+    reason = {"cuda": "on a CUDA GPU", "mps": "on an Apple GPU", "cpu": "on the CPU"}[device_type]
+    if device_type == "cpu" and devices == ("cpu",):
         reason = "no GPU on this machine"
     if instead.skip is not None:
         return "left out", f"{reason}: {instead.skip}"
-    at_work = {name: word for name, word in instead.words.items() if words.get(name) is word}
+    effective = {name: word for name, word in instead.words.items() if words.get(name) is word}
     if "simulate" in words:
         simulated = f"simulated for {words['simulate'].text}"
         return "simulated", f"{reason}: {simulated}" if "simulate" in instead.words else simulated
-    if not at_work:
+    if not effective:
         return "as written", ""
-    return "changed", f"{reason}: {', '.join(_change(run, name, word) for name, word in at_work.items())}"
+    return "changed", f"{reason}: {', '.join(_describe_change(run, name, word) for name, word in effective.items())}"
 
 
-def _change(run: WrittenRun, name: str, word: Word) -> str:
+def _describe_change(run: WrittenRun, name: str, word: OptionValue) -> str:
     """Describe a changed option: `--size tiny instead of small,medium`."""
-    key = next(key for key, each in keys_of(run.command).items() if each.field == name and each.shorthand_value is None)
-    former = (run.words[name].text or "") if name in run.words else ""
+    option_name = next(
+        option_name
+        for option_name, each in keys_of(run.command).items()
+        if each.field == name and each.shorthand_value is None
+    )
+    previous = (run.words[name].text or "") if name in run.words else ""
     if word.text is None:
-        return f"no --{key} {former}".rstrip()
-    return f"--{key} {word.text}".rstrip() + (f" instead of {former}" if former else "")
+        return f"no --{option_name} {previous}".rstrip()
+    return f"--{option_name} {word.text}".rstrip() + (f" instead of {previous}" if previous else "")
 
 
-def _spec_and_options(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
+def _spec_and_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Given]:
     """Build the spec and the run options of a run; raises UsageError, naming the line of an invalid word."""
     try:
-        return _checked(run, words)
+        return _validate_options(run, words)
     except OptionError as error:
-        word = words.get(error.field or "", Word(None, run.place))
+        word = words.get(error.field or "", OptionValue(None, run.place))
         if word.place is None:
             raise UsageError(f"{error} (for {run.name} of `{run.command}`)") from None
-        raise word.place.complaint(str(error)) from None
+        raise word.place.error(str(error)) from None
 
 
-def _checked(run: WrittenRun, words: Words) -> tuple[RunSpec, Given]:
+def _validate_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Given]:
     """Build the spec and the run options of a run; raises OptionError for an invalid word."""
     given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
     own = {name: value for name, value in given.items() if name in command_of(run.command).spec_class.model_fields}

@@ -36,14 +36,14 @@ from sysbench.spec.cell import DeviceType
 from sysbench.spec.command_options import OptionKey, keys_of
 from sysbench.spec.frozen import Frozen
 
-ENDING = ".toml"
+SUFFIX = ".toml"
 
-_ON: Mapping[str, DeviceType] = {f"on_{name}": name for name in get_args(DeviceType)}
-_OF_A_FILE = ("title", "question", "include", "run")
-_OF_A_RUN = ("name", "title", "question", "command", "keep", *_ON)
+_DEVICE_KEYS: Mapping[str, DeviceType] = {f"on_{name}": name for name in get_args(DeviceType)}
+_EXPERIMENT_KEYS = ("title", "question", "include", "run")
+_RUN_KEYS = ("name", "title", "question", "command", "keep", *_DEVICE_KEYS)
 _SKIP = "skip"
 
-_WIDEST_NUMBER_BITS = 1024
+_MAX_INTEGER_BITS = 1024
 """Python refuses to print much wider integers."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -63,13 +63,13 @@ class Place:
         """Return the location of a key nested under this one."""
         return Place(self.file, self.text, (*self.steps, *steps))
 
-    def complaint(self, what: str) -> UsageError:
+    def error(self, what: str) -> UsageError:
         """Return an error that names the file and the line."""
         return UsageError(f"{self.file}, line {line_of(self.text, self.steps)}: {what}")
 
 
 @dataclass(frozen=True)
-class Word:
+class OptionValue:
     """The value of an option, as it would be written on the command line."""
 
     text: str | None
@@ -78,14 +78,14 @@ class Word:
     """Place in a file; None for a word from the command line."""
 
 
-Words = Mapping[str, Word]
-"""Words by field of the spec or of its options."""
+OptionValues = Mapping[str, OptionValue]
+"""Option values by field of the spec or of its options."""
 
 
-class Instead(Frozen):
+class DeviceOverrides(Frozen):
     """Option overrides for a run on one type of device."""
 
-    words: Words = Field(default_factory=dict)
+    words: OptionValues = Field(default_factory=dict)
     skip: Text | None = None
     """Why the run is skipped on this type of device; None if it is not skipped."""
 
@@ -97,8 +97,8 @@ class WrittenRun(Frozen):
     title: Text
     question: Text
     command: Kind
-    words: Words
-    instead: Mapping[DeviceType, Instead]
+    words: OptionValues
+    instead: Mapping[DeviceType, DeviceOverrides]
     keep: frozenset[str]
     """Fields that cannot be overridden."""
     place: Place
@@ -108,7 +108,7 @@ class Inclusion(Frozen):
     """An experiment that another one includes, with overrides for its runs."""
 
     experiment: WrittenExperiment
-    overrides: Words
+    overrides: OptionValues
     """Options by long name, for every run that has them."""
 
 
@@ -129,7 +129,7 @@ class WrittenExperiment(Frozen):
 
 def names() -> list[str]:
     """Return the names of the built-in experiments."""
-    return sorted(path.stem for path in shipped.directory("runs").glob(f"*{ENDING}"))
+    return sorted(path.stem for path in shipped.directory("runs").glob(f"*{SUFFIX}"))
 
 
 def load(name: str) -> WrittenExperiment:
@@ -137,48 +137,48 @@ def load(name: str) -> WrittenExperiment:
 
     A name that ends in .toml or contains a slash is a path.
     """
-    return _read(found(name), ())
+    return _read_file(find_file(name), ())
 
 
-def found(name: str, beside: Path = Path()) -> Path:
-    """Return the file of an experiment; a path is relative to `beside`. Raises UsageError for an unknown name."""
-    if name.isprintable() and (name.endswith(ENDING) or "/" in name):
-        return beside / name
+def find_file(name: str, directory: Path = Path()) -> Path:
+    """Return the file of an experiment; a path is relative to `directory`. Raises UsageError for an unknown name."""
+    if name.isprintable() and (name.endswith(SUFFIX) or "/" in name):
+        return directory / name
     if name in names():
-        return shipped.directory("runs") / f"{name}{ENDING}"
-    raise UsageError(unknown(name, f"a built-in experiment or a {ENDING} file", names()))
+        return shipped.directory("runs") / f"{name}{SUFFIX}"
+    raise UsageError(unknown(name, f"a built-in experiment or a {SUFFIX} file", names()))
 
 
-def _read(path: Path, including: tuple[Path, ...]) -> WrittenExperiment:
-    top, document = _parsed(path)
+def _read_file(path: Path, including_files: tuple[Path, ...]) -> WrittenExperiment:
+    root, document = _parse(path)
     for key in document:
-        if key not in _OF_A_FILE:
-            raise top.at(key).complaint(unknown(key, "a key of an experiment", _OF_A_FILE))
+        if key not in _EXPERIMENT_KEYS:
+            raise root.at(key).error(unknown(key, "a key of an experiment", _EXPERIMENT_KEYS))
     entries = document.get("run", [])
     if not isinstance(entries, list):
-        raise top.at("run").complaint("run must be a list of tables: begin each with [[run]]")
-    runs = [_run(entry, top.at("run", number)) for number, entry in enumerate(entries)]
+        raise root.at("run").error("run must be a list of tables: begin each with [[run]]")
+    runs = [_parse_run(entry, root.at("run", number)) for number, entry in enumerate(entries)]
     for number, run in enumerate(runs):
         if any(run.name.lower() == other.name.lower() for other in runs[:number]):
-            raise run.place.complaint(f"there are two runs called {run.name}: give each run its own name")
+            raise run.place.error(f"there are two runs called {run.name}: give each run its own name")
     # Unlike `Path.resolve`, `realpath` also works for links in a cycle.
-    inclusions = tuple(_inclusions(document.get("include", []), top, (*including, Path(os.path.realpath(path)))))
+    inclusions = tuple(_inclusions(document.get("include", []), root, (*including_files, Path(os.path.realpath(path)))))
     if not runs and not inclusions:
         raise UsageError(
             f'{path} has no runs: each run is a table [[run]]; include = ["sizes"] takes those of another experiment'
         )
-    return _made(
+    return _build(
         WrittenExperiment,
-        top,
+        root,
         path=path,
-        title=_or(document, "title", path.stem),
+        title=_value_or_default(document, "title", path.stem),
         question=document.get("question", ""),
         inclusions=inclusions,
         runs=runs,
     )
 
 
-def _parsed(path: Path) -> tuple[Place, dict[str, Any]]:
+def _parse(path: Path) -> tuple[Place, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
         return Place(path, text), tomllib.loads(text)
@@ -194,7 +194,7 @@ def _parsed(path: Path) -> tuple[Place, dict[str, Any]]:
         raise UsageError(f"{path} is nested too deeply") from None
 
 
-def _made(model: type[_Model], place: Place, /, **values: Any) -> _Model:
+def _build(model: type[_Model], place: Place, /, **values: Any) -> _Model:
     """Create an instance of `model`; raises UsageError, naming the line of the first invalid value."""
     try:
         return model(**values)
@@ -202,148 +202,152 @@ def _made(model: type[_Model], place: Place, /, **values: Any) -> _Model:
         first = error.errors()[0]
         key = str(first["loc"][0])
         if first["type"] == "string_pattern_mismatch":
-            what = f"{key} {first['input']!r} becomes part of a file name: use letters, digits and hyphens"
+            problem = f"{key} {first['input']!r} becomes part of a file name: use letters, digits and hyphens"
         else:
-            what = f"{key} must be a string: write it in quotation marks"
-        raise place.at(key).complaint(what) from None
+            problem = f"{key} must be a string: write it in quotation marks"
+        raise place.at(key).error(problem) from None
 
 
-def _or(entry: Mapping[str, Any], key: str, otherwise: str) -> Any:
-    """Return the value of a key, or `otherwise` if the key is missing or its text is empty."""
-    return otherwise if entry.get(key, "") == "" else entry[key]
+def _value_or_default(entry: Mapping[str, Any], key: str, default: str) -> Any:
+    """Return the value of a key, or `default` if the key is missing or its text is empty."""
+    return default if entry.get(key, "") == "" else entry[key]
 
 
 # --- other experiments
 
 
-def _inclusions(entries: object, top: Place, chain: tuple[Path, ...]) -> Iterator[Inclusion]:
+def _inclusions(entries: object, root: Place, chain: tuple[Path, ...]) -> Iterator[Inclusion]:
     if not isinstance(entries, list):
-        raise top.at("include").complaint(f"include takes a list of experiments, not {entries!r}")
+        raise root.at("include").error(f"include takes a list of experiments, not {entries!r}")
     for number, entry in enumerate(entries):
-        place = top.at("include", number)
+        place = root.at("include", number)
         table = {"run": entry} if isinstance(entry, str) else entry
         if not isinstance(table, dict) or not isinstance(table.get("run"), str):
-            raise place.complaint('an include entry names its experiment: "sizes", or run = "sizes" in [[include]]')
+            raise place.error('an include entry names its experiment: "sizes", or run = "sizes" in [[include]]')
         try:
-            path = found(table["run"], top.file.parent)
+            path = find_file(table["run"], root.file.parent)
         except UsageError as error:
-            raise place.complaint(str(error)) from None
-        real = Path(os.path.realpath(path))
-        if real in chain:
-            circle = (*chain[chain.index(real) :], real)
-            raise place.complaint(f"includes itself: {' → '.join(each.name for each in circle)}")
-        experiment = _read(path, chain)
+            raise place.error(str(error)) from None
+        real_path = Path(os.path.realpath(path))
+        if real_path in chain:
+            cycle = (*chain[chain.index(real_path) :], real_path)
+            raise place.error(f"includes itself: {' → '.join(each.name for each in cycle)}")
+        experiment = _read_file(path, chain)
         # An option of several commands is a switch in all of them or in none.
         known = {name: key for kind in reversed(runnable()) for name, key in keys_of(kind).items()}
         options = {name: value for name, value in table.items() if name != "run"}
-        yield Inclusion(experiment=experiment, overrides=_written(options, place, known, "an option of any command"))
+        yield Inclusion(
+            experiment=experiment, overrides=_options_by_name(options, place, known, "an option of any command")
+        )
 
 
 # --- runs
 
 
-def _run(entry: object, place: Place) -> WrittenRun:
-    entry = _table(entry, place)
+def _parse_run(entry: object, place: Place) -> WrittenRun:
+    entry = _require_table(entry, place)
     if "command" not in entry:
-        raise place.complaint(f"a run needs a command: {', '.join(runnable())}")
+        raise place.error(f"a run needs a command: {', '.join(runnable())}")
     command = entry["command"]
     kind = next((kind for kind in runnable() if kind == command), None)
     if kind is None:
-        raise place.at("command").complaint(f"command {unknown(str(command), 'a command that measures', runnable())}")
-    name = _or(entry, "name", kind)
-    return _made(
+        raise place.at("command").error(f"command {unknown(str(command), 'a command that measures', runnable())}")
+    name = _value_or_default(entry, "name", kind)
+    return _build(
         WrittenRun,
         place,
         name=name,
-        title=_or(entry, "title", name),
+        title=_value_or_default(entry, "title", name),
         question=entry.get("question", ""),
         command=kind,
-        words=_words(kind, entry, place, _OF_A_RUN),
+        words=_options_by_field(kind, entry, place, _RUN_KEYS),
         instead={
-            device: _instead(kind, _table(entry[key], place.at(key)), place.at(key))
-            for key, device in _ON.items()
+            device: _device_overrides(kind, _require_table(entry[key], place.at(key)), place.at(key))
+            for key, device in _DEVICE_KEYS.items()
             if key in entry
         },
-        keep=frozenset(_kept(kind, entry.get("keep", []), place.at("keep"))),
+        keep=frozenset(_fixed_fields(kind, entry.get("keep", []), place.at("keep"))),
         place=place,
     )
 
 
-def _table(value: object, place: Place) -> Mapping[str, Any]:
+def _require_table(value: object, place: Place) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise place.complaint(f"{place.steps[-1]} must be a table of options, not {value!r}")
+        raise place.error(f"{place.steps[-1]} must be a table of options, not {value!r}")
     return value
 
 
-def _instead(kind: Kind, entry: Mapping[str, Any], place: Place) -> Instead:
-    instead = _made(Instead, place, words=_words(kind, entry, place, (_SKIP,)), skip=entry.get(_SKIP))
-    if instead.skip is not None and instead.words:
-        raise place.at(_SKIP).complaint("a skipped run takes no options besides skip")
-    return instead
+def _device_overrides(kind: Kind, entry: Mapping[str, Any], place: Place) -> DeviceOverrides:
+    overrides = _build(
+        DeviceOverrides, place, words=_options_by_field(kind, entry, place, (_SKIP,)), skip=entry.get(_SKIP)
+    )
+    if overrides.skip is not None and overrides.words:
+        raise place.at(_SKIP).error("a skipped run takes no options besides skip")
+    return overrides
 
 
-def _kept(kind: Kind, value: object, place: Place) -> Iterator[str]:
+def _fixed_fields(kind: Kind, value: object, place: Place) -> Iterator[str]:
     keys = keys_of(kind)
     for name in value if isinstance(value, list) else [value]:
         if not isinstance(name, str) or name not in keys:
-            raise place.complaint(unknown(str(name), f"an option of `{kind}` to keep", keys))
+            raise place.error(unknown(str(name), f"an option of `{kind}` to keep", keys))
         yield keys[name].field
 
 
 # --- options
 
 
-def _words(kind: Kind, entry: Mapping[str, Any], place: Place, also: Sequence[str]) -> Words:
-    """Return the options in a TOML table by field; `also` lists other keys that the table may contain."""
-    options = {key: value for key, value in entry.items() if key not in also}
-    return by_field(kind, _written(options, place, keys_of(kind), f"an option of `{kind}`", also))
+def _options_by_field(kind: Kind, entry: Mapping[str, Any], place: Place, other_keys: Sequence[str]) -> OptionValues:
+    """Return the options in a TOML table by field; `other_keys` lists other keys that the table may contain."""
+    options = {key: value for key, value in entry.items() if key not in other_keys}
+    return by_field(kind, _options_by_name(options, place, keys_of(kind), f"an option of `{kind}`", other_keys))
 
 
-def _written(
-    options: Mapping[str, Any], place: Place, known: Mapping[str, OptionKey], noun: str, also: Sequence[str] = ()
-) -> Words:
+def _options_by_name(
+    options: Mapping[str, Any], place: Place, known: Mapping[str, OptionKey], noun: str, other_keys: Sequence[str] = ()
+) -> OptionValues:
     """Return the options in a TOML table by long name; raises UsageError for an unknown key."""
     for name in options:
         if name not in known:
-            raise place.at(name).complaint(unknown(name, noun, (*known, *also)))
-    return {name: _word(name, value, place.at(name), known[name]) for name, value in options.items()}
+            raise place.at(name).error(unknown(name, noun, (*known, *other_keys)))
+    return {name: _option_value(name, value, place.at(name), known[name]) for name, value in options.items()}
 
 
-def by_field(kind: Kind, written: Mapping[str, Word]) -> Words:
+def by_field(kind: Kind, written: Mapping[str, OptionValue]) -> OptionValues:
     """Convert options by long name to words by field, ignoring names that this command lacks.
 
     Shorthands of one field are combined; if all of them are explicitly off, the field gets its default.
     """
-    keys, found = keys_of(kind), dict[str, Word]()
-    for name, word in written.items():
+    keys, values = keys_of(kind), dict[str, OptionValue]()
+    for name, value in written.items():
         key = keys.get(name)
         if key is None:
             continue
-        text = key.shorthand_value if key.shorthand_value is not None and word.text is not None else word.text
-        former = found.get(key.field)
-        if former is not None and former.text is not None:
-            text = f"{former.text},{text}" if text is not None else former.text
-        found[key.field] = Word(text, word.place)
-    return found
+        text = key.shorthand_value if key.shorthand_value is not None and value.text is not None else value.text
+        previous = values.get(key.field)
+        if previous is not None and previous.text is not None:
+            text = f"{previous.text},{text}" if text is not None else previous.text
+        values[key.field] = OptionValue(text, value.place)
+    return values
 
 
-def _word(name: str, value: object, place: Place, key: OptionKey) -> Word:
+def _option_value(name: str, value: object, place: Place, key: OptionKey) -> OptionValue:
     """Convert a TOML value to the form that it has on the command line."""
     if isinstance(value, bool):
         if not key.is_switch:
-            raise place.complaint(f"{name} needs a value; true and false are for switches")
-        return Word("" if value else None, place)
+            raise place.error(f"{name} needs a value; true and false are for switches")
+        return OptionValue("" if value else None, place)
     if key.is_switch:
-        raise place.complaint(f"{name} is a switch: write true or false")
+        raise place.error(f"{name} is a switch: write true or false")
     if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
-        return Word(",".join(str(each) for each in value), place)
-    if isinstance(value, int) and value.bit_length() > _WIDEST_NUMBER_BITS:
-        raise place.complaint(f"{name} is a number of {value.bit_length()} bits, which is too large")
+        return OptionValue(",".join(str(each) for each in value), place)
+    if isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
+        raise place.error(f"{name} is a number of {value.bit_length()} bits, which is too large")
     if isinstance(value, str | int | float):
         if key.is_file and (Path(str(value)).name != value or value.startswith(".")):
-            raise place.complaint(f"{name} is written to the experiment's directory: give it a name, not a path")
-        return Word(str(value), place)
-    raise place.complaint(f"{name} takes a string, a number, true, false, or a list of strings or numbers")
+            raise place.error(f"{name} is written to the experiment's directory: give it a name, not a path")
+        return OptionValue(str(value), place)
+    raise place.error(f"{name} takes a string, a number, true, false, or a list of strings or numbers")
 
 
 def line_of(text: str, path: Sequence[str | int]) -> int:
@@ -352,23 +356,23 @@ def line_of(text: str, path: Sequence[str | int]) -> int:
     `("run", 2, "size")` is the key `size` of the third `[[run]]`. If the path does not exist, its longest existing
     prefix is used.
     """
-    lines, whole = text.split("\n"), tomllib.loads(text)
-    path = next(path[:end] for end in range(len(path), -1, -1) if _holds(whole, path[:end]))
+    lines, document = text.split("\n"), tomllib.loads(text)
+    path = next(path[:end] for end in range(len(path), -1, -1) if _has_path(document, path[:end]))
     # Parse the file line by line: a value that appears was set by the lines since the last valid prefix. This is slow,
     # but errors are rare and files are short, and no second parser for quotes and nesting is needed.
-    begun = 1
+    line = 1
     for end in range(1, len(lines) + 1):
         try:
-            so_far = tomllib.loads("\n".join(lines[:end]))
+            parsed = tomllib.loads("\n".join(lines[:end]))
         except tomllib.TOMLDecodeError:
             continue
-        if _holds(so_far, path):
+        if _has_path(parsed, path):
             break
-        begun = end + 1
-    return begun
+        line = end + 1
+    return line
 
 
-def _holds(document: Any, path: Sequence[str | int]) -> bool:
+def _has_path(document: Any, path: Sequence[str | int]) -> bool:
     for step in path:
         try:
             document = document[step]

@@ -22,20 +22,20 @@ from sysbench.spec.hardware import Hardware
 from sysbench.spec.validation import validated
 
 
-def predicted(planned: Sequence[PlannedRun], gpu: Hardware) -> tuple[PlannedRun, ...]:
+def to_predictions(planned: Sequence[PlannedRun], gpu: Hardware) -> tuple[PlannedRun, ...]:
     """Convert every run to a prediction for `gpu`.
 
     A run that cannot be predicted is marked as skipped, with the reason.
     """
-    return tuple(_predicted(each, gpu) for each in planned)
+    return tuple(_to_prediction(each, gpu) for each in planned)
 
 
-def _predicted(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
+def _to_prediction(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
     entry = planned.entry
     if entry.here == "left out" or "simulate" in entry.options:
         return planned
     try:
-        spec = _for(planned.spec, gpu)
+        spec = _spec_for_gpu(planned.spec, gpu)
     except UsageError as error:
         left_out = {"here": "left out", "why": f"no prediction for {gpu.slug}: {error}"}
         return PlannedRun(entry.model_copy(update=left_out), planned.spec, planned.options)
@@ -44,25 +44,25 @@ def _predicted(planned: PlannedRun, gpu: Hardware) -> PlannedRun:
     return PlannedRun(entry.model_copy(update=simulated), spec, planned.options)
 
 
-def _for(spec: RunSpec, gpu: Hardware) -> RunSpec:
+def _spec_for_gpu(spec: RunSpec, gpu: Hardware) -> RunSpec:
     """Return the spec with `gpu` in place of its devices; raises UsageError if the spec cannot be predicted."""
     fields = type(spec).model_fields
     if "simulate" not in fields:
         raise UsageError(f"sysbench {spec.kind} needs a device")
-    here = {"device": fields["device"].default} if "device" in fields else {}
-    found: RunSpec = validated(type(spec), {**spec.model_dump(), **here, "simulate": gpu.slug})
-    impossible = next(filter(None, (cell.problem(None) for cell in found.cells())), None)
+    device_field = {"device": fields["device"].default} if "device" in fields else {}
+    predicted_spec: RunSpec = validated(type(spec), {**spec.model_dump(), **device_field, "simulate": gpu.slug})
+    impossible = next(filter(None, (cell.problem(None) for cell in predicted_spec.cells())), None)
     if impossible is not None:
         raise UsageError(impossible)
-    return found
+    return predicted_spec
 
 
-def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
+def predict_durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -> dict[str, float]:
     """Predict how long each cell would take to measure on `gpu`; return seconds by cell key.
 
     Cells that cannot be predicted are left out. Exceptions raised while predicting propagate.
     """
-    found: dict[str, float] = {}
+    durations_s: dict[str, float] = {}
     with (
         show_status(f"predicting for {gpu.slug}", silent=silent) as progress,
         tempfile.TemporaryDirectory() as directory,
@@ -76,41 +76,45 @@ def durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent: bool) -
             ):
                 continue
             try:
-                spec = _for(each.spec, gpu)
+                spec = _spec_for_gpu(each.spec, gpu)
             except UsageError:
                 continue
             progress(f"predicting for {gpu.slug}: {entry.name}")
-            there = {_apart_from_device(record.cell): record for record in _performed(spec, Path(directory)).cells}
+            record_by_key = {
+                _key_without_device(record.cell): record for record in _perform(spec, Path(directory)).cells
+            }
             on_gpu = [cell for cell in each.spec.cells() if cell.device.partition(":")[0] in ("auto", "cuda")]
-            taken = {cell.key: foreseen_s(spec.kind, there[_apart_from_device(cell)]) for cell in on_gpu}
-            found |= {key: each_s for key, each_s in taken.items() if each_s is not None}
-    return found
+            cell_durations_s = {
+                cell.key: measuring_s(spec.kind, record_by_key[_key_without_device(cell)]) for cell in on_gpu
+            }
+            durations_s |= {key: each_s for key, each_s in cell_durations_s.items() if each_s is not None}
+    return durations_s
 
 
-def _apart_from_device(cell: RunCell) -> str:
+def _key_without_device(cell: RunCell) -> str:
     """Return a key that is equal for a measured cell and its prediction."""
     return cell.model_copy(update={"device": "auto"}).model_dump_json(exclude={"simulate"})
 
 
-def foreseen_s(kind: str, cell: Any) -> float | None:
+def measuring_s(kind: str, cell: Any) -> float | None:
     """Return how long a predicted cell would take to measure; None if the cell has no predicted time."""
-    known: float | None = (
+    measuring_time_s: float | None = (
         command_of(kind).part("expected_duration")(cell) if command_of(kind).expected_duration else None
     )
-    return known
+    return measuring_time_s
 
 
-def total_s(records: Iterable[RunRecord[Any]]) -> float:
+def total_measuring_s(records: Iterable[RunRecord[Any]]) -> float:
     """Return how long all cells of these runs would take to measure; 0 unless all of them are predicted."""
     cells = [
         (record.kind, each) for record in records if command_of(record.kind).expected_duration for each in record.cells
     ]
     if not all(each.cell.simulated for _, each in cells):
         return 0.0
-    return sum(foreseen_s(kind, each) or 0.0 for kind, each in cells)
+    return sum(measuring_s(kind, each) or 0.0 for kind, each in cells)
 
 
-def _performed(spec: RunSpec, directory: Path) -> RunRecord[Any]:
+def _perform(spec: RunSpec, directory: Path) -> RunRecord[Any]:
     """Run the cells of a spec without any output, and return the record."""
     command = command_of(spec.kind)
     quiet = command.options_class(out=directory, quiet=True, shown=False, force=True, no_live=True)
@@ -130,27 +134,28 @@ def run_s(planned: PlannedRun, earlier: Durations) -> float | None:
     return sum(known_s) + earlier.startup_s(planned.entry.command) if len(known_s) == len(cells_s) else None
 
 
-def total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
+def describe_total(planned: Sequence[PlannedRun], earlier: Durations) -> str:
     """Describe the expected duration of the runs: `about 12 min in total`; runs of unknown duration are left out."""
-    made = [each for each in planned if each.entry.here != "left out"]
-    known_s = [seconds for each in made if (seconds := run_s(each, earlier)) is not None]
-    if len(known_s) == len(made):
-        return f"about {units.duration(sum(known_s))} in total, {_by(earlier)}"
+    executed = [each for each in planned if each.entry.here != "left out"]
+    known_s = [seconds for each in executed if (seconds := run_s(each, earlier)) is not None]
+    if len(known_s) == len(executed):
+        return f"about {units.duration(sum(known_s))} in total, {_describe_source(earlier)}"
     if earlier.predicted_s:
-        return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(made)} runs, {_by(earlier)}"
+        known = f"{len(known_s)} of {len(executed)} runs"
+        return f"about {units.duration(sum(known_s))} for {known}, {_describe_source(earlier)}"
     if not known_s:
         return "duration unknown: none of its runs was measured on such a device before"
-    return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(made)} runs; the others are new"
+    return f"about {units.duration(sum(known_s))} for {len(known_s)} of {len(executed)} runs; the others are new"
 
 
-def _by(earlier: Durations) -> str:
+def _describe_source(earlier: Durations) -> str:
     if not earlier.predicted_s:
         return "from earlier durations of the same cells"
     before = "earlier durations of the same cells, and " if earlier.cells_s else ""
     return f"from {before}PREDICTED steps; building models and starting workers are not included"
 
 
-def begun(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgress:
+def initial_progress(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgress:
     """Return the initial progress of an experiment.
 
     The start of a run's worker is counted with the first cell of the run.
@@ -158,11 +163,13 @@ def begun(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgre
     runs: dict[str, Mapping[str, PendingCell]] = {}
     for each in planned:
         cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}
-        starts_s = earlier.startup_s(each.entry.command)
-        waiting = {}
+        startup_s = earlier.startup_s(each.entry.command)
+        waiting_cells = {}
         for number, (key, cell) in enumerate(cells.items()):
             expected_s = cell_s(cell, earlier)
-            beginning_s = 0.0 if number else starts_s
-            waiting[key] = PendingCell(each.entry.command, None if expected_s is None else expected_s + beginning_s)
-        runs[each.entry.name] = waiting
+            cell_startup_s = 0.0 if number else startup_s
+            waiting_cells[key] = PendingCell(
+                each.entry.command, None if expected_s is None else expected_s + cell_startup_s
+            )
+        runs[each.entry.name] = waiting_cells
     return experiment_progress.initial_progress(runs)

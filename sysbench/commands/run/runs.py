@@ -20,7 +20,7 @@ from sysbench.commands.run.directory import ExperimentDirectory
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
 from sysbench.commands.run.spec import ExperimentOptions
-from sysbench.commands.run.tables import Ended
+from sysbench.commands.run.tables import RunResult
 from sysbench.commands.running import Performed
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.errors import LogError, SysbenchError, UsageError
@@ -39,15 +39,15 @@ from sysbench.spec import hardware
 from sysbench.spec.command_options import keys_of
 from sysbench.spec.run import RunOptions
 
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 
-SHARED = ("format", "no_live", "quiet", "debug", "timeout_s")
+SHARED_OPTIONS = ("format", "no_live", "quiet", "debug", "timeout_s")
 """Options of the experiment that apply to every run."""
 
 Planner = Callable[[WrittenExperiment, dict[str, str], str | None], tuple[Sequence[PlannedRun], Durations]]
 
 
-def begun(
+def run_experiment(
     experiment: WrittenExperiment,
     planned: Sequence[PlannedRun],
     options: ExperimentOptions,
@@ -73,31 +73,33 @@ def begun(
         plan_for=options.plan_for,
         runs=tuple(each.entry for each in planned),
     )
-    with experiment_directory.created(options.out, experiment.name, content) as directory:
-        return _carry_out(directory, planned, options, earlier)
+    with experiment_directory.create_directory(options.out, experiment.name, content) as directory:
+        return _run_all(directory, planned, options, earlier)
 
 
-def continued(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
+def resume_experiment(path: Path, options: ExperimentOptions, overrides: Mapping[str, str], planner: Planner) -> int:
     """Continue the experiment in a directory, given by path or by name in `--out`; return the exit code.
 
     Only missing and failed cells run. Raises LogError if the directory does not contain an experiment, and UsageError
     if its runs, their options or their devices differ from the plan.
     """
     path = find_experiment(str(path), options.out)
-    with experiment_directory.reopened(path) as directory:
-        found = directory.manifest
-        name = options.experiment or found.experiment
+    with experiment_directory.open_directory(path) as directory:
+        saved_manifest = directory.manifest
+        name = options.experiment or saved_manifest.experiment
         experiment = experiment_file.load(name)
-        if experiment.path.resolve() != experiment_file.found(found.experiment).resolve():
+        if experiment.path.resolve() != experiment_file.find_file(saved_manifest.experiment).resolve():
             raise UsageError(
-                f"--resume {path}: this is a directory of the experiment {found.experiment}, not of {name}"
+                f"--resume {path}: this is a directory of the experiment {saved_manifest.experiment}, not of {name}"
             )
-        planned, earlier = planner(experiment, {**found.overrides, **overrides}, options.plan_for or found.plan_for)
-        _refuse_other_runs(path, found.runs, [each.entry for each in planned])
+        planned, earlier = planner(
+            experiment, {**saved_manifest.overrides, **overrides}, options.plan_for or saved_manifest.plan_for
+        )
+        _refuse_changed_runs(path, saved_manifest.runs, [each.entry for each in planned])
         if options.plan:
             show_plan(experiment, planned, earlier, options)
             return 0
-        return _carry_out(directory, planned, options, earlier)
+        return _run_all(directory, planned, options, earlier)
 
 
 def show_plan(
@@ -110,73 +112,73 @@ def show_plan(
 
 def _refuse_wrong_results(planned: PlannedRun, options: ExperimentOptions) -> None:
     """Raise UsageError if the run cannot produce a requested table or file, before hours are spent on measuring."""
-    own = _options(planned, options.out, None, options)
+    run_options = _run_options(planned, options.out, None, options)
     try:
-        running.refuse_wrong_results(planned.spec, own)
+        running.refuse_wrong_results(planned.spec, run_options)
     except UsageError as error:
         raise UsageError(f"{planned.entry.name}: {error}") from None
 
 
-def _refuse_other_runs(path: Path, there: Sequence[RunEntry], here: Sequence[RunEntry]) -> None:
+def _refuse_changed_runs(path: Path, saved_runs: Sequence[RunEntry], planned_runs: Sequence[RunEntry]) -> None:
     """Raise UsageError, naming the first difference, if the runs in a directory are not the planned ones."""
-    if [run.name for run in there] != [run.name for run in here]:
-        missing = sorted({run.name for run in there} ^ {run.name for run in here}) or ["their order"]
+    if [run.name for run in saved_runs] != [run.name for run in planned_runs]:
+        missing = sorted({run.name for run in saved_runs} ^ {run.name for run in planned_runs}) or ["their order"]
         raise UsageError(f"--resume {path}: the runs of the experiment have changed ({', '.join(missing)})")
-    for former, now in zip(there, here, strict=True):
-        if (former.command, former.here) != (now.command, now.here):
+    for saved_run, planned_run in zip(saved_runs, planned_runs, strict=True):
+        if (saved_run.command, saved_run.here) != (planned_run.command, planned_run.here):
             raise UsageError(
-                f"--resume {path}: {now.name} was {former.here} there ({former.command}), here it is {now.here} "
-                f"({now.command})"
+                f"--resume {path}: {planned_run.name} was {saved_run.here} there ({saved_run.command}), "
+                f"here it is {planned_run.here} ({planned_run.command})"
             )
-        for name in {**former.options, **now.options}:
-            one, other = former.options.get(name), now.options.get(name)
-            if one != other:
+        for name in {**saved_run.options, **planned_run.options}:
+            saved_value, planned_value = saved_run.options.get(name), planned_run.options.get(name)
+            if saved_value != planned_value:
                 raise UsageError(
-                    f"--resume {path}: {now.name} was made with different options: --{name} {_said(one)} there, "
-                    f"{_said(other)} here"
+                    f"--resume {path}: {planned_run.name} was made with different options: "
+                    f"--{name} {_describe_value(saved_value)} there, {_describe_value(planned_value)} here"
                 )
 
 
-def _said(word: str | None) -> str:
+def _describe_value(word: str | None) -> str:
     return "not given" if word is None else word or "given"
 
 
 # --- in sequence
 
 
-def _carry_out(
+def _run_all(
     directory: ExperimentDirectory, planned: Sequence[PlannedRun], options: ExperimentOptions, earlier: Durations
 ) -> int:
-    ended: list[Ended] = []
-    overall = prediction.begun(planned, earlier)
+    run_results: list[RunResult] = []
+    overall = prediction.initial_progress(planned, earlier)
     try:
         with catch_interrupts() as interrupts:
             for number, each in enumerate(planned, start=1):
                 overall.start_run(number, each.entry.name)
-                ended.append(_attend(directory, each, overall, options))
+                run_results.append(_run_one(directory, each, overall, options))
                 overall.drop_run(each.entry.name)
                 if interrupts.requested:
                     break
-        _show(experiment_tables.outcome(directory.manifest.title, ended), options)
-        _hand_over(directory.manifest, ended, options)
+        _show(experiment_tables.outcome(directory.manifest.title, run_results), options)
+        _write_json(directory.manifest, run_results, options)
     finally:
         # Even after an error, print where the results are.
         _say(f"saved  {directory.path}", options)
         _say(f"→ sysbench report {directory.path} -o report.html writes a report", options)
-    interrupted = (each.complaint is None and each.record and each.record.status == "interrupted" for each in ended)
-    if len(ended) < len(planned) or any(interrupted):
+    interrupted = (each.error is None and each.record and each.record.status == "interrupted" for each in run_results)
+    if len(run_results) < len(planned) or any(interrupted):
         _say(f"resume with: sysbench run --resume {shlex.quote(str(directory.path))}", options)
-        return INTERRUPTED
-    codes = [running.exit_code(each.record) for each in ended if each.record is not None]
-    return 1 if any(each.complaint for each in ended) or any(codes) or not codes else 0
+        return INTERRUPTED_EXIT_CODE
+    codes = [running.exit_code(each.record) for each in run_results if each.record is not None]
+    return 1 if any(each.error for each in run_results) or any(codes) or not codes else 0
 
 
-def _hand_over(content: Manifest, ended: Sequence[Ended], options: ExperimentOptions) -> None:
+def _write_json(saved_manifest: Manifest, run_results: Sequence[RunResult], options: ExperimentOptions) -> None:
     """Write the manifest and all records as JSON to the destination of `--json`, if given."""
     if options.json_path is None:
         return
-    records = {each.entry.name: each.record.model_dump(mode="json") for each in ended if each.record is not None}
-    text = json.dumps({"experiment": content.model_dump(mode="json"), "records": records}, indent=1) + "\n"
+    records = {each.entry.name: each.record.model_dump(mode="json") for each in run_results if each.record is not None}
+    text = json.dumps({"experiment": saved_manifest.model_dump(mode="json"), "records": records}, indent=1) + "\n"
     if options.json_path != "-":
         write_atomically(Path(options.json_path), text.encode())
         return
@@ -205,50 +207,50 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
             console.line()
 
 
-def _attend(
+def _run_one(
     directory: ExperimentDirectory, planned: PlannedRun, overall: ExperimentProgress, options: ExperimentOptions
-) -> Ended:
+) -> RunResult:
     """Carry out a run, unless it is skipped or already finished; an error is noted in the manifest."""
     entry = directory.entry(planned.entry.name)
-    named = f"run {overall.number} of {overall.count}  {entry.name}"
+    label = f"run {overall.number} of {overall.count}  {entry.name}"
     if entry.here == "left out":
-        _say(f"{named}: skipped, {entry.why}", options)
-        return Ended(entry, None)
+        _say(f"{label}: skipped, {entry.why}", options)
+        return RunResult(entry, None)
     try:
         log = directory.log_of(entry)
-        finished = _finished(log, entry.command)
-        if finished is not None:
-            _say(f"{named}: already finished", options)
-            return Ended(entry, finished)
+        finished_record = _finished_record(log, entry.command)
+        if finished_record is not None:
+            _say(f"{label}: already finished", options)
+            return RunResult(entry, finished_record)
         if not sys.stdout.isatty():  # a terminal shows the heading
-            _say(f"{named}: {entry.title}", options)
+            _say(f"{label}: {entry.title}", options)
         heading = experiment_tables.heading(entry, overall.number, overall.count)
         _show(heading, options, first=overall.number == 1)
-        own = _options(planned, directory.path, log, options).model_copy(update={"overall": overall})
+        own = _run_options(planned, directory.path, log, options).model_copy(update={"overall": overall})
         performed: Performed = command_of(entry.command).part("perform")(planned.spec, own)
     except SysbenchError as error:
         # The other runs are still carried out.
-        _say(f"{named} failed: {error}", options)
-        begun = directory.log_of(entry)
-        entry = entry.model_copy(update={"failure": None if begun else str(error)})
-        directory.note(entry)
-        return Ended(entry, _earlier(begun, entry.command), str(error))
+        _say(f"{label} failed: {error}", options)
+        started_log = directory.log_of(entry)
+        entry = entry.model_copy(update={"failure": None if started_log else str(error)})
+        directory.update_entry(entry)
+        return RunResult(entry, _record_from_log(started_log, entry.command), str(error))
     names = dict.fromkeys([*entry.files, *(path.name for path in performed.files)])
     entry = entry.model_copy(update={"files": tuple(names), "failure": None})
-    directory.note(entry)
-    return Ended(entry, performed.record)
+    directory.update_entry(entry)
+    return RunResult(entry, performed.record)
 
 
-def _finished(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
+def _finished_record(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
     """Return the record of a run if the run is complete, otherwise None; skipped cells count as complete."""
-    record = _earlier(log, kind)
+    record = _record_from_log(log, kind)
     if log is None or record is None or not log.with_suffix(".json").is_file():
         return None
-    lasting = all(cell.outcome in LASTING or cell.outcome == "skipped" for cell in record.cells)
-    return record if record.status == "complete" and lasting else None
+    all_final = all(cell.outcome in LASTING or cell.outcome == "skipped" for cell in record.cells)
+    return record if record.status == "complete" and all_final else None
 
 
-def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
+def _record_from_log(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
     """Return the record folded from a log; None if the log is missing or unreadable (resuming the run reports why)."""
     try:
         return saved.record(log, kind) if log is not None else None
@@ -256,15 +258,19 @@ def _earlier(log: Path | None, kind: Kind) -> RunRecord[Any] | None:
         return None
 
 
-def _options(planned: PlannedRun, directory: Path, log: Path | None, options: ExperimentOptions) -> RunOptions:
+def _run_options(planned: PlannedRun, directory: Path, log: Path | None, options: ExperimentOptions) -> RunOptions:
     entry = planned.entry
     files = {key.field for key in keys_of(entry.command).values() if key.is_file}
-    own = {
+    run_values = {
         field: directory / f"{entry.name}-{value}" if field in files else value
         for field, value in planned.options.items()
     }
-    shared = {field: getattr(options, field) for field in SHARED}
-    insisted = {field: True for field in ("no_skip", "force") if getattr(options, field)}
+    shared = {field: getattr(options, field) for field in SHARED_OPTIONS}
+    forced = {field: True for field in ("no_skip", "force") if getattr(options, field)}
     return command_of(entry.command).options_class(
-        **{**shared, **own, **insisted}, out=directory, log_name=entry.name, resume=log, shown=options.json_path != "-"
+        **{**shared, **run_values, **forced},
+        out=directory,
+        log_name=entry.name,
+        resume=log,
+        shown=options.json_path != "-",
     )

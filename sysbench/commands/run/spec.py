@@ -16,7 +16,7 @@ from sysbench.spec.options import Option
 from sysbench.spec.run import EXECUTION, OUTPUT, JsonPath, RunOptions
 from sysbench.spec.validation import Given, option_of
 
-INSTEAD = "Overrides, for every run that accepts them"
+OVERRIDES_PANEL = "Overrides, for every run that accepts them"
 
 
 class ExperimentOptions(RunOptions):
@@ -63,49 +63,60 @@ class ExperimentOptions(RunOptions):
     parallel: int | None = None
 
 
-def _overrides() -> type[BaseModel]:
+def _create_overrides_model() -> type[BaseModel]:
     """Create a pydantic model with a field for every non-positional option of any command's spec.
 
     Values other than switches are text, because each run validates them itself.
     """
-    having: dict[str, list[Kind]] = {}
+    kinds_by_option: dict[str, list[Kind]] = {}
     for kind in runnable():
         for name, key in keys_of(kind).items():
             of_spec = key.model is command_of(kind).spec_class
             if of_spec and key.shorthand_value is None and not option_of(key.info).positional:
-                having.setdefault(name, []).append(kind)
-    own = {name: option_of(keys_of(kinds[0])[name].info) for name, kinds in having.items()}
-    spellings = Counter(flag for option in own.values() for flag in {*option.flags} - {f"--{name}" for name in own})
+                kinds_by_option.setdefault(name, []).append(kind)
+    option_by_name = {name: option_of(keys_of(kinds[0])[name].info) for name, kinds in kinds_by_option.items()}
+    flag_counts = Counter(
+        flag
+        for option in option_by_name.values()
+        for flag in {*option.flags} - {f"--{name}" for name in option_by_name}
+    )
     return create_model(
         "Overrides",
         **{
-            _field(name): _definition(name, kinds, [flag for flag in own[name].flags if spellings[flag] == 1])
-            for name, kinds in having.items()
+            _field_name(name): _definition(
+                name, kinds, [flag for flag in option_by_name[name].flags if flag_counts[flag] == 1]
+            )
+            for name, kinds in kinds_by_option.items()
         },
     )
 
 
 def by_long_name(given: Given) -> dict[str, str]:
     """Return the given overrides by long name; the value of a switch is ""."""
-    names = {_field(name): name for kind in runnable() for name in keys_of(kind)}
+    names = {_field_name(name): name for kind in runnable() for name in keys_of(kind)}
     return {names[field]: "" if word is True else str(word) for field, word in given.items()}
 
 
-def _field(name: str) -> str:
+def _field_name(name: str) -> str:
     """Return a field name that is neither a Python keyword, such as `with`, nor a field of ExperimentOptions."""
     return f"every_{name.replace('-', '_')}"
 
 
-def _definition(name: str, kinds: list[Kind], also: Iterable[str]) -> Any:
-    """Return the annotation and default of an override's field; `also` lists further flags."""
+def _definition(name: str, kinds: list[Kind], other_flags: Iterable[str]) -> Any:
+    """Return the annotation and default of an override's field; `other_flags` lists further flags."""
     key = keys_of(kinds[0])[name]
-    own = option_of(key.info)
-    mark = Option(flags=(f"--{name}", *also), metavar=own.metavar, panel=INSTEAD, shorthands=own.shorthands)
-    said = f"{(key.info.description or '').removesuffix('.')} ({', '.join(kinds)})."
+    command_option = option_of(key.info)
+    option = Option(
+        flags=(f"--{name}", *other_flags),
+        metavar=command_option.metavar,
+        panel=OVERRIDES_PANEL,
+        shorthands=command_option.shorthands,
+    )
+    description = f"{(key.info.description or '').removesuffix('.')} ({', '.join(kinds)})."
     if key.is_switch:
-        return Annotated[bool, mark], Field(default=False, description=said)
-    return Annotated[str | None, mark], Field(default=None, description=said)
+        return Annotated[bool, option], Field(default=False, description=description)
+    return Annotated[str | None, option], Field(default=None, description=description)
 
 
-Overrides = _overrides()
+Overrides = _create_overrides_model()
 """Options that override those of the runs."""

@@ -23,13 +23,13 @@ _TONES: Mapping[str, Tone] = {"as written": "plain", "changed": "strong", "simul
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunResult:
     """The result of one run of an experiment."""
 
     entry: RunEntry
     record: RunRecord[Any] | None
     """None if the run was skipped, or failed before it started."""
-    complaint: str | None = None
+    error: str | None = None
     """Error message if the run failed; `record` is then read from its log, if there is one."""
 
 
@@ -53,7 +53,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
     device.
     """
 
-    def takes(each: PlannedRun) -> Measure | None:
+    def duration_cell(each: PlannedRun) -> Measure | None:
         run_s = prediction.run_s(each, earlier)
         mark = "PREDICTED " if any(cell.key not in earlier.cells_s for cell in each.spec.cells()) else ""
         return Measure(run_s, text=f"{mark}{units.duration(run_s)}") if run_s is not None else None
@@ -85,7 +85,7 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             Word(each.entry.here, _TONES[each.entry.here]),
             len(its_cells) or EMPTY_CELL,
             _largest(its_cells),
-            takes(each) if its_cells else EMPTY_CELL,
+            duration_cell(each) if its_cells else EMPTY_CELL,
         )
         for number, (each, its_cells) in enumerate(zip(planned, cells, strict=True), start=1)
     )
@@ -96,15 +96,15 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
         if its_cells
         for table in _cells(each.entry, its_cells, gpu)
     ]
-    whys = tuple(
+    reasons = tuple(
         Remark("note", f"{each.entry.name}: {each.entry.why}") for each in planned if each.entry.here != "as written"
     )
     subject = (title, f"planned for {gpu.title}") if gpu else (title,)
-    total_time = Remark("note", prediction.total(planned, earlier))
-    return Sheet(subject, (Table("runs", count, columns, rows, 2), *details), (total_time, *whys))
+    total_time = Remark("note", prediction.describe_total(planned, earlier))
+    return Sheet(subject, (Table("runs", count, columns, rows, 2), *details), (total_time, *reasons))
 
 
-def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
+def outcome(title: str, run_results: Sequence[RunResult]) -> Sheet:
     """Return the table with the outcome of every run of an experiment."""
     columns = (
         Column("number", ""),
@@ -115,12 +115,14 @@ def outcome(title: str, ended: Sequence[Ended]) -> Sheet:
         Column("ok", "ok"),
         Column("otherwise", "otherwise"),
     )
-    rows = tuple((number, *_ended(each)) for number, each in enumerate(ended, start=1))
-    remarks = [Remark("outcome", f"{each.entry.name}: {each.complaint}") for each in ended if each.complaint]
-    remarks += [Remark("note", f"{each.entry.name}: {each.entry.why}") for each in ended if each.entry.why]
-    if (measuring_s := prediction.total_s(each.record for each in ended if each.record is not None)) > 0:
-        took = f"PREDICTED: measuring all of this on that GPU takes about {units.duration(measuring_s)}"
-        remarks.append(Remark("note", f"{took}; building models and starting workers are not included"))
+    rows = tuple((number, *_outcome_cells(each)) for number, each in enumerate(run_results, start=1))
+    remarks = [Remark("outcome", f"{each.entry.name}: {each.error}") for each in run_results if each.error]
+    remarks += [Remark("note", f"{each.entry.name}: {each.entry.why}") for each in run_results if each.entry.why]
+    if (
+        measuring_s := prediction.total_measuring_s(each.record for each in run_results if each.record is not None)
+    ) > 0:
+        time_note = f"PREDICTED: measuring all of this on that GPU takes about {units.duration(measuring_s)}"
+        remarks.append(Remark("note", f"{time_note}; building models and starting workers are not included"))
     return Sheet((title,), (Table("outcome", "status of the runs", columns, rows, 2),), tuple(remarks))
 
 
@@ -135,17 +137,17 @@ def _largest(cells: Sequence[RunCell]) -> Cell:
     return Measure(max(known)) if known else EMPTY_CELL
 
 
-def _ended(each: Ended) -> tuple[Cell, ...]:
-    here = Word(each.entry.here, _TONES[each.entry.here])
-    if each.record is None:
-        fate = Word("failed", "bad") if each.complaint else EMPTY_CELL
-        return each.entry.name, each.entry.command, here, EMPTY_CELL, EMPTY_CELL, fate
-    outcomes = [cell.outcome for cell in each.record.cells]
-    others = dict.fromkeys(outcome for outcome in outcomes if outcome != "ok")
-    said = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in others)
-    status = each.record.status
+def _outcome_cells(run_result: RunResult) -> tuple[Cell, ...]:
+    here = Word(run_result.entry.here, _TONES[run_result.entry.here])
+    if run_result.record is None:
+        status_cell = Word("failed", "bad") if run_result.error else EMPTY_CELL
+        return run_result.entry.name, run_result.entry.command, here, EMPTY_CELL, EMPTY_CELL, status_cell
+    outcomes = [cell.outcome for cell in run_result.record.cells]
+    other_outcomes = dict.fromkeys(outcome for outcome in outcomes if outcome != "ok")
+    counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in other_outcomes)
+    status = run_result.record.status
     bad = bool(FAILURES & set(outcomes)) or status != "complete"
     # An interrupted run usually has interrupted cells: the word is not repeated.
-    words = ", ".join(word for word in (said, "" if status in ("complete", *others) else status) if word)
-    fate = Word(words, "bad" if bad else "plain")
-    return each.entry.name, each.entry.command, here, len(outcomes), outcomes.count("ok"), fate
+    words = ", ".join(word for word in (counts, "" if status in ("complete", *other_outcomes) else status) if word)
+    status_cell = Word(words, "bad" if bad else "plain")
+    return run_result.entry.name, run_result.entry.command, here, len(outcomes), outcomes.count("ok"), status_cell

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare import tables as compare_tables
-from sysbench.commands.compare.cells import Side, side
+from sysbench.commands.compare.cells import Side, build_side
 from sysbench.commands.compare.command import exit_code, show
-from sysbench.commands.compare.comparison import Comparison, Rules, compare, gate, refuse_nothing_measured
-from sysbench.commands.compare.export import exported
+from sysbench.commands.compare.comparison import Comparison, Rules, apply_gate, compare, refuse_unmeasured
+from sysbench.commands.compare.export import export_text
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.record import TimeRecord
@@ -44,7 +44,7 @@ def measured(seed: int = 0, **fields: Any) -> TimeRecord:
 
 
 def sided(name: str, *records: Record) -> Side:
-    return side(name, dict(enumerate(records)))
+    return build_side(name, dict(enumerate(records)))
 
 
 def compared(a: Record | Sequence[Record], b: Record | Sequence[Record], **rules: Any) -> Comparison:
@@ -98,7 +98,7 @@ def test_every_phase_has_a_verdict_of_its_own() -> None:
 
 def test_like_runs_have_no_verdict_in_sixty_cells() -> None:
     grid = {"ctx": "16-480+16", "precision": "fp32,bf16"}
-    found = compared(measured(3, **grid), measured(4, **grid), parts=False)
+    found = compared(measured(3, **grid), measured(4, **grid), include_phases=False)
     assert len(found.cells) == 60
     assert {time.verdict for cell in found.cells for time in cell.times} <= {"SAME", "AMBIGUOUS"}
 
@@ -399,7 +399,7 @@ def test_a_run_that_ended_before_it_began_says_so() -> None:
 
 
 def gated(found: Comparison, share: float) -> tuple[list[str], list[str]]:
-    held = gate(found, share)
+    held = apply_gate(found, share)
     return held.failed, held.undecided
 
 
@@ -420,7 +420,9 @@ def test_a_gate_passes_noise_and_says_what_it_could_not_tell() -> None:
     failed, undecided = gated(found, 0.03)
     assert failed == []
     assert len(undecided) == 1
-    assert "too few samples to rule out a regression" in text_of(found.model_copy(update={"gate": gate(found, 0.03)}))
+    assert "too few samples to rule out a regression" in text_of(
+        found.model_copy(update={"gate": apply_gate(found, 0.03)})
+    )
 
 
 def test_a_phase_alone_does_not_fail_a_gate() -> None:
@@ -458,14 +460,14 @@ def noisy() -> Comparison:
 
 def test_a_strict_gate_does_not_pass_what_cannot_be_told() -> None:
     for strict, code in ((False, 0), (True, 3)):
-        found = noisy().model_copy(update={"gate": gate(noisy(), 0.03, strict=strict)})
+        found = noisy().model_copy(update={"gate": apply_gate(noisy(), 0.03, strict=strict)})
         assert exit_code(found) == code
         assert ("failed (--strict): 1 of 1" in text_of(found)) == strict
 
 
 def test_a_strict_gate_passes_what_is_known_to_be_within_it() -> None:
     found = compared(measured(1), measured(2))
-    assert exit_code(found.model_copy(update={"gate": gate(found, 0.03, strict=True)})) == 0
+    assert exit_code(found.model_copy(update={"gate": apply_gate(found, 0.03, strict=True)})) == 0
 
 
 @pytest.mark.parametrize("words", [{"strict": True}, {"export": "junit"}, {"export": "bmf", "json_path": "-"}])
@@ -480,20 +482,20 @@ def test_what_makes_no_sense_together_is_refused(words: dict[str, object]) -> No
 @pytest.fixture(scope="module")
 def regressed() -> Comparison:
     found = compared(measured(1), slowed(measured(2), 1.05, ctx=256))
-    return found.model_copy(update={"gate": gate(found, 0.03)})
+    return found.model_copy(update={"gate": apply_gate(found, 0.03)})
 
 
 def test_bencher_and_github_get_the_medians_of_b(regressed: Comparison) -> None:
     (time,) = (each for each in regressed.cells[0].times if each.headline)
-    bmf = json.loads(exported(regressed, "bmf"))
+    bmf = json.loads(export_text(regressed, "bmf"))
     assert bmf["time ctx 128 step"] == {"latency": {"value": pytest.approx(time.b_s * 1e9)}}
-    by_name = {each["name"]: each for each in json.loads(exported(regressed, "gha"))}
+    by_name = {each["name"]: each for each in json.loads(export_text(regressed, "gha"))}
     assert by_name["time ctx 128 step"]["value"] == pytest.approx(time.b_s * 1e3)
     assert {each["unit"] for each in by_name.values()} == {"ms", "bytes"}
 
 
 def test_the_benchmark_database_of_pytorch_gets_model_mode_and_dtype(regressed: Comparison) -> None:
-    first = json.loads(exported(regressed, "pytorch"))[0]
+    first = json.loads(export_text(regressed, "pytorch"))[0]
     assert set(first) == {"benchmark", "model", "metric"}
     assert first["benchmark"]["mode"] == "training"
     assert first["benchmark"]["dtype"] == "fp32"
@@ -502,11 +504,11 @@ def test_the_benchmark_database_of_pytorch_gets_model_mode_and_dtype(regressed: 
 
 
 def test_a_cell_beyond_the_gate_is_a_test_that_failed(regressed: Comparison) -> None:
-    suite = ElementTree.fromstring(exported(regressed, "junit"))
+    suite = ElementTree.fromstring(export_text(regressed, "junit"))
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "0")
     (failure,) = suite.iter("failure")
     assert "takes 1.05× as long" in failure.get("message", "")
-    open_ = ElementTree.fromstring(exported(noisy().model_copy(update={"gate": gate(noisy(), 0.03)}), "junit"))
+    open_ = ElementTree.fromstring(export_text(noisy().model_copy(update={"gate": apply_gate(noisy(), 0.03)}), "junit"))
     assert (open_.get("failures"), open_.get("skipped")) == ("0", "1")
 
 
@@ -520,14 +522,14 @@ def test_factors_point_one_way_or_say_which(regressed: Comparison) -> None:
 def test_a_mean_without_a_resolved_difference_is_no_headline(regressed: Comparison) -> None:
     (mean,) = regressed.geometric_means
     unresolved = mean.model_copy(update={"verdicts": {"AMBIGUOUS": 2}, "ratio": 0.5})
-    assert compare_tables.in_one_line(regressed.model_copy(update={"geometric_means": [unresolved]})).startswith(
+    assert compare_tables.summary_line(regressed.model_copy(update={"geometric_means": [unresolved]})).startswith(
         "time: no difference in step time was resolved in any of 2 cells (2 AMBIGUOUS); the geometric mean of the "
         "speed ratios is 2.00×"
     )
 
 
 def test_quiet_is_one_line(regressed: Comparison) -> None:
-    line = compare_tables.in_one_line(regressed)
+    line = compare_tables.summary_line(regressed)
     assert "\n" not in line
     assert line.startswith("time: the step is 0.98")
     assert line.endswith("gate failed: 1 of 6 times, peaks and cells regressed by more than 3 %")
@@ -562,7 +564,7 @@ def test_every_table_is_made_in_every_format(form: str, name: str) -> None:
 
 def test_a_table_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(UsageError, match=r"--tables verdict is not a table. Did you mean verdicts\?"):
-        compare_tables.refuse_unknown(["verdict"])
+        compare_tables.refuse_unknown_tables(["verdict"])
 
 
 def test_the_long_table_has_every_number_in_base_units() -> None:
@@ -594,7 +596,7 @@ def test_what_was_found_survives_json() -> None:
 
 def test_the_screen_is_the_one_that_was_reviewed() -> None:
     found = compared(measured(1), slowed(measured(2, execution="compiled"), 1.3, ctx=256))
-    held = found.model_copy(update={"gate": gate(found, 0.03)})
+    held = found.model_copy(update={"gate": apply_gate(found, 0.03)})
     assert_golden("compare_100", text_of(held))
     assert_golden("compare_80", text_of(held, width=80))
 
@@ -646,4 +648,4 @@ def test_accumulation_has_no_time_and_a_gate_is_not_passed_by_having_measured_no
     found = compared(a, a)
     assert "accum: 1 cell not compared, because neither side has a time or a memory peak" in text_of(found)
     with pytest.raises(UsageError, match="no cell has a time or a memory peak on both sides"):
-        refuse_nothing_measured(found)
+        refuse_unmeasured(found)

@@ -12,8 +12,16 @@ import pytest
 from rich.console import Console
 
 from sysbench.commands.attention.spec import AttentionSpec
-from sysbench.commands.compare.ab import RoundLines, Turn, arms_of, carry_out, new_directory, order, spec_of_words
-from sysbench.commands.compare.cells import side
+from sysbench.commands.compare.ab import (
+    RoundProgress,
+    Turn,
+    arm_order,
+    create_directory,
+    parse_arms,
+    parse_spec,
+    run_rounds,
+)
+from sysbench.commands.compare.cells import build_side
 from sysbench.commands.compare.comparison import Rules, compare
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import SysbenchError, UsageError
@@ -39,15 +47,15 @@ class Watcher:
 
 
 def measure(tmp_path: Path, rounds: int, watcher: Watcher | None = None, **script: Any) -> tuple[Path, list[Turn]]:
-    directory = new_directory(tmp_path / "runs")
+    directory = create_directory(tmp_path / "runs")
     specs: dict[Arm, RunSpec] = {"A": spec_of([16]), "B": spec_of([16], execution="compiled")}
     launcher = ScriptedLauncher(**script)
-    turns = carry_out(specs, rounds, directory, RunOptions(), watcher or Watcher(), launcher)
+    turns = run_rounds(specs, rounds, directory, RunOptions(), watcher or Watcher(), launcher)
     return directory, list(turns)
 
 
 def test_the_arm_that_goes_first_alternates() -> None:
-    assert "".join(arm for number in range(1, 5) for arm in order(number)) == "ABBAABBA"
+    assert "".join(arm for number in range(1, 5) for arm in arm_order(number)) == "ABBAABBA"
 
 
 def test_every_turn_has_a_process_and_a_log_of_its_own(tmp_path: Path) -> None:
@@ -103,27 +111,27 @@ def test_a_round_that_one_arm_lacks_is_left_out_wherever_it_was(tmp_path: Path) 
     directory, _ = measure(tmp_path, 4)
     (directory / "A" / "round-02.jsonl").unlink()
     parts = find_arms(find(str(directory)))
-    a, b = (side(arm, {number: load(path) for number, path in part.files.items()}) for arm, part in parts.items())
+    a, b = (build_side(arm, {number: load(path) for number, path in part.files.items()}) for arm, part in parts.items())
     (cell,) = compare(a, b, Rules(paired=True)).cells
     assert {time.count for time in cell.times} == {3}
 
 
 def test_two_comparisons_of_one_second_have_a_directory_each(tmp_path: Path) -> None:
-    assert new_directory(tmp_path) != new_directory(tmp_path)
+    assert create_directory(tmp_path) != create_directory(tmp_path)
 
 
 # The words of a spec
 
 
 def test_the_words_of_a_spec_are_those_of_the_command() -> None:
-    spec = spec_of_words("time --size small,medium --ctx 128-512*2 --compile --bf16")
+    spec = parse_spec("time --size small,medium --ctx 128-512*2 --compile --bf16")
     assert spec == TimeSpec(size="small,medium", ctx="128-512*2", execution="compiled", precision="bf16")
-    assert spec_of_words("attention --impl naive,flex --causal") == AttentionSpec(impl="naive,flex", causal=True)
+    assert parse_spec("attention --impl naive,flex --causal") == AttentionSpec(impl="naive,flex", causal=True)
 
 
 def test_time_is_meant_where_no_command_is_named() -> None:
-    assert spec_of_words("--size small") == spec_of_words("sysbench time --size small") == TimeSpec(size="small")
-    assert spec_of_words("") == TimeSpec()
+    assert parse_spec("--size small") == parse_spec("sysbench time --size small") == TimeSpec(size="small")
+    assert parse_spec("") == TimeSpec()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +151,7 @@ def test_time_is_meant_where_no_command_is_named() -> None:
 )
 def test_a_mistake_in_a_spec_is_answered_as_the_command_answers_it(text: str, complaint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        arms_of(("time", text))
+        parse_arms(("time", text))
     assert str(caught.value).startswith(complaint)
     assert "\n" not in str(caught.value)
 
@@ -154,10 +162,10 @@ def test_a_mistake_in_a_spec_is_answered_as_the_command_answers_it(text: str, co
 def test_every_round_has_a_line_with_what_is_known_so_far(tmp_path: Path) -> None:
     directory, turns = measure(tmp_path, 3)
     file = io.StringIO()
-    lines = RoundLines(Console(file=file, width=100), 3, {}, live=False)
+    progress = RoundProgress(Console(file=file, width=100), 3, {}, live=False)
     for number in (1, 2, 3):
-        a, b = (side(arm, {1: load(directory / arm / f"round-0{number}.jsonl")}) for arm in ("A", "B"))
-        lines.round(number, compare(a, b, Rules(paired=True)), 10.0 * number)
+        a, b = (build_side(arm, {1: load(directory / arm / f"round-0{number}.jsonl")}) for arm in ("A", "B"))
+        progress.show_round(number, compare(a, b, Rules(paired=True)), 10.0 * number)
     first, second, third = file.getvalue().splitlines()
     assert first == "round 1 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  20 s left"
     assert second == "round 2 of 3  step A 1.00 ms, B 1.00 ms  B / A 1.000×  so far 1.000  10 s left"
@@ -170,6 +178,6 @@ def test_a_stream_that_is_gone_ends_the_progress_and_not_the_measurement() -> No
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    lines = RoundLines(Console(file=Gone()), 3, {}, live=False)
-    lines.say("x")
-    lines.say("y")
+    progress = RoundProgress(Console(file=Gone()), 3, {}, live=False)
+    progress.print_line("x")
+    progress.print_line("y")

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from sysbench.commands.doctor import screen as doctor_screen
 from sysbench.commands.doctor.advice import advice
-from sysbench.commands.doctor.capabilities import Facts, prospects, runs_on
+from sysbench.commands.doctor.capabilities import Facts, prospects, supports_capability
 from sysbench.commands.doctor.record import (
     AllocatorSection,
     DoctorRecord,
@@ -23,7 +23,7 @@ from sysbench.commands.doctor.record import (
     Tool,
     TorchSection,
 )
-from sysbench.commands.doctor.self_cost import arm_of, in_turns, measure
+from sysbench.commands.doctor.self_cost import cost_arm, measure, measure_alternating
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import DeviceInfo, Event, Reading, WorkerReady
 from tests import doctor_machines as machines
@@ -184,7 +184,7 @@ def test_a_gpu_that_runs_nothing_stops_what_would_run_on_it() -> None:
     ],
 )
 def test_which_gpus_a_build_has_kernels_for(archs: list[str], capability: str, expected: bool) -> None:
-    assert runs_on(archs, capability) is expected
+    assert supports_capability(archs, capability) is expected
 
 
 def test_an_older_gpu_has_what_it_has_tensor_cores_for() -> None:
@@ -262,7 +262,7 @@ def test_arms_take_turns_in_opposite_orders() -> None:
         return lambda: order.append(name) or float(len(order))
 
     told: list[tuple[int, int]] = []
-    measured = in_turns({name: arm(name) for name in "ABC"}, 3, lambda done, of: told.append((done, of)))
+    measured = measure_alternating({name: arm(name) for name in "ABC"}, 3, lambda done, of: told.append((done, of)))
     assert "".join(order) == "ABCCBAABC"
     assert measured == {"A": [1.0, 6.0, 7.0], "B": [2.0, 5.0, 8.0], "C": [3.0, 4.0, 9.0]}
     assert told == [(number, 9) for number in range(9)]
@@ -271,14 +271,14 @@ def test_arms_take_turns_in_opposite_orders() -> None:
 def test_a_machine_that_gets_slower_costs_nothing() -> None:
     """Ratios are taken within a round: a drift of 10 % a round does not show."""
     without_s = [0.01 * 1.1**number for number in range(8)]
-    found = arm_of("sampler", [value * 1.002 for value in without_s], without_s)
+    found = cost_arm("sampler", [value * 1.002 for value in without_s], without_s)
     assert found.ratio == pytest.approx(1.002)
     assert found.ratio_low == pytest.approx(1.002)
     assert found.ratio_high == pytest.approx(1.002)
 
 
 def test_too_few_rounds_have_no_interval() -> None:
-    found = arm_of("dashboard", [1.0] * 5, [1.0] * 5)
+    found = cost_arm("dashboard", [1.0] * 5, [1.0] * 5)
     assert (found.ratio, found.ratio_low, found.ratio_high) == (1.0, None, None)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sysbench.commands.doctor import children, host_survey
 from sysbench.commands.doctor import questions as allocator_check
-from sysbench.commands.doctor.children import Child, NoAnswerError
+from sysbench.commands.doctor.children import ChildProcess, NoAnswerError
 from sysbench.commands.doctor.questions import Questions
 from sysbench.commands.doctor.record import NvmlSection
 from tests.engine.stub_nvml import FIRST, SECOND, Driver, compile_driver
@@ -30,7 +30,7 @@ def program(directory: Path, name: str, script: str) -> Path:
 
 
 def answer(command: list[str], limit_s: float = 10.0) -> str:
-    child = Child(command, limit_s)
+    child = ChildProcess(command, limit_s)
     try:
         return child.answer()
     finally:
@@ -91,7 +91,7 @@ def gone(pid: int) -> bool:
 
 
 def test_a_question_that_fails_or_hangs_leaves_its_reason_and_the_others_their_answers() -> None:
-    questions = Questions(limit_s=0.2)
+    questions = Questions(timeout_s=0.2)
     assert questions.ask("load", lambda: 1.5) == 1.5
     assert questions.ask("shm", lambda: 1 // 0) is None
     assert questions.ask("disk", lambda: time.sleep(3)) is None
@@ -184,7 +184,7 @@ def test_a_machine_without_proc_is_surveyed_all_the_same(tmp_path: Path) -> None
 
 
 def asked(environment: dict[str, str]) -> dict[str, dict[str, str | None]]:
-    questions = children.questions(environment)
+    questions = children.query_versions(environment)
     try:
         return {name: question.answer() for name, question in questions.items()}
     finally:
@@ -211,7 +211,7 @@ def test_an_nsys_that_fails_or_hangs_is_of_no_use(tmp_path: Path, monkeypatch: p
         asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]["problem"]
         == "nsys exited with 1: the importer is missing"
     )
-    monkeypatch.setattr(children, "LIMIT_S", 0.3)
+    monkeypatch.setattr(children, "TOOL_TIMEOUT_S", 0.3)
     program(tmp_path, "nsys", "sleep 60")
     assert asked({"PATH": f"{tmp_path}{os.pathsep}/bin"})["nsys"]["problem"] == "no answer within 0.3 s"
 
@@ -228,20 +228,20 @@ def test_a_compiler_that_a_variable_names_must_be_it(tmp_path: Path) -> None:
 
 
 def test_a_typo_in_the_allocators_settings_names_the_nearest() -> None:
-    found = allocator_check.check({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segment:True"})
+    found = allocator_check.check_allocator_settings({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segment:True"})
     assert found.problem is not None
     assert "Did you mean expandable_segments?" in found.problem
 
 
 def test_settings_that_torch_takes_and_we_do_not_simulate_are_no_mistake() -> None:
-    found = allocator_check.check({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"})
+    found = allocator_check.check_allocator_settings({"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"})
     assert found.problem is None
     assert found.not_simulated is not None
 
 
 def test_of_two_settings_that_differ_the_one_that_counts_is_named() -> None:
     both = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    found = allocator_check.check(both)
+    found = allocator_check.check_allocator_settings(both)
     assert (found.variable, found.overridden) == ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF=max_split_size_mb:64")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from sysbench.commands.report import page
 from sysbench.commands.report import page as page_pictures
-from sysbench.commands.report.document import Basis, Document, Finding, GatheredCaution, Picture, Section, Term
+from sysbench.commands.report.document import Basis, Document, Finding, GroupedCaution, Picture, Section, Term
 from sysbench.render.csv import csv_text
 from sysbench.render.pages import asset
 from sysbench.render.table import Column, Measure, Remark, Table, Word
@@ -108,12 +108,12 @@ SIMULATED = section(
 DOCUMENT = Document(
     title="Where time goes",
     question="What does a step cost?",
-    made_of=("sizes: today, complete — sysbench time", "memory: today, complete — sysbench memory"),
+    run_lines=("sizes: today, complete — sysbench time", "memory: today, complete — sysbench memory"),
     environment=(Table("machines", "machines", (Column("machine", "machine"),), (("bench",),)),),
     findings=(Finding("both agree", (Basis("sizes", ("small",)), Basis("memory", ("2.7b",)))),),
     pictures=(Picture("everything", "All of it", curve),),
     sections=(section(), SIMULATED),
-    cautions=(GatheredCaution("other programs ran", "close them", (Basis("sizes", ("small",)),)),),
+    cautions=(GroupedCaution("other programs ran", "close them", (Basis("sizes", ("small",)),)),),
     method=(Term("forward", "from tokens to logits"),),
 )
 
@@ -136,7 +136,7 @@ def hostile(text: str) -> Document:
         remarks=(Remark("note", text, text),),
     )
     return Document(
-        text, text, (text,), (table,), (Finding(text, cells),), (), (one,), (GatheredCaution(text, text, cells),),
+        text, text, (text,), (table,), (Finding(text, cells),), (), (one,), (GroupedCaution(text, text, cells),),
         (Term(text, text),),
     )  # fmt: skip
 
@@ -285,7 +285,7 @@ def test_the_only_section_begins_with_its_findings_and_they_are_not_repeated_abo
 
 
 def palette(name: str) -> dict[str, str]:
-    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", asset(page.FOLDER, name)))
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", asset(page.TEMPLATE_FOLDER, name)))
 
 
 def contrast(one: str, other: str) -> float:
@@ -318,8 +318,8 @@ def test_everything_written_can_be_read_on_what_it_stands_on(name: str) -> None:
 
 
 def test_pictures_have_their_text_as_text_and_names_of_their_own() -> None:
-    looks = page_pictures.Looks()
-    twice = [page_pictures.drawn(Picture(f"a{number}", "A curve", curve), number, looks) for number in (1, 2)]
+    looks = page_pictures.StyleClasses()
+    twice = [page_pictures.picture_html(Picture(f"a{number}", "A curve", curve), number, looks) for number in (1, 2)]
     anchors = [re.findall(r'\bid="([^"]+)"', each) for each in twice]
     assert anchors[0]
     assert not set(anchors[0]) & set(anchors[1])
@@ -334,8 +334,10 @@ def test_pictures_have_their_text_as_text_and_names_of_their_own() -> None:
 
 
 def test_a_picture_that_would_slow_the_page_down_is_put_there_as_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_pictures, "LARGEST_SVG_BYTES", 30_000)
-    figure = page_pictures.drawn(Picture("a", "Many points", lambda: curve(500)), 1, page_pictures.Looks())
+    monkeypatch.setattr(page_pictures, "MAX_SVG_BYTES", 30_000)
+    figure = page_pictures.picture_html(
+        Picture("a", "Many points", lambda: curve(500)), 1, page_pictures.StyleClasses()
+    )
     assert "<svg" not in figure
     assert 'alt="Many points"' in figure
 

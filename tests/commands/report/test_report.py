@@ -20,9 +20,9 @@ from rich.console import Console
 
 from sysbench.command import Kind, command_of, kinds
 from sysbench.commands.report import agreement, latex, long_table, markdown, page, screen
-from sysbench.commands.report.assemble import TITLE, document, narrowed
-from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported
-from sysbench.commands.report.wording import MARKS, headlines
+from sysbench.commands.report.assemble import TITLE, assemble_document, filter_document
+from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported_commands
+from sysbench.commands.report.wording import ORIGIN_MARKS, select_headlines
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
@@ -48,7 +48,7 @@ HOSTILE = [
 ]
 
 
-ORDER = [command.name for command in reported()]
+ORDER = [command.name for command in reported_commands()]
 
 
 def run(kind: Kind, name: str = "", **changes: Any) -> ReportedRun[Any]:
@@ -57,14 +57,14 @@ def run(kind: Kind, name: str = "", **changes: Any) -> ReportedRun[Any]:
 
 @pytest.fixture(scope="module")
 def whole() -> Document:
-    return document([run(kind) for kind in ORDER])
+    return assemble_document([run(kind) for kind in ORDER])
 
 
 @pytest.fixture(scope="module", params=HOSTILE, ids=range(len(HOSTILE)))
 def hostile(request: pytest.FixtureRequest) -> tuple[str, Document]:
     name = str(request.param)
     runs = [run(kind, name, title=name, question=name, note=name) for kind in KINDS]
-    found = document(runs, title=name, question=name, absent=[name])
+    found = assemble_document(runs, title=name, question=name, missing_runs=[name])
     said = Finding(name, (Basis(name, (name,)),), "mixed")
     return name, replace(found, findings=(said,))
 
@@ -88,14 +88,16 @@ def test_what_a_finding_rests_on_is_among_the_cells_of_its_run(whole: Document) 
     labels = {kind: {each.label(cell) for cell in each.record.cells} for kind, each in runs.items()}
     for section in whole.sections:
         for finding in section.findings:
-            assert finding.rests_on, finding.text
-            for basis in finding.rests_on:
+            assert finding.bases, finding.text
+            for basis in finding.bases:
                 assert basis.run == section.run
                 assert set(basis.cells) <= labels[section.run], finding.text  # type: ignore[index]
 
 
 def test_names_of_pictures_and_anchors_are_unique_and_fit_for_files() -> None:
-    found = document([ReportedRun("a run", record("time")), ReportedRun("a-run", record("time", machine=TWO_CORES))])
+    found = assemble_document(
+        [ReportedRun("a run", record("time")), ReportedRun("a-run", record("time", machine=TWO_CORES))]
+    )
     names = [picture.name for section in found.sections for picture in section.pictures]
     anchors = [section.anchor for section in found.sections]
     for each in (names, anchors):
@@ -104,12 +106,12 @@ def test_names_of_pictures_and_anchors_are_unique_and_fit_for_files() -> None:
 
 
 def test_the_same_records_make_the_same_report() -> None:
-    first, second = (document([run(kind) for kind in ORDER]) for _ in range(2))
+    first, second = (assemble_document([run(kind) for kind in ORDER]) for _ in range(2))
     for writer in (markdown.text, latex.text):
         assert writer(first, "files") == writer(second, "files")
     assert long_table.text(first) == long_table.text(second)
     # Pictures take their time: those of one command stand for all.
-    first, second = (document([run("accum")]) for _ in range(2))
+    first, second = (assemble_document([run("accum")]) for _ in range(2))
     assert page.render(first) == page.render(second)
     for files in (markdown.files, latex.files):
         assert list(files(first, "r")) == list(files(second, "r"))
@@ -120,10 +122,10 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
     events = stream(kind)
     cuts = sorted({1, 2, 3, *range(4, len(events), max(1, len(events) // 6))})
     for cut in cuts:
-        found = document([ReportedRun(kind, command_of(kind).fold_function(events[:cut]))])
+        found = assemble_document([ReportedRun(kind, command_of(kind).fold_function(events[:cut]))])
         (section,) = found.sections
         assert any("not complete" in remark.text for remark in section.remarks), cut
-        assert "interrupted" in found.made_of[0]
+        assert "interrupted" in found.run_lines[0]
         assert markdown.text(found, "files")
         assert latex.text(found, "files")
         assert long_table.text(found)
@@ -139,11 +141,11 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
             for number, cell in enumerate(clean.cells)
         ]
         runs.append(ReportedRun(name, clean.model_copy(update={"cells": cells})))
-    caution, *kept_out = document(runs).cautions
+    caution, *kept_out = assemble_document(runs).cautions
     assert all(each.message.startswith("Excluded from") for each in kept_out)
     assert (caution.message, caution.remedy) == ("the clock fell", "cool it")
     labels = tuple(runs[0].label(cell) for cell in runs[0].record.cells[:2])
-    assert caution.about == (Basis("one", labels), Basis("two", labels))
+    assert caution.bases == (Basis("one", labels), Basis("two", labels))
 
 
 def test_messages_with_other_numbers_in_them_are_one_caution_that_says_whose_numbers_it_has() -> None:
@@ -153,23 +155,23 @@ def test_messages_with_other_numbers_in_them_are_one_caution_that_says_whose_num
         for number, cell in enumerate(clean.cells)
     ]
     named = ReportedRun("time", clean.model_copy(update={"cells": cells}))
-    caution = document([named]).cautions[0]
+    caution = assemble_document([named]).cautions[0]
     assert caution.message.startswith(f"by 0 % ({named.label(cells[0])}); by 1 % ({named.label(cells[1])}); by 2 %")
-    assert len(caution.about[0].cells) == len(cells)
+    assert len(caution.bases[0].cells) == len(cells)
 
 
 def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
-    short = narrowed(whole, summary=True)
+    short = filter_document(whole, summary=True)
     assert [section.findings for section in short.sections] == [section.findings for section in whole.sections]
     assert (short.cautions, short.environment) == (whole.cautions, whole.environment)
     assert not any(section.tables or section.pictures for section in short.sections)
 
 
 def test_only_the_tables_that_are_named_are_left_and_a_wrong_name_lists_all(whole: Document) -> None:
-    (time,) = (section for section in narrowed(whole, ["summary"]).sections if section.run == "time")
+    (time,) = (section for section in filter_document(whole, ["summary"]).sections if section.run == "time")
     assert {table.name for table in time.tables} == {"summary"}
     with pytest.raises(UsageError, match="Did you mean summary"):
-        narrowed(whole, ["sumary"])
+        filter_document(whole, ["sumary"])
 
 
 def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
@@ -177,7 +179,9 @@ def test_the_first_screen_has_a_finding_of_every_run(whole: Document) -> None:
     for section in whole.sections:
         for finding in section.findings[:1]:
             (said,) = [remark.text for remark in first.remarks if finding.text.removesuffix(".") in remark.text]
-            assert (f" {MARKS[finding.origin].capitalize()}: " in said) == (finding.origin != "measured"), section.run
+            assert (f" {ORIGIN_MARKS[finding.origin].capitalize()}: " in said) == (finding.origin != "measured"), (
+                section.run
+            )
 
 
 def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> None:
@@ -187,7 +191,7 @@ def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> Non
         cells = [cell.model_copy(update={"cautions": [doubt]}) for cell, doubt in zip(clean.cells, doubts, strict=True)]
         return ReportedRun(name, clean.model_copy(update={"cells": cells}))
 
-    found = document([busy("one", 109, 109), busy("two", 17, 29)])
+    found = assemble_document([busy("one", 109, 109), busy("two", 17, 29)])
     for text, begin, end in (
         (markdown.text(found, "files"), "\n## ", "\n## Cautions"),
         (latex.text(found, "files"), "\\section{", "\\section*{Cautions}"),
@@ -203,7 +207,7 @@ def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> Non
 def test_two_machines_are_both_listed_and_every_section_says_its_own() -> None:
     here = ReportedRun("here", record("time"))
     there = ReportedRun("there", record("time", machine=TWO_CORES))
-    found = document([here, there])
+    found = assemble_document([here, there])
     machines = found.environment[0]
     assert [row[0] for row in machines.rows] == ["bench", "bench (2)"]
     assert [section.machine for section in found.sections] == ["bench", "bench (2)"]
@@ -211,7 +215,7 @@ def test_two_machines_are_both_listed_and_every_section_says_its_own() -> None:
         assert "on bench (2)" in text
     software = next(table for table in found.environment if table.name == "software")
     assert [row[-1] for row in software.rows] == ["here", "there"]
-    assert document([here]).sections[0].machine == ""
+    assert assemble_document([here]).sections[0].machine == ""
 
 
 def test_accelerators_are_listed_with_their_memory(whole: Document) -> None:
@@ -230,36 +234,42 @@ def test_a_gpu_that_was_simulated_is_in_the_environment_as_what_was_assumed(whol
 
 
 def test_method_explains_the_words_that_occur_and_no_others() -> None:
-    words = {term.word for term in document([run("time")]).method}
+    words = {term.word for term in assemble_document([run("time")]).method}
     assert {"forward", "backward", "optimizer", "step", "mode train", "fp32", "bf16", "95 % interval"} <= words
     assert not words & {"tf32", "fp16", "mode inference", "simulated", "allocated", "kept for backward"}
-    assert "simulated" in {term.word for term in document([run("memory")]).method}
+    assert "simulated" in {term.word for term in assemble_document([run("memory")]).method}
 
 
 def test_runs_of_one_command_are_told_apart_in_their_titles() -> None:
     small = fixtures_timing.record(TimeSpec(size=("small",), ctx=(128,)))
     large = fixtures_timing.record(TimeSpec(size=("large",), ctx=(128,)))
-    titles = [section.title for section in document([ReportedRun("a", small), ReportedRun("b", large)]).sections]
+    titles = [
+        section.title for section in assemble_document([ReportedRun("a", small), ReportedRun("b", large)]).sections
+    ]
     assert titles == ["Time of a training step: small", "Time of a training step: large"]
-    again = [section.title for section in document([ReportedRun("a", small), ReportedRun("b", small)]).sections]
+    again = [
+        section.title for section in assemble_document([ReportedRun("a", small), ReportedRun("b", small)]).sections
+    ]
     assert again == ["Time of a training step 1", "Time of a training step 2"]
 
 
 def test_every_run_is_named_with_how_it_ended_and_the_command_that_repeats_it() -> None:
-    made_of = document([run("time")], absent=["later: not there — sysbench accum"]).made_of
-    assert made_of[0].startswith("time: 2026-11-20 13:50 UTC, complete, 8 cells (2 oom) — ")
-    assert made_of[0].endswith(
+    run_lines = assemble_document([run("time")], missing_runs=["later: not there — sysbench accum"]).run_lines
+    assert run_lines[0].startswith("time: 2026-11-20 13:50 UTC, complete, 8 cells (2 oom) — ")
+    assert run_lines[0].endswith(
         "sysbench time --size small,xl --ctx 128,1024 --precision fp32,bf16 --warmup 2 --steps 8"
     )
-    assert made_of[1] == "later: not there — sysbench accum"
+    assert run_lines[1] == "later: not there — sysbench accum"
 
 
 def test_titles_are_those_of_the_experiment_where_there_is_one() -> None:
-    found = document([run("time", title="Sizes", question="How long?", note="changed: no GPU")], title="All of it")
+    found = assemble_document(
+        [run("time", title="Sizes", question="How long?", note="changed: no GPU")], title="All of it"
+    )
     (section,) = found.sections
     assert (found.title, section.title, section.question) == ("All of it", "Sizes", "How long?")
     assert section.subject[-1] == "changed: no GPU"
-    assert document([run("time")]).title == TITLE
+    assert assemble_document([run("time")]).title == TITLE
 
 
 def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,8 +279,8 @@ def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkey
         seen.append([each.name for each in runs])
         return [Finding("together", tuple(each.basis(each.record.cells) for each in runs))]
 
-    monkeypatch.setattr(agreement, "ACROSS", (finder,))
-    found = document([run("time"), run("memory")])
+    monkeypatch.setattr(agreement, "CROSS_RUN_FINDINGS", (finder,))
+    found = assemble_document([run("time"), run("memory")])
     assert seen == [["time", "memory"]]
     assert [finding.text for finding in found.findings] == ["Together."]
     concluding = [command_of(kind) for kind in KINDS if kind != "calibrate"]
@@ -284,11 +294,11 @@ def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and
         return [Statement("cautions keep all of them out.", record.cells, True), Statement("it is fast", record.cells)]
 
     monkeypatch.setattr("sysbench.commands.time.findings.of_run", finder)
-    found = document([run("time")])
+    found = assemble_document([run("time")])
     (section,) = found.sections
     assert [each.text for each in section.findings] == ["It is fast."]
     assert [each.message for each in found.cautions][-1] == "Cautions keep all of them out."
-    _, second = headlines(document([run("memory"), run("time")]).sections)
+    _, second = select_headlines(assemble_document([run("memory"), run("time")]).sections)
     assert [each.text for each in second[1]] == ["It is fast."]
     page_text = page.render(found)
     assert page_text.count("Cautions keep all of them out.") == 2, (
@@ -392,7 +402,7 @@ def test_every_row_of_a_latex_table_has_as_many_cells(hostile: tuple[str, Docume
 
 
 def test_what_latex_has_no_letter_for_is_named_by_its_number() -> None:
-    found = latex.text(document([run("time", title="模型 né")]), "files")
+    found = latex.text(assemble_document([run("time", title="模型 né")]), "files")
     assert r"\section{[U+6A21][U+578B] né}" in found
 
 
@@ -400,7 +410,9 @@ def test_what_latex_has_no_letter_for_is_named_by_its_number() -> None:
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex here")
 def test_latex_compiles(tmp_path: Path) -> None:
     name = " ".join(HOSTILE)
-    found = document([*(run(kind) for kind in KINDS), *(run(kind, name, title=name) for kind in KINDS)], title=name)
+    found = assemble_document(
+        [*(run(kind) for kind in KINDS), *(run(kind, name, title=name) for kind in KINDS)], title=name
+    )
     for file in latex.files(found, "my report.tex"):
         path = tmp_path / file.name
         path.parent.mkdir(exist_ok=True)
@@ -445,7 +457,7 @@ def test_no_file_of_a_report_commands_a_terminal_and_all_can_be_written(hostile:
 
 
 def test_pictures_of_markdown_lie_beside_it_under_the_names_that_it_shows() -> None:
-    *drawn, report = markdown.files(document([run("memory"), run("accum")]), "my report.md")
+    *drawn, report = markdown.files(assemble_document([run("memory"), run("accum")]), "my report.md")
     assert report.name == "my report.md"
     shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", report.content.decode())
     assert len(drawn) > 1
@@ -454,7 +466,7 @@ def test_pictures_of_markdown_lie_beside_it_under_the_names_that_it_shows() -> N
 
 
 def test_pictures_of_latex_lie_beside_it_under_the_names_that_it_includes() -> None:
-    *drawn, report = latex.files(document([run("memory"), run("accum")]), "report.tex")
+    *drawn, report = latex.files(assemble_document([run("memory"), run("accum")]), "report.tex")
     assert re.findall(r"\\detokenize\{([^}]+)\}", report.content.decode()) == [file.name for file in drawn]
     assert all(file.content[:5] == b"%PDF-" for file in drawn)
 
@@ -513,6 +525,6 @@ def test_a_wide_table_keeps_what_matters_on_a_page_of_latex_and_says_what_it_lea
     found: RunRecord[Any] = fixtures_timing.record(
         TimeSpec(size=("small",), ctx=(128, 256), precision=precisions, steps=(8,))
     )
-    text = latex.text(document([ReportedRun("time", found)]), "files")
+    text = latex.text(assemble_document([ReportedRun("time", found)]), "files")
     assert "hidden columns: " in text
     assert r"speed-up" in text

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from sysbench import cli as app
 from sysbench.command import Kind, runnable, spec_of
-from sysbench.commands.report.assemble import document, kept
-from sysbench.commands.report.sources import sources
+from sysbench.commands.report.assemble import assemble_document, saved_pictures
+from sysbench.commands.report.sources import read_sources
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log import manifest
@@ -25,7 +25,7 @@ from tests.fixtures_runs import KINDS, record, stream, write_log, write_record
 
 
 def names(*paths: Path) -> list[str]:
-    return [run.name for run in sources([str(path) for path in paths]).runs]
+    return [run.name for run in read_sources([str(path) for path in paths]).runs]
 
 
 def experiment(directory: Path, *entries: RunEntry, **fields: Any) -> Path:
@@ -52,7 +52,7 @@ def test_a_directory_is_all_of_its_runs_by_command(tmp_path: Path) -> None:
 def test_runs_of_one_command_are_numbered_in_the_order_in_which_they_began(tmp_path: Path) -> None:
     later = record("time").model_copy(update={"started_at": "2027-01-01T00:00:00Z"})
     paths = [write_record(tmp_path / "b.json", record("time")), write_record(tmp_path / "a.json", later)]
-    found = sources([str(path) for path in paths[::-1]]).runs
+    found = read_sources([str(path) for path in paths[::-1]]).runs
     assert [(run.name, run.record.started_at[:4]) for run in found] == [("time 1", "2026"), ("time 2", "2027")]
 
 
@@ -68,14 +68,14 @@ def test_of_a_run_that_was_continued_the_longer_account_is_used(tmp_path: Path) 
     early = write_log(tmp_path / "early" / "run.jsonl", events[: len(events) // 2])
     whole = write_log(tmp_path / "run.jsonl", events)
     for paths in ((early, whole), (whole, early)):
-        (run,) = sources([str(path) for path in paths]).runs
+        (run,) = read_sources([str(path) for path in paths]).runs
         assert run.record.status == "complete"
 
 
 def test_a_log_that_is_torn_in_mid_line_is_reported_as_far_as_it_goes(tmp_path: Path) -> None:
     path = write_log(tmp_path / "run.jsonl", stream("time"))
     path.write_bytes(path.read_bytes()[:-150])
-    (run,) = sources([str(path)]).runs
+    (run,) = read_sources([str(path)]).runs
     assert run.record.status == "interrupted"
     assert any(cell.outcome == "ok" for cell in run.record.cells)
 
@@ -88,8 +88,8 @@ def test_an_experiment_names_its_runs_and_puts_them_into_its_own_order(tmp_path:
     directory = experiment(tmp_path / "quick", *entries, question="Is it fast?")
     write_record(directory / "sizes.json", record("time"))
     write_log(directory / "sums.jsonl", stream("accum"))
-    found = sources([str(directory)])
-    assert (found.title, found.question, found.absent) == ("Quick", "Is it fast?", ())
+    found = read_sources([str(directory)])
+    assert (found.title, found.question, found.missing_runs) == ("Quick", "Is it fast?", ())
     assert [(run.name, run.title, run.question, run.note) for run in found.runs] == [
         ("sums", "Sums", "What is lost?", ""),
         ("sizes", "Sizes", "", "simulated: there is no GPU here"),
@@ -105,7 +105,7 @@ def test_runs_of_an_experiment_that_are_not_there_are_named_with_the_reason(tmp_
     )
     directory = experiment(tmp_path / "quick", *entries)
     write_record(directory / "sizes.json", record("time"))
-    assert sources([str(directory)]).absent == (
+    assert read_sources([str(directory)]).missing_runs == (
         "gpu: left out: there is no GPU here — sysbench time --device cuda",
         "broken: failed: sysbench time: --size smal is not a size — sysbench time --size smal",
         "later: missing — sysbench accum norm",
@@ -116,7 +116,7 @@ def test_runs_from_elsewhere_come_after_the_experiment_and_leave_it_without_its_
     directory = experiment(tmp_path / "quick", entry("sums", "accum"))
     write_record(directory / "sums.json", record("accum"))
     other = write_record(tmp_path / "other.json", record("time"))
-    found = sources([str(other), str(directory)])
+    found = read_sources([str(other), str(directory)])
     assert [run.name for run in found.runs] == ["sums", "time"]
     assert found.title == ""
 
@@ -124,7 +124,7 @@ def test_runs_from_elsewhere_come_after_the_experiment_and_leave_it_without_its_
 def test_one_run_of_an_experiment_by_itself_keeps_its_title(tmp_path: Path) -> None:
     directory = experiment(tmp_path / "quick", entry("sums", "accum"), entry("later"))
     path = write_record(directory / "sums.json", record("accum"))
-    (run,) = sources([str(path)]).runs
+    (run,) = read_sources([str(path)]).runs
     assert (run.name, run.title) == ("sums", "Sums")
 
 
@@ -139,25 +139,25 @@ def test_pictures_that_a_run_drew_itself_are_in_the_report_as_far_as_they_are_wh
     (tmp_path / "outside.png").write_bytes((directory / "torn.png").read_bytes())
     (directory / "torn.png").write_bytes((directory / "torn.png").read_bytes()[:-200])
     (directory / "gone.png").unlink()
-    (run,) = sources([str(directory)]).runs
-    (picture,) = kept(run)
+    (run,) = read_sources([str(directory)]).runs
+    (picture,) = saved_pictures(run)
     assert (picture.name, picture.origin) == ("train", "simulated")
     assert picture.caption == "Memory over time by category: train."
     assert picture_file.content(picture.draw, "png")[:4] == b"\x89PNG"
-    (section,) = document([run]).sections
+    (section,) = assemble_document([run]).sections
     assert section.pictures[-1].name == "runs-train"
 
 
 def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError, match=r" contains no runs"):
-        sources([str(tmp_path)])
+        read_sources([str(tmp_path)])
 
 
 def test_a_record_edited_by_hand_is_refused_with_its_file_and_field(tmp_path: Path) -> None:
     path = write_record(tmp_path / "run.json", record("time"))
     path.write_text(path.read_text().replace('"median_s": ', '"median_s": "quick", "was": ', 1))
     with pytest.raises(LogError, match=r"run\.json is not a record in sysbench's format: cells\.0\.phases\.\w+\.\w+"):
-        sources([str(path)])
+        read_sources([str(path)])
 
 
 @pytest.mark.parametrize("kind", runnable())

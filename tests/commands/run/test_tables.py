@@ -1,6 +1,6 @@
 """The table of an experiment's runs."""
 
-from sysbench.commands.run.tables import Ended, outcome
+from sysbench.commands.run.tables import RunResult, outcome
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.events import Event
@@ -12,7 +12,7 @@ from tests.fixtures_timing import events, until_measuring
 def last_word(stream: list[Event]) -> str:
     """What the table says, in its last column, of a run with these events."""
     entry = RunEntry(name="steps", part="mine", title="steps", command="time")
-    (table,) = outcome("mine", [Ended(entry, fold(stream))]).tables
+    (table,) = outcome("mine", [RunResult(entry, fold(stream))]).tables
     word = table.rows[0][-1]
     assert isinstance(word, Word)
     return word.text
