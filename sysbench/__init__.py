@@ -66,10 +66,10 @@ def _found(name: str) -> object:
     if name in ("phase", "step"):  # a script with marks that is not recorded imports nothing else
         return getattr(marks, name)
     from sysbench import api
-    from sysbench.command import kinds, measuring
+    from sysbench.command import command_of, kinds
 
-    specs = {measuring(kind).spec_class.__name__: kind for kind in kinds()} if name.endswith("Spec") else {}
-    return measuring(specs[name]).spec_class if specs else getattr(api, name)
+    specs = {command_of(kind).spec_class.__name__: kind for kind in kinds()} if name.endswith("Spec") else {}
+    return command_of(specs[name]).spec_class if specs else getattr(api, name)
 
 
 def __dir__() -> list[str]:

@@ -51,7 +51,7 @@ def _run() -> None:
     """
     # Collections every 700 objects, the default, took a third of the time to show a run of 10,000 cells.
     gc.set_threshold(100_000)
-    with _worker_ahead(sys.argv[1:]):
+    with _prelaunched_worker(sys.argv[1:]):
         from sysbench.cli import main
 
         try:
@@ -60,10 +60,10 @@ def _run() -> None:
             gc.freeze()  # traversing all imported objects at exit took a tenth of a second
 
 
-def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
-    from sysbench.meeting import started_as_rank
+def _prelaunched_worker(words: Sequence[str]) -> AbstractContextManager[None]:
+    from sysbench.bootstrap import rank_from_environment
 
-    if not measures(words) or started_as_rank(os.environ):
+    if not needs_worker(words) or rank_from_environment(os.environ):
         return nullcontext()
     from sysbench.engine.launchers import PlainLauncher
     from sysbench.engine.process import prelaunched
@@ -71,7 +71,7 @@ def _worker_ahead(words: Sequence[str]) -> AbstractContextManager[None]:
     return prelaunched(PlainLauncher())
 
 
-def measures(words: Sequence[str]) -> bool:
+def needs_worker(words: Sequence[str]) -> bool:
     """Whether a command line probably needs a worker, judged before it is parsed."""
     from sysbench.command import runnable
 

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sysbench.command import Command, measuring, runnable
+from sysbench.command import Command, command_of, runnable
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.errors import SysbenchError as SysbenchError
 from sysbench.marks import phase as phase
@@ -108,7 +108,7 @@ class Run(Result):
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of all tables of the command; a given run may lack some of these tables."""
-        return tuple(measuring(self.record.kind).part("tables"))
+        return tuple(command_of(self.record.kind).part("tables"))
 
     def to_json(self) -> str:
         """Return the record as JSON, as in the record file next to the log."""
@@ -131,7 +131,7 @@ class Run(Result):
 
     @property
     def _long_table(self) -> str:
-        return measuring(self.record.kind).long_table
+        return command_of(self.record.kind).long_table
 
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
         from sysbench.render.output import sheet
@@ -152,7 +152,7 @@ class Profile(Result):
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of all tables of a trace; a given trace may lack some of these tables."""
-        return tuple(name for name in measuring("profile").part("tables") if name != "summary")
+        return tuple(name for name in command_of("profile").part("tables") if name != "summary")
 
     def to_json(self) -> str:
         """Return the summary as JSON, as `sysbench profile --from FILE --json` writes it."""
@@ -162,7 +162,7 @@ class Profile(Result):
 
     @property
     def _long_table(self) -> str:
-        return measuring("profile").long_table
+        return command_of("profile").long_table
 
     def _sheet(self, names: Iterable[str] = ()) -> Sheet:
         from sysbench.commands.profile.tables import traces_sheet
@@ -231,7 +231,7 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
     from sysbench.commands import running
     from sysbench.spec.validation import validated
 
-    command, given, words = _typed(what) if isinstance(what, str) else (measuring(what.kind), None, {})
+    command, given, words = _parse_command_line(what) if isinstance(what, str) else (command_of(what.kind), None, {})
     model = command.options_class
     for name in options:
         if name not in model.model_fields:
@@ -273,13 +273,13 @@ def measure(
     """
     from sysbench.commands.loop.measure import measure_loop
     from sysbench.commands.loop.spec import LoopSpec
-    from sysbench.spec.validation import called_with
+    from sysbench.spec.validation import validated_arguments
 
     given = {
         "phases": phases, "device": str(device), "warmup": warmup, "steps": steps, "until": until,
         "max_steps": max_steps, "sync": sync, "name": name, "tokens": tokens,
     }  # fmt: skip
-    spec = called_with(LoopSpec, {"by": "measure", **given})
+    spec = validated_arguments(LoopSpec, {"by": "measure", **given})
     return Run(measure_loop(step, spec, None if save is None else Path(save), progress))
 
 
@@ -314,21 +314,23 @@ def record(
     """
     from sysbench.commands.loop.recording import Recorder
     from sysbench.commands.loop.spec import LoopSpec
-    from sysbench.spec.validation import called_with
+    from sysbench.spec.validation import validated_arguments
 
     save = None if path is None else Path(path)
     given = {
         "phases": phases, "device": str(device), "warmup": warmup, "steps": None, "until": None,
         "max_steps": max_steps, "sync": sync, "name": name or (save.stem if save else "loop"), "tokens": tokens,
     }  # fmt: skip
-    recorder = Recorder(called_with(LoopSpec, {"by": "record", **given}), save, None if trace is None else Path(trace))
-    held = Recording()
+    recorder = Recorder(
+        validated_arguments(LoopSpec, {"by": "record", **given}), save, None if trace is None else Path(trace)
+    )
+    recording = Recording()
     try:
         with recorder:
-            yield held
+            yield recording
     finally:
         if recorder.collector.record is not None:
-            held.run = Run(recorder.collector.record)
+            recording.run = Run(recorder.collector.record)
 
 
 def read_trace(path: str | Path) -> Profile:
@@ -349,9 +351,9 @@ def read_snapshot(path: str | Path) -> Snapshot:
     return Snapshot(from_snapshot(read(Path(path))), Path(path).name)
 
 
-def _typed(line: str) -> tuple[Command, Given, Given]:
+def _parse_command_line(line: str) -> tuple[Command, Given, Given]:
     """Parse a command line; return the command, the given fields of its spec, and the given options."""
-    from sysbench.spec.command_options import given
+    from sysbench.spec.command_options import parse_options
 
     try:
         words = shlex.split(line)
@@ -361,6 +363,6 @@ def _typed(line: str) -> tuple[Command, Given, Given]:
         words = words[1:]
     if not words or words[0] not in runnable():
         raise UsageError(unknown(words[0] if words else "", "a command that runs cells", runnable()))
-    command = measuring(words[0])
-    of_spec, of_options = given(command.name, words[1:], command.spec_class, command.options_class)
-    return command, of_spec, of_options
+    command = command_of(words[0])
+    spec_fields, option_fields = parse_options(command.name, words[1:], command.spec_class, command.options_class)
+    return command, spec_fields, option_fields

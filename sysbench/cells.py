@@ -24,29 +24,29 @@ class Axis:
     title: str
     role: Literal["machine", "extent", "work", "choice", "effort"]
     phrase: str = "{}"
-    counted: bool = False
+    is_count: bool = False
     """Whether the phrase is a count with a plural: `1 step`, `2 steps`."""
     unset: str = "none"
     """Phrase for a cell without a value."""
-    left_out: object = None
+    stored_default: object = None
     """Value of the axis in cells that were stored without it."""
     plural: str = ""
     """Noun for the values of an axis that has several values by default."""
 
-    def said(self, value: object) -> str:
+    def format_value(self, value: object) -> str:
         """Return the phrase for a value: `ctx 512`, `bf16`, `5 warm-ups`."""
         if value is None:
             return self.unset
         if isinstance(value, str) and ":" in value:
             return value  # a reference to the user's code, or a device, needs no phrase
-        return self.phrase.format(value) + ("s" if self.counted and value != 1 else "")
+        return self.phrase.format(value) + ("s" if self.is_count and value != 1 else "")
 
 
 AXES: Mapping[str, Axis] = {
     "device": Axis("device", "machine"),
     "hardware": Axis("hardware", "machine", unset="this machine"),
-    "threads": Axis("threads", "choice", "{} thread", counted=True, unset="default threads"),
-    "ranks": Axis("ranks", "machine", "{} rank", counted=True, unset="1 rank", left_out=1),
+    "threads": Axis("threads", "choice", "{} thread", is_count=True, unset="default threads"),
+    "ranks": Axis("ranks", "machine", "{} rank", is_count=True, unset="1 rank", stored_default=1),
     "strategy": Axis("strategy", "choice", unset=""),
     "bucket_mb": Axis("bucket MiB", "choice", "buckets of {} MiB", unset=""),
     "gradient_as_bucket_view": Axis("bucket view", "choice", "gradient as bucket view {}", unset=""),
@@ -57,15 +57,15 @@ AXES: Mapping[str, Axis] = {
     "no_sync": Axis("no_sync", "choice", "no_sync {}", unset=""),
     "size": Axis("size", "extent"),
     "batch": Axis("batch", "extent", "batch {}"),
-    "grad_accum": Axis("grad accum", "extent", "grad accum {}", unset="grad accum 1", left_out=1),
+    "grad_accum": Axis("grad accum", "extent", "grad accum {}", unset="grad accum 1", stored_default=1),
     "ctx": Axis("ctx", "extent", "ctx {}", plural="context lengths"),
     "mode": Axis("mode", "work", plural="modes"),
     "attention": Axis("attention", "choice", "{} attention"),
     "execution": Axis("execution", "choice"),
     "optimizer": Axis("optimizer", "choice", "{} AdamW"),
     "precision": Axis("precision", "choice"),
-    "warmup": Axis("warm-up", "effort", "{} warm-up", counted=True),
-    "steps": Axis("steps", "effort", "{} step", counted=True),
+    "warmup": Axis("warm-up", "effort", "{} warm-up", is_count=True),
+    "steps": Axis("steps", "effort", "{} step", is_count=True),
     "simulate": Axis("simulated GPU", "machine"),
     "heads": Axis("heads", "extent", "{} heads", unset="no heads"),
     "implementation": Axis("implementation", "choice"),
@@ -73,7 +73,7 @@ AXES: Mapping[str, Axis] = {
     "seq": Axis("seq_len", "extent", "N {}", plural="sequence lengths"),
     "part": Axis("part", "work"),
     "profiler": Axis("profiler", "choice", "with {}"),
-    "active": Axis("active", "effort", "{} profiled step", counted=True),
+    "active": Axis("active", "effort", "{} profiled step", is_count=True),
     "name": Axis("loop", "work"),
 }
 """All axes of cells, in the order of columns and names."""
@@ -114,25 +114,25 @@ def axes_of(cells: Sequence[CellRecord]) -> list[Axes]:
 
 def varying(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes in which these cells differ."""
-    return tuple(axis for axis in known(cells) if len({cell.get(axis) for cell in cells}) > 1)
+    return tuple(axis for axis in present_axes(cells) if len({cell.get(axis) for cell in cells}) > 1)
 
 
-def known(cells: Sequence[Axes]) -> tuple[str, ...]:
+def present_axes(cells: Sequence[Axes]) -> tuple[str, ...]:
     """Return the axes that at least one of these cells has."""
-    there = set().union(*cells)
-    return tuple(axis for axis in AXES if axis in there)
+    present = set().union(*cells)
+    return tuple(axis for axis in AXES if axis in present)
 
 
-def alike(cells: Iterable[AnyCell], *but: str) -> list[list[AnyCell]]:
-    """Group cells that have the same values on all axes except those in `but`, in the order of the run.
+def group_ignoring(cells: Iterable[AnyCell], *ignored: str) -> list[list[AnyCell]]:
+    """Group cells that have the same values on all axes except those in `ignored`, in the order of the run.
 
-    If `but` contains `size`, the model's dimensions may also differ.
+    If `ignored` contains `size`, the model's dimensions may also differ.
     """
-    free = {*but, "model"} if "size" in but else set(but)
-    found: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
+    ignored_axes = {*ignored, "model"} if "size" in ignored else set(ignored)
+    groups: dict[tuple[tuple[str, str], ...], list[AnyCell]] = {}
     for cell in cells:
-        found.setdefault(tuple([pair for pair in cell.written_axes if pair[0] not in free]), []).append(cell)
-    return list(found.values())
+        groups.setdefault(tuple([pair for pair in cell.written_axes if pair[0] not in ignored_axes]), []).append(cell)
+    return list(groups.values())
 
 
 def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
@@ -142,7 +142,7 @@ def values_along(cells: Iterable[CellRecord], axis: str) -> list[Any]:
 
 def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> Iterator[tuple[AnyCell, AnyCell]]:
     """Yield pairs of cells that differ only in `axis`, with the value `base` in the first and `other` in the second."""
-    for row in alike(cells, axis):
+    for row in group_ignoring(cells, axis):
         by_value = {cell.axes.get(axis): cell for cell in row}
         if base in by_value and other in by_value:
             yield by_value[base], by_value[other]
@@ -153,7 +153,7 @@ def pairs(cells: Iterable[AnyCell], axis: str, base: object, other: object) -> I
 
 def phrase(axis: str, value: object) -> str:
     """Return the phrase for a value of an axis: `ctx 512`, `bf16`, `5 warm-ups`, `no heads`."""
-    return AXES[axis].said(value) if axis in AXES else str(value)
+    return AXES[axis].format_value(value) if axis in AXES else str(value)
 
 
 def label(cell: Axes, axes: Sequence[str]) -> str:
@@ -198,20 +198,20 @@ def effort(cells: Sequence[Axes]) -> tuple[str, ...]:
     )
 
 
-def by_default(spec: RunSpec) -> str:
+def describe_default_axes(spec: RunSpec) -> str:
     """Return a remark on axes with several values by default: `2 modes (forward, train); choose with --mode`.
 
     The remark is empty if there are no such axes.
     """
-    cells, counted, flags = list(spec.cells()), [], []
+    cells, descriptions, flags = list(spec.cells()), [], []
     for name, axis in AXES.items():
         if axis.plural and name in type(spec).model_fields and name not in spec.model_fields_set:
             # Cells of some kinds do not use every axis of the run.
             values = list(dict.fromkeys(str(value) for cell in cells if (value := getattr(cell, name)) is not None))
             if len(values) > 1:
-                counted.append(f"{len(values)} {axis.plural} ({', '.join(values)})")
+                descriptions.append(f"{len(values)} {axis.plural} ({', '.join(values)})")
                 flags.append(option_name(type(spec), name))
-    return f"{' and '.join(counted)}; choose with {' and '.join(flags)}" if counted else ""
+    return f"{' and '.join(descriptions)}; choose with {' and '.join(flags)}" if descriptions else ""
 
 
 # --- tables
@@ -224,4 +224,4 @@ def columns(axes: Sequence[str]) -> tuple[Column, ...]:
 
 def values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
     """Return the values of one cell for the columns of these axes."""
-    return tuple(cell.get(axis, AXES[axis].left_out) for axis in axes)
+    return tuple(cell.get(axis, AXES[axis].stored_default) for axis in axes)

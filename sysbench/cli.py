@@ -15,12 +15,12 @@ import typer
 
 import sysbench
 from sysbench import stderr
+from sysbench.bootstrap import rank_from_environment
 from sysbench.command import commands, runnable
 from sysbench.engine.interrupts import is_interrupted
 from sysbench.errors import SysbenchError
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.log.storage import reason
-from sysbench.meeting import started_as_rank
 
 INTERRUPTED = 130
 
@@ -31,7 +31,7 @@ Examples:
   sysbench run quick                         measure a first experiment
 """
 
-WRONG_PATH = {
+INVALID_PATH_ERRNOS = {
     errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
 }  # fmt: skip
 """Errors of file operations caused by an invalid path; all others are caused by the machine."""
@@ -45,7 +45,7 @@ def application(words: Sequence[str]) -> typer.Typer:
     if completing:
         from sysbench import completion
 
-        settings["obj"] = completion.offered
+        settings["obj"] = completion.complete
     app = typer.Typer(
         help="Where do the time and memory of a training step go, how reliable is each number, and how far is the "
         "step from the hardware limit?",
@@ -57,11 +57,11 @@ def application(words: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_root)
     for name, command in commands().items():
-        app.command(name, short_help=command.help)(command.part("function") if name in named else _listed_only)
+        app.command(name, short_help=command.help)(command.part("function") if name in named else _placeholder)
     return app
 
 
-def _listed_only() -> None:
+def _placeholder() -> None:
     """Stand in for a command that is listed in the help but not imported."""
 
 
@@ -78,7 +78,7 @@ def _root(
     ] = False,
 ) -> None:
     """Accept the options of `sysbench` itself; exit on ranks other than 0 if the command runs no workers."""
-    if started_as_rank(os.environ) and context.invoked_subcommand not in runnable():
+    if rank_from_environment(os.environ) and context.invoked_subcommand not in runnable():
         raise typer.Exit
 
 
@@ -91,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(words: list[str]) -> int:
     undecoded = next((word for word in words if not _is_text(word)), None)
     if undecoded is not None:
-        _complain(words, f"{undecoded} is not UTF-8 text; rename the file or argument")
+        _print_error(words, f"{undecoded} is not UTF-8 text; rename the file or argument")
         return 2
-    with collection_paused():
+    with gc_paused():
         command = typer.main.get_command(application(words))
     # Without arguments, show the help.
     words = words or ["--help"]
@@ -110,7 +110,7 @@ def _run(words: list[str]) -> int:
         if "--debug" in words:
             raise
         message, code = _explain(error)
-        _complain(words, message)
+        _print_error(words, message)
         return code
 
 
@@ -126,18 +126,18 @@ def _explain(error: Exception) -> tuple[str, int]:
     """Return a one-line message and an exit code for any error."""
     if isinstance(error, SysbenchError):
         return str(error), error.exit_code
-    from sysbench.spec.command_options import explained
+    from sysbench.spec.command_options import usage_error_message
 
-    if complaint := explained(error):
+    if complaint := usage_error_message(error):
         return complaint, int(getattr(error, "exit_code", 2))
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: {reason(error)}", 2 if error.errno in WRONG_PATH else 1
+        return f"{os.fsdecode(error.filename)}: {reason(error)}", 2 if error.errno in INVALID_PATH_ERRNOS else 1
     return f"unexpected {type(error).__name__}: {error} (this is a bug; --debug shows where)", 1
 
 
-def _complain(words: list[str], message: str) -> None:
+def _print_error(words: list[str], message: str) -> None:
     prefix = f"sysbench {words[0]}" if words and words[0] in commands() else "sysbench"
-    stderr.say(f"{prefix}: {' '.join(message.split())}")
+    stderr.print_line(f"{prefix}: {' '.join(message.split())}")
 
 
 __all__ = ["main"]

@@ -1,7 +1,7 @@
 """The interface of a command: one frozen record that names its parts, each imported on first use.
 
 A command is a package with a `COMMAND` in its `__init__`, listed in `sysbench.commands.PACKAGES`. No other code
-contains names of commands: given the `kind` of a spec, log or record, `measuring` returns the command.
+contains names of commands: given the `kind` of a spec, log or record, `command_of` returns the command.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Kind = str
 
 
 @dataclass(frozen=True)
-class InReport:
+class ReportLayout:
     """How a report presents the runs of a command."""
 
-    place: int
+    position: int
     """Position of the command's runs if no experiment orders them."""
     title: str
     tables: tuple[str, ...] = ()
     """Names of tables in the order of the report; a run may lack some of them. If empty: the tables implied by its
     axes."""
-    tables_of_few: tuple[str, ...] = ()
+    tables_for_few_cells: tuple[str, ...] = ()
     """Additional tables for runs with few cells."""
-    kept_picture: str = "As shown by the run"
+    picture_caption: str = "As shown by the run"
     """Caption of a picture that the run wrote next to its record."""
 
 
@@ -80,13 +80,13 @@ class Command:
     """Function that computes the record from the events."""
     tables: str = "tables:TABLES"
     """Builders of the tables, by name."""
-    usual_tables: str | None = None
+    default_tables: str | None = None
     """Names of the default tables: `spec -> names`; if None, all tables."""
     long_table: str = "cells"
     """Name of the table to show if there is room for only one table."""
     sheet: str = "tables:sheet"
     """The complete output for a record: `(record, names, selection) -> Sheet`."""
-    fillable: str | None = None
+    build_tables: str | None = None
     """Function that returns the named tables of a record, if a builder needs more than the record."""
     headlines: str | None = None
     """Sentences below the tables, if the sheet does not include them."""
@@ -98,16 +98,16 @@ class Command:
     """Figures of a run: `record -> Iterable[Drawn]`."""
     terms: str | None = None
     """Definitions of the terms in the tables: `cells -> Iterator[Term]`."""
-    report: InReport | None = None
+    report: ReportLayout | None = None
     compared: tuple[str, ...] = ()
     """Times for which `compare` gives verdicts; all other times are parts of these."""
-    in_turns: bool = False
+    can_alternate: bool = False
     """Whether `compare --ab` can measure two specs of the command alternately."""
-    foreseen: str | None = None
+    expected_duration: str | None = None
     """Function that estimates how long a predicted cell takes to measure: `cell record -> seconds`, or None without a
     predicted time.
     """
-    picture: str | None = None
+    dashboard: str | None = None
     """Dashboard of a run on a terminal."""
     lines: str = "live:Lines"
     """Progress lines of a run without a terminal."""
@@ -117,12 +117,12 @@ class Command:
 
     def part(self, name: str) -> Any:
         """Import and return the part named by a field; raises ValueError if the command does not have this part."""
-        written: str | None = getattr(self, name)
-        if not written:
+        reference: str | None = getattr(self, name)
+        if not reference:
             raise ValueError(f"sysbench {self.name} has no {name}")
-        module, _, attribute = written.format(name=self.name, class_name=self.name.title()).partition(":")
-        inside = "" if module.startswith("sysbench.") else f"{self.package}."
-        return getattr(importlib.import_module(inside + module), attribute)
+        module, _, attribute = reference.format(name=self.name, class_name=self.name.title()).partition(":")
+        prefix = "" if module.startswith("sysbench.") else f"{self.package}."
+        return getattr(importlib.import_module(prefix + module), attribute)
 
     @property
     def spec_class(self) -> type[RunSpec]:
@@ -149,20 +149,20 @@ class Command:
         return found
 
     @property
-    def folded(self) -> Callable[[Iterable[Event]], RunRecord[Any]]:
+    def fold_function(self) -> Callable[[Iterable[Event]], RunRecord[Any]]:
         """Function that computes the record from the events."""
         found: Callable[[Iterable[Event]], RunRecord[Any]] = self.part("fold")
         return found
 
     @property
-    def measured(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
+    def measure_function(self) -> Callable[[Any, DeviceInfo, Path | None], Iterator[Event]]:
         """Generator function with which the worker runs a cell and yields events; accessing it imports torch."""
         found: Callable[[Any, DeviceInfo, Path | None], Iterator[Event]] = self.part("measure")
         return found
 
 
 @cache
-def of_package(package: str) -> Command:
+def load_command(package: str) -> Command:
     """Return the command of this package."""
     found: Command = importlib.import_module(package).COMMAND
     return found
@@ -170,10 +170,12 @@ def of_package(package: str) -> Command:
 
 def commands() -> Mapping[str, Command]:
     """Return every command by name, in the order of the help screen."""
-    return {command.name: command for command in map(of_package, importlib.import_module("sysbench.commands").PACKAGES)}
+    return {
+        command.name: command for command in map(load_command, importlib.import_module("sysbench.commands").PACKAGES)
+    }
 
 
-def measuring(kind: Kind) -> Command:
+def command_of(kind: Kind) -> Command:
     """Return the command named `kind`; raises ValueError if no command with cells has this name."""
     found = commands().get(kind)
     if found is None or found.spec is None:
@@ -188,7 +190,7 @@ def kinds() -> tuple[Kind, ...]:
 
 def runnable() -> tuple[Kind, ...]:
     """Return the names of the commands that run their cells in a worker."""
-    return tuple(kind for kind in kinds() if measuring(kind).measure is not None)
+    return tuple(kind for kind in kinds() if command_of(kind).measure is not None)
 
 
 STORED: Final = "stored"
@@ -202,7 +204,7 @@ def spec_of(fields: Mapping[str, Any]) -> RunSpec:
     """
     if "kind" not in fields:
         raise ValueError(f"it does not name the command that wrote it (kind: {', '.join(kinds())})")
-    return measuring(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
+    return command_of(str(fields["kind"])).spec_class.model_validate(fields, context=STORED)
 
 
 def cell_of(axes: Mapping[str, Any]) -> RunCell:
@@ -210,4 +212,4 @@ def cell_of(axes: Mapping[str, Any]) -> RunCell:
 
     Raises ValueError if `kind` is missing or unknown, and its subclass pydantic.ValidationError if a field is invalid.
     """
-    return measuring(str(axes.get("kind"))).cell_class.model_validate(axes)
+    return command_of(str(axes.get("kind"))).cell_class.model_validate(axes)

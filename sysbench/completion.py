@@ -11,37 +11,39 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sysbench.command import commands, kinds, measuring, runnable
+from sysbench.command import command_of, commands, kinds, runnable
 from sysbench.errors import SysbenchError
 from sysbench.spec.command_options import keys_of
 from sysbench.spec.validation import literals, option_of
 
-_RUNS = ("FILE", "FILE,…", "LOG", "LOG|DIR…", "A", "B")
+_RUN_METAVARS = ("FILE", "FILE,…", "LOG", "LOG|DIR…", "A", "B")
 """Marker for values that are finished runs, by path or by name."""
 
 
-def offered(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> list[str]:
+def complete(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> list[str]:
     """Return the completions of the text typed so far for an option; in a comma-separated list, complete the last item.
 
     `given` holds the options typed earlier, by field.
     """
-    begun, comma, last = typed.rpartition(",")
+    earlier_items, comma, last = typed.rpartition(",")
     try:
-        values = list(_values(command, model, field, typed, given))
+        values = list(_candidates(command, model, field, typed, given))
     except (SysbenchError, ValueError, OSError):
         return []
-    there = set(begun.split(","))
+    already_given = set(earlier_items.split(","))
     return [
-        f"{begun}{comma}{value}" for value in dict.fromkeys(values) if value.startswith(last) and value not in there
+        f"{earlier_items}{comma}{value}"
+        for value in dict.fromkeys(values)
+        if value.startswith(last) and value not in already_given
     ]
 
 
-def _values(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> Iterable[str]:
+def _candidates(command: str, model: type[BaseModel], field: str, typed: str, given: dict[str, Any]) -> Iterable[str]:
     for kind in runnable():
         # `run` has the options of every command, as text.
         for name, key in keys_of(kind).items():
-            if field == f"every_{name.replace('-', '_')}" and key.stands_for is None:
-                return _values(kind, key.model, key.field, typed, given)
+            if field == f"every_{name.replace('-', '_')}" and key.shorthand_value is None:
+                return _candidates(kind, key.model, key.field, typed, given)
     info = model.model_fields[field]
     option = option_of(info)
     if option.values:
@@ -56,8 +58,8 @@ def _values(command: str, model: type[BaseModel], field: str, typed: str, given:
         return _tables(command) if field == "tables" else _columns(command)
     if field == "device":
         return ("auto", "cpu", "cuda", "mps")
-    if option.metavar in _RUNS:
-        return [*_earlier(given, command), *_files(typed)]
+    if option.metavar in _RUN_METAVARS:
+        return [*_earlier_runs(given, command), *_files(typed)]
     return literals(info.annotation) or _files(typed)
 
 
@@ -71,19 +73,19 @@ def _experiments(field: str, typed: str, given: dict[str, Any]) -> Iterable[str]
 
 
 def _tables(command: str) -> Iterable[str]:
-    found: Iterable[str] = measuring(command).part("tables")
+    found: Iterable[str] = command_of(command).part("tables")
     return found
 
 
 def _columns(command: str) -> Iterable[str]:
     from sysbench.render import declared
-    from sysbench.render.chosen_columns import ADDED
+    from sysbench.render.column_selection import ADD_PREFIX
 
-    names = [name.shown for name in declared.possible(command, ())]
-    return [*names, *(f"{ADDED}{name}" for name in names)]
+    names = [name.display_name for name in declared.possible_columns(command, ())]
+    return [*names, *(f"{ADD_PREFIX}{name}" for name in names)]
 
 
-def _earlier(given: dict[str, Any], command: str) -> Iterable[str]:
+def _earlier_runs(given: dict[str, Any], command: str) -> Iterable[str]:
     from sysbench.log import runs
 
     kind = command if command in kinds() else None
@@ -91,7 +93,7 @@ def _earlier(given: dict[str, Any], command: str) -> Iterable[str]:
 
 
 def _files(typed: str) -> list[str]:
-    head, slash, beginning = typed.rpartition(",")[2].rpartition("/")
+    head, slash, prefix = typed.rpartition(",")[2].rpartition("/")
     folder = Path(head or slash or ".")
-    found = sorted(path for path in folder.iterdir() if path.name.startswith(beginning)) if folder.is_dir() else []
+    found = sorted(path for path in folder.iterdir() if path.name.startswith(prefix)) if folder.is_dir() else []
     return [f"{head}{slash}{path.name}{'/' if path.is_dir() else ''}" for path in found]

@@ -96,36 +96,36 @@ def predicted_memory(
     The prediction is biased high, because it is used to reject cells that cannot fit. It does not include workspaces,
     the CUDA context or allocator overhead.
     """
-    return max(moments(cell, phases, first=first), key=lambda moment: moment.total_bytes)
+    return max(peak_candidates(cell, phases, first=first), key=lambda moment: moment.total_bytes)
 
 
 AttentionCostsPhase = Literal["forward", "backward"]
 
 ELEMENT_BYTES: Mapping[Precision, int] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 
-_STATISTIC_BYTES = 4
+_LOG_SUM_EXP_BYTES = 4
 """Size of the log-sum-exp that a fused kernel keeps for each query, in fp32."""
 
-_PRODUCTS: Mapping[AttentionCostsPhase, int] = {"forward": 2, "backward": 4}
+_PRODUCT_COUNTS: Mapping[AttentionCostsPhase, int] = {"forward": 2, "backward": 4}
 """Number of N × N by d products: q kᵀ and p v; in backward dv, dp, dq and dk. Recomputation is not counted."""
 
-_TENSORS: Mapping[AttentionCostsPhase, int] = {"forward": 4, "backward": 8}
+_TENSOR_COUNTS: Mapping[AttentionCostsPhase, int] = {"forward": 4, "backward": 8}
 """Minimum number of N × d tensors moved: q, k, v, o; backward also reads the gradient of o and writes dq, dk, dv."""
 
 
-def pairs(cell: AttentionCell) -> int:
+def query_key_pairs(cell: AttentionCell) -> int:
     """Return the number of query–key pairs: N² without a mask, N(N + 1)/2 with a causal mask."""
     return cell.seq * (cell.seq + 1) // 2 if cell.causal else cell.seq * cell.seq
 
 
 def flops(cell: AttentionCell, phase: AttentionCostsPhase) -> int:
     """Return the FLOPs of the matrix products: 4RN²d forward, 8RN²d backward; about half with a causal mask."""
-    return _PRODUCTS[phase] * 2 * cell.rows * pairs(cell) * cell.dim
+    return _PRODUCT_COUNTS[phase] * 2 * cell.rows * query_key_pairs(cell) * cell.dim
 
 
 def bytes_moved(cell: AttentionCell, phase: AttentionCostsPhase) -> int:
     """Return the minimum memory traffic in bytes: 4RNds forward, 8RNds backward."""
-    return _TENSORS[phase] * cell.rows * cell.seq * cell.dim * ELEMENT_BYTES[cell.precision]
+    return _TENSOR_COUNTS[phase] * cell.rows * cell.seq * cell.dim * ELEMENT_BYTES[cell.precision]
 
 
 def naive_saved_bytes(cell: AttentionCell) -> int:
@@ -139,7 +139,7 @@ def naive_saved_bytes(cell: AttentionCell) -> int:
 
 def fused_saved_bytes(cell: AttentionCell) -> int:
     """Return the bytes that a fused kernel saves, besides inputs and output: 4RN, one fp32 number per query."""
-    return _STATISTIC_BYTES * cell.rows * cell.seq
+    return _LOG_SUM_EXP_BYTES * cell.rows * cell.seq
 
 
 FULL_BYTES = 4
@@ -175,13 +175,13 @@ class _Part:
     """Additional peak in forward with a graph."""
     backward: int
     """Additional peak in backward."""
-    alone: int
+    without_graph: int
     """Peak in forward without a graph, instead of `saved` and `forward`."""
     cached: int = 0
     """Copies of weights that autocast creates in forward without a graph and keeps until its end."""
 
 
-def moments(
+def peak_candidates(
     cell: ModelCell, phases: Sequence[Phase] | None = None, *, first: bool = False
 ) -> Iterator[MemoryPrediction]:
     """Yield the memory needed at each moment that can be the peak of a step of `cell`, in order.
@@ -197,19 +197,19 @@ def moments(
     layer_saved, layer_weights = attention.saved + feed_forward.saved, attention.weights + feed_forward.weights
     parameters = sizes.embedding_weights + layers * layer_weights + head.weights
     state = 2 * parameters if "optimizer" in phases else 0  # AdamW's two moments
-    before = 0 if first else state
+    initial_optimizer = 0 if first else state
 
-    adds = cell.grad_accum > 1
-    held = parameters if adds else 0
+    accumulates = cell.grad_accum > 1
+    held_gradients = parameters if accumulates else 0
 
-    def moment(activations: int, gradients: int = 0, optimizer: int = before) -> MemoryPrediction:
-        return MemoryPrediction(parameters, held + gradients, optimizer, activations + sizes.constants)
+    def moment(activations: int, gradients: int = 0, optimizer: int = initial_optimizer) -> MemoryPrediction:
+        return MemoryPrediction(parameters, held_gradients + gradients, optimizer, activations + sizes.constants)
 
     if cell.mode == "inference":
-        behind = (layers - 1) * (attention.cached + feed_forward.cached)
+        cached = (layers - 1) * (attention.cached + feed_forward.cached)
         for part in (attention, feed_forward, head):  # in the last layer, when most weights have been cast
-            behind += part.cached
-            yield moment(behind + part.alone)
+            cached += part.cached
+            yield moment(cached + part.without_graph)
         return
 
     before_head = layers * layer_saved
@@ -225,14 +225,14 @@ def moments(
     yield moment(before_head + head.saved + sizes.logits + 3 * sizes.full_logits)
     yield moment(before_head + head.saved + head.backward, gradients=head.weights)
     # In backward, activations are freed as gradients are allocated: the peak is at the last layer or the first one.
-    for behind in dict.fromkeys((0, layers - 1)):
-        left = before_head - behind * layer_saved + sizes.logits
-        gradients = (0 if adds else head.weights + behind * layer_weights) + feed_forward.weights
-        yield moment(left + feed_forward.backward, gradients)
-        yield moment(left - feed_forward.saved + attention.backward, gradients + attention.weights)
-    yield moment(sizes.logits + 2 * sizes.stream, gradients=sizes.embedding_weights if adds else parameters)
+    for layers_done in dict.fromkeys((0, layers - 1)):
+        remaining = before_head - layers_done * layer_saved + sizes.logits
+        gradients = (0 if accumulates else head.weights + layers_done * layer_weights) + feed_forward.weights
+        yield moment(remaining + feed_forward.backward, gradients)
+        yield moment(remaining - feed_forward.saved + attention.backward, gradients + attention.weights)
+    yield moment(sizes.logits + 2 * sizes.stream, gradients=sizes.embedding_weights if accumulates else parameters)
     if "optimizer" in phases:
-        yield moment(sizes.logits, parameters - held, state + sizes.optimizer_temporaries(parameters))
+        yield moment(sizes.logits, parameters - held_gradients, state + sizes.optimizer_temporaries(parameters))
 
 
 class _Sizes:
@@ -244,7 +244,7 @@ class _Sizes:
         self._cell = cell
         self._autocast = cell.precision in ("bf16", "fp16")
         self._compiled = cell.execution == "compiled"
-        self._keeps_copies = not self._compiled and (cell.simulated is not None or cell.device != "cpu")
+        self._caches_weight_copies = not self._compiled and (cell.simulated is not None or cell.device != "cpu")
         self._narrow_bytes = HALF_BYTES if self._autocast else FULL_BYTES
         self._scores = cell.batch * shape.heads * cell.ctx**2  # S, in elements
         self._narrow = cell.tokens * shape.d_model * self._narrow_bytes
@@ -286,7 +286,7 @@ class _Sizes:
             saved=self._norm_saved(consumers=3) + kernel.saved + self._weight_copies(products),
             forward=kernel.forward,
             backward=kernel.backward + 4 * self.stream + d * d * FULL_BYTES,
-            alone=2 * self.stream + kernel.alone + self._copy_at_work(d * d),
+            without_graph=2 * self.stream + kernel.without_graph + self._weight_in_use_copy(d * d),
             cached=self._cached_copies(products),
         )
 
@@ -304,7 +304,7 @@ class _Sizes:
                 saved=3 * self.stream + self._narrow + full_scores,
                 forward=3 * self._narrow + casts + full_scores,
                 backward=2 * full_scores,
-                alone=5 * self._narrow + casts + 2 * self.stream + 2 * full_scores,
+                without_graph=5 * self._narrow + casts + 2 * self.stream + 2 * full_scores,
             )
         rows = full_scores // self._cell.ctx
         if self._compiled:  # the softmax is one kernel, which reads and writes the type of the products
@@ -313,7 +313,7 @@ class _Sizes:
                 saved=4 * self._narrow + 2 * narrow_scores + rows,
                 forward=4 * self._narrow + narrow_scores,
                 backward=2 * narrow_scores,
-                alone=5 * self._narrow + 2 * narrow_scores + rows,
+                without_graph=5 * self._narrow + 2 * narrow_scores + rows,
             )
         cast = full_scores if self._autocast else 0
         return _Part(
@@ -325,7 +325,7 @@ class _Sizes:
             # The quotient's two gradients need five tensors besides the exponentials; the weights have been freed by
             # then.
             backward=5 * full_scores - narrow_scores,
-            alone=5 * self._narrow + narrow_scores + full_scores + rows + full_scores,
+            without_graph=5 * self._narrow + narrow_scores + full_scores + rows + full_scores,
         )
 
     def _fused(self) -> _Part:
@@ -335,7 +335,7 @@ class _Sizes:
             saved=5 * self._narrow + rows,  # q, k, v, the output, the output in token layout; log-sums
             forward=2 * self._narrow,
             backward=4 * self._narrow + self.stream,  # gradients of all four; FlashAttention accumulates dq in fp32
-            alone=6 * self._narrow + rows,
+            without_graph=6 * self._narrow + rows,
         )
 
     def feed_forward(self) -> _Part:
@@ -348,7 +348,7 @@ class _Sizes:
             saved=self._norm_saved(consumers=2) + activations * self._wide + self._weight_copies(3 * d * f),
             forward=2 * self.stream,
             backward=2 * self._wide + 2 * self.stream + d * f * FULL_BYTES,
-            alone=3 * self.stream + 3 * self._wide + self._copy_at_work(d * f),
+            without_graph=3 * self.stream + 3 * self._wide + self._weight_in_use_copy(d * f),
             cached=self._cached_copies(3 * d * f),
         )
 
@@ -361,7 +361,7 @@ class _Sizes:
             forward=self.logits + (self.stream if self._autocast else 0),
             # The weight's gradient exists twice: as the product's result, and in the layout of the weight.
             backward=self.logits + self.full_logits + vocab * d * FULL_BYTES - self._weight_copies(vocab * d),
-            alone=2 * self.stream + self.logits + self._copy_at_work(vocab * d),
+            without_graph=2 * self.stream + self.logits + self._weight_in_use_copy(vocab * d),
             cached=self._cached_copies(vocab * d),
         )
 
@@ -387,8 +387,8 @@ class _Sizes:
         the arguments of `einsum`: weights, which are leaves, so it keeps one copy of each. On a CPU, it casts the
         arguments of the product inside `einsum`: views, so it keeps none. Compiled code casts weights on use.
         """
-        return self._weight_copies(elements) if self._keeps_copies else 0
+        return self._weight_copies(elements) if self._caches_weight_copies else 0
 
-    def _copy_at_work(self, elements: int) -> int:
+    def _weight_in_use_copy(self, elements: int) -> int:
         """Return the size in bytes of autocast's copy of the weight in use; 0 if autocast keeps all copies."""
-        return 0 if self._keeps_copies else self._weight_copies(elements)
+        return 0 if self._caches_weight_copies else self._weight_copies(elements)

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collection_paused(*, collected: bool = False) -> Iterator[None]:
-    """Disable garbage collection inside this context; with `collected`, run a collection first."""
+def gc_paused(*, collect_first: bool = False) -> Iterator[None]:
+    """Disable garbage collection inside this context; with `collect_first`, run a collection first."""
     enabled = gc.isenabled()
-    if collected:
+    if collect_first:
         gc.collect()
     gc.disable()
     try:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Protocol
 
-    class Marked(Protocol):
+    class ActiveRecording(Protocol):
         """Interface of the active recording, which receives the marks."""
 
         def phase(self, name: str) -> AbstractContextManager[None]:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
             """End the current step."""
 
 
-active: Marked | None = None
+active: ActiveRecording | None = None
 """The active recording or measurement of this process."""
 
 
-class _Nothing:
+class _NullContext:
     """A context manager that does nothing."""
 
     __slots__ = ()
@@ -38,7 +38,7 @@ class _Nothing:
         return None
 
 
-NOTHING = _Nothing()
+NULL_CONTEXT = _NullContext()
 
 
 def phase(name: str) -> AbstractContextManager[None]:
@@ -47,7 +47,7 @@ def phase(name: str) -> AbstractContextManager[None]:
     Phases cannot be nested: a phase inside another one raises SysbenchError. The mark does nothing outside a recording,
     or in a thread other than the recording one.
     """
-    return NOTHING if active is None else active.phase(name)
+    return NULL_CONTEXT if active is None else active.phase(name)
 
 
 def step() -> None:

@@ -28,7 +28,7 @@ class Format:
 
     name: FormatName
     significant_bits: int
-    least_exponent: int
+    min_exponent: int
     largest: Fraction
     saturates: bool = False
 
@@ -40,11 +40,11 @@ class Format:
     @property
     def smallest(self) -> float:
         """The smallest positive number, which is subnormal."""
-        return math.ldexp(1.0, self.least_exponent - self.significant_bits + 1)
+        return math.ldexp(1.0, self.min_exponent - self.significant_bits + 1)
 
     def spacing(self, value: Fraction) -> Fraction:
         """Return the distance between neighbouring numbers of the format near `value`."""
-        exponent = max(_exponent(abs(value)), self.least_exponent) if value else self.least_exponent
+        exponent = max(_exponent(abs(value)), self.min_exponent) if value else self.min_exponent
         return _power_of_two(exponent - self.significant_bits + 1)
 
     def rounded(self, value: Fraction) -> Fraction | None:
@@ -60,7 +60,7 @@ class Format:
         if not value or not math.isfinite(value):
             return value
         _, exponent = math.frexp(value)  # its mantissa is in [0.5, 1)
-        spacing = math.ldexp(1.0, max(exponent - 1, self.least_exponent) - self.significant_bits + 1)
+        spacing = math.ldexp(1.0, max(exponent - 1, self.min_exponent) - self.significant_bits + 1)
         found = round(value / spacing) * spacing
         if abs(found) <= self.largest:
             return found
@@ -103,46 +103,46 @@ def _exponent(value: Fraction) -> int:
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Consecutive steps of a running sum that all add the same `increment`; an endless stretch has `steps` 0."""
+class EqualSteps:
+    """Consecutive steps of a running sum that all add the same `increment`; an endless run of steps has `steps` 0."""
 
     first_step: int
     steps: int
-    begins_at: Fraction
+    start_total: Fraction
     increment: Fraction
 
 
-def stretches(addend: Fraction, accumulator: Format) -> Iterator[Stretch]:
-    """Yield the running sum `s = rounded(s + addend)`, which starts at 0, as stretches of steps with equal increments.
+def equal_steps(addend: Fraction, accumulator: Format) -> Iterator[EqualSteps]:
+    """Yield the running sum `s = rounded(s + addend)`, which starts at 0, as runs of steps with equal increments.
 
     While s and s + addend lie between the same two powers of two, the spacing of the format is constant, and every step
     adds the same multiple of the spacing. Only the first step between two powers may differ: it rounds a tie to the
     even neighbour, and from an even number all further ties are rounded in the same direction. If the sum stalls, the
-    last stretch has increment 0 and no end (`steps` is 0). If the sum overflows, there is no such stretch.
+    last run has increment 0 and no end (`steps` is 0). If the sum overflows, there is no such run.
     """
     total, step = Fraction(0), 0
-    settled = False
+    same_binade = False
     """Whether the last step began between the same powers of two as the total."""
     while True:
-        reached = accumulator.rounded(total + addend)
-        if reached is None:
+        next_total = accumulator.rounded(total + addend)
+        if next_total is None:
             return
-        increment = reached - total
+        increment = next_total - total
         if not increment:
-            yield Stretch(step, 0, total, increment)
+            yield EqualSteps(step, 0, total, increment)
             return
-        steps = max(1, _alike(total, addend, increment, accumulator)) if settled else 1
-        yield Stretch(step, steps, total, increment)
+        steps = max(1, _min_equal_steps(total, addend, increment, accumulator)) if same_binade else 1
+        yield EqualSteps(step, steps, total, increment)
         before, total, step = total, total + steps * increment, step + steps
-        settled = bool(before) and _exponent(abs(before)) == _exponent(abs(total))
+        same_binade = bool(before) and _exponent(abs(before)) == _exponent(abs(total))
 
 
-def _alike(total: Fraction, addend: Fraction, increment: Fraction, accumulator: Format) -> int:
+def _min_equal_steps(total: Fraction, addend: Fraction, increment: Fraction, accumulator: Format) -> int:
     """Return a lower bound on how many steps, starting at `total`, add exactly `increment`.
 
     Counts the steps whose unrounded sum is below the next power of two, where the spacing changes.
     """
-    exponent = max(_exponent(abs(total)), accumulator.least_exponent)
+    exponent = max(_exponent(abs(total)), accumulator.min_exponent)
     room = _power_of_two(exponent + 1) - abs(total) - abs(addend)
     return math.ceil(room / abs(increment))
 
@@ -157,26 +157,26 @@ class Stall:
 
 def stall(addend: Fraction, accumulator: Format) -> Stall | None:
     """Return the point from which adding `addend` no longer changes the sum; None if the sum overflows first."""
-    ends = (each for each in stretches(addend, accumulator) if each.steps == 0)
-    return next((Stall(each.first_step, each.begins_at) for each in ends), None)
+    ends = (each for each in equal_steps(addend, accumulator) if each.steps == 0)
+    return next((Stall(each.first_step, each.start_total) for each in ends), None)
 
 
 def running_sum(addend: Fraction, count: int, accumulator: Format) -> Fraction | None:
     """Return the sum of `count` addends, rounded after every addition; None if it overflows."""
     total, step = Fraction(0), 0
-    for each in stretches(addend, accumulator):
+    for each in equal_steps(addend, accumulator):
         if each.steps == 0:
-            return each.begins_at
+            return each.start_total
         taken = min(each.steps, count - each.first_step)
-        total, step = each.begins_at + taken * each.increment, each.first_step + taken
+        total, step = each.start_total + taken * each.increment, each.first_step + taken
         if step == count:
             return total
     return None
 
 
-def checkpoints(count: int, most: int) -> tuple[int, ...]:
-    """Return the steps at which to inspect a running sum: up to `most` steps, evenly spaced, including the last one."""
-    if count <= most:
+def checkpoints(count: int, max_count: int) -> tuple[int, ...]:
+    """Return the steps at which to inspect a running sum: up to `max_count` steps, evenly spaced, with the last one."""
+    if count <= max_count:
         return tuple(range(1, count + 1))
-    steps = [round(count * each / most) for each in range(most + 1)]
+    steps = [round(count * each / max_count) for each in range(max_count + 1)]
     return tuple(after for before, after in pairwise(steps) if after > before)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-_UNDECODED = range(0xDC80, 0xDD00)
+_UNDECODED_SURROGATES = range(0xDC80, 0xDD00)
 """Surrogates by which Python represents bytes that are not UTF-8, in arguments and file names."""
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line to stderr, with control characters escaped.
 
     The line may contain text from files, and a terminal would interpret control characters in it.
@@ -19,12 +19,12 @@ def say(text: str) -> None:
 
 def printable(text: str) -> str:
     r"""Return the text with control characters and invalid UTF-8 bytes escaped, for example as `\x1b`."""
-    return text if text.isprintable() else "".join(map(_escaped, text))
+    return text if text.isprintable() else "".join(map(_escape_character, text))
 
 
-def _escaped(character: str) -> str:
+def _escape_character(character: str) -> str:
     if character.isprintable():
         return character
-    if ord(character) in _UNDECODED:
+    if ord(character) in _UNDECODED_SURROGATES:
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode()

@@ -139,9 +139,9 @@ def seconds_with_deviation(mean_s: float, deviation_s: float, scale: Scale | Non
 
 def duration(value_s: float) -> str:
     """Format a waiting time, rounded: `8 s`, `2 min`, `1 h 20 min`."""
-    whole = round(value_s)
-    if whole < 100:
-        return f"{whole} s"
+    whole_s = round(value_s)
+    if whole_s < 100:
+        return f"{whole_s} s"
     minutes = round(value_s / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
@@ -196,15 +196,15 @@ def quantity(unit: Unit, value: float | None) -> str:
         return UNKNOWN
     scale = _scale(value, _SCALES[unit])
     # Countable quantities have no decimals.
-    whole = scale.factor == 1 and unit in ("bytes", "flops", "count")
-    return f"{scale.digits(value, 0 if whole else _decimals(value / scale.factor))} {scale.symbol}".rstrip()
+    has_no_decimals = scale.factor == 1 and unit in ("bytes", "flops", "count")
+    return f"{scale.digits(value, 0 if has_no_decimals else _decimals(value / scale.factor))} {scale.symbol}".rstrip()
 
 
 def short(unit: Unit, value: float) -> str:
     """Format a quantity with at most four characters for the number, unless it is 10,000 or more: `12.3 ms`."""
     number, _, symbol = quantity(unit, value).replace(",", "").partition(" ")
-    before_the_point = len(number.partition(".")[0])
-    digits = number if len(number) <= 4 else f"{float(number):.{max(0, 3 - before_the_point)}f}"
+    integer_digits = len(number.partition(".")[0])
+    digits = number if len(number) <= 4 else f"{float(number):.{max(0, 3 - integer_digits)}f}"
     return f"{digits} {symbol}"
 
 

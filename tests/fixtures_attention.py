@@ -123,7 +123,7 @@ def _cell(
     kind = KINDS.get(cell.implementation, KINDS["naive"])
     yield CellStarted(at_s=now_s, cell=cell.key, index=index, axes=cell.model_dump(mode="json"), device=device)
     if cell.simulate is not None:
-        gpu = hardware.named(cell.simulate)
+        gpu = hardware.by_name(cell.simulate)
         memory_bytes = gpu.memory_bytes
         yield GpuSimulated(
             at_s=now_s, cell=cell.key, title=gpu.title, memory_bytes=gpu.memory_bytes,
@@ -194,5 +194,5 @@ def _tensors(cell: AttentionCell) -> list[AttentionTensor]:
 
 
 def _at_least(cell: AttentionCell, other: AttentionCell) -> bool:
-    alike = cell.likeness == other.likeness
-    return alike and all(a >= b for a, b in zip(cell.extent, other.extent, strict=True))
+    alike = cell.comparability_key == other.comparability_key
+    return alike and all(a >= b for a, b in zip(cell.memory_dimensions, other.memory_dimensions, strict=True))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sysbench.command import Kind, measuring
+from sysbench.command import Kind, command_of
 from sysbench.commands.accum.record import SumMeasured
 from sysbench.commands.accum.spec import AccumSpec
 from sysbench.commands.attention.spec import AttentionSpec
@@ -65,7 +65,7 @@ def stream(kind: Kind, name: str = "", machine: Machine = A100) -> list[Event]:
 
 def record(kind: Kind, name: str = "", machine: Machine = A100) -> RunRecord[Any]:
     """What it comes down to."""
-    return measuring(kind).folded(stream(kind, name, machine))
+    return command_of(kind).fold_function(stream(kind, name, machine))
 
 
 def write_log(path: Path, events: list[Event]) -> Path:

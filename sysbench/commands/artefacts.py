@@ -18,7 +18,7 @@ from sysbench.errors import LogError
 from sysbench.log.storage import reason
 from sysbench.render.csv import SheetRecord
 from sysbench.render.table import Sheet
-from sysbench.spec.validation import first_fault
+from sysbench.spec.validation import first_error
 from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
 
@@ -114,4 +114,4 @@ def _as_log_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise LogError(f"cannot read {path}: {reason(error)}") from error
     except ValidationError as error:
-        raise LogError(f"{path} is not in sysbench's format: {first_fault(error)}") from None
+        raise LogError(f"{path} is not in sysbench's format: {first_error(error)}") from None

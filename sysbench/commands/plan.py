@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sysbench import cells as axes
 from sysbench import formulas, units
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Sheet, Table, Word
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Sheet, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
 from sysbench.spec import hardware
 from sysbench.spec.cell import RunCell
@@ -20,7 +20,7 @@ def plan(cells: Sequence[RunCell], device: Hardware | None = None) -> Table:
     The predicted memory is compared with the memory of the cell's simulated GPU, or of `device` if the cell is not
     simulated. If there is no GPU to compare with, no verdict is given.
     """
-    gpus = [hardware.named(cell.simulated) if cell.simulated else device for cell in cells]
+    gpus = [hardware.by_name(cell.simulated) if cell.simulated else device for cell in cells]
     specs = [cell.model_dump() for cell in cells]
     axis_names = axes.varying(specs) or ("size", "ctx")
     columns = (
@@ -72,7 +72,7 @@ def _notes(cells: Sequence[RunCell], gpus: Sequence[Hardware | None]) -> list[st
 
 def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cell]:
     if (shape := cell.shape) is None:
-        return [NOTHING] * (4 if device is None else 6)
+        return [EMPTY_CELL] * (4 if device is None else 6)
     needed = formulas.predicted_bytes(planned)
     if device is not None and needed is not None:
         # Autograd runs backward on its own thread, whose cuBLAS handle has a second workspace.
@@ -85,7 +85,7 @@ def _row(planned: RunCell, cell: ModelCell, device: Hardware | None) -> list[Cel
         None if needed is None else Measure(needed),
     ]
     if device is not None and needed is None:
-        row += [NOTHING, NOTHING]
+        row += [EMPTY_CELL, EMPTY_CELL]
     elif device is not None and needed is not None:
         spare = device.memory_bytes - CONTEXT_BYTES - needed
         row += [Measure(spare), Word("fits", "good") if spare >= 0 else Word("does not fit", "bad")]

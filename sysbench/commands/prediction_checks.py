@@ -28,7 +28,7 @@ def refuse_unpredictable(
         except UsageError as error:
             raise UsageError(f"--host {error}") from None
     for slug in slugs:
-        for problem in _rate_problems(hardware.named(slug)):
+        for problem in _rate_problems(hardware.by_name(slug)):
             raise UsageError(f"{option} {slug}: {problem}")
     refuse_present_gpus(slugs, force=force, option=option)
 

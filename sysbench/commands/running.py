@@ -18,11 +18,11 @@ import typer
 from pydantic import BaseModel, TypeAdapter
 
 from sysbench import __version__, stderr
-from sysbench.command import Kind, measuring
+from sysbench.bootstrap import rank_from_environment
+from sysbench.command import Kind, command_of
 from sysbench.errors import LogError, UsageError, unknown
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.log.outcomes import FAILURES
-from sysbench.meeting import started_as_rank
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.command_options import Given, option_name, validated
 from sysbench.spec.run import Format, RunOptions, Selection
@@ -79,7 +79,7 @@ def options_of(kind: Kind, given: Given) -> Any:
 
     Raises UsageError for invalid options, and LogError unless each name matches exactly one run of this command.
     """
-    options = validated(measuring(kind).options_class, given)
+    options = validated(command_of(kind).options_class, given)
     source, resume = getattr(options, "source", None), options.resume
     found: Given = {}
     if isinstance(source, tuple):
@@ -115,7 +115,7 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
     Raises the exceptions of `options_of` and `run_cells`, UsageError for an unknown table or file format, and
     OutputError for a file that cannot be written.
     """
-    command = measuring(kind)
+    command = command_of(kind)
     options = options_of(kind, options_given)
     source = getattr(options, "source", None)
     if source and command.show:
@@ -152,7 +152,7 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
     multi_rank_cells = {cell.key: cell for cell in spec.cells() if cell.workers > 1} if among_others(os.environ) else {}
     this_rank = launched(os.environ) if multi_rank_cells else None
     if this_rank is None:
-        if started_as_rank(os.environ):
+        if rank_from_environment(os.environ):
             raise typer.Exit
         yield options
         return
@@ -160,7 +160,7 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
     from sysbench.engine.nodes import links, seat
     from sysbench.engine.nodes.wire import Hello
 
-    measuring(spec.kind).part("record")  # importing the record registers the events that ranks send
+    command_of(spec.kind).part("record")  # importing the record registers the events that ranks send
     hello = Hello(
         rank=max(this_rank.rank, 1),
         ranks=this_rank.ranks,
@@ -170,7 +170,7 @@ def _join_launched_ranks(spec: RunSpec, options: RunOptions) -> Iterator[RunOpti
         spec=hashlib.sha256(spec.model_dump_json().encode()).hexdigest(),
     )
     if this_rank.rank:
-        firsts = [cell.timed_first for cell in multi_rank_cells.values()]
+        firsts = [cell.reference_time_cell for cell in multi_rank_cells.values()]
         cells = {**multi_rank_cells, **{cell.key: cell for cell in firsts if cell is not None}}
         seat.take(this_rank, hello, cells, options.timeout_s)
         raise typer.Exit
@@ -185,12 +185,12 @@ def perform(spec: RunSpec, options: RunOptions) -> RunResult:
     """
     _refuse_unwritable(spec.kind, options)
     record = run_cells(spec, options)
-    command = measuring(spec.kind)
+    command = command_of(spec.kind)
     return RunResult(record, command.part("files")(record, options) if command.files else ())
 
 
 def _refuse_unwritable(kind: Kind, options: RunOptions) -> None:
-    command = measuring(kind)
+    command = command_of(kind)
     if command.refuse_files:
         command.part("refuse_files")(options)
 
@@ -212,7 +212,7 @@ def refuse_invalid_output(spec: RunSpec, options: RunOptions) -> None:
 
 def refuse_unknown_tables(kind: Kind, options: RecordOptions) -> None:
     """Raise UsageError if a requested table does not exist in this command."""
-    tables = measuring(kind).part("tables") if options.tables else {}
+    tables = command_of(kind).part("tables") if options.tables else {}
     for name in options.tables:
         if name not in tables:
             raise UsageError(f"--tables {unknown(name, 'a table', tables)}")
@@ -249,7 +249,7 @@ def show_plan(spec: RunSpec, options: RunOptions) -> None:
 
     cells: list[RunCell] = list(spec.cells())
     refuse_impossible(cells)
-    show_sheet(measuring(spec.kind).part("plan")(cells), options, options.columns)
+    show_sheet(command_of(spec.kind).part("plan")(cells), options, options.columns)
 
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
@@ -307,18 +307,18 @@ def _run_with_progress(spec: RunSpec, options: RunOptions, provisions: Provision
     with session.run(spec, options, provisions=provisions) as running:
         first_events = list(islice(running, 2))
         # While the worker imports torch, import what is needed to show its results.
-        with collection_paused():
+        with gc_paused():
             from concurrent.futures import ThreadPoolExecutor  # noqa: F401
 
             from sysbench import cells as axes
             from sysbench.log import events, records
             from sysbench.render import output as summary  # noqa: F401
 
-            measuring(spec.kind).part("record")
+            command_of(spec.kind).part("record")
             events.build()
             records.build()
         # An experiment chooses its own values, and shows its own line above the dashboard.
-        defaults_line = "" if options.overall else axes.by_default(spec)
+        defaults_line = "" if options.overall else axes.describe_default_axes(spec)
         if defaults_line:
             say(defaults_line, options)
         with _progress_display(spec.kind, options, defaults_line) as progress:
@@ -365,14 +365,14 @@ def report_saved(files: Iterable[Saved], options: RunOptions) -> tuple[Path, ...
 def say(text: str, options: RunOptions) -> None:
     """Write a line to stderr, unless the run is quiet."""
     if not options.quiet:
-        stderr.say(text)
+        stderr.print_line(text)
 
 
 def show(record: RunRecord[Any], options: RecordOptions) -> None:
     """Print a record to stdout: as JSON with `--json -`, otherwise as tables."""
     from sysbench.render import output
 
-    with output.results() as console, collection_paused():
+    with output.results() as console, gc_paused():
         if options.json_path == "-":
             sys.stdout.write(record.model_dump_json(indent=1) + "\n")
             return
@@ -414,8 +414,8 @@ def _progress_display(kind: Kind, options: RunOptions, above: str) -> Progress:
     # The log of an earlier run is read while the worker imports torch.
     earlier = log.read(options.resume) if options.resume else ()
     console = Console(stderr=True)
-    command = measuring(kind)
-    if options.no_live or not command.picture or not can_draw_on(console):
+    command = command_of(kind)
+    if options.no_live or not command.dashboard or not can_draw_on(console):
         lines: Progress = command.part("lines")(console, earlier=earlier, overall=options.overall)
         return lines
-    return Dashboard(console, earlier=earlier, picture=command.part("picture"), overall=options.overall, above=above)
+    return Dashboard(console, earlier=earlier, view=command.part("dashboard"), overall=options.overall, above=above)

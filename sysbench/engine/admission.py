@@ -73,7 +73,7 @@ class Admission:
             device.type == "cuda"
             and cell.step is not None
             and cell.step.execution == "eager"
-            and not (self._options.force or cell.simulated or cell.worth_failing)
+            and not (self._options.force or cell.simulated or cell.runs_despite_oom)
             and cell.unavailable(device.type) is None
         )
 
@@ -82,16 +82,18 @@ class Admission:
             return None
         for failed, failure in self._too_large:
             comparable = (
-                placed.cell.extent
+                placed.cell.memory_dimensions
                 and _comparison_key(placed) == _comparison_key(failed)
                 and failed.cell.key != placed.cell.key
             )
-            if comparable and all(a >= b for a, b in zip(placed.cell.extent, failed.cell.extent, strict=True)):
+            if comparable and all(
+                a >= b for a, b in zip(placed.cell.memory_dimensions, failed.cell.memory_dimensions, strict=True)
+            ):
                 return f"at least as large as {failed.cell.title}, which {failure} (--no-skip runs it anyway)"
         return None
 
     def _exceeds_free_memory(self, placed: PlacedCell) -> str | None:
-        if self._options.force or (placed.cell.worth_failing and placed.device.type == "cuda"):
+        if self._options.force or (placed.cell.runs_despite_oom and placed.device.type == "cuda"):
             return None
         free_bytes = self._free_bytes(placed.device)
         needed_bytes = placed.predicted_bytes
@@ -111,4 +113,4 @@ class Admission:
 
 def _comparison_key(placed: PlacedCell) -> tuple[str, ...]:
     """Return all properties in which two cells must agree for their sizes to be comparable."""
-    return (*placed.cell.likeness, placed.device.torch_name)
+    return (*placed.cell.comparability_key, placed.device.torch_name)

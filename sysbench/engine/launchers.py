@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 import sysbench
+from sysbench.bootstrap import CAPTURE_RANGE
 from sysbench.engine import nsys
-from sysbench.meeting import CAPTURE_RANGE
 
 
 def command(module: str) -> list[str]:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench import meeting
+from sysbench import bootstrap
 from sysbench.engine.interrupts import catch_interrupts
 from sysbench.engine.launchers import Launcher
 from sysbench.errors import SysbenchError
@@ -129,7 +129,7 @@ class WorkerProcess:
                 self._poll.register(descriptor, select.POLLIN)
 
     def _launch(self, environment: dict[str, str], address: Path) -> subprocess.Popen[bytes]:
-        connection_variables = {meeting.ADDRESS_VARIABLE: str(address), meeting.KEY_VARIABLE: self._key.hex()}
+        connection_variables = {bootstrap.ADDRESS_VARIABLE: str(address), bootstrap.KEY_VARIABLE: self._key.hex()}
         try:
             return subprocess.Popen(
                 self.command,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SerializeAsAny, TypeAdapter, model_validator
 
-from sysbench.command import measuring, of_package
+from sysbench.command import command_of, load_command
 from sysbench.log.events import DeviceInfo
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
@@ -36,8 +36,8 @@ class AboutCell(Frozen):
     def _with_package(cls, fields: dict[str, Any]) -> dict[str, Any]:
         cell = fields["cell"]
         if isinstance(cell, RunCell):
-            return {"package": measuring(cell.kind).package, **fields}
-        return {**fields, "cell": of_package(fields["package"]).cell_class.model_validate(cell)}
+            return {"package": command_of(cell.kind).package, **fields}
+        return {**fields, "cell": load_command(fields["package"]).cell_class.model_validate(cell)}
 
 
 class Rank(Frozen):

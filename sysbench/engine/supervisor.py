@@ -126,9 +126,9 @@ class Supervisor:
 
     def _run_cell(self, placed: PlacedCell) -> Iterator[Event]:
         """Measure an admitted cell after its prerequisites, and replace the worker if necessary."""
-        if self._measures_ceilings and placed.cell.against_ceiling is not None:
-            yield from self._measure_ceiling(placed, placed.cell.against_ceiling)
-        timed_cell = placed.cell.timed_first
+        if self._measures_ceilings and placed.cell.ceiling_precision is not None:
+            yield from self._measure_ceiling(placed, placed.cell.ceiling_precision)
+        timed_cell = placed.cell.reference_time_cell
         if timed_cell is not None:
             timed = yield from self._measure(replace(placed, cell=timed_cell))
             yield from self._replace_worker()

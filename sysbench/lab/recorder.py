@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from sysbench.bootstrap import CAPTURE_RANGE
 from sysbench.errors import OutputError
 from sysbench.lab import ranges
-from sysbench.meeting import CAPTURE_RANGE
 
 _FULL_DISK_BYTES: Final = 1 << 20
 """If writing a trace fails and the disk has less free space than this, the disk is assumed to be full."""

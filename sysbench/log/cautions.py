@@ -47,7 +47,7 @@ def judge(cell: TimeCell, seen: CellEvents, rates: RateRecord | None, lost: Sequ
         *stability(warmup, wall),
         *precision_of_the_median(wall, cell.until, cell.max_steps),
         *launch_bound(seen),
-        *emulation(cell.computed_in, seen),
+        *emulation(cell.compute_precision, seen),
         *environment_cautions(seen, lost),
         *compilation(seen),
         *phases_not_measured(cell.sync, seen),

@@ -35,12 +35,12 @@ from sysbench.spec.quantities import (
     Instant,
     Number,
     PerSecond,
+    PositiveSeconds,
     Seconds,
     Signed,
     Size,
-    SomeSeconds,
 )
-from sysbench.spec.validation import first_fault
+from sysbench.spec.validation import first_error
 
 SCHEMA_VERSION = 1
 
@@ -49,7 +49,7 @@ def _check_command(fields: dict[str, Any]) -> dict[str, Any]:
     try:
         spec_of(fields)
     except ValidationError as error:
-        raise ValueError(first_fault(error)) from None
+        raise ValueError(first_error(error)) from None
     return fields
 
 
@@ -313,7 +313,7 @@ class PhaseSample(Frozen):
     device events (None for devices without events).
     """
 
-    wall_s: SomeSeconds | None
+    wall_s: PositiveSeconds | None
     enqueue_s: Seconds | None = None
     device_s: Seconds | None = None
 

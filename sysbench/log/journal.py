@@ -21,7 +21,7 @@ import msgspec
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from sysbench.command import measuring
+from sysbench.command import command_of
 from sysbench.errors import LogError, UsageError
 from sysbench.log import upgrades
 from sysbench.log.events import (
@@ -37,7 +37,7 @@ from sysbench.log.events import (
     other_events_pattern,
 )
 from sysbench.log.storage import cannot_write, make_directory, reason, sync_directory, write_all
-from sysbench.spec.validation import first_fault
+from sysbench.spec.validation import first_error
 
 LINE_LIMIT_BYTES = 16 * 1024**2
 """Upper limit of an event's size, so that a file without newlines is not read into memory as a whole."""
@@ -212,9 +212,9 @@ def _decode_one_by_one(path: Path, batch: Sequence[bytes], first: int, schema: i
         try:
             event = decode(_upgrade(line, schema))
             if isinstance(event, RunStarted):
-                measuring(event.kind).part("record")  # registers the command's own events
+                command_of(event.kind).part("record")  # registers the command's own events
         except ValidationError as error:
-            raise LogError(f"{path} is damaged: line {number} is not an event: {first_fault(error)}") from None
+            raise LogError(f"{path} is damaged: line {number} is not an event: {first_error(error)}") from None
         except ValueError as error:
             raise LogError(f"{path} is damaged: line {number} is not an event") from error
         yield event

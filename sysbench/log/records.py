@@ -20,17 +20,17 @@ from sysbench.log.events import (
 from sysbench.log.outcomes import Caution, Outcome, RunStatus
 from sysbench.spec.cell import RunCell
 from sysbench.spec.frozen import Frozen
-from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, Seconds, SomeSeconds
+from sysbench.spec.quantities import Bytes, Count, Finite, Flops, Moment, PositiveSeconds, Seconds
 
 
 class Samples(Frozen):
     """Raw samples in the order of measurement, with summary statistics; times are in seconds."""
 
     samples_s: Annotated[list[Seconds], Field(min_length=1)]
-    mean_s: SomeSeconds
+    mean_s: PositiveSeconds
     std_s: Seconds
     """Sample standard deviation (n − 1); 0 for one sample."""
-    median_s: SomeSeconds
+    median_s: PositiveSeconds
     min_s: Seconds
     max_s: Seconds
     p5_s: Seconds

@@ -15,15 +15,15 @@ from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
-from sysbench.command import Kind, kinds, measuring
+from sysbench.command import Kind, command_of, kinds
 from sysbench.errors import LogError, nearest
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.log import journal as log
 from sysbench.log import manifest, upgrades
 from sysbench.log.events import SCHEMA_VERSION, RunStarted
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import reason
-from sysbench.spec.validation import first_fault
+from sysbench.spec.validation import first_error
 
 RUNS = Path("runs")
 """Default directory for runs, and for finding them by name."""
@@ -279,10 +279,10 @@ def _fold_log(path: Path) -> RunRecord[Any]:
     if not isinstance(beginning, RunStarted):
         raise LogError(f"{path} does not start with the start event of a run")
     try:
-        with collection_paused():
-            return measuring(beginning.kind).folded(log.read(path))
+        with gc_paused():
+            return command_of(beginning.kind).fold_function(log.read(path))
     except ValidationError as error:
-        raise LogError(f"{path} is not a log in sysbench's format: {first_fault(error)}") from None
+        raise LogError(f"{path} is not a log in sysbench's format: {first_error(error)}") from None
 
 
 def _upgrade(path: Path, content: bytes) -> bytes:
@@ -308,17 +308,17 @@ def _parse_record(path: Path, content: bytes) -> RunRecord[Any]:
     if model is None:
         raise _not_a_record(path, content, "it has no kind")
     try:
-        with collection_paused():
+        with gc_paused():
             record = model.model_validate_json(content)
     except ValidationError as error:
-        raise _not_a_record(path, content, first_fault(error)) from None
+        raise _not_a_record(path, content, first_error(error)) from None
     if record.schema_version > SCHEMA_VERSION:
         raise _not_a_record(path, content, "")
     return record
 
 
 def _record_class(kind: str) -> type[RunRecord[Any]] | None:
-    return measuring(kind).record_class if kind in kinds() else None
+    return command_of(kind).record_class if kind in kinds() else None
 
 
 def _model_of(content: bytes) -> type[RunRecord[Any]] | None:

@@ -151,7 +151,7 @@ def host_of(hardware: Hardware) -> HostRates:
 
 def gpu(slug: str) -> GpuRates:
     """Return the rates of a GPU. Raises UsageError for an unknown name, UnavailableError for a GPU without rates."""
-    return GpuRates.of(hardware.named(slug))
+    return GpuRates.of(hardware.by_name(slug))
 
 
 COMPILED_SPREAD = 0.15

@@ -87,7 +87,7 @@ class SimulatedStep:
 
     @cached_property
     def _hardware(self) -> Hardware:
-        return hardware.named(self.slug)
+        return hardware.by_name(self.slug)
 
     @property
     def _gpu(self) -> Gpu:
@@ -111,7 +111,7 @@ class SimulatedStep:
     def _step_predicted(self) -> StepPredicted:
         prediction, gpu, (replay, _) = self.prediction, self._hardware, self._replayed
         peaks = replay.peaks_of_last_step()
-        withheld, peak = prediction.withheld, hardware.peak(gpu, self.cell.computed_in)
+        withheld, peak = prediction.withheld, hardware.peak(gpu, self.cell.compute_precision)
         return StepPredicted(
             at_s=time.time(),
             cell=self.cell.key,

@@ -189,8 +189,8 @@ def refuse_unsupported(cell: ModelCell, gpu: Gpu) -> None:
     """Raise UnavailableError if CUDA does not support the cell, or `gpu` does not support the cell's precision."""
     if (problem := cell.unavailable("cuda")) is not None:
         raise UnavailableError(problem)
-    if cell.computed_in in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
-        raise UnavailableError(f"{cell.computed_in} needs sm80 or newer; {gpu.title} is older. Use fp16 or fp32")
+    if cell.compute_precision in ("bf16", "tf32") and gpu.compute_capability < _AMPERE:
+        raise UnavailableError(f"{cell.compute_precision} needs sm80 or newer; {gpu.title} is older. Use fp16 or fp32")
 
 
 def trace(cell: ModelCell, gpu: Gpu, *, with_modules: bool = False) -> tuple[Trace, StepRecording]:

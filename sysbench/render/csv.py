@@ -30,7 +30,7 @@ _SUFFIXES: dict[Unit, str] = {
     "number": "",
 }
 
-_PARTS = {"value": "", "deviation": "_std", "low": "_low", "high": "_high"}
+_PART_SUFFIXES = {"value": "", "deviation": "_std", "low": "_low", "high": "_high"}
 
 
 Value = int | float | str | None
@@ -74,7 +74,7 @@ def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
     constants, values = zip(*table.constants, strict=True) if table.constants else ((), ())
     columns = (*table.columns[: table.axes], *constants, *table.columns[table.axes :])
     filled = [(*row[: table.axes], *values, *row[table.axes :]) for row in table.rows]
-    parts = [_parts([row[position] for row in filled]) for position in range(len(columns))]
+    parts = [_used_parts([row[position] for row in filled]) for position in range(len(columns))]
     headings = [heading for column, found in zip(columns, parts, strict=True) for heading in _headings(column, found)]
     rows = []
     for row in filled:
@@ -90,15 +90,18 @@ def _tidy(table: Table) -> tuple[list[str], list[dict[str, Value]]]:
     return headings, rows
 
 
-def _parts(cells: Sequence[Cell]) -> list[str]:
+def _used_parts(cells: Sequence[Cell]) -> list[str]:
     """Return the parts of a Measure that need a column: the value, and every other part that occurs in some cell."""
     measures = [cell for cell in cells if isinstance(cell, Measure)]
-    return ["value", *(part for part in list(_PARTS)[1:] if any(getattr(each, part) is not None for each in measures))]
+    return [
+        "value",
+        *(part for part in list(_PART_SUFFIXES)[1:] if any(getattr(each, part) is not None for each in measures)),
+    ]
 
 
 def _headings(column: Column, parts: Sequence[str]) -> Iterator[str]:
     for part in parts:
-        value = "_mean" if part == "value" and "deviation" in parts else _PARTS[part]
+        value = "_mean" if part == "value" and "deviation" in parts else _PART_SUFFIXES[part]
         yield (column.key + value + _SUFFIXES[column.unit]).lstrip("_") if column.unit else column.key
 
 

@@ -20,9 +20,11 @@ and group, and is passed to `get(row, phase)`, `when(part, phase)`, `note` and `
 
 If a record needs several tables, `parts` splits it; `rows`, `title`, `notes`, `values`, … then receive one part.
 
-`names(values)` lists the columns before there is a record: axis values come from the spec, all others from `ahead`.
+`names(values)` lists the columns before there is a record: axis values come from the spec, all others from
+`possible_values`.
 
-`names_in` and `possible` list the columns that a run can have before it starts: the valid names for `--columns`.
+`column_names` and `possible_columns` list the columns that a run can have before it starts: the valid names for
+`--columns`.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ from functools import partial
 from typing import Any
 
 from sysbench import cells
-from sysbench.command import Kind, measuring
+from sysbench.command import Kind, command_of
 from sysbench.errors import UsageError, unknown
-from sysbench.render import chosen_columns
-from sysbench.render.chosen_columns import Name, is_known
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Offer, Table, Word
+from sysbench.render import column_selection
+from sysbench.render.column_selection import ColumnName, is_known
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, OnRequestColumn, Table, Word
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.run import Format
 from sysbench.units import Unit
@@ -53,8 +55,9 @@ AxisValues = Mapping[str, Sequence[str]]
 class Field:
     """The declaration of a column.
 
-    `title` defaults to the key. An `offered` column is shown only if it is requested by name; it then replaces the
-    column whose key is `instead_of`. An `always` column keeps its value in rows with an outcome instead of numbers.
+    `title` defaults to the key. An `on_request` column is shown only if it is requested by name; it then replaces the
+    column whose key is `replaces`. A `shown_with_outcome` column keeps its value in rows with an outcome instead of
+    numbers.
     """
 
     key: str
@@ -65,9 +68,9 @@ class Field:
     get: Callable[..., Any] = field(kw_only=True)
     when: Callable[..., bool] | None = None
     optional: bool = False
-    offered: bool = False
-    instead_of: str = ""
-    always: bool = False
+    on_request: bool = False
+    replaces: str = ""
+    shown_with_outcome: bool = False
     note: str | Callable[..., str] = ""
     signed: bool = False
     wide_range: bool = False
@@ -78,32 +81,34 @@ class Field:
 class Each:
     """Columns that are repeated for each value of a placeholder: a phase, an arm of a comparison, a context length.
 
-    `values` are the values, or a function that returns the values for a part. `ahead` lists the values that are
-    possible before the run, or names the axis that has them. `ahead` defaults to `values` if these are fixed, otherwise
-    to the axis with the placeholder's name. `said` formats a value for titles and groups; keys contain it unformatted.
+    `values` are the values, or a function that returns the values for a part. `possible_values` lists the values that
+    are possible before the run, or names the axis that has them. It defaults to `values` if these are fixed, otherwise
+    to the axis with the placeholder's name. `format_value` formats a value for titles and groups; keys contain it
+    unformatted.
     """
 
-    place: str
+    placeholder: str
     columns: tuple[Field | Each, ...]
     values: Sequence[Any] | Callable[[Any], Sequence[Any]]
-    ahead: str | Sequence[Any] = ""
-    said: Callable[[Any], Any] = str
+    possible_values: str | Sequence[Any] = ""
+    format_value: Callable[[Any], Any] = str
 
-    def possible(self, axis_values: AxisValues) -> Sequence[Any]:
+    def resolve_possible_values(self, axis_values: AxisValues) -> Sequence[Any]:
         """Return the values that are possible before the run."""
-        ahead = self.ahead or (self.place if callable(self.values) else self.values)
-        return axis_values.get(ahead, ()) if isinstance(ahead, str) else ahead
+        possible_values = self.possible_values or (self.placeholder if callable(self.values) else self.values)
+        return axis_values.get(possible_values, ()) if isinstance(possible_values, str) else possible_values
 
 
 @dataclass(frozen=True)
 class Fill:
     """A placeholder in titles and groups with one value per table.
 
-    `ahead` lists the possible values, and `now(part)` returns the value for a part.
+    `possible_values` lists the values that are possible before the run, and `value_of(part)` returns the value for a
+    part.
     """
 
-    ahead: Sequence[str]
-    now: Callable[[Any], str]
+    possible_values: Sequence[str]
+    value_of: Callable[[Any], str]
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class Leading:
     def constants(self, rows: Sequence[Any], there: Collection[str]) -> Iterator[tuple[Column, Cell]]:
         """Yield each axis that has one value in all rows, with this value, except the axes in `there`."""
         specs = [cell.axes for row in rows for cell in self.cells_of(row)] if self.cells_of else []
-        for axis in cells.known(specs):
+        for axis in cells.present_axes(specs):
             value = specs[0].get(axis)
             if axis not in there and all(spec.get(axis) == value for spec in specs):
                 yield cells.columns([axis])[0], value
@@ -131,7 +136,7 @@ def varying_or_size(record: Any) -> tuple[str, ...]:
     return cells.varying(cells.axes_of(record.cells)) or ("size",)
 
 
-def along(
+def leading_axes(
     axes: Callable[[Any], Sequence[str]] = varying_or_size,
     cells_of: Callable[[Any], Iterable[Any]] = lambda row: (row,),
 ) -> Leading:
@@ -144,9 +149,9 @@ def along(
     return Leading(columns=lambda part: cells.columns(axes(part)), values=values, cells_of=cells_of)
 
 
-def leading(*fields: Field) -> Leading:
+def leading_fields(*fields: Field) -> Leading:
     """Return leading columns that are declared like other columns."""
-    columns = tuple(_column(_Bound(each, (), {}, {}), {}, int(each.importance), "") for each in fields)  # type: ignore[arg-type]
+    columns = tuple(_column(_BoundField(each, (), {}, {}), {}, int(each.importance), "") for each in fields)  # type: ignore[arg-type]
     return Leading(
         columns=lambda part: columns,
         values=lambda part: lambda row: [_cell(each, each.get(row)) for each in fields],
@@ -154,7 +159,7 @@ def leading(*fields: Field) -> Leading:
 
 
 @dataclass(frozen=True)
-class _Bound:
+class _BoundField:
     """A field with values for its placeholders: `keys` for column keys, `words` for titles and groups."""
 
     field: Field
@@ -167,74 +172,77 @@ class _Bound:
 class DeclaredTable:
     """A table whose structure is known without data.
 
-    `instead` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and the
-    other columns are empty. A table without rows is omitted, unless `empty` is set. `name_of` names the tables of
-    different parts (`grid-forward`). The tables in `below` follow this one.
+    `outcome_of` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and
+    the other columns are empty. A table without rows is omitted, unless `keep_empty` is set. `name_of` names the tables
+    of different parts (`grid-forward`). The tables in `below` follow this one.
     """
 
     name: str
     title: str | Callable[[Any], str]
     columns: tuple[Field | Each, ...]
     rows: Callable[[Any], Iterable[Any]] = lambda record: record.cells
-    leading: tuple[Leading, ...] | Leading = field(default_factory=along)
+    leading: tuple[Leading, ...] | Leading = field(default_factory=leading_axes)
     parts: Callable[[Any], Iterable[Any]] = lambda record: (record,)
     when: Callable[[Any], bool] = lambda part: True
-    instead: Callable[[Any], Word | None] = lambda row: None
+    outcome_of: Callable[[Any], Word | None] = lambda row: None
     notes: Sequence[str] | Callable[[Any], Iterable[str]] = ()
     words: Mapping[str, Fill] = field(default_factory=dict)
     name_of: Callable[[Any], str] | None = None
-    empty: bool = False
+    keep_empty: bool = False
     below: tuple[DeclaredTable, ...] = ()
 
     def __call__(self, record: Any) -> list[Table]:
         """Return the tables for a record; none if the record lacks their data."""
         parts = [part for part in self.parts(record) if self.when(part)]
-        found = [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.empty]
+        found = [self._table(part, rows) for part in parts if (rows := tuple(self.rows(part))) or self.keep_empty]
         return [*found, *(table for each in self.below for table in each(record))]
 
-    def names(self, axis_values: AxisValues) -> Iterator[Name]:
+    def names(self, axis_values: AxisValues) -> Iterator[ColumnName]:
         """Yield the names of all columns except the leading ones, given the values of each axis."""
-        values = {**axis_values, **{word: fill.ahead for word, fill in self.words.items()}}
-        for bound in _bound(self.columns, lambda each: each.possible(values)):
+        values = {**axis_values, **{word: fill.possible_values for word, fill in self.words.items()}}
+        for bound in _expand(self.columns, lambda each: each.resolve_possible_values(values)):
             texts = (bound.field.key, bound.field.title or bound.field.key, bound.field.group)
             there = {place for text in texts for _, place, _, _ in string.Formatter().parse(text) if place}
             places = sorted(place for place in there if re.split(r"[.[]", place)[0] not in bound.keys)
             for combination in itertools.product(*(values.get(place, ()) for place in places)):
                 found = dict(zip(places, combination, strict=True))
                 column = _column(bound, found, 0, "")
-                yield Name(column.key, column.title, column.group)
+                yield ColumnName(column.key, column.title, column.group)
         for below in self.below:
             yield from below.names(axis_values)
 
     def _table(self, part: Any, rows: Sequence[Any]) -> Table:
-        outcomes = [self.instead(row) for row in rows]
+        outcomes = [self.outcome_of(row) for row in rows]
         first = self.leading if isinstance(self.leading, tuple) else (self.leading,)
         axes = [column for each in first for column in each.columns(part)]
         values = [each.values(part) for each in first]
         shown, offered = self._columns(part, rows)
-        foremost = min(
-            (column for bound, column in shown if not bound.field.always),
+        outcome_column = min(
+            (column for bound, column in shown if not bound.field.shown_with_outcome),
             key=lambda column: column.importance,
             default=None,
         )
 
-        def cell(bound: _Bound, column: Column, number: int) -> Cell:
+        def cell(bound: _BoundField, column: Column, number: int) -> Cell:
             outcome = outcomes[number]
-            if outcome is not None and not bound.field.always:
-                return outcome if column is foremost else NOTHING
+            if outcome is not None and not bound.field.shown_with_outcome:
+                return outcome if column is outcome_column else EMPTY_CELL
             return _cell(bound.field, bound.field.get(rows[number], *bound.values))
 
-        def whole(bound: _Bound, column: Column) -> tuple[Cell, ...]:
+        def column_cells(bound: _BoundField, column: Column) -> tuple[Cell, ...]:
             return tuple(cell(bound, column, number) for number in range(len(rows)))
 
-        offers = (Offer(column, partial(whole, bound, column), bound.field.instead_of) for bound, column in offered)
+        offers = (
+            OnRequestColumn(column, partial(column_cells, bound, column), bound.field.replaces)
+            for bound, column in offered
+        )
         return Table(
             self.name_of(part) if self.name_of else self.name,
             self.title if isinstance(self.title, str) else self.title(part),
             (*axes, *(column for _, column in shown)),
             tuple(
                 (
-                    *(value for of_row in values for value in of_row(row)),
+                    *(value for values_of in values for value in values_of(row)),
                     *(cell(bound, column, number) for bound, column in shown),
                 )
                 for number, row in enumerate(rows)
@@ -247,16 +255,16 @@ class DeclaredTable:
 
     def _columns(
         self, part: Any, rows: Sequence[Any]
-    ) -> tuple[list[tuple[_Bound, Column]], list[tuple[_Bound, Column]]]:
+    ) -> tuple[list[tuple[_BoundField, Column]], list[tuple[_BoundField, Column]]]:
         """Return the columns to show by default, and those available on request."""
-        words = {word: fill.now(part) for word, fill in self.words.items()}
-        shown: list[tuple[_Bound, Column]] = []
-        offered: list[tuple[_Bound, Column]] = []
-        for bound in _bound(self.columns, lambda each: each.values(part) if callable(each.values) else each.values):
+        words = {word: fill.value_of(part) for word, fill in self.words.items()}
+        shown: list[tuple[_BoundField, Column]] = []
+        offered: list[tuple[_BoundField, Column]] = []
+        for bound in _expand(self.columns, lambda each: each.values(part) if callable(each.values) else each.values):
             declared = bound.field
             if declared.when is not None and not declared.when(part, *bound.values):
                 continue
-            if declared.optional and all(declared.get(row, *bound.values) in (None, "", NOTHING) for row in rows):
+            if declared.optional and all(declared.get(row, *bound.values) in (None, "", EMPTY_CELL) for row in rows):
                 continue
             importance, note = declared.importance, declared.note
             column = _column(
@@ -265,30 +273,30 @@ class DeclaredTable:
                 importance(part, *bound.values) if callable(importance) else importance,
                 note(part, *bound.values) if callable(note) else note,
             )
-            (offered if declared.offered else shown).append((bound, column))
+            (offered if declared.on_request else shown).append((bound, column))
         there = {(column.title, column.unit) for _, column in shown}
         return shown, [each for each in offered if (each[1].title, each[1].unit) not in there]
 
 
-def _bound(
+def _expand(
     columns: Iterable[Field | Each],
     values_of: Callable[[Each], Sequence[Any]],
     values: tuple[Any, ...] = (),
     keys: Mapping[str, Any] | None = None,
     words: Mapping[str, Any] | None = None,
-) -> Iterator[_Bound]:
+) -> Iterator[_BoundField]:
     """Yield every field, once for each combination of values of its placeholders."""
     for column in columns:
         if isinstance(column, Field):
-            yield _Bound(column, values, keys or {}, words or {})
+            yield _BoundField(column, values, keys or {}, words or {})
             continue
         for value in values_of(column):
-            bound = {**(keys or {}), column.place: value}
-            said = {**(words or {}), column.place: column.said(value)}
-            yield from _bound(column.columns, values_of, (*values, value), bound, said)
+            bound = {**(keys or {}), column.placeholder: value}
+            said = {**(words or {}), column.placeholder: column.format_value(value)}
+            yield from _expand(column.columns, values_of, (*values, value), bound, said)
 
 
-def _column(bound: _Bound, words: Mapping[str, Any], importance: int, note: str) -> Column:
+def _column(bound: _BoundField, words: Mapping[str, Any], importance: int, note: str) -> Column:
     declared = bound.field
     key = declared.key.format(**{**words, **bound.keys})
     return Column(
@@ -309,16 +317,16 @@ def _cell(declared: Field, value: Any) -> Cell:
     return Measure(value) if numeric else value
 
 
-def names_in(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[Name, ...]:
+def column_names(kind: Kind, table: str, spec: RunSpec | None = None) -> tuple[ColumnName, ...]:
     """Return the names of the columns that a table can have besides its axes.
 
     Columns whose names contain an axis value are included only if `spec` is given.
     """
-    declared: DeclaredTable = measuring(kind).part("tables")[table]
+    declared: DeclaredTable = command_of(kind).part("tables")[table]
     return tuple(dict.fromkeys(declared.names(_values(spec))))
 
 
-def filled(
+def build_tables(
     tables: Mapping[str, Callable[[Any], list[Table]]],
     record: Any,
     names: Iterable[str],
@@ -340,36 +348,38 @@ def refuse_unknown(names: Sequence[str], spec: RunSpec, tables: Sequence[str], f
     """Raise UsageError, before the run, if one of `names` cannot be a column of the tables that will be shown."""
     if not names:
         return
-    known = _of_tables(spec, tables, form)
+    known = _column_names(spec, tables, form)
     for name in names:
         elsewhere = [
-            table for table in measuring(spec.kind).part("tables") if is_known(name, names_in(spec.kind, table, spec))
+            table
+            for table in command_of(spec.kind).part("tables")
+            if is_known(name, column_names(spec.kind, table, spec))
         ]
         if elsewhere and not is_known(name, known):
             which = f"the table{'' if len(elsewhere) == 1 else 's'} {', '.join(elsewhere)}"
             raise UsageError(f"--columns {name} is in {which}: add --tables {elsewhere[0]}")
-    chosen_columns.refuse_unknown(names, known)
+    column_selection.refuse_unknown(names, known)
 
 
-def shows(key: str, names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> bool:
+def shows_column(key: str, names: Sequence[str], spec: RunSpec, tables: Sequence[str], form: Format) -> bool:
     """Whether the output of a run can have the column with this key, given the names in `--columns`."""
-    columns = [name for name in _of_tables(spec, tables, form) if name.key == key]
-    instead = [name for name in names if not name.startswith(chosen_columns.ADDED)]
-    return bool(columns) if not instead else any(chosen_columns.is_any(name, columns) for name in names)
+    columns = [name for name in _column_names(spec, tables, form) if name.key == key]
+    instead = [name for name in names if not name.startswith(column_selection.ADD_PREFIX)]
+    return bool(columns) if not instead else any(column_selection.matches_any(name, columns) for name in names)
 
 
-def possible(kind: Kind, tables: Sequence[str]) -> list[Name]:
+def possible_columns(kind: Kind, tables: Sequence[str]) -> list[ColumnName]:
     """Return the names of all columns that these tables, by default all tables of the command, can have."""
-    return [name for table in tables or measuring(kind).part("tables") for name in names_in(kind, table)]
+    return [name for table in tables or command_of(kind).part("tables") for name in column_names(kind, table)]
 
 
-def _of_tables(spec: RunSpec, tables: Sequence[str], form: Format) -> list[Name]:
+def _column_names(spec: RunSpec, tables: Sequence[str], form: Format) -> list[ColumnName]:
     """Return the names of the columns in the tables shown for this spec, including columns available on request."""
-    command = measuring(spec.kind)
+    command = command_of(spec.kind)
     shown = tables or ((command.long_table,) if form == "csv" else ())
     if not shown:
-        shown = command.part("usual_tables")(spec) if command.usual_tables else tuple(command.part("tables"))
-    return [name for table in shown for name in names_in(spec.kind, table, spec)]
+        shown = command.part("default_tables")(spec) if command.default_tables else tuple(command.part("tables"))
+    return [name for table in shown for name in column_names(spec.kind, table, spec)]
 
 
 def _values(spec: RunSpec | None) -> dict[str, list[str]]:

@@ -14,28 +14,28 @@ from sysbench.log.records import CellRecord
 from sysbench.statistics import Pooled, PowerLaw, Ratio
 from sysbench.statistics.pooling import MIN_EFFECT_SHARE
 
-NAMED: Final = 3
+MAX_NAMED_CELLS: Final = 3
 """Largest number of cells named in a sentence; the others are counted."""
 
-MOST_NAMED: Final = 6
+MAX_ALL_NAMED: Final = 6
 """Largest number of cells that are all named; cells that differ only in context count once."""
 
 
-LOOSE: Final = 0.02
+MAX_OMITTED_HALF_WIDTH: Final = 0.02
 """Half the width of an interval, as a share of the ratio, above which the interval is shown."""
 
 
 @dataclass(frozen=True)
-class Said:
+class Statement:
     """A sentence and the cells that it is about."""
 
     text: str
     cells: Sequence[CellRecord]
-    reservation: bool = False
+    is_exclusion: bool = False
     """Whether the sentence explains why these cells have no findings."""
 
 
-DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
+EXCLUDING_CAUTIONS: Final[frozenset[CautionCode]] = frozenset(
     {
         "warmup-unfinished",
         "two-modes",
@@ -50,19 +50,19 @@ DOUBTFUL: Final[frozenset[CautionCode]] = frozenset(
 )
 """Cautions that make a cell unusable for findings: its median is meaningless, or its interval too narrow."""
 
-INCOMPARABLE: Final[frozenset[CautionCode]] = frozenset(
+SELF_COMPARISON_CAUTIONS: Final[frozenset[CautionCode]] = frozenset(
     {"throttled", "gpu-shared", "host-busy", "threads-wait", "cores-shared", "compile-fell-back"}
 )
 """Cautions under which a cell may only be compared with itself, because others ran under different conditions."""
 
 
-def doubts(cell: CellRecord, *, alone: bool) -> frozenset[CautionCode]:
+def excluding_cautions(cell: CellRecord, *, self_comparison: bool) -> frozenset[CautionCode]:
     """Return the cautions that exclude a cell from findings.
 
-    If the cell is compared only with itself (`alone`), fewer cautions exclude it.
+    If the cell is compared only with itself (`self_comparison`), fewer cautions exclude it.
     """
-    against = DOUBTFUL if alone else DOUBTFUL | INCOMPARABLE
-    return frozenset(caution.code for caution in cell.cautions) & against
+    excluding = EXCLUDING_CAUTIONS if self_comparison else EXCLUDING_CAUTIONS | SELF_COMPARISON_CAUTIONS
+    return frozenset(caution.code for caution in cell.cautions) & excluding
 
 
 AnyCell = TypeVar("AnyCell", bound=CellRecord)
@@ -71,66 +71,66 @@ Namer = Callable[[CellRecord], str]
 """Function that returns the name of a cell among others."""
 
 
-def namer(cells: Sequence[CellRecord], but: Iterable[str] = ()) -> Namer:
-    """Return a function that names a cell by the axes in which `cells` differ, except the axes in `but`."""
-    left_out = frozenset(but)
+def namer(cells: Sequence[CellRecord], ignored: Iterable[str] = ()) -> Namer:
+    """Return a function that names a cell by the axes in which `cells` differ, except the axes in `ignored`."""
+    left_out = frozenset(ignored)
     named = [axis for axis in axes.varying(axes.axes_of(cells)) if axis not in left_out]
     return lambda cell: axes.label(cell.axes, named)
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Join words into a list such as `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def named(cells: Sequence[CellRecord], name: Namer, most: int = NAMED) -> str:
-    """Name cells, and count those after the first `most`: `small ctx 128, small ctx 256 and 4 more`."""
+def name_cells(cells: Sequence[CellRecord], name: Namer, max_named: int = MAX_NAMED_CELLS) -> str:
+    """Name cells, and count those after the first `max_named`: `small ctx 128, small ctx 256 and 4 more`."""
     words = list(dict.fromkeys(name(cell) for cell in cells))
-    return listed([*words[:most], f"{len(words) - most} more"] if len(words) > most + 1 else words)
+    return join_words([*words[:max_named], f"{len(words) - max_named} more"] if len(words) > max_named + 1 else words)
 
 
-def together_named(
-    cells: Sequence[CellRecord], among: Sequence[CellRecord] | None = None, but: Iterable[str] = ()
+def name_cells_by_context(
+    cells: Sequence[CellRecord], among: Sequence[CellRecord] | None = None, ignored: Iterable[str] = ()
 ) -> str:
     """Name cells grouped by context length: `small and large at ctx 128 and 256, and xl at ctx 128`.
 
-    Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `but`.
+    Names contain the axes in which the cells in `among` (by default `cells`) differ, except the axes in `ignored`.
     """
-    everything = cells if among is None else among
-    differing = axes.varying(axes.axes_of(everything))
+    all_cells = cells if among is None else among
+    differing = axes.varying(axes.axes_of(all_cells))
     if "ctx" not in differing:
-        return named(cells, namer(everything, but), MOST_NAMED)
-    words = [axis for axis in differing if axis not in (*but, "ctx")]
+        return name_cells(cells, namer(all_cells, ignored), MAX_ALL_NAMED)
+    words = [axis for axis in differing if axis not in (*ignored, "ctx")]
     contexts: dict[str, set[int]] = {}
     for cell in cells:
         contexts.setdefault(" ".join(axes.phrase(axis, cell.axes.get(axis)) for axis in words), set()).add(
             cell.axes["ctx"]
         )
-    alike: dict[tuple[int, ...], list[str]] = {}
-    for name, found in list(contexts.items())[:MOST_NAMED]:
-        alike.setdefault(tuple(sorted(found)), []).append(name)
-    said = [
-        f"{listed(names)}{' at' * bool(names[0])} ctx {listed(list(map(str, found)))}".strip()
-        for found, names in alike.items()
+    names_by_contexts: dict[tuple[int, ...], list[str]] = {}
+    for name, found in list(contexts.items())[:MAX_ALL_NAMED]:
+        names_by_contexts.setdefault(tuple(sorted(found)), []).append(name)
+    clauses = [
+        f"{join_words(names)}{' at' * bool(names[0])} ctx {join_words(list(map(str, found)))}".strip()
+        for found, names in names_by_contexts.items()
     ]
-    if rest := sum(len(found) for found in list(contexts.values())[MOST_NAMED:]):
-        said.append(f"{rest} more cells")
-    return said[0] if len(said) == 1 else f"{', '.join(said[:-1])}, and {said[-1]}"
+    if uncounted := sum(len(found) for found in list(contexts.values())[MAX_ALL_NAMED:]):
+        clauses.append(f"{uncounted} more cells")
+    return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])}, and {clauses[-1]}"
 
 
-def counted(count: int, noun: str = "cell") -> str:
+def count_phrase(count: int, noun: str = "cell") -> str:
     """Return a count in words: `the only cell`, `both cells`, `all 12 cells`."""
     return f"the only {noun}" if count == 1 else f"both {noun}s" if count == 2 else f"all {count} {noun}s"
 
 
-def with_interval(found: Ratio, called: str = "95 % CI ") -> str:
+def with_interval(found: Ratio, prefix: str = "95 % CI ") -> str:
     """Format a ratio with its interval: `3.65× (95 % CI 3.61–3.69)`.
 
     The interval is left out if both of its ends round to the ratio.
     """
     decimals = units.ratio_decimals([found.value])
     shown = {f"{each:.{decimals}f}" for each in (found.low, found.value, found.high) if each is not None}
-    return units.ratio(found.value) if len(shown) == 1 else f"{units.ratio(found.value)} ({called}{interval(found)})"
+    return units.ratio(found.value) if len(shown) == 1 else f"{units.ratio(found.value)} ({prefix}{interval(found)})"
 
 
 def interval(found: Ratio) -> str:
@@ -144,7 +144,7 @@ def contains_one(found: Ratio) -> bool:
     return found.low is not None and found.high is not None and found.low <= 1 <= found.high
 
 
-def unresolved(one: str, other: str, each: Sequence[tuple[Ratio, int]], noun: str = "step") -> str:
+def no_difference_clause(one: str, other: str, each: Sequence[tuple[Ratio, int]], noun: str = "step") -> str:
     """Return a clause saying that the times of `one` and `other` do not differ measurably.
 
     `each` contains the ratio of every cell and its number of samples; `noun` is the word for a sample. An interval may
@@ -152,24 +152,24 @@ def unresolved(one: str, other: str, each: Sequence[tuple[Ratio, int]], noun: st
     ratios differ from 1 by less than 1 %, or that the samples are too few or vary too much.
     """
     ratios, counts = [ratio for ratio, _ in each], sorted(count for _, count in each)
-    many = f"{counts[0]} {noun}s" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} {noun}s"
+    sample_count = f"{counts[0]} {noun}s" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]} {noun}s"
     cells = f" in any of {len(each)} cells" if len(each) > 1 else ""
     ends = [end for ratio in ratios for end in (ratio.low, ratio.high) if end is not None]
     if ends and all(abs(end - 1) < MIN_EFFECT_SHARE for end in ends):
-        return f"{one} and {other} are equally fast to within 1 %{f' in {counted(len(each))}' if cells else ''}"
+        return f"{one} and {other} are equally fast to within 1 %{f' in {count_phrase(len(each))}' if cells else ''}"
     if ends and all(map(contains_one, ratios)):
         widest = max(ratios, key=lambda ratio: (ratio.high or 1.0) / (ratio.low or 1.0))
-        where = f"{cells} with {many} each" if cells else f" in {many}"
-        called = "the widest 95 % interval of a ratio" if cells else "the 95 % interval of the ratio"
+        where = f"{cells} with {sample_count} each" if cells else f" in {sample_count}"
+        subject = "the widest 95 % interval of a ratio" if cells else "the 95 % interval of the ratio"
         return (
-            f"{one} and {other} do not differ measurably{where}; {called} is {interval(widest)}, and more {noun}s "
+            f"{one} and {other} do not differ measurably{where}; {subject} is {interval(widest)}, and more {noun}s "
             "would narrow it"
         )
     if all(abs(ratio.value - 1) < MIN_EFFECT_SHARE for ratio in ratios):
-        return f"{one} and {other} differ by less than 1 %{f' in {counted(len(each))}' if cells else ''}"
+        return f"{one} and {other} differ by less than 1 %{f' in {count_phrase(len(each))}' if cells else ''}"
     low, high = min(ratio.value for ratio in ratios), max(ratio.value for ratio in ratios)
     shown = f"the ratio is {ratio_range(low, high) if cells else with_interval(ratios[0])}"
-    return f"{many} are too few, or vary too much, to tell whether {one} or {other} is faster{cells}: {shown}"
+    return f"{sample_count} are too few, or vary too much, to tell whether {one} or {other} is faster{cells}: {shown}"
 
 
 def ratio_range(low: float, high: float) -> str:
@@ -180,7 +180,7 @@ def ratio_range(low: float, high: float) -> str:
     return f"{low:.{decimals}f} to {high:.{decimals}f}×"
 
 
-def overlapping(one: Ratio, other: Ratio) -> bool:
+def intervals_overlap(one: Ratio, other: Ratio) -> bool:
     """Whether the intervals of two ratios overlap, so that noise may explain the difference between the ratios.
 
     True if an interval is unknown.
@@ -190,27 +190,31 @@ def overlapping(one: Ratio, other: Ratio) -> bool:
     return one.low <= other.high and other.low <= one.high
 
 
-def loosely(found: Ratio, name: str) -> str:
+def ratio_with_name(found: Ratio, name: str) -> str:
     """Format a ratio with the name of its cell: `2.03× (small)`.
 
     The interval is added if not all digits are certain: `2.17× (small, 95 % CI 1.84–2.70)`.
     """
-    if found.low is not None and found.high is not None and found.high - found.low > 2 * LOOSE * found.value:
+    if (
+        found.low is not None
+        and found.high is not None
+        and found.high - found.low > 2 * MAX_OMITTED_HALF_WIDTH * found.value
+    ):
         return f"{units.ratio(found.value)} ({name}, 95 % CI {interval(found)})"
     return f"{units.ratio(found.value)} ({name})"
 
 
-def multiple(found: Pooled) -> str:
+def pooled_ratio(found: Pooled) -> str:
     """Format a pooled ratio: `2.03 ± 0.02×`. The deviation (after ±) determines the decimals, and is rounded up."""
     decimals = min(3, max(1, math.ceil(-math.log10(found.max_deviation)))) if found.max_deviation > 0 else 3
-    return f"{found.value:.{decimals}f} ± {_up(found.max_deviation, decimals):.{decimals}f}×"
+    return f"{found.value:.{decimals}f} ± {_round_up(found.max_deviation, decimals):.{decimals}f}×"
 
 
-def percentage(found: Pooled) -> str:
+def pooled_share(found: Pooled) -> str:
     """Format a pooled share: `7.3 ± 0.2 %`."""
     deviation = found.max_deviation * 100
     decimals = min(2, max(0, math.ceil(-math.log10(deviation)))) if deviation > 0 else 1
-    return f"{found.value * 100:.{decimals}f} ± {_up(deviation, decimals):.{decimals}f} %"
+    return f"{found.value * 100:.{decimals}f} ± {_round_up(deviation, decimals):.{decimals}f} %"
 
 
 def exponent(law: PowerLaw, symbol: str) -> str:
@@ -219,7 +223,7 @@ def exponent(law: PowerLaw, symbol: str) -> str:
     return f"{symbol}^{law.exponent:.2f}{f' ± {uncertainty}' * (uncertainty != '0.00')}"
 
 
-def _up(value: float, decimals: int) -> float:
+def _round_up(value: float, decimals: int) -> float:
     steps = 10.0**decimals
     return math.ceil(value * steps - 1e-9) / steps
 
@@ -245,16 +249,18 @@ def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell
     return f"{units.share(low)} ({name(least)}) to {units.share(high)} ({name(most)})"
 
 
-def left_out(cells: Sequence[AnyCell], doubts: Callable[[AnyCell], Iterable[CautionCode]], of: str) -> Iterator[Said]:
-    """Yield a sentence that names the cells excluded from the result that `of` names, and their cautions.
+def excluded_cells(
+    cells: Sequence[AnyCell], cautions_of: Callable[[AnyCell], Iterable[CautionCode]], result: str
+) -> Iterator[Statement]:
+    """Yield a sentence that names the cells excluded from the result that `result` names, and their cautions.
 
     Yields nothing if no cell is excluded.
     """
     by_code: dict[CautionCode, list[AnyCell]] = {}
     for cell in cells:
-        for code in sorted(doubts(cell)):
+        for code in sorted(cautions_of(cell)):
             by_code.setdefault(code, []).append(cell)
     if by_code:
-        words = [f"{named(doubted, namer(cells))} ({code})" for code, doubted in by_code.items()]
-        text = f"Excluded from {of} because of cautions: {'; '.join(words)}."
-        yield Said(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()), True)
+        words = [f"{name_cells(excluded, namer(cells))} ({code})" for code, excluded in by_code.items()]
+        text = f"Excluded from {result} because of cautions: {'; '.join(words)}."
+        yield Statement(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()), True)

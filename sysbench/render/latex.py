@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from sysbench.render.numbers import ShownColumn, groups, indent, shown
+from sysbench.render.numbers import FormattedColumn, format_columns, groups, indent
 from sysbench.render.table import Remark, Sheet, Table, notes
 
 _SPECIAL: Final[Mapping[str, str]] = {
@@ -111,7 +111,7 @@ def _letter(character: str) -> str:
 
 def _table(table: Table, subject: Sequence[str]) -> str:
     caption = "; ".join([table.title, ", ".join(subject), *notes(table)])
-    columns = shown(table)
+    columns = format_columns(table)
     return "\n".join(
         [
             r"\begin{table}",
@@ -123,11 +123,11 @@ def _table(table: Table, subject: Sequence[str]) -> str:
     )
 
 
-def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart: bool = False) -> Iterator[str]:
-    """Yield the lines of a `tabular` environment; `units_apart` puts units on a line below the column names."""
+def tabular(columns: Sequence[FormattedColumn], rows: Iterable[int], *, separate_units: bool = False) -> Iterator[str]:
+    """Yield the lines of a `tabular` environment; `separate_units` puts units on a line below the column names."""
     yield rf"\begin{{tabular}}{{@{{}}{''.join('r' if each.column.numeric else 'l' for each in columns)}@{{}}}}"
     yield r"\toprule"
-    yield from _headings(columns, units_apart)
+    yield from _headings(columns, separate_units)
     yield r"\midrule"
     for number in rows:
         # Leading spaces are kept, as non-breaking ones.
@@ -136,13 +136,13 @@ def tabular(columns: Sequence[ShownColumn], rows: Iterable[int], *, units_apart:
     yield r"\end{tabular}"
 
 
-def _headings(columns: Sequence[ShownColumn], units_apart: bool) -> Iterator[str]:
+def _headings(columns: Sequence[FormattedColumn], separate_units: bool) -> Iterator[str]:
     """Yield the line of group headings with rules below them, if there are groups; then column names and units."""
     if any(each.column.group for each in columns):
         spans = groups(columns)
         yield _row([rf"\multicolumn{{{len(members)}}}{{c}}{{{escaped(group)}}}" for group, members in spans])
         yield " ".join(rf"\cmidrule(lr){{{members[0] + 1}-{members[-1] + 1}}}" for group, members in spans if group)
-    if units_apart:
+    if separate_units:
         yield _row([escaped(each.column.title) for each in columns])
         if any(each.symbol for each in columns):
             yield _row([escaped(each.symbol) for each in columns])

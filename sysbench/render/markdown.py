@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from sysbench.render.numbers import ShownColumn, indent, shown
+from sysbench.render.numbers import FormattedColumn, format_columns, indent
 from sysbench.render.table import Remark, Sheet, Table, notes
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
-_BEGINNING = re.compile(r"^(\d*)([-+=.)])(?=\s|$)")
+_BLOCK_START = re.compile(r"^(\d*)([-+=.)])(?=\s|$)")
 """Characters that start a list or underline a heading at the beginning of a line."""
 _MARKS = {"caution": "⚠ ", "outcome": "", "finding": "", "note": ""}
 
@@ -31,12 +31,12 @@ def escaped(text: str) -> str:
 
 def paragraph(text: str) -> str:
     """Escape text that starts a line, so that it does not begin a list."""
-    return _BEGINNING.sub(r"\1\\\2", escaped(text))
+    return _BLOCK_START.sub(r"\1\\\2", escaped(text))
 
 
 def table(content: Table, mark: str = "") -> Iterator[str]:
     """Yield the blocks of a table: the title followed by `mark`, the rows, and the notes."""
-    columns = shown(content)
+    columns = format_columns(content)
     yield f"**{escaped(content.title)}**{mark}"
     # Leading spaces are kept, as non-breaking ones.
     cells = [["\u00a0" * indent(text) + escaped(text) for text in column.texts] for column in columns]
@@ -52,13 +52,13 @@ def table(content: Table, mark: str = "") -> Iterator[str]:
         yield "  \n".join(paragraph(note) for note in notes(content))
 
 
-def _heading(shown_column: ShownColumn) -> str:
+def _heading(shown_column: FormattedColumn) -> str:
     column = shown_column.column
     name = f"{column.group} {column.title}".strip()
     return escaped(f"{name} ({shown_column.symbol})" if shown_column.symbol else name)
 
 
-def _line(texts: Sequence[str], columns: Sequence[ShownColumn], widths: Sequence[int]) -> str:
+def _line(texts: Sequence[str], columns: Sequence[FormattedColumn], widths: Sequence[int]) -> str:
     padded = (
         text.rjust(width) if each.column.numeric else text.ljust(width)
         for text, each, width in zip(texts, columns, widths, strict=True)
@@ -66,9 +66,9 @@ def _line(texts: Sequence[str], columns: Sequence[ShownColumn], widths: Sequence
     return f"| {' | '.join(padded)} |"
 
 
-def remarks(said: Sequence[Remark]) -> str:
+def remarks(items: Sequence[Remark]) -> str:
     """Format remarks as a list."""
     return "\n".join(
         f"- {_MARKS[each.kind]}{paragraph(each.text)}{f' → {escaped(each.remedy)}' if each.remedy else ''}"
-        for each in said
+        for each in items
     )

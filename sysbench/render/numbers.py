@@ -19,7 +19,7 @@ _READABLE = (0.005, 10_000)
 
 
 @dataclass(frozen=True)
-class ShownColumn:
+class FormattedColumn:
     """A column as displayed: the unit is in the heading or, if `symbol` is empty, next to every number."""
 
     column: Column
@@ -27,29 +27,31 @@ class ShownColumn:
     texts: tuple[str, ...]
 
 
-def shown(table: Table, *, deviations: bool = True) -> tuple[ShownColumn, ...]:
+def format_columns(table: Table, *, deviations: bool = True) -> tuple[FormattedColumn, ...]:
     """Format every column of a table; without `deviations`, the `± …` parts are omitted to save width."""
     scales = {unit: _scale(table, unit) for unit in {column.unit for column in table.columns if column.unit}}
     transposed = list(zip(*table.rows, strict=True)) if table.rows else [() for _ in table.columns]
     by_column = list(zip(table.columns, transposed, strict=True))
-    families: dict[object, list[Measure]] = {}
+    group_measures: dict[object, list[Measure]] = {}
     for column, cells in by_column:
-        families.setdefault(_family(column), []).extend(cell for cell in cells if isinstance(cell, Measure))
+        group_measures.setdefault(_decimals_group(column), []).extend(
+            cell for cell in cells if isinstance(cell, Measure)
+        )
     return tuple(
-        _measured(
+        _format_column(
             column,
             cells,
-            _suitable(column.unit, scales[column.unit], families[_family(column)]),
-            families[_family(column)],
+            _readable_scale(column.unit, scales[column.unit], group_measures[_decimals_group(column)]),
+            group_measures[_decimals_group(column)],
             deviations,
         )
         if column.unit
-        else ShownColumn(column, "", tuple(_plain(cell) for cell in cells))
+        else FormattedColumn(column, "", tuple(_format_unmeasured(cell) for cell in cells))
         for column, cells in by_column
     )
 
 
-def _family(column: Column) -> object:
+def _decimals_group(column: Column) -> object:
     """Return a key that columns share if they use the same number of decimals: columns of the same group and unit."""
     return (column.group, column.unit) if column.group else column
 
@@ -60,25 +62,27 @@ def _scale(table: Table, unit: Unit) -> Scale:
     return shared_scale(unit, [cell.value for cell in cells if isinstance(cell, Measure)])
 
 
-def _suitable(unit: Unit, scale: Scale, family: Sequence[Measure]) -> Scale:
-    """Return the table's scale, or a separate scale for `family` if its numbers would be unreadable otherwise."""
-    values = [measure.value for measure in family]
+def _readable_scale(unit: Unit, scale: Scale, measures: Sequence[Measure]) -> Scale:
+    """Return the table's scale, or a separate scale for `measures` if these numbers would be unreadable otherwise."""
+    values = [measure.value for measure in measures]
     typical = statistics.median_low(map(abs, values)) if values else 0.0
-    suits = not typical or _READABLE[0] <= typical / scale.factor < _READABLE[1]
-    return scale if suits else shared_scale(unit, values)
+    is_readable = not typical or _READABLE[0] <= typical / scale.factor < _READABLE[1]
+    return scale if is_readable else shared_scale(unit, values)
 
 
-def _measured(
-    column: Column, cells: Sequence[Cell], scale: Scale, family: Sequence[Measure], deviations: bool
-) -> ShownColumn:
+def _format_column(
+    column: Column, cells: Sequence[Cell], scale: Scale, measures: Sequence[Measure], deviations: bool
+) -> FormattedColumn:
     if column.wide_range:
-        return ShownColumn(column, "", tuple(_alone(cell, column.unit, deviations) for cell in cells))
-    decimals = _decimals(column, scale, family)
+        return FormattedColumn(column, "", tuple(_with_own_unit(cell, column.unit, deviations) for cell in cells))
+    decimals = _decimals(column, scale, measures)
     texts = (
-        _measure(cell, scale, decimals, column.signed, deviations) if isinstance(cell, Measure) else _plain(cell)
+        _format_measure(cell, scale, decimals, column.signed, deviations)
+        if isinstance(cell, Measure)
+        else _format_unmeasured(cell)
         for cell in cells
     )
-    return ShownColumn(column, scale.symbol if family else "", tuple(texts))
+    return FormattedColumn(column, scale.symbol if measures else "", tuple(texts))
 
 
 def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
@@ -96,7 +100,7 @@ def _decimals(column: Column, scale: Scale, measures: Sequence[Measure]) -> int:
     return 1 if column.unit == "share" else decimals
 
 
-def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviations: bool) -> str:
+def _format_measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviations: bool) -> str:
     if measure.text is not None:
         return measure.text
     text = scale.digits(measure.value, decimals)
@@ -106,13 +110,13 @@ def _measure(measure: Measure, scale: Scale, decimals: int, signed: bool, deviat
         text = f"{text} ± {scale.digits(measure.deviation, decimals)}"
     if measure.low is not None and measure.high is not None and deviations:
         text = f"{text} ({scale.digits(measure.low, decimals)}–{scale.digits(measure.high, decimals)})"
-    return f"({text})" if measure.aside else text
+    return f"({text})" if measure.excluded else text
 
 
-def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
+def _with_own_unit(cell: Cell, unit: Unit | None, deviations: bool) -> str:
     """Format a number with a unit of its own, which also applies to its deviation or interval."""
     if not isinstance(cell, Measure) or unit is None:
-        return _plain(cell)
+        return _format_unmeasured(cell)
     if cell.text is not None:
         return cell.text
     if cell.low is not None and cell.high is not None and deviations:
@@ -127,7 +131,7 @@ def _alone(cell: Cell, unit: Unit | None, deviations: bool) -> str:
     return f"{scale.digits(cell.value, decimals)} ± {scale.digits(cell.deviation, decimals)} {scale.symbol}"
 
 
-def groups(columns: Sequence[ShownColumn]) -> list[tuple[str, list[int]]]:
+def groups(columns: Sequence[FormattedColumn]) -> list[tuple[str, list[int]]]:
     """Return each group heading with the positions of the adjacent columns below it; "" for columns without a group."""
     numbered = groupby(enumerate(columns), lambda each: each[1].column.group)
     return [(group, [position for position, _ in members]) for group, members in numbered]
@@ -143,7 +147,7 @@ def indent(text: str) -> int:
     return len(text) - len(text.lstrip(" "))
 
 
-def _plain(cell: Cell) -> str:
+def _format_unmeasured(cell: Cell) -> str:
     if isinstance(cell, Word):
         return cell.text
     return UNKNOWN if cell is None else str(cell)

@@ -12,12 +12,12 @@ from typing import Any
 
 from rich.console import Console
 
-from sysbench.command import measuring
+from sysbench.command import command_of
 from sysbench.log.records import RunRecord
 from sysbench.log.storage import cannot_write
 from sysbench.render import declared as column_names
 from sysbench.render import theme
-from sysbench.render.chosen_columns import Name, with_columns
+from sysbench.render.column_selection import ColumnName, select_columns
 from sysbench.render.csv import csv_text
 from sysbench.render.latex import latex
 from sysbench.render.markdown import markdown
@@ -35,45 +35,45 @@ def sheet(record: RunRecord[Any], names: Iterable[str] = (), selection: Selectio
     `selection` restricts a profile to a part. Raises UsageError for a table or a part that does not exist, or for which
     this record has no data.
     """
-    made = without_headlines(record, names, selection)
-    command = measuring(record.kind)
+    content = without_headlines(record, names, selection)
+    command = command_of(record.kind)
     if not command.headlines:
-        return made
-    found = [Remark("finding", each.text) for each in command.part("headlines")(record.cells)]
-    notes = [remark for remark in made.remarks if remark.kind == "note"]
-    others = [remark for remark in made.remarks if remark.kind != "note"]
-    return replace(made, remarks=(*others, *found, *notes))
+        return content
+    findings = [Remark("finding", each.text) for each in command.part("headlines")(record.cells)]
+    notes = [remark for remark in content.remarks if remark.kind == "note"]
+    others = [remark for remark in content.remarks if remark.kind != "note"]
+    return replace(content, remarks=(*others, *findings, *notes))
 
 
 def without_headlines(record: RunRecord[Any], names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return a record's sheet without findings, for reports, which show them elsewhere."""
-    made: Sheet = measuring(record.kind).part("sheet")(record, names, selection)
+    made: Sheet = command_of(record.kind).part("sheet")(record, names, selection)
     return made
 
 
-def fillable(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
+def nonempty_tables(record: RunRecord[Any], names: Iterable[str], selection: Selection | None = None) -> list[Table]:
     """Return the tables called `names`, without those for which the record has no data."""
-    command = measuring(record.kind)
-    if command.fillable:
-        return list(command.part("fillable")(record, names, selection or Selection()))
+    command = command_of(record.kind)
+    if command.build_tables:
+        return list(command.part("build_tables")(record, names, selection or Selection()))
     return [table for name in names for table in command.part("tables")[name](record)]
 
 
 def show_sheet(
-    content: Sheet, console: Console, form: Format, columns: Sequence[str] = (), possible: Collection[Name] = ()
+    content: Sheet, console: Console, form: Format, columns: Sequence[str] = (), possible: Collection[ColumnName] = ()
 ) -> None:
     """Print a sheet in one of the formats; only the terminal format has colours and is fitted to a width.
 
     Raises UsageError for a name in `columns` that neither the tables nor `possible` have.
     """
-    content = with_columns(content, columns, possible)
+    content = select_columns(content, columns, possible)
     if form == "terminal":
         # Lines of unlimited width need no cropping, which takes as long as the rest of printing.
         console.print(SheetView(content), crop=console.width < _UNBOUNDED)
         return
     text = csv_text(*content.tables) if form == "csv" else (markdown if form == "markdown" else latex)(content)
     # Rich would wrap at the terminal's width, but a file for other programs has none.
-    console.file.write(theme.encodable(theme.harmless(text), console.encoding))
+    console.file.write(theme.encodable(theme.without_control_characters(text), console.encoding))
 
 
 def show(
@@ -92,9 +92,9 @@ def show(
     """
     names = tuple(tables)
     if form == "csv":
-        names = names or (measuring(record.kind).long_table,)
-    there = column_names.possible(record.kind, names) if columns else ()
-    show_sheet(sheet(record, names, selection), console, form, columns, there)
+        names = names or (command_of(record.kind).long_table,)
+    possible = column_names.possible_columns(record.kind, names) if columns else ()
+    show_sheet(sheet(record, names, selection), console, form, columns, possible)
 
 
 class _Output(Console):

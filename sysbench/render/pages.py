@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 ASSETS: Final = Path(__file__).with_name("assets")
-LONGEST_LINE: Final = 300
+MAX_LINE_CHARACTERS: Final = 300
 """Longest title, label or caption, in characters."""
-LONGEST_TEXT: Final = 2000
+MAX_TEXT_CHARACTERS: Final = 2000
 """Longest sentence, in characters."""
 
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:[%±×]|[mµn]?s|[KMGT]?i?B|[kMGTP]?FLOP|tokens)(?![\w]))")
@@ -46,21 +46,21 @@ def render(folder: str, **content: object) -> str:
     def assets(*names: str) -> Markup:
         return Markup("\n".join(asset(folder, name) for name in names))
 
-    return _html().get_template(f"{folder}/page.html").render(assets=assets, **content)
+    return _html_environment().get_template(f"{folder}/page.html").render(assets=assets, **content)
 
 
 @cache
-def _html() -> Environment:
+def _html_environment() -> Environment:
     found = environment(printable)
-    found.filters |= {"line": line, "prose": lambda text: line(text, LONGEST_TEXT), "sha256": _sha256}
+    found.filters |= {"line": line, "prose": lambda text: line(text, MAX_TEXT_CHARACTERS), "sha256": _sha256}
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return found
 
 
-def environment(finalized: Callable[[str], str], **syntax: str) -> Environment:
-    """Create a jinja2 environment that passes every inserted text through `finalized`; `syntax` sets its delimiters.
+def environment(finalize: Callable[[str], str], **syntax: str) -> Environment:
+    """Create a jinja2 environment that passes every inserted text through `finalize`; `syntax` sets its delimiters.
 
-    The result of `finalized` is escaped as HTML unless it is `markupsafe.Markup`.
+    The result of `finalize` is escaped as HTML unless it is `markupsafe.Markup`.
     """
     # This import takes a tenth of a second, and only writing a page needs it.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -73,7 +73,7 @@ def environment(finalized: Callable[[str], str], **syntax: str) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         # Markup is a subclass of `str`: scripts and drawings are not escaped.
-        finalize=lambda value: finalized(value) if type(value) is str else value,
+        finalize=lambda value: finalize(value) if type(value) is str else value,
         **syntax,  # type: ignore[arg-type]
     )
 
@@ -93,9 +93,9 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(" ", text)
 
 
-def line(text: str, longest: int = LONGEST_LINE) -> str:
-    """Put text on one line, and replace its middle with an ellipsis if it has more than `longest` characters."""
-    return printable(_UNIT.sub("\u00a0", elided(" ".join(text.split()), longest)))
+def line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
+    """Put text on one line, and replace its middle with an ellipsis if it has more than `max_characters` characters."""
+    return printable(_UNIT.sub("\u00a0", elided(" ".join(text.split()), max_characters)))
 
 
 def write(path: Path, page: str) -> None:

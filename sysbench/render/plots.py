@@ -73,26 +73,26 @@ def content(draw: Callable[[], Figure], suffix: str) -> bytes:
     return file.getvalue()
 
 
-def printable(text: str, longest: int = 110) -> str:
-    """Remove control characters, which XML does not allow, and truncate the text to `longest` characters."""
+def printable(text: str, max_characters: int = 110) -> str:
+    """Remove control characters, which XML does not allow, and truncate the text to `max_characters` characters."""
     clean = "".join(char for char in text if unicodedata.category(char)[0] != "C")
-    return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
+    return clean if len(clean) <= max_characters else f"{clean[: max_characters - 1]}…"
 
 
 GRID: Final = "#e3e3e3"
 WIDTH_IN: Final = 7.2
 """Width of the text on a page."""
-_HEAD_IN: Final = 0.54
+_HEADING_IN: Final = 0.54
 _LEGEND_LINE_IN: Final = 0.19
-_EDGE_IN: Final = 0.12
-_BETWEEN_IN: Final = 0.2
+_MARGIN_IN: Final = 0.12
+_GAP_IN: Final = 0.2
 _HANDLE_IN: Final = 0.45
-_LETTER_IN: Final = 0.066
+_CHARACTER_IN: Final = 0.066
 """Average width of a character in the legend."""
 
 
 @dataclass(frozen=True)
-class Drawn:
+class LazyFigure:
     """A figure about some cells, drawn on demand."""
 
     name: str
@@ -111,10 +111,10 @@ def subject(cells: Sequence[CellRecord]) -> tuple[str, ...]:
     return (*axes_of_cells.subject(axes_of_cells.axes_of(cells)), *(list(hardware) if len(hardware) == 1 else ()))
 
 
-def captioned(text: str, about: Sequence[str], left_out: str = "") -> str:
+def caption_text(text: str, about: Sequence[str], omission: str = "") -> str:
     """Return a caption such as `Median time of each phase of a step (batch 4, train). Shown are …`."""
     common = f" ({', '.join(about)})" if about else ""
-    return f"{text}{common}.{f' {left_out}' if left_out else ''}"
+    return f"{text}{common}.{f' {omission}' if omission else ''}"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Frame:
+class PanelLayout:
     """Layout of a figure's panels."""
 
     columns: int
@@ -144,37 +144,37 @@ class Frame:
     right_in: float = 0.0
     """Space to the right of the last column."""
     legend_lines: int = 1
-    shared: bool = False
+    shared_y: bool = False
     """Whether all panels have the same vertical axis, which is then labelled only in the first column."""
 
 
-def panels(frame: Frame, count: int, heading: Heading) -> tuple[Figure, list[Axes]]:
+def create_panels(frame: PanelLayout, count: int, heading: Heading) -> tuple[Figure, list[Axes]]:
     """Create a figure with `count` empty panels, filled row by row."""
     from matplotlib.figure import Figure
 
     columns = min(frame.columns, max(count, 1))
     rows = math.ceil(count / columns)
-    one_high = frame.above_in + frame.height_in + frame.below_in
+    panel_height = frame.above_in + frame.height_in + frame.below_in
     legend_in = frame.legend_lines * _LEGEND_LINE_IN + (0.06 if frame.legend_lines else 0)
-    height = _HEAD_IN + rows * one_high + legend_in + _EDGE_IN
-    between_in = _BETWEEN_IN if frame.shared else frame.left_in
-    wide = (WIDTH_IN - _EDGE_IN - frame.right_in - frame.left_in + between_in) / columns - between_in
+    height = _HEADING_IN + rows * panel_height + legend_in + _MARGIN_IN
+    between_in = _GAP_IN if frame.shared_y else frame.left_in
+    panel_width = (WIDTH_IN - _MARGIN_IN - frame.right_in - frame.left_in + between_in) / columns - between_in
     figure = Figure(figsize=(WIDTH_IN, height), facecolor="white")
     found = []
     for number in range(count):
         row, column = divmod(number, columns)
-        left = frame.left_in + column * (wide + between_in)
-        bottom = height - _HEAD_IN - (row + 1) * one_high + frame.below_in
-        place = (left / WIDTH_IN, bottom / height, wide / WIDTH_IN, frame.height_in / height)
+        left = frame.left_in + column * (panel_width + between_in)
+        bottom = height - _HEADING_IN - (row + 1) * panel_height + frame.below_in
+        place = (left / WIDTH_IN, bottom / height, panel_width / WIDTH_IN, frame.height_in / height)
         axes: Axes = figure.add_axes(place)
-        if frame.shared and column:
+        if frame.shared_y and column:
             axes.tick_params(axis="y", labelleft=False)
         found.append(axes)
-    head(figure, heading)
+    draw_heading(figure, heading)
     return figure, found
 
 
-def head(figure: Figure, heading: Heading) -> None:
+def draw_heading(figure: Figure, heading: Heading) -> None:
     """Draw the title, the subtitle, and the mark of simulated results."""
     width, height = figure.get_size_inches()
     left = 0.1 / width
@@ -187,7 +187,7 @@ def head(figure: Figure, heading: Heading) -> None:
         figure.text(right, 1 - 0.22 / height, text, fontsize=9, fontweight="bold", color=SIMULATED, ha="right")
 
 
-def legend(figure: Figure, *rows: Sequence[Any]) -> None:
+def draw_legend(figure: Figure, *rows: Sequence[Any]) -> None:
     """Draw the legend at the bottom, one line for each row of handles."""
     _, height = figure.get_size_inches()
     filled = [row for row in rows if row]
@@ -206,12 +206,12 @@ def legend(figure: Figure, *rows: Sequence[Any]) -> None:
         )
 
 
-def in_rows(handles: Sequence[Any]) -> list[list[Any]]:
+def arrange_handles(handles: Sequence[Any]) -> list[list[Any]]:
     """Arrange legend handles in as few lines as their labels allow."""
     rows: list[list[Any]] = []
     room_in = 0.0
     for handle in handles:
-        wide_in = _HANDLE_IN + _LETTER_IN * len(handle.get_label())
+        wide_in = _HANDLE_IN + _CHARACTER_IN * len(handle.get_label())
         if wide_in > room_in or not rows:
             rows.append([])
             room_in = WIDTH_IN - 0.2
@@ -257,18 +257,18 @@ def draw_boxes(axes: Axes, boxes: Sequence[Box], hatch: str = "", edge: float = 
     axes.add_collection(drawn, autolim=False)
 
 
-def spaced(axes: Axes, ticks: Sequence[str]) -> None:
+def set_group_ticks(axes: Axes, ticks: Sequence[str]) -> None:
     """Place the tick labels of groups of bars at 0, 1, 2, …, with wide margins if there are only a few groups."""
-    room = 0.55 + max(0, _FEWEST_GROUPS - len(ticks)) / 2
+    room = 0.55 + max(0, _MIN_GROUPS - len(ticks)) / 2
     axes.set_xticks(range(len(ticks)), list(ticks))
     axes.set_xlim(-room, len(ticks) - 1 + room)
     axes.tick_params(axis="x", length=0)
 
 
-_FEWEST_GROUPS: Final = 4
+_MIN_GROUPS: Final = 4
 
 
-def dressed(
+def style_axes(
     axes: Axes, *, title: str = "", x: str = "", y: str = "", lines: Literal["x", "y", "both", ""] = "y"
 ) -> None:
     """Apply the common style to a panel; `lines` names the axes with grid lines."""
@@ -388,15 +388,15 @@ def draw_stacked(
     if panel.limit:
         axes.axhline(panel.limit / scale.factor, color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), zorder=3)
     axes.set_ylim(0, top / scale.factor * headroom or 1.0)
-    dressed(axes, title=panel.title, x=x, y=scale.symbol)
-    spaced(axes, panel.ticks)
+    style_axes(axes, title=panel.title, x=x, y=scale.symbol)
+    set_group_ticks(axes, panel.ticks)
 
 
 # --- lines
 
 
 @dataclass(frozen=True)
-class Look:
+class LineStyle:
     """Style of a line."""
 
     colour: str
@@ -431,11 +431,11 @@ def draw_error_bars(axes: Axes, points: Sequence[Point], colour: str, cap: float
         )
 
 
-def draw_crosses(axes: Axes, at: float, colours: Sequence[str], size: float, apart: float, zorder: float) -> None:
+def draw_crosses(axes: Axes, at: float, colours: Sequence[str], size: float, spacing: float, zorder: float) -> None:
     """Draw crosses side by side near the upper edge, one for each line that ends at `at` because memory ran out."""
     for number, colour in enumerate(colours):
         axes.annotate(
-            "×", (at, 0.93), ((number - (len(colours) - 1) / 2) * apart, 0), xycoords=("data", "axes fraction"),
+            "×", (at, 0.93), ((number - (len(colours) - 1) / 2) * spacing, 0), xycoords=("data", "axes fraction"),
             textcoords="offset points", fontsize=size, fontweight="bold", color=colour, ha="center", va="center",
             zorder=zorder,
         )  # fmt: skip

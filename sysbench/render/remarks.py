@@ -13,10 +13,10 @@ from sysbench.log.outcomes import Outcome
 from sysbench.log.records import AnyCell, CellRecord, RunRecord
 from sysbench.render.table import Remark
 
-LONGEST_DETAIL = 240
+MAX_DETAIL_CHARACTERS = 240
 """Largest number of characters shown of an error message; the record contains the whole text."""
 
-NAMED = 4
+MAX_NAMED_CELLS = 4
 """Largest number of cells that are all named; if there are more, the remaining ones are counted."""
 
 _NUMBER = re.compile(r"[\d.,]+")
@@ -30,7 +30,7 @@ def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = No
             text = reason(cell)
             # The same reason may contain different byte counts for every cell.
             grouped.setdefault(_NUMBER.sub("", text), []).append((cell, text))
-    return [Remark("outcome", _together(group, record.cells)) for group in grouped.values()]
+    return [Remark("outcome", _combine(group, record.cells)) for group in grouped.values()]
 
 
 def reason(cell: CellRecord) -> str:
@@ -38,7 +38,7 @@ def reason(cell: CellRecord) -> str:
     if not cell.detail:
         return cell.outcome
     text = " ".join(cell.detail.split())
-    return f"{cell.outcome}: {text if len(text) <= LONGEST_DETAIL else f'{text[: LONGEST_DETAIL - 1]}…'}"
+    return f"{cell.outcome}: {text if len(text) <= MAX_DETAIL_CHARACTERS else f'{text[: MAX_DETAIL_CHARACTERS - 1]}…'}"
 
 
 SLOW_IMPORT_S = 5.0
@@ -48,10 +48,10 @@ SLOW_IMPORT_S = 5.0
 def own_models(record: RunRecord[AnyCell]) -> list[Remark]:
     """Describe each user-defined model of the run: its size, its inputs, its loss, and why FLOPs were not counted."""
     models = [(cell.own_model, cell.outcome) for cell in record.cells if cell.own_model]
-    return [Remark("note", text) for text in dict.fromkeys(_own(*each) for each in models)]
+    return [Remark("note", text) for text in dict.fromkeys(_describe_own_model(*each) for each in models)]
 
 
-def _own(model: OwnModelFacts, outcome: Outcome) -> str:
+def _describe_own_model(model: OwnModelFacts, outcome: Outcome) -> str:
     frozen = model.parameters - model.trainable_parameters
     code = model.files[0].path if model.files else None
     built = f"{model.class_name}({model.config_class})" if model.config_class else model.class_name
@@ -73,23 +73,23 @@ def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
     for cell in record.cells:
         for caution in cell.cautions:
             grouped.setdefault((caution.code, caution.remedy), []).append((cell, caution.message))
-    return [Remark("caution", _together(doubts, record.cells), remedy) for (_, remedy), doubts in grouped.items()]
+    return [Remark("caution", _combine(messages, record.cells), remedy) for (_, remedy), messages in grouped.items()]
 
 
-def which(cells: Sequence[CellRecord], everything: Sequence[CellRecord]) -> str:
+def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> str:
     """Name cells by the axes in which the cells of the run differ; `every cell` if these are all cells of the run."""
-    if len(cells) == len(everything) > 1:
+    if len(cells) == len(all_cells) > 1:
         return "every cell"
-    shown = cells if len(cells) <= NAMED else cells[: NAMED - 1]
-    differing = axes.varying(axes.axes_of(everything))
+    shown = cells if len(cells) <= MAX_NAMED_CELLS else cells[: MAX_NAMED_CELLS - 1]
+    differing = axes.varying(axes.axes_of(all_cells))
     names = ", ".join(axes.label(cell.axes, differing) for cell in shown)
     return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
 
 
-def _together(said: Sequence[tuple[CellRecord, str]], everything: Sequence[CellRecord]) -> str:
+def _combine(messages: Sequence[tuple[CellRecord, str]], all_cells: Sequence[CellRecord]) -> str:
     """Combine similar remarks about several cells into one sentence, with the numbers of the first cell."""
-    cells = [cell for cell, _ in said]
-    text = said[0][1]
-    if any(other != text for _, other in said):
-        text = f"{text} (e.g. {which(cells[:1], everything)})"
-    return f"{which(cells, everything)}: {text}"
+    cells = [cell for cell, _ in messages]
+    text = messages[0][1]
+    if any(other != text for _, other in messages):
+        text = f"{text} (e.g. {name_cells(cells[:1], all_cells)})"
+    return f"{name_cells(cells, all_cells)}: {text}"

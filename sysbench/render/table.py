@@ -41,9 +41,9 @@ Tone = Literal["plain", "strong", "quiet", "good", "bad"]
 class Measure:
     """A number in the base unit of its column, with its uncertainty if known.
 
-    `deviation` is a standard deviation; `low` and `high` are the bounds of an interval. `aside` marks a number that was
-    measured but does not count (a warm-up step); it is shown in brackets. `text` replaces the formatted number if its
-    exact digits or powers of ten matter.
+    `deviation` is a standard deviation; `low` and `high` are the bounds of an interval. `excluded` marks a number that
+    was measured but does not count (a warm-up step); it is shown in brackets. `text` replaces the formatted number if
+    its exact digits or powers of ten matter.
     """
 
     value: float
@@ -51,7 +51,7 @@ class Measure:
     low: float | None = None
     high: float | None = None
     tone: Tone = "plain"
-    aside: bool = False
+    excluded: bool = False
     text: str | None = None
 
 
@@ -68,7 +68,7 @@ class Word:
     tone: Tone = "plain"
 
 
-NOTHING = Word("")
+EMPTY_CELL = Word("")
 
 Cell = Measure | Word | str | int | None
 """None stands for a number that was not measured."""
@@ -101,13 +101,13 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Offer:
+class OnRequestColumn:
     """A column that is shown only if it is requested by name: `--columns +energy`."""
 
     column: Column
     cells: Callable[[], tuple[Cell, ...]]
     """Computes one cell for each row; called only if the column is requested."""
-    instead_of: str = ""
+    replaces: str = ""
     """Key of a less detailed column that this one replaces."""
 
 
@@ -121,7 +121,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     axes: int = 0
     notes: tuple[str, ...] = ()
-    offers: tuple[Offer, ...] = ()
+    on_request: tuple[OnRequestColumn, ...] = ()
     constants: tuple[tuple[Column, Cell], ...] = ()
     """Axes on which all rows agree: shown above the table for people, kept as columns for programs."""
 

@@ -18,7 +18,7 @@ from rich.style import Style
 from rich.text import Text
 
 from sysbench.render import theme
-from sysbench.render.numbers import ShownColumn, groups, repeated_axes, shown
+from sysbench.render.numbers import FormattedColumn, format_columns, groups, repeated_axes
 from sysbench.render.table import Cell, Measure, Remark, Sheet, Table, Word, notes
 
 GAP = 2
@@ -35,7 +35,7 @@ class Grid:
     """The visible columns of `table` side by side, each as wide as its content."""
 
     table: Table
-    columns: tuple[ShownColumn, ...]
+    columns: tuple[FormattedColumn, ...]
     indent: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -47,47 +47,48 @@ class Grid:
     def _lines(self) -> Iterator[Line]:
         widths = widths_of(self.columns)
         rights = [
-            _right(column, [row[position] for row in self.table.rows]) for position, column in enumerate(self.columns)
+            _is_right_aligned(column, [row[position] for row in self.table.rows])
+            for position, column in enumerate(self.columns)
         ]
         if any(each.column.group for each in self.columns):
-            yield _groups(self.columns, widths)
+            yield _group_headings(self.columns, widths)
         titles = [each.column.title for each in self.columns]
-        yield _beside(titles, ["bold"] * len(titles), widths, rights)
+        yield _table_line(titles, ["bold"] * len(titles), widths, rights)
         if any(each.symbol for each in self.columns):
             symbols = [each.symbol for each in self.columns]
-            yield _beside(symbols, [theme.QUIET] * len(symbols), widths, rights)
+            yield _table_line(symbols, [theme.QUIET] * len(symbols), widths, rights)
         above: tuple[Cell, ...] = ()
         for number, cells in enumerate(self.table.rows):
             texts = [each.texts[number] for each in self.columns]
             # An axis value that repeats the one above is dimmed.
             repeated = repeated_axes(cells, above[: self.table.axes - 1])
             styles = [theme.QUIET] * repeated + [_style(cell) for cell in cells[repeated:]]
-            yield _beside(texts, styles, widths, rights)
+            yield _table_line(texts, styles, widths, rights)
             above = cells
 
 
-def widths_of(columns: Sequence[ShownColumn]) -> list[int]:
+def widths_of(columns: Sequence[FormattedColumn]) -> list[int]:
     """Return the width of every column; the last column of a group is widened if the group's heading needs it."""
     widths = [max(cell_len(text) for text in (each.column.title, each.symbol, *each.texts)) for each in columns]
     for group, members in groups(columns):
-        missing = cell_len(group) - _across([widths[position] for position in members])
+        missing = cell_len(group) - _total_width([widths[position] for position in members])
         widths[members[-1]] += max(0, missing)
     return widths
 
 
-def _across(widths: Sequence[int]) -> int:
+def _total_width(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _groups(columns: Sequence[ShownColumn], widths: Sequence[int]) -> Line:
+def _group_headings(columns: Sequence[FormattedColumn], widths: Sequence[int]) -> Line:
     line: Line = []
     for group, members in groups(columns):
-        width = _across([widths[position] for position in members])
+        width = _total_width([widths[position] for position in members])
         line += [(" " * (GAP if line else 0), ""), (group.center(width), theme.ACCENT)]
     return line
 
 
-def _beside(texts: Sequence[str], styles: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> Line:
+def _table_line(texts: Sequence[str], styles: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> Line:
     line: Line = []
     for text, style, width, right in zip(texts, styles, widths, rights, strict=True):
         space = " " * (width - cell_len(text))
@@ -102,7 +103,7 @@ def _style(cell: Cell) -> str:
     return theme.QUIET if cell is None else ""
 
 
-def _right(column: ShownColumn, cells: Sequence[Cell]) -> bool:
+def _is_right_aligned(column: FormattedColumn, cells: Sequence[Cell]) -> bool:
     return column.column.numeric or all(isinstance(cell, int) for cell in cells)
 
 
@@ -122,13 +123,13 @@ def _segments(line: Line) -> Iterator[Segment]:
 INDENT = 1
 """Indent of all lines."""
 
-STACKED_IMPORTANCE = 3
+MAX_STACKED_IMPORTANCE = 3
 """Highest importance value of the columns that are listed when rows become lists."""
 
 ELASTIC_WIDTH = 40
 """Width of an elastic column before other columns are hidden."""
 
-NARROWEST_ELASTIC_WIDTH = 16
+MIN_ELASTIC_WIDTH = 16
 """Width of an elastic column when no other column can be hidden."""
 
 _MARKS = {
@@ -144,7 +145,7 @@ class Fit:
     """A table reduced to the columns that fit the available width, and these columns in formatted form."""
 
     table: Table
-    columns: tuple[ShownColumn, ...]
+    columns: tuple[FormattedColumn, ...]
     hidden: tuple[str, ...]
     stacked: bool
     """Whether every row becomes a list, because even the indispensable columns do not fit side by side."""
@@ -157,29 +158,38 @@ def fit(table: Table, width: int, encoding: str = "utf-8") -> Fit:
     """
     kept = table
     while True:
-        columns = _squeezed(_encoded(shown(kept), encoding), width, ELASTIC_WIDTH, encoding)
+        columns = _shorten_elastic(_encoded(format_columns(kept), encoding), width, ELASTIC_WIDTH, encoding)
         if width_of(columns) <= width:
-            return Fit(kept, columns, _hidden(table, kept), stacked=False)
+            return Fit(kept, columns, _hidden_titles(table, kept), stacked=False)
         least = max(column.importance for column in kept.columns)
         if least == 0:
             break
-        kept = _keeping(kept, least - 1)
-    columns = _squeezed(_encoded(shown(kept, deviations=False), encoding), width, NARROWEST_ELASTIC_WIDTH, encoding)
+        kept = _limit_importance(kept, least - 1)
+    columns = _shorten_elastic(
+        _encoded(format_columns(kept, deviations=False), encoding), width, MIN_ELASTIC_WIDTH, encoding
+    )
     if width_of(columns) <= width:
-        return Fit(kept, columns, _hidden(table, kept), stacked=False)
+        return Fit(kept, columns, _hidden_titles(table, kept), stacked=False)
     # A list has room for more columns than a table.
-    listed = _keeping(table, STACKED_IMPORTANCE)
-    return Fit(listed, _encoded(shown(listed, deviations=False), encoding), _hidden(table, listed), stacked=True)
+    listed = _limit_importance(table, MAX_STACKED_IMPORTANCE)
+    return Fit(
+        listed,
+        _encoded(format_columns(listed, deviations=False), encoding),
+        _hidden_titles(table, listed),
+        stacked=True,
+    )
 
 
-def width_of(columns: Sequence[ShownColumn]) -> int:
+def width_of(columns: Sequence[FormattedColumn]) -> int:
     """Return the width of a table with these columns, including its indent."""
     return INDENT + sum(widths_of(columns)) + GAP * (len(columns) - 1)
 
 
-def grid(found: Fit, indent: int = 0) -> RenderableType:
+def grid(fitted: Fit, indent: int = 0) -> RenderableType:
     """Return a fitted table without its title and notes; rows become lists if the columns do not fit."""
-    return _Indented(_stack(found), " " * indent) if found.stacked else Grid(found.table, found.columns, indent)
+    return (
+        _Indented(_stack_rows(fitted), " " * indent) if fitted.stacked else Grid(fitted.table, fitted.columns, indent)
+    )
 
 
 @dataclass(frozen=True)
@@ -191,11 +201,11 @@ class SheetView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield subject, tables and remarks, separated by empty lines."""
         write = _Writer(options.encoding)
-        for line in theme.lines_of(self.sheet.subject, options.max_width - INDENT):
+        for line in theme.wrap_phrases(self.sheet.subject, options.max_width - INDENT):
             yield _Indented(write.text(line, theme.TITLE))
         for table in self.sheet.tables:
             yield Text("")
-            yield from _titled(table, options, write)
+            yield from _titled_table(table, options, write)
         for number, remark in enumerate(self.sheet.remarks):
             if number == 0:
                 yield Text("")
@@ -209,10 +219,10 @@ class _Writer:
     encoding: str
 
     def text(self, content: str, style: str = "") -> Text:
-        return Text(theme.fitted(" ".join(content.split()), self.encoding), style)
+        return Text(theme.terminal_line(" ".join(content.split()), self.encoding), style)
 
 
-def _titled(table: Table, options: ConsoleOptions, write: _Writer) -> Iterator[RenderableType]:
+def _titled_table(table: Table, options: ConsoleOptions, write: _Writer) -> Iterator[RenderableType]:
     yield _Indented(write.text(table.title, theme.QUIET))
     found = fit(table, options.max_width, options.encoding)
     yield grid(found, INDENT)
@@ -222,7 +232,7 @@ def _titled(table: Table, options: ConsoleOptions, write: _Writer) -> Iterator[R
         *others, last = found.hidden
         why = ("hidden columns", "(use --columns", "or a wider terminal):")
         listed = (*why, *(f"{name}," for name in others), last)
-        for line in theme.lines_of(listed, options.max_width - INDENT, " "):
+        for line in theme.wrap_phrases(listed, options.max_width - INDENT, " "):
             yield _Indented(write.text(line, theme.QUIET))
 
 
@@ -256,12 +266,12 @@ class _Indented:
             yield Segment.line()
 
 
-def _stack(found: Fit) -> RenderableType:
+def _stack_rows(fitted: Fit) -> RenderableType:
     """Return every row as a small list, for very narrow terminals."""
     blocks: list[RenderableType] = []
-    for position, row in enumerate(found.table.rows):
-        pairs = [(each, each.texts[position], cell) for each, cell in zip(found.columns, row, strict=True)]
-        leading = " ".join(_named(each, cell, text) for each, text, cell in pairs if not each.column.numeric)
+    for position, row in enumerate(fitted.table.rows):
+        pairs = [(each, each.texts[position], cell) for each, cell in zip(fitted.columns, row, strict=True)]
+        leading = " ".join(_labelled_text(each, cell, text) for each, text, cell in pairs if not each.column.numeric)
         blocks.append(Text(leading, "bold"))
         for each, text, cell in pairs:
             if each.column.numeric and text:
@@ -272,19 +282,19 @@ def _stack(found: Fit) -> RenderableType:
     return Group(*blocks)
 
 
-def _named(column: ShownColumn, cell: Cell, text: str) -> str:
+def _labelled_text(column: FormattedColumn, cell: Cell, text: str) -> str:
     """Return the text of a cell; an integer is preceded by the title of its column."""
     return f"{column.column.title} {text}" if isinstance(cell, int) else text
 
 
-def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn, ...]:
+def _encoded(columns: Sequence[FormattedColumn], encoding: str) -> tuple[FormattedColumn, ...]:
     """Replace characters that the encoding lacks; this may change the widths of columns."""
 
     def fitted(text: str) -> str:
-        return theme.fitted(text, encoding)
+        return theme.terminal_line(text, encoding)
 
     return tuple(
-        ShownColumn(
+        FormattedColumn(
             replace(each.column, title=fitted(each.column.title), group=fitted(each.column.group)),
             fitted(each.symbol),
             tuple(fitted(text) for text in each.texts),
@@ -293,17 +303,19 @@ def _encoded(columns: Sequence[ShownColumn], encoding: str) -> tuple[ShownColumn
     )
 
 
-def _squeezed(columns: tuple[ShownColumn, ...], width: int, narrowest: int, encoding: str) -> tuple[ShownColumn, ...]:
-    """Shorten the texts of elastic columns until the table fits `width`, but not below `narrowest` characters."""
+def _shorten_elastic(
+    columns: tuple[FormattedColumn, ...], width: int, min_width: int, encoding: str
+) -> tuple[FormattedColumn, ...]:
+    """Shorten the texts of elastic columns until the table fits `width`, but not below `min_width` characters."""
     for position in (number for number, each in enumerate(columns) if each.column.elastic):
         wide = max((cell_len(text) for text in columns[position].texts), default=0)
-        room = max(narrowest, wide - max(0, width_of(columns) - width))
-        texts = tuple(theme.fitted(theme.elided(text, room), encoding) for text in columns[position].texts)
+        room = max(min_width, wide - max(0, width_of(columns) - width))
+        texts = tuple(theme.terminal_line(theme.elided(text, room), encoding) for text in columns[position].texts)
         columns = (*columns[:position], replace(columns[position], texts=texts), *columns[position + 1 :])
     return columns
 
 
-def _keeping(table: Table, importance: int) -> Table:
+def _limit_importance(table: Table, importance: int) -> Table:
     """Return the table without columns whose importance value exceeds `importance`."""
     keep = [position for position, column in enumerate(table.columns) if column.importance <= importance]
     return replace(
@@ -313,9 +325,9 @@ def _keeping(table: Table, importance: int) -> Table:
     )
 
 
-def _hidden(table: Table, kept: Table) -> tuple[str, ...]:
+def _hidden_titles(table: Table, kept: Table) -> tuple[str, ...]:
     """Return the titles of hidden columns; only the group's heading if a whole group is hidden."""
-    left = {column.group for column in kept.columns}
-    gone = (column for column in table.columns if column not in kept.columns)
-    names = (column.title if column.group in left else column.group or column.title for column in gone)
+    visible_groups = {column.group for column in kept.columns}
+    hidden = (column for column in table.columns if column not in kept.columns)
+    names = (column.title if column.group in visible_groups else column.group or column.title for column in hidden)
     return tuple(dict.fromkeys(name for name in names if name))

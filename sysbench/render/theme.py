@@ -48,7 +48,7 @@ _FALLBACK = {
 
 
 @lru_cache(maxsize=1024)
-def fitted(text: str, encoding: str) -> str:
+def terminal_line(text: str, encoding: str) -> str:
     """Return text as one line that a terminal with this encoding can show.
 
     Control characters become spaces: names and error messages are untrusted, and a terminal would execute escape
@@ -59,7 +59,7 @@ def fitted(text: str, encoding: str) -> str:
     return encodable(text, encoding)
 
 
-def harmless(text: str) -> str:
+def without_control_characters(text: str) -> str:
     """Replace control characters in a multi-line text with spaces, since files are also viewed in terminals."""
     return _CONTROL.sub(" ", text)
 
@@ -69,11 +69,11 @@ def encodable(text: str, encoding: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return "".join(_fitted_character(character, encoding) for character in text)
+        return "".join(_encodable_character(character, encoding) for character in text)
     return text
 
 
-def _fitted_character(character: str, encoding: str) -> str:
+def _encodable_character(character: str, encoding: str) -> str:
     try:
         character.encode(encoding)
     except UnicodeEncodeError:
@@ -94,7 +94,7 @@ def _first_cells(text: str, width: int) -> str:
     return shown.rstrip() if not text.startswith(shown) else shown
 
 
-def lines_of(phrases: Iterable[str], width: int, separator: str = " · ") -> list[str]:
+def wrap_phrases(phrases: Iterable[str], width: int, separator: str = " · ") -> list[str]:
     """Join phrases into as few lines as possible; lines break only between phrases."""
     lines: list[str] = []
     for phrase in phrases:

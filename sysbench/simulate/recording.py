@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sysbench.commands.memory.spec import PROCEDURES, Protocol
 from sysbench.errors import UnavailableError
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.lab.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import Workload, facts_of, flops
@@ -298,7 +298,7 @@ def _run_steps(
     mesh: DeviceMesh | None = None,
 ) -> Iterator[int]:
     """Build the model and run the steps; yield the number of the current step after each phase."""
-    with collection_paused():
+    with gc_paused():
         with recorder.span(-1, BUILD):
             step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), device, mesh)
             # In a new process, the trial run of the attention kernel leaves reference cycles that keep its tensors

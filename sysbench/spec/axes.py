@@ -16,9 +16,9 @@ from typing import Annotated, TypeVar
 from pydantic import BeforeValidator
 
 from sysbench.errors import unknown
-from sysbench.spec.quantities import LARGEST_SIZE
+from sysbench.spec.quantities import MAX_SIZE
 
-MAXIMUM_VALUES = 1000
+MAX_VALUES = 1000
 """Upper limit for the number of values of one axis; more are probably a typing error."""
 
 Scalar = int | float | bool | str | None
@@ -28,7 +28,7 @@ _INTEGER = re.compile(r"[+-]?\d+")
 _RANGE = re.compile(r"(?P<first>\d+)-(?P<last>\d+)(?:(?P<operator>[*+])(?P<step>\d+))?")
 
 
-def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tuple[int, ...]]:
+def integers(minimum: int, maximum: int = MAX_SIZE) -> Callable[[object], tuple[int, ...]]:
     """Return a parser of integer axes whose values must lie in `minimum`..`maximum`, inclusive.
 
     The parser takes text in the axis grammar, one integer, or a list or tuple of integers. It raises ValueError with a
@@ -36,12 +36,10 @@ def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tu
     """
 
     def parse(value: object) -> tuple[int, ...]:
-        numbers = _integers_of(value)
+        numbers = _parse_integers(value)
         for number in numbers:
             if not minimum <= number <= maximum:
-                bounds = (
-                    f"{minimum} or more" if number < minimum and maximum == LARGEST_SIZE else f"{minimum} to {maximum}"
-                )
+                bounds = f"{minimum} or more" if number < minimum and maximum == MAX_SIZE else f"{minimum} to {maximum}"
                 nearest = minimum if number < minimum else maximum
                 raise ValueError(f"{number} is out of range: it must be {bounds}. Nearest: {nearest}")
         return numbers
@@ -49,9 +47,9 @@ def integers(minimum: int, maximum: int = LARGEST_SIZE) -> Callable[[object], tu
     return parse
 
 
-def axis(written: str) -> tuple[int, ...]:
+def parse_integers(text: str) -> tuple[int, ...]:
     """Parse an axis of whole numbers; raises ValueError for any other text."""
-    return _integers_of(written)
+    return _parse_integers(text)
 
 
 def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, ...]]:
@@ -62,7 +60,7 @@ def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, 
     names = tuple(allowed)
 
     def parse(value: object) -> tuple[str, ...]:
-        words = texts(value)
+        words = split_words(value)
         for word in words:
             if word not in names:
                 raise ValueError(unknown(word, noun, names))
@@ -71,9 +69,9 @@ def choices(noun: str, allowed: Iterable[str]) -> Callable[[object], tuple[str, 
     return parse
 
 
-def texts(value: object) -> tuple[str, ...]:
+def split_words(value: object) -> tuple[str, ...]:
     """Return the words of a comma-separated string, or of a list or tuple, without duplicates."""
-    words = value.split(",") if isinstance(value, str) else _sequence(value)
+    words = value.split(",") if isinstance(value, str) else _as_tuple(value)
     return _distinct(str(word).strip() for word in words)
 
 
@@ -83,11 +81,11 @@ Sizes = Annotated[tuple[int, ...], BeforeValidator(integers(1))]
 Counts = Annotated[tuple[int, ...], BeforeValidator(integers(0))]
 """An axis of non-negative integers."""
 
-Texts = Annotated[tuple[str, ...], BeforeValidator(texts)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(split_words)]
 """Words separated by commas."""
 
 
-def share(value: object) -> object:
+def parse_share(value: object) -> object:
     """Convert text such as `1%` or `0.01` to a share; return other types unchanged.
 
     Raises ValueError for other text, and for a number such as 5, which may mean 5%.
@@ -104,16 +102,16 @@ def share(value: object) -> object:
     return found
 
 
-def _integers_of(value: object) -> tuple[int, ...]:
+def _parse_integers(value: object) -> tuple[int, ...]:
     if isinstance(value, str):
-        return _distinct(number for item in value.split(",") for number in _item(item.strip(), value))
-    numbers = _sequence(value)
+        return _distinct(number for item in value.split(",") for number in _parse_item(item.strip(), value))
+    numbers = _as_tuple(value)
     if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
         raise ValueError(f"{value!r} is not a list of whole numbers")
     return _distinct(int(str(number)) for number in numbers)
 
 
-def _sequence(value: object) -> tuple[object, ...]:
+def _as_tuple(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
@@ -121,12 +119,12 @@ def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:
     distinct: dict[Value, None] = {}
     for value in values:
         distinct[value] = None
-        if len(distinct) > MAXIMUM_VALUES:
-            raise ValueError(f"has more than {MAXIMUM_VALUES} values: use a larger stride")
+        if len(distinct) > MAX_VALUES:
+            raise ValueError(f"has more than {MAX_VALUES} values: use a larger stride")
     return tuple(distinct)
 
 
-def _item(item: str, axis: str) -> Iterator[int]:
+def _parse_item(item: str, axis: str) -> Iterator[int]:
     if _INTEGER.fullmatch(item):
         yield int(item)
         return
@@ -150,7 +148,7 @@ def _item(item: str, axis: str) -> Iterator[int]:
         value = value * step if operator == "*" else value + step
 
 
-def scalar(word: str) -> Scalar:
+def parse_scalar(word: str) -> Scalar:
     """Convert a word to a Python value: `true`, `false`, `none`, an int or a float; any other word remains a str."""
     constants: Mapping[str, Scalar] = {"true": True, "false": False, "none": None}
     if word.lower() in constants:

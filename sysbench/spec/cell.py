@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from sysbench.spec.axes import integers, texts
+from sysbench.spec.axes import integers, split_words
 from sysbench.spec.quantities import Size
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 _CANONICAL = json.JSONEncoder(sort_keys=True)
 
 
-def devices(value: object) -> tuple[str, ...]:
+def parse_devices(value: object) -> tuple[str, ...]:
     """Parse comma-separated device names; raises ValueError for an invalid name."""
-    names = texts(value)
+    names = split_words(value)
     for name in names:
         if not _DEVICE.fullmatch(name):
             raise ValueError(f"{name or '(nothing)'} is not a device. (auto, cpu, mps, cuda, cuda:0, cuda:1, …)")
     return names
 
 
-Devices = Annotated[tuple[str, ...], BeforeValidator(devices)]
+Devices = Annotated[tuple[str, ...], BeforeValidator(parse_devices)]
 """An axis of devices."""
 
 Threads = Annotated[tuple[int, ...], BeforeValidator(integers(1, 4096))]
@@ -69,7 +69,7 @@ class RunCell(BaseModel):
         return None
 
     @property
-    def against_ceiling(self) -> Precision | None:
+    def ceiling_precision(self) -> Precision | None:
         """Precision of the matmul ceiling that is measured before this cell, for comparison; None if not needed."""
         return None
 
@@ -79,12 +79,12 @@ class RunCell(BaseModel):
         return False
 
     @property
-    def timed_first(self) -> TimeCell | None:
+    def reference_time_cell(self) -> TimeCell | None:
         """A cell to measure before this one, in a separate process; None for most cells."""
         return None
 
     @property
-    def worth_failing(self) -> bool:
+    def runs_despite_oom(self) -> bool:
         """Whether to run this cell even if it will not fit, because a failure on a GPU yields an allocation history."""
         return False
 
@@ -109,13 +109,13 @@ class RunCell(BaseModel):
         return False
 
     @property
-    def extent(self) -> tuple[int, ...]:
+    def memory_dimensions(self) -> tuple[int, ...]:
         """Sizes that increase the cell's memory when they grow; empty for cells of fixed size."""
         return ()
 
     @property
-    def likeness(self) -> tuple[str, ...]:
-        """Properties that two cells must share for their extents to be comparable."""
+    def comparability_key(self) -> tuple[str, ...]:
+        """Properties that two cells must share for their memory dimensions to be comparable."""
         return ()
 
     @property
@@ -158,7 +158,7 @@ class RunSpec(BaseModel):
             """Name of the command to which the spec belongs."""
 
     @property
-    def called(self) -> str | None:
+    def python_call(self) -> str | None:
         """The sysbench call in the user's program that started the run; None for runs from the command line."""
         return None
 

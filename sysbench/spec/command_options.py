@@ -22,13 +22,13 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sysbench.command import Kind, measuring
+from sysbench.command import Kind, command_of
 from sysbench.errors import UsageError, nearest
 from sysbench.spec.cell import RunSpec
-from sysbench.spec.options import CALLED_ELSEWHERE, Option, flag_of
+from sysbench.spec.options import OPTION_SYNONYMS, Option, flag_of
 from sysbench.spec.validation import Given, option_name, option_of, validated
 
-__all__ = ["Given", "command_options", "given", "option_name", "validated"]
+__all__ = ["Given", "command_options", "option_name", "parse_options", "validated"]
 
 
 def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -40,7 +40,7 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(**arguments: Any) -> None:
-            function(*(_given(spec, arguments) for spec in specs))
+            function(*(_collect_given(spec, arguments) for spec in specs))
 
         parameters = [parameter for spec in specs for parameter in _parameters(spec)]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def command_options(*specs: type[BaseModel]) -> Callable[[Callable[..., None]], 
     return decorate
 
 
-def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[Given]:
+def parse_options(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[Given]:
     """Parse the words after `command`; return the given options of each spec, in order.
 
     Raises UsageError for the same errors as the command itself.
@@ -58,21 +58,21 @@ def given(command: str, words: Sequence[str], *specs: type[BaseModel]) -> list[G
     found: list[Given] = []
 
     @command_options(*specs)
-    def take(*taken: Given) -> None:
-        found.extend(taken)
+    def collect(*parsed: Given) -> None:
+        found.extend(parsed)
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": []})
-    app.command(command)(take)
+    app.command(command)(collect)
     try:
         typer.main.get_command(app).main(list(words), prog_name=command, standalone_mode=False)
     except Exception as error:
-        if (complaint := explained(error)) is None:
+        if (complaint := usage_error_message(error)) is None:
             raise
         raise UsageError(complaint) from None
     return found
 
 
-def explained(error: Exception) -> str | None:
+def usage_error_message(error: Exception) -> str | None:
     """Return a one-line message for a Typer usage error, suggesting the nearest option; None for any other error."""
     # Typer raises usage errors of its own, or those of click, depending on its version; both can format themselves.
     format_message: Any = getattr(error, "format_message", None)
@@ -81,15 +81,15 @@ def explained(error: Exception) -> str | None:
     typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if not isinstance(typed, str) or context is None:
         message = " ".join(str(format_message()).split())
-        if extra := re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message):
-            return f"unexpected: {extra[1]}. Commas separate several values of one option: --ctx 128,256"
+        if extra_arguments := re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message):
+            return f"unexpected: {extra_arguments[1]}. Commas separate several values of one option: --ctx 128,256"
         return message
     flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
     name = typed.lstrip("-").replace("_", "-")
     names = [flag.removeprefix("--") for flag in flags]
-    ours = CALLED_ELSEWHERE.get(name, "")
-    meant = ours if ours in names else nearest(name, names)
-    question = f". Did you mean --{meant}?" if meant else f". {context.command_path} --help lists all"
+    own_name = OPTION_SYNONYMS.get(name, "")
+    suggestion = own_name if own_name in names else nearest(name, names)
+    question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} --help lists all"
     return f"No such option: {typed}{question}"
 
 
@@ -103,25 +103,25 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
                 help=_help(field),
                 metavar=option.metavar,
                 show_default=False,
-                autocompletion=_completed(model, name),
+                autocompletion=_completer(model, name),
             )
-            yield _parameter(name, _kind_of(option), argument)
+            yield _parameter(name, _value_type(option), argument)
             continue
         yield _parameter(
             name,
-            bool if switch else _kind_of(option),
+            bool if switch else _value_type(option),
             typer.Option(
                 *(option.flags or (flag_of(name),)),
                 help=_help(field),
                 metavar=" " if switch else option.metavar,
                 show_default=False,
                 rich_help_panel=option.panel,
-                autocompletion=None if switch else _completed(model, name),
+                autocompletion=None if switch else _completer(model, name),
             ),
         )
         for flag, value in option.shorthands:
             yield _parameter(
-                _shorthand(name, value),
+                _shorthand_parameter(name, value),
                 bool,
                 typer.Option(
                     flag,
@@ -133,7 +133,7 @@ def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:
             )
 
 
-def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, str], list[str]]:
+def _completer(model: type[BaseModel], field: str) -> Callable[[typer.Context, str], list[str]]:
     """Return a function that completes a field's value in a shell, using the callback in the Typer context."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -143,7 +143,7 @@ def _completed(model: type[BaseModel], field: str) -> Callable[[typer.Context, s
     return complete
 
 
-def _kind_of(option: Option) -> Any:
+def _value_type(option: Option) -> Any:
     return list[str] if option.repeated else tuple[str, str] if option.pair else str
 
 
@@ -153,11 +153,11 @@ def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _shorthand(field: str, value: str) -> str:
+def _shorthand_parameter(field: str, value: str) -> str:
     return f"{field}__{value}"
 
 
-def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
+def _collect_given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
     """Return the given options of one spec; a shorthand adds its value to the axis of its field.
 
     Raises UsageError if an option has consumed the next option as its value: `--json --plan`.
@@ -167,7 +167,7 @@ def _given(model: type[BaseModel], arguments: dict[str, Any]) -> Given:
         words = [arguments[name]] if arguments.get(name) not in (None, False, []) else []
         if words and isinstance(words[0], str) and words[0].startswith("--"):
             raise UsageError(f"{option_name(model, name)} needs a value, but the option {words[0]} follows it")
-        words += [value for _, value in option_of(field).shorthands if arguments.get(_shorthand(name, value))]
+        words += [value for _, value in option_of(field).shorthands if arguments.get(_shorthand_parameter(name, value))]
         if words:
             given[name] = words[0] if len(words) == 1 else ",".join(words)
     return given
@@ -187,17 +187,17 @@ def _help(field: FieldInfo) -> str:
     return f"{field.description} Default: {shown}."
 
 
-OF_THE_WHOLE = frozenset(
+EXPERIMENT_WIDE_FIELDS = frozenset(
     {"out", "json_path", "format", "no_live", "quiet", "debug", "plan", "resume", "source", "timeout_s"}
 )
 """Option fields that apply to a whole experiment, or have no use in one."""
 
-_PLANS_ONLY = frozenset({("time", "simulate")})
+_PLAN_ONLY_FIELDS = frozenset({("time", "simulate")})
 """Options that have an effect only with --plan."""
 
 
 @dataclass(frozen=True)
-class Key:
+class OptionKey:
     """One long option name, with the field that the option sets."""
 
     field: str
@@ -205,13 +205,13 @@ class Key:
     model: type[BaseModel]
     """The spec or options class that has the field."""
     info: FieldInfo
-    stands_for: str | None = None
+    shorthand_value: str | None = None
     """The value that a shorthand sets: `bf16` is `precision` bf16."""
 
     @property
-    def switch(self) -> bool:
+    def is_switch(self) -> bool:
         """Whether the option is a switch, which takes no value."""
-        return self.stands_for is not None or self.info.annotation is bool
+        return self.shorthand_value is not None or self.info.annotation is bool
 
     @property
     def is_file(self) -> bool:
@@ -220,19 +220,21 @@ class Key:
 
 
 @cache
-def keys_of(kind: Kind) -> Mapping[str, Key]:
+def keys_of(kind: Kind) -> Mapping[str, OptionKey]:
     """Return the options of this command that an experiment may set, by long name; options of the spec come first."""
-    command = measuring(kind)
-    keys: dict[str, Key] = {}
+    command = command_of(kind)
+    keys: dict[str, OptionKey] = {}
     for model in (command.spec_class, command.options_class):
         for field, info in model.model_fields.items():
             if not any(isinstance(mark, Option) for mark in info.metadata):
                 continue
-            if model is command.options_class and (field in OF_THE_WHOLE or (kind, field) in _PLANS_ONLY):
+            if model is command.options_class and (
+                field in EXPERIMENT_WIDE_FIELDS or (kind, field) in _PLAN_ONLY_FIELDS
+            ):
                 continue
-            keys[long_name(model, field)] = Key(field, model, info)
+            keys[long_name(model, field)] = OptionKey(field, model, info)
             for flag, value in option_of(info).shorthands:
-                keys[flag.removeprefix("--")] = Key(field, model, info, value)
+                keys[flag.removeprefix("--")] = OptionKey(field, model, info, value)
     return keys
 
 
@@ -248,10 +250,10 @@ def command_line(spec: RunSpec) -> str:
 
     For a run from a user's program, return the sysbench call instead.
     """
-    return spec.called or shlex.join(["sysbench", spec.kind, *_words(spec)])
+    return spec.python_call or shlex.join(["sysbench", spec.kind, *_option_words(spec)])
 
 
-def _words(spec: BaseModel) -> Iterator[str]:
+def _option_words(spec: BaseModel) -> Iterator[str]:
     model = type(spec)
     for name, field in model.model_fields.items():
         value = getattr(spec, name)
@@ -263,17 +265,17 @@ def _words(spec: BaseModel) -> Iterator[str]:
             if not option.positional:
                 yield option_name(model, name)
             if each is not True:
-                yield _word(each)
+                yield _option_word(each)
 
 
 def _entries(value: Mapping[str, object] | Iterable[object]) -> Iterable[object]:
     """Return the values of a repeated option one by one; entries of a mapping become NAME=VALUE."""
-    return [f"{name}={_word(each)}" for name, each in value.items()] if isinstance(value, Mapping) else value
+    return [f"{name}={_option_word(each)}" for name, each in value.items()] if isinstance(value, Mapping) else value
 
 
-def _word(value: object) -> str:
+def _option_word(value: object) -> str:
     if isinstance(value, Mapping):
         return ",".join(map(str, _entries(value)))
     if isinstance(value, tuple):
-        return ",".join(map(_word, value))
+        return ",".join(map(_option_word, value))
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

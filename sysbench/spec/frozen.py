@@ -16,7 +16,7 @@ class Frozen(BaseModel):
 Columns = TypeVar("Columns", bound=Frozen)
 
 
-def of_one_length(columns: Columns, *names: str) -> Columns:
+def check_equal_lengths(columns: Columns, *names: str) -> Columns:
     """Return `columns`; raises ValueError if its lists with these names differ in length."""
     lengths = {name: len(getattr(columns, name)) for name in names}
     if len(set(lengths.values())) > 1:

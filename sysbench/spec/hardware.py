@@ -27,7 +27,7 @@ from pydantic import (
 
 from sysbench.command import STORED
 from sysbench.errors import LogError, UsageError, unknown
-from sysbench.spec.axes import texts
+from sysbench.spec.axes import split_words
 from sysbench.spec.model import Precision
 
 PACKAGE = Path(__file__).parent.parent
@@ -49,13 +49,13 @@ def user_directory() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sysbench" / "hardware"
 
 
-SAME_MEMORY_SHARE = 0.1
+MEMORY_TOLERANCE_SHARE = 0.1
 """Memory sizes that differ by less than this belong to the same GPU model: ECC and driver reserves take 1 to 5 %."""
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B)", re.IGNORECASE)
-_MARKETED = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
-_APART = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
-_EVERYBODYS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
+_MARKETED_SIZE = re.compile(r"(?P<number>\d+)\s?gi?b?\b")
+_VARIANT = re.compile(r"(sxm|pcie|nvl|rtx|(?<=\d)ti\b)(?:(?<=sxm)\d)?")
+_GENERIC_TERMS = frozenset({"nvidia", "tesla", "geforce", "rtx", "gpu", "generation"})
 """Terms that do not distinguish GPU models."""
 
 _UNITS = {
@@ -164,32 +164,32 @@ def find(device_name: str, memory_bytes: int | None = None) -> Hardware | None:
     Cards that share a name are distinguished by `memory_bytes`. The result is None if `memory_bytes` is given and
     matches no card of this name, or if it is missing and several cards have this name.
     """
-    return _found(directory("hardware"), device_name, memory_bytes)
+    return _find_in(directory("hardware"), device_name, memory_bytes)
 
 
 @cache
-def _found(sheets: Path, device_name: str, memory_bytes: int | None) -> Hardware | None:
-    named_so = _by_plain_name(sheets).get(_plain(device_name), [])
+def _find_in(sheets: Path, device_name: str, memory_bytes: int | None) -> Hardware | None:
+    matches = _by_normalized_name(sheets).get(_normalized(device_name), [])
     if memory_bytes is not None:
-        named_so = [hardware for hardware in named_so if _same_memory(hardware.memory_bytes, memory_bytes)]
-    return named_so[0] if len(named_so) == 1 else None
+        matches = [hardware for hardware in matches if _same_memory(hardware.memory_bytes, memory_bytes)]
+    return matches[0] if len(matches) == 1 else None
 
 
-def _own_files() -> dict[str, Path]:
+def _user_files() -> dict[str, Path]:
     return {file.stem: file for file in sorted(user_directory().glob("*.toml"))}
 
 
-def described(slug: str) -> Hardware | None:
+def by_slug(slug: str) -> Hardware | None:
     """Return the hardware with exactly this slug; None if there is none.
 
     The user's file takes precedence over the built-in one. Raises LogError if the user's file is not a valid device
     description.
     """
-    file = _own_files().get(slug)
+    file = _user_files().get(slug)
     return read(file) if file else next((hardware for hardware in known() if hardware.slug == slug), None)
 
 
-def named(name: str) -> Hardware:
+def by_name(name: str) -> Hardware:
     """Return the hardware with this name; for a memory size such as `24GiB`, a generic GPU with that much memory.
 
     The name is a slug, a name reported by the driver, or any unambiguous part of either: `h100-80gb`, `H100 SXM`,
@@ -197,68 +197,68 @@ def named(name: str) -> Hardware:
     and LogError if the user's file is not a valid device description.
     """
     plain = name.strip().lower()
-    if (exactly := described(plain)) is not None:
-        return exactly
+    if (exact := by_slug(plain)) is not None:
+        return exact
     size = _SIZE.fullmatch(name.strip())
     memory_bytes = round(float(size["number"]) * _UNITS[size["unit"].lower()]) if size else 0
     if memory_bytes > 0:
         return Hardware(slug=name.strip(), title=f"a GPU with {name.strip()}", memory_bytes=memory_bytes)
-    meant = [hardware for hardware in known() if _could_be_called(name, hardware)]
+    candidates = [hardware for hardware in known() if _matches_name(name, hardware)]
     # A plain H100 is the card without a suffix, not the PCIe or the NVL card.
-    in_full = [hardware for hardware in meant if _terms(hardware.slug) <= _terms(name)]
-    if len(in_full) == 1:
-        return described(in_full[0].slug) or in_full[0]
-    if meant:
-        raise UsageError(unknown(name, "the full name of one GPU", [hardware.slug for hardware in meant]))
+    full_matches = [hardware for hardware in candidates if _terms(hardware.slug) <= _terms(name)]
+    if len(full_matches) == 1:
+        return by_slug(full_matches[0].slug) or full_matches[0]
+    if candidates:
+        raise UsageError(unknown(name, "the full name of one GPU", [hardware.slug for hardware in candidates]))
     if plain.isdigit():
         raise UsageError(f"{name} is not a known GPU; a memory size needs a unit: {name}GiB")
-    every = [*dict.fromkeys([*(hardware.slug for hardware in known()), *_own_files()])]
-    beginning = [each for each in every if each.startswith(plain)]
-    raise UsageError(unknown(name, "a known GPU or a memory size such as 24GiB", beginning or every))
+    all_names = [*dict.fromkeys([*(hardware.slug for hardware in known()), *_user_files()])]
+    with_prefix = [each for each in all_names if each.startswith(plain)]
+    raise UsageError(unknown(name, "a known GPU or a memory size such as 24GiB", with_prefix or all_names))
 
 
-def gpus(value: object) -> tuple[str, ...]:
+def parse_gpus(value: object) -> tuple[str, ...]:
     """Parse names of GPUs and memory sizes, such as `h100,24GiB`, into slugs; raises ValueError for unknown ones.
 
     Slugs make cells independent of the user's spelling of a name.
     """
     try:
-        return texts([named(name).slug for name in texts(value)])
+        return split_words([by_name(name).slug for name in split_words(value)])
     except UsageError as error:
         raise ValueError(str(error)) from None
 
 
-def _gpus(value: object, info: ValidationInfo) -> tuple[str, ...]:
-    """Parse names of GPUs as `gpus` does, but accept any slug in a stored spec.
+def _parse_gpus_or_stored(value: object, info: ValidationInfo) -> tuple[str, ...]:
+    """Parse names of GPUs as `parse_gpus` does, but accept any slug in a stored spec.
 
     The GPU may have been calibrated on another machine, so its file may be missing here.
     """
-    return texts(value) if info.context == STORED else gpus(value)
+    return split_words(value) if info.context == STORED else parse_gpus(value)
 
 
-Gpus = Annotated[tuple[str, ...], BeforeValidator(_gpus)]
+Gpus = Annotated[tuple[str, ...], BeforeValidator(_parse_gpus_or_stored)]
 """GPUs by name, or by memory size."""
 
 
 def slug_of(device_name: str, memory_bytes: int | None = None) -> str:
     """Return the slug of a device: that of its data sheet, otherwise one derived from its name."""
-    known_so = find(device_name, memory_bytes)
-    return known_so.slug if known_so else re.sub(r"[^a-z0-9]+", "-", device_name.casefold()).strip("-") or "device"
+    hardware = find(device_name, memory_bytes)
+    return hardware.slug if hardware else re.sub(r"[^a-z0-9]+", "-", device_name.casefold()).strip("-") or "device"
 
 
-def _could_be_called(name: str, hardware: Hardware) -> bool:
+def _matches_name(name: str, hardware: Hardware) -> bool:
     """Whether the names of the hardware contain every term of `name`, and its memory matches every size in `name`."""
-    own = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
+    own_terms = {term for each in (hardware.slug, hardware.title, *hardware.names) for term in _terms(each)}
     # A GPU that is sold with 80 GB, or with 141 GB, has about as many GiB.
-    sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED.finditer(name.lower())]
-    its_own = all(_same_memory(hardware.memory_bytes, size_bytes) for size_bytes in sizes_bytes)
-    return bool(_terms(name)) and _terms(name) <= own and its_own
+    sizes_bytes = [int(size["number"]) * 2**30 for size in _MARKETED_SIZE.finditer(name.lower())]
+    memory_matches = all(_same_memory(hardware.memory_bytes, size_bytes) for size_bytes in sizes_bytes)
+    return bool(_terms(name)) and _terms(name) <= own_terms and memory_matches
 
 
 def _terms(name: str) -> frozenset[str]:
     """Return the terms of a name that distinguish GPU models: `h100` and `sxm`, but no manufacturer or memory."""
-    apart = _APART.sub(r" \1 ", _MARKETED.sub(" ", name.lower()))
-    return frozenset(re.findall(r"[a-z0-9.]+", apart)) - _EVERYBODYS
+    separated = _VARIANT.sub(r" \1 ", _MARKETED_SIZE.sub(" ", name.lower()))
+    return frozenset(re.findall(r"[a-z0-9.]+", separated)) - _GENERIC_TERMS
 
 
 def peak(hardware: Hardware, precision: Precision) -> Peak | None:
@@ -274,18 +274,18 @@ def _read_all(directory: Path) -> tuple[Hardware, ...]:
 
 
 @cache
-def _by_plain_name(directory: Path) -> dict[str, list[Hardware]]:
+def _by_normalized_name(directory: Path) -> dict[str, list[Hardware]]:
     found: dict[str, list[Hardware]] = {}
     for hardware in _read_all(directory):
-        for name in {_plain(name) for name in hardware.names}:
+        for name in {_normalized(name) for name in hardware.names}:
             found.setdefault(name, []).append(hardware)
     return found
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     """Normalise a device name for comparison; removes the manufacturer, which drivers before 510 do not report."""
     return " ".join(name.split()).casefold().removeprefix("nvidia ")
 
 
 def _same_memory(one_bytes: int, other_bytes: int) -> bool:
-    return abs(one_bytes - other_bytes) <= SAME_MEMORY_SHARE * max(one_bytes, other_bytes)
+    return abs(one_bytes - other_bytes) <= MEMORY_TOLERANCE_SHARE * max(one_bytes, other_bytes)

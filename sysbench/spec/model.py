@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from sysbench.spec.axes import Sizes, choices, integers, texts
+from sysbench.spec.axes import Sizes, choices, integers, split_words
 from sysbench.spec.cell import Devices, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.cell import DeviceType as DeviceType
 from sysbench.spec.options import Option, flag_of
-from sysbench.spec.own_model import Arguments, Code, Described, OwnModel, Targets, code
+from sysbench.spec.own_model import Arguments, Code, DescribedInputs, OwnModel, Targets, code_reference
 from sysbench.spec.quantities import Count, Seed, Size
 from sysbench.spec.ranks import (
     KNOBS,
@@ -28,11 +28,11 @@ from sysbench.spec.ranks import (
     Switch,
     Switches,
     knobs_problem,
-    points,
+    rank_combinations,
     ranks_problem,
 )
 
-VOCABULARY = 10_000
+DEFAULT_VOCAB = 10_000
 
 
 class ModelShape(BaseModel):
@@ -44,7 +44,7 @@ class ModelShape(BaseModel):
     d_ff: Size
     layers: Size
     heads: Size
-    vocab: Size = VOCABULARY
+    vocab: Size = DEFAULT_VOCAB
 
     @property
     def d_head(self) -> int:
@@ -162,7 +162,7 @@ class GridCell(RunCell):
     """Micro-batches of a step, each of `batch` sequences, whose gradients are accumulated before the optimizer runs."""
 
     @property
-    def computed_in(self) -> Precision:
+    def compute_precision(self) -> Precision:
         """The number format in which matrix products are computed."""
         return "bf16" if self.param_dtype == "bf16" and self.precision in ("fp32", "tf32") else self.precision
 
@@ -184,12 +184,12 @@ class GridCell(RunCell):
         return 1 if phase in ("zero_grad", "optimizer") else self.grad_accum
 
     @property
-    def ranks_refused(self) -> str | None:
+    def ranks_unsupported_reason(self) -> str | None:
         """Reason why the cell cannot have several ranks, regardless of how many; None if it can."""
         return f"sysbench {self.kind} runs one process"
 
     @property
-    def extent(self) -> tuple[int, ...]:
+    def memory_dimensions(self) -> tuple[int, ...]:
         """Sizes that increase the cell's memory when they grow."""
         shape = self.shape
         if shape is None:
@@ -197,7 +197,7 @@ class GridCell(RunCell):
         return (shape.d_model, shape.d_ff, shape.layers, shape.heads, shape.vocab, self.ctx, self.batch)
 
     @property
-    def likeness(self) -> tuple[str, ...]:
+    def comparability_key(self) -> tuple[str, ...]:
         """Properties that two cells must share for their extents to be comparable."""
         own = () if self.own is None else (self.own.model_dump_json(),)
         ranks = (
@@ -231,14 +231,20 @@ class GridCell(RunCell):
         reported. A simulated cell is checked for CUDA, whatever the device.
         """
         device = "cuda" if self.simulated else device
-        elsewhere = precision_problem(self.precision, device) if device else None
-        alone = None
+        precision_reason = precision_problem(self.precision, device) if device else None
+        accumulation_reason = None
         if self.grad_accum > 1 and "backward" not in self.phases:
-            alone = (
+            accumulation_reason = (
                 f"--grad-accum {self.grad_accum} adds up the gradients of several backward passes, but this mode has "
                 "no backward pass. Nearest: --mode forward-backward"
             )
-        return self.model.problem() or elsewhere or alone or threads_problem(self, device) or ranks_problem(self)
+        return (
+            self.model.problem()
+            or precision_reason
+            or accumulation_reason
+            or threads_problem(self, device)
+            or ranks_problem(self)
+        )
 
     def unavailable(self, device: DeviceType) -> str | None:
         """Return why the device does not support this combination of attention and precision; None if it does.
@@ -250,7 +256,7 @@ class GridCell(RunCell):
             return f"--attention {self.attention} is a CUDA kernel; available on {device}: naive, sdpa, math"
         if self.attention == "flash" and device == "mps":
             return "--attention flash is not available on mps; available: naive, sdpa, math"
-        if self.attention in ("flash", "cudnn") and device == "cuda" and self.computed_in in ("fp32", "tf32"):
+        if self.attention in ("flash", "cudnn") and device == "cuda" and self.compute_precision in ("fp32", "tf32"):
             return f"--attention {self.attention} takes 16-bit inputs; use --precision bf16, or --attention efficient"
         if self.attention == "flex" and device == "mps":
             return "--attention flex is not available on mps; available: naive, sdpa, math"
@@ -263,9 +269,9 @@ class ModelCell(GridCell):
     mode: Mode
 
     @property
-    def likeness(self) -> tuple[str, ...]:
+    def comparability_key(self) -> tuple[str, ...]:
         """Properties that two cells must share for their extents to be comparable."""
-        return (self.mode, *super().likeness)
+        return (self.mode, *super().comparability_key)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -283,8 +289,8 @@ def _is_empty(value: object) -> bool:
 
 
 def _optimizers(value: object) -> tuple[str, ...]:
-    words = texts(value)
-    return tuple(code(word) if ":" in word else _ADAMW(word)[0] for word in words)
+    words = split_words(value)
+    return tuple(code_reference(word) if ":" in word else _ADAMW(word)[0] for word in words)
 
 
 _ADAMW = choices("an optimizer implementation", get_args(AdamW))
@@ -319,7 +325,7 @@ class ModelSpec(RunSpec):
         description="A function of (batch, ctx) that returns the model's inputs: a tensor, a tuple, or a dict. "
         "Default: get_inputs beside the model, or else token ids for its first embedding.",
     )
-    input: Annotated[Described, Option(metavar="SHAPE", panel=OWN_MODEL, repeated=True)] = Field(
+    input: Annotated[DescribedInputs, Option(metavar="SHAPE", panel=OWN_MODEL, repeated=True)] = Field(
         default=(),
         exclude_if=_is_empty,
         description="Description of one input: tokens=int64[B,T]<vocab, or image=float32[B,3,224,224]. Can be "
@@ -351,7 +357,7 @@ class ModelSpec(RunSpec):
         default=(), description="Attention heads per block; overrides --size."
     )
     vocab: Annotated[tuple[int, ...], BeforeValidator(integers(2)), Option(metavar="AXIS", panel=MODEL)] = Field(
-        default=(VOCABULARY,), description="Vocabulary size."
+        default=(DEFAULT_VOCAB,), description="Vocabulary size."
     )
     ctx: Annotated[Sizes, Option(flags=("--ctx", "--seq-len"), metavar="AXIS", panel=MODEL)] = Field(
         default=(128, 256, 512, 1024), description="Context length, in tokens."
@@ -471,20 +477,20 @@ class ModelSpec(RunSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_own(cls, given: Any) -> Any:
+    def _own_model_defaults(cls, given: Any) -> Any:
         """Keep the attention and the dimensions of the user's model, unless others are requested."""
         if not isinstance(given, dict) or not given.get("model"):
             return given
         fields = {"attention": "own", **given}
         default = cls.model_fields["size"].default
         shape = SIZES[default[0]].model_dump(exclude={"vocab"})
-        if texts(fields.get("size", ())) == default and not fields.keys() & shape.keys():
+        if split_words(fields.get("size", ())) == default and not fields.keys() & shape.keys():
             # The default size would mean the model's own dimensions; if the user requests it, list its dimensions.
             return {**fields, **shape}
         return fields
 
     @property
-    def distributes(self) -> bool:
+    def is_distributed(self) -> bool:
         """Whether the run has cells with several ranks."""
         return max(self.ranks) > 1
 
@@ -500,7 +506,7 @@ class ModelSpec(RunSpec):
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
         for name, values in {"strategy": self.strategy, **self._knobs}.items():
-            if values and not self.distributes:
+            if values and not self.is_distributed:
                 given = f"{flag_of(name)} {','.join(map(str, values))}"
                 raise ValueError(f"{given} distributes a model over ranks: add --ranks 2")
         if (problem := knobs_problem(self.strategies, self._knobs)) is not None:
@@ -513,7 +519,7 @@ class ModelSpec(RunSpec):
         return self
 
     @model_validator(mode="after")
-    def _check_own(self) -> Self:
+    def _check_own_model(self) -> Self:
         if self.model:
             if self.inputs and self.input:
                 raise ValueError("--inputs and --input both describe the model's inputs: give only one of them")
@@ -549,7 +555,7 @@ class ModelSpec(RunSpec):
         ) in itertools.product(
             self.device,
             self.threads or (None,),
-            list(points(self.ranks, self.strategies, self._knobs, self.grad_accum)),
+            list(rank_combinations(self.ranks, self.strategies, self._knobs, self.grad_accum)),
             list(self._models()),
             self.batch,
             self.ctx,

@@ -33,7 +33,7 @@ class Option:
     values: tuple[str, ...] = ()
 
 
-CALLED_ELSEWHERE: Mapping[str, str] = {
+OPTION_SYNONYMS: Mapping[str, str] = {
     "ctx": "seq",
     "d-head": "dim",
     "seq-len": "ctx",

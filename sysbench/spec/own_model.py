@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sysbench.errors import nearest, unknown
-from sysbench.spec.axes import Scalar, axis, scalar, texts
+from sysbench.spec.axes import Scalar, parse_integers, parse_scalar, split_words
 from sysbench.spec.quantities import Size
 
 HUGGING_FACE = "hf:"
@@ -30,7 +30,7 @@ DTYPES = ("int64", "int32", "bool", "float32", "float16", "bfloat16")
 """Dtypes of described inputs; integers are drawn below a bound, the others from a normal distribution."""
 
 
-def code(value: str) -> str:
+def code_reference(value: str) -> str:
     """Return `value` if it is a reference to code: `package.module:attribute` or `path/to/file.py:attribute`.
 
     Raises ValueError for any other form.
@@ -44,11 +44,13 @@ def code(value: str) -> str:
     )
 
 
-def _targets(value: object) -> tuple[str, ...]:
-    return tuple(each if each.startswith(HUGGING_FACE) and len(each) > 3 else code(each) for each in texts(value))
+def _parse_targets(value: object) -> tuple[str, ...]:
+    return tuple(
+        each if each.startswith(HUGGING_FACE) and len(each) > 3 else code_reference(each) for each in split_words(value)
+    )
 
 
-def _arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
+def _parse_arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
     """Parse words such as `layers=12,24` and `norm=rms` into the values of each argument, by name."""
     if isinstance(value, dict):
         return value
@@ -58,16 +60,16 @@ def _arguments(value: object) -> dict[str, tuple[Scalar, ...]]:
         name, equals, written = word.partition("=")
         if not equals or not name.isidentifier():
             raise ValueError(f"{word} is not NAME=VALUE, such as layers=12,24 or norm=rms")
-        found[name] = _scalars(written)
+        found[name] = _parse_scalars(written)
     return found
 
 
-def _scalars(written: str) -> tuple[Scalar, ...]:
-    """Parse the values of one argument: an axis of whole numbers, or comma-separated words converted by `scalar`."""
+def _parse_scalars(written: str) -> tuple[Scalar, ...]:
+    """Parse the values of one argument: an axis of whole numbers, or comma-separated words for `parse_scalar`."""
     try:
-        return axis(written)
+        return parse_integers(written)
     except ValueError:
-        return tuple(scalar(word) for word in texts(written))
+        return tuple(parse_scalar(word) for word in split_words(written))
 
 
 class DescribedInput(BaseModel):
@@ -90,16 +92,16 @@ class DescribedInput(BaseModel):
         return f"{name}{self.dtype}[{','.join(map(str, self.sizes))}]{bound}"
 
 
-def _described(value: object) -> tuple[object, ...]:
+def _parse_inputs(value: object) -> tuple[object, ...]:
     words = value if isinstance(value, list | tuple) else [value]
     return tuple(
-        described(each) if isinstance(each, str) else each
+        parse_input(each) if isinstance(each, str) else each
         for word in words
         for each in (_BETWEEN_INPUTS.split(word) if isinstance(word, str) else [word])
     )
 
 
-def described(word: str) -> DescribedInput:
+def parse_input(word: str) -> DescribedInput:
     """Parse the description of one input; raises ValueError with the expected form."""
     found = _INPUT.fullmatch(word.replace(" ", ""))
     if found is None:
@@ -122,10 +124,10 @@ def described(word: str) -> DescribedInput:
     return DescribedInput(name=found["name"], dtype=found["dtype"], sizes=sizes, below=below)
 
 
-Targets = Annotated[tuple[str, ...], BeforeValidator(_targets)]
-Arguments = Annotated[dict[str, tuple[Scalar, ...]], BeforeValidator(_arguments)]
-Described = Annotated[tuple[DescribedInput, ...], BeforeValidator(_described)]
-Code = Annotated[str, BeforeValidator(code)]
+Targets = Annotated[tuple[str, ...], BeforeValidator(_parse_targets)]
+Arguments = Annotated[dict[str, tuple[Scalar, ...]], BeforeValidator(_parse_arguments)]
+DescribedInputs = Annotated[tuple[DescribedInput, ...], BeforeValidator(_parse_inputs)]
+Code = Annotated[str, BeforeValidator(code_reference)]
 
 
 class OwnModel(BaseModel):
@@ -181,7 +183,9 @@ class OwnModel(BaseModel):
                 if not self.config.is_file():
                     return f"{option} {target}: there is no file {self.config}"
             elif where and path.is_file():
-                if (problem := _unbound(attribute.partition(".")[0], where, path, path.stat().st_mtime_ns)) is not None:
+                if (
+                    problem := _binding_problem(attribute.partition(".")[0], where, path, path.stat().st_mtime_ns)
+                ) is not None:
                     return f"{option} {target}: {problem}"
             elif where.endswith(".py"):
                 return f"{option} {target}: there is no file {path}"
@@ -189,7 +193,7 @@ class OwnModel(BaseModel):
 
 
 @lru_cache(maxsize=16)  # all cells of a run name the same few files
-def _unbound(name: str, where: str, path: Path, _modified_ns: int) -> str | None:
+def _binding_problem(name: str, where: str, path: Path, _modified_ns: int) -> str | None:
     """Return a one-line message if the file is not valid Python, or does not bind `name` anywhere; otherwise None.
 
     The file is parsed, not run. Also returns None if the file binds names dynamically, so that only an import can find

@@ -12,40 +12,40 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AllowInfNan, Field, PlainSerializer
 
-LARGEST_SIZE = 10**9
+MAX_SIZE = 10**9
 """Upper limit of one dimension of a model or of its input."""
 
-LARGEST_COUNT = 2**60
+MAX_COUNT = 2**60
 """Upper limit of bytes, nanoseconds, calls and tokens: an exabyte, or 36 years."""
 
-LONGEST_S = 1e10
+MAX_DURATION_S = 1e10
 """Upper limit of durations: three hundred years."""
 
-LARGEST = 1e90
+MAX_QUANTITY = 1e90
 """Upper limit of other quantities; products of three remain finite."""
 
-CALENDAR_ENDS_S = 253_402_300_800
+MAX_TIMESTAMP_S = 253_402_300_800
 """Seconds from 1970 to the year 10000, the limit of dates."""
 
-Size = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
-Steps = Annotated[int, Field(ge=0, le=LARGEST_SIZE)]
-Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-Bytes = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-Signed = Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+Steps = Annotated[int, Field(ge=0, le=MAX_SIZE)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Bytes = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Signed = Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)]
 Exponent = Annotated[int, Field(ge=-2000, le=2000)]
 """Exponent of a power of two, in any format."""
-Nanoseconds = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Nanoseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Flops = Annotated[int, Field(ge=0, le=10**36)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
-Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]
-SomeSeconds = Annotated[float, Field(gt=1e-12, le=LONGEST_S)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
+PositiveSeconds = Annotated[float, Field(gt=1e-12, le=MAX_DURATION_S)]
 """A duration measured between two clock readings; it must be positive."""
-Instant = Annotated[float, Field(ge=0, lt=CALENDAR_ENDS_S)]
+Instant = Annotated[float, Field(ge=0, lt=MAX_TIMESTAMP_S)]
 """Seconds since 1970."""
 
 
-def _in_the_calendar(text: str) -> str:
+def _check_utc_time(text: str) -> str:
     try:
         datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
     except ValueError:
@@ -53,13 +53,13 @@ def _in_the_calendar(text: str) -> str:
     return text
 
 
-Moment = Annotated[str, AfterValidator(_in_the_calendar)]
+Moment = Annotated[str, AfterValidator(_check_utc_time)]
 """A UTC time in ISO 8601, with a resolution of one second."""
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-Amount = Annotated[float, Field(ge=0, le=LARGEST)]
-PerSecond = Annotated[float, Field(gt=0, le=LARGEST)]
-Finite = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Amount = Annotated[float, Field(ge=0, le=MAX_QUANTITY)]
+PerSecond = Annotated[float, Field(gt=0, le=MAX_QUANTITY)]
+Finite = Annotated[float, Field(ge=-MAX_QUANTITY, le=MAX_QUANTITY)]
 
 Unbounded = Annotated[float, AllowInfNan(True)]
 """A number that may be infinite or NaN; in JSON, both are null."""

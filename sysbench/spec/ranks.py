@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator
 
-from sysbench.spec.axes import choices, integers, texts
+from sysbench.spec.axes import choices, integers, split_words
 from sysbench.spec.options import flag_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ShardDtype = Literal["fp32", "bf16"]
 
 def _reshards(value: object) -> tuple[str | int, ...]:
     """Parse a list such as `on,off,4`; raises ValueError for any other word."""
-    words = texts(value)
+    words = split_words(value)
     for word in words:
         if word not in ("on", "off") and not (word.isdecimal() and int(word) > 1):
             raise ValueError(f"{word or '(nothing)'} is not on, off, or a number of ranks from 2")
@@ -63,7 +63,7 @@ NODE_RANKS = 8
 """Ranks of one node in every common GPU server; HSDP shards within a node."""
 
 
-def points(
+def rank_combinations(
     ranks: Sequence[int],
     strategies: Sequence[Strategy],
     knobs: Mapping[str, Sequence[object]],
@@ -111,7 +111,7 @@ def layout(strategy: Strategy | None, ranks: int) -> tuple[int, int]:
 
 def ranks_problem(cell: GridCell) -> str | None:
     """Return a one-line reason why the cell cannot run on its number of ranks, or None if it can."""
-    if cell.ranks > 1 and (refused := cell.ranks_refused) is not None:
+    if cell.ranks > 1 and (refused := cell.ranks_unsupported_reason) is not None:
         return f"--ranks {cell.ranks}: {refused}"
     return layout_problem(cell)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import unknown
-from sysbench.spec.axes import Scalar, Texts, scalar
+from sysbench.spec.axes import Scalar, Texts, parse_scalar
 from sysbench.spec.options import Option
 from sysbench.spec.validation import option_name, option_of
 
@@ -38,17 +38,17 @@ Columns = Annotated[
 Debug = Annotated[bool, Option(panel=OUTPUT), Field(description="Show tracebacks.")]
 
 
-_OF_FILES = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
+_FILE_METAVARS = frozenset({"PATH", "PATH|-", "FILE", "FILE,…", "LOG"})
 """Placeholders of the options that name a file."""
 
 
-def _where(value: object) -> object:
-    if isinstance(value, str) and not (value in ELSEWHERE or re.fullmatch(r"ray://[^/\s]+", value)):
-        raise ValueError(f"{unknown(value, 'a place to run cells', ELSEWHERE)}, or ray://HOST:PORT")
+def _check_place(value: object) -> object:
+    if isinstance(value, str) and not (value in PLACES or re.fullmatch(r"ray://[^/\s]+", value)):
+        raise ValueError(f"{unknown(value, 'a place to run cells', PLACES)}, or ray://HOST:PORT")
     return value
 
 
-def _arguments(value: object) -> object:
+def _parse_arguments(value: object) -> object:
     """Parse words of the form NAME=VALUE into pairs; a value that looks like a number becomes a number."""
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         return value
@@ -57,15 +57,15 @@ def _arguments(value: object) -> object:
         name, equals, text = word.partition("=")
         if not (name.isidentifier() and equals and text):
             raise ValueError(f"{word} is not NAME=VALUE, such as timeout_min=30")
-        found.append((name, scalar(text)))
+        found.append((name, parse_scalar(text)))
     return tuple(found)
 
 
-ELSEWHERE = ("ray", "slurm", "slurm:local")
+PLACES = ("ray", "slurm", "slurm:local")
 """Places other than this machine where cells can run, besides the address of a Ray cluster."""
 
-Where = Annotated[str, BeforeValidator(_where)]
-Arguments = Annotated[tuple[tuple[str, Scalar], ...], BeforeValidator(_arguments)]
+Where = Annotated[str, BeforeValidator(_check_place)]
+Arguments = Annotated[tuple[tuple[str, Scalar], ...], BeforeValidator(_parse_arguments)]
 
 Sort = Literal["total", "calls", "avg", "med", "min", "max", "std", "name"]
 
@@ -121,7 +121,7 @@ class RunOptions(BaseModel):
     force: Annotated[bool, Option(panel=EXECUTION)] = Field(
         default=False, description="Also start cells whose predicted memory exceeds the device's."
     )
-    on: Annotated[Where | None, Option(metavar="WHERE", panel=EXECUTION, values=ELSEWHERE)] = Field(
+    on: Annotated[Where | None, Option(metavar="WHERE", panel=EXECUTION, values=PLACES)] = Field(
         default=None,
         description="Run cells elsewhere, in parallel: ray, ray://HOST:PORT, or slurm (slurm:local runs the jobs on "
         "this machine).",
@@ -141,7 +141,9 @@ class RunOptions(BaseModel):
     watch: Callable[[Any], object] | None = None
     """Called with every event of a quiet run. Not on the command line."""
     overall: Any = None
-    """Position of the run in an experiment (`render.dashboard.overall.Overall`), if any. Not on the command line."""
+    """Progress of the experiment to which the run belongs, if any; not on the command line. An `ExperimentProgress`
+    (`render.dashboard.experiment_progress`).
+    """
     links: Any = None
     """Other ranks started by torchrun or srun (`engine.nodes.links.Links`), if any. Not on the command line."""
     shown: bool = True
@@ -153,7 +155,7 @@ class RunOptions(BaseModel):
         return Selection()
 
     @model_validator(mode="after")
-    def _refuse_two_places(self) -> Self:
+    def _refuse_on_with_parallel(self) -> Self:
         if self.on is not None and self.parallel is not None:
             raise ValueError(
                 f"--parallel applies to this machine; --on {self.on} decides itself how many cells run at a time"
@@ -163,7 +165,7 @@ class RunOptions(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _refuse_one_file_for_two(self) -> Self:
+    def _refuse_duplicate_files(self) -> Self:
         """Refuse the same path in two options: the second file would overwrite the first or an input file."""
         taken: dict[Path, str] = {}
         for name, path in self._files():
@@ -177,7 +179,7 @@ class RunOptions(BaseModel):
         fields = sorted(type(self).model_fields, key=lambda field: field not in ("source", "resume"))
         for field in fields:
             option, value = option_of(type(self).model_fields[field]), getattr(self, field)
-            if option.metavar in _OF_FILES and value not in (None, "-"):
+            if option.metavar in _FILE_METAVARS and value not in (None, "-"):
                 for path in value if isinstance(value, tuple) else (value,):
                     yield option_name(type(self), field), Path(path)
 

@@ -25,7 +25,7 @@ def validated(model: type[Model], values: Given) -> Model:
         raise OptionError(_explain(model, error), str(where[0]) if where else None) from error
 
 
-def called_with(model: type[Model], values: Given) -> Model:
+def validated_arguments(model: type[Model], values: Given) -> Model:
     """Build the spec from the arguments of a Python function; like `validated`, but errors name the argument."""
     try:
         return validated(model, values)
@@ -49,7 +49,7 @@ def option_of(field: FieldInfo) -> Option:
     return next((mark for mark in field.metadata if isinstance(mark, Option)), Option())
 
 
-def first_fault(error: ValidationError, within: str = "") -> str:
+def first_error(error: ValidationError, within: str = "") -> str:
     """Return the first error with its location: `cells.3.phases.step.wall.median_s: Input should be a valid number`."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join([*([within] if within else []), *(str(part) for part in first["loc"])])

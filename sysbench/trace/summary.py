@@ -11,7 +11,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sysbench.spec.frozen import Frozen, of_one_length
+from sysbench.spec.frozen import Frozen, check_equal_lengths
 from sysbench.spec.quantities import Amount, Bytes, Count, Finite, Flops, Nanoseconds, PerSecond, Size
 
 KernelClass = Literal[
@@ -121,7 +121,7 @@ class KernelTimeColumns(Frozen):
 
     @model_validator(mode="after")
     def _rows(self) -> Self:
-        return of_one_length(self, *type(self).model_fields)
+        return check_equal_lengths(self, *type(self).model_fields)
 
 
 class KernelStatistics(Frozen):

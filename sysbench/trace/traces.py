@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from sysbench.errors import LogError, SysbenchError
-from sysbench.spec.validation import first_fault
+from sysbench.spec.validation import first_error
 from sysbench.trace.readers.reading import Progress, no_progress
 from sysbench.trace.summary import ProfileSummary
 
@@ -69,7 +69,7 @@ def summary_of(
             progress=lambda so_far: progress(f"attributing {recording.title}: {so_far}"),
         )
     except ValidationError as error:
-        raise LogError(f"{recording.title} is inconsistent: {first_fault(error)}") from None
+        raise LogError(f"{recording.title} is inconsistent: {first_error(error)}") from None
     if not summary.names:
         why = f" ({'; '.join(summary.remarks)})" if summary.remarks else ""
         raise SysbenchError(f"the profile is empty: {recording.title} has no kernels and no operators{why}")

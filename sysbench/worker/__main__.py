@@ -8,16 +8,16 @@ import os
 import sys
 import time
 
-from sysbench import meeting
+from sysbench import bootstrap
 
 
 def main() -> None:
     """Import torch, connect, announce this worker, and run commands until the engine disconnects."""
-    if meeting.ADDRESS_VARIABLE not in os.environ:
+    if bootstrap.ADDRESS_VARIABLE not in os.environ:
         sys.exit("sysbench.worker is started by sysbench; run `sysbench time` instead")
-    where = {name: os.environ.pop(name) for name in (meeting.ADDRESS_VARIABLE, meeting.KEY_VARIABLE)}
+    where = {name: os.environ.pop(name) for name in (bootstrap.ADDRESS_VARIABLE, bootstrap.KEY_VARIABLE)}
     faulthandler.enable()
-    meeting.die_with_the_parent()
+    bootstrap.exit_with_parent()
     gc.disable()  # imports leave no garbage, but collections took a tenth of their time
     began_s = time.perf_counter()
     import torch  # noqa: F401  Imported here, before everything that needs it, to time the import.

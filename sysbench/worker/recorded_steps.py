@@ -30,7 +30,7 @@ def main() -> None:
 def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
     import torch
 
-    from sysbench.garbage import collection_paused
+    from sysbench.garbage import gc_paused
     from sysbench.lab.allocator import History
     from sysbench.lab.clocks import clock_for
     from sysbench.lab.step import TrainingStep
@@ -39,7 +39,7 @@ def _samples_s(cell: TimeCell, *, recorded: bool) -> list[float]:
     clock = clock_for(device)
     step = TrainingStep(cell, device)
     samples_s = []
-    with History(device).recording() if recorded else nullcontext(), collection_paused(collected=True):
+    with History(device).recording() if recorded else nullcontext(), gc_paused(collect_first=True):
         for _ in range(cell.warmup + cell.steps):
             step.forget()
             samples_s.append(clock.measure(step.phases, cell.sync).wall_s)

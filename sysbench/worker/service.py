@@ -13,8 +13,8 @@ from multiprocessing.connection import Client, Connection
 
 import torch
 
-from sysbench import meeting
-from sysbench.command import of_package
+from sysbench import bootstrap
+from sysbench.command import load_command
 from sysbench.engine import protocol
 from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
 from sysbench.lab import allocator, ceiling, strategies
@@ -66,7 +66,7 @@ def _measure(channel: Channel, request: protocol.Measure) -> CellFinished:
     detail = trace = None
     try:
         with device.using_threads(_threads(request)), _process_group(request):
-            for event in of_package(request.package).measured(request.cell, request.device, request.artifact):
+            for event in load_command(request.package).measure_function(request.cell, request.device, request.artifact):
                 channel.send(event)
     except Exception as error:  # noqa: BLE001  A cell of a sweep may raise anything, and the others still count.
         outcome, detail, trace = _outcome_of(error), _one_line(error), _format_traceback(error)
@@ -178,8 +178,8 @@ class Channel:
         The address is removed from `environment`, so that no child process inherits it. Raises KeyError if there is no
         address, and OSError or multiprocessing.AuthenticationError if the engine cannot be reached.
         """
-        address = environment.pop(meeting.ADDRESS_VARIABLE)
-        key = bytes.fromhex(environment.pop(meeting.KEY_VARIABLE))
+        address = environment.pop(bootstrap.ADDRESS_VARIABLE)
+        key = bytes.fromhex(environment.pop(bootstrap.KEY_VARIABLE))
         return cls(Client(address, authkey=key))
 
     def send(self, event: Event) -> None:

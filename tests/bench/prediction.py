@@ -27,7 +27,7 @@ from sysbench.predict.step import Estimate, StepPrediction, predict
 from sysbench.predict.trace import Trace
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
-from sysbench.spec.hardware import Rate, named
+from sysbench.spec.hardware import Rate, by_name
 from sysbench.spec.model import SIZES, ModelCell
 from sysbench.spec.ranks import Strategy
 from tests.bench import prediction_kernels as kernels
@@ -252,7 +252,7 @@ def _reported(row: Mapping[str, str]) -> Trace:
         precision=row["precision"], attention="naive", execution="eager", optimizer="foreach", seed=0,
         mode="forward-backward",
     )  # fmt: skip
-    return joined(trace(cell, Gpu.of(named(row["gpu"])))[0], written_out_adamw(cell.model))
+    return joined(trace(cell, Gpu.of(by_name(row["gpu"])))[0], written_out_adamw(cell.model))
 
 
 def _read(name: str) -> list[dict[str, str]]:

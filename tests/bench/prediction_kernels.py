@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sysbench.predict.kernels import lower_bound_seconds, seconds
 from sysbench.predict.rates import GpuRates
 from sysbench.predict.trace import Kernel
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 
 LAUNCH_GAP_S = 28e-6
 """NeuSight's times are of events around an eager call: with the gap before the kernel, 29 to 34 µs in the fits, of
@@ -125,7 +125,7 @@ def groups(measured: Iterable[Measured]) -> list[Group]:
 def _group(name: str, slug: str, rows: Sequence[Measured]) -> Group:
     chosen = np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS]
     rows = [rows[i] for i in chosen]
-    gpu = GpuRates.of(named(SLUGS[slug]))
+    gpu = GpuRates.of(by_name(SLUGS[slug]))
     kernels = list(dict.fromkeys(kernel for row in rows for kernel in (row.kernel, *row.beside)))
     position = {kernel: i for i, kernel in enumerate(kernels)}
     drawn = seconds(kernels, gpu, gpu.drawn(33))

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sysbench.command import cell_of, measuring
+from sysbench.command import cell_of, command_of
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.records import RunRecord
@@ -80,7 +80,7 @@ def real(directory: Path, *arguments: str) -> RunRecord[Any]:
     command = [sys.executable, "-m", "sysbench", *arguments, "-q", "--out", str(directory)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (path,) = directory.glob("*.json")
-    return measuring(arguments[0]).record_class.model_validate_json(path.read_bytes())  # type: ignore[index]
+    return command_of(arguments[0]).record_class.model_validate_json(path.read_bytes())  # type: ignore[index]
 
 
 def model_runs(directory: Path) -> Iterator[RunRecord[Any]]:

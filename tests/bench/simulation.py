@@ -38,10 +38,10 @@ def report(**found):
 """
 
 GPU = """
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
-gpu = Gpu.of(named("a100-80gb"))
+gpu = Gpu.of(by_name("a100-80gb"))
 """
 
 ONE = """

@@ -204,7 +204,7 @@ def test_a_profiled_step_of_ranks_is_that_of_the_slowest_rank_and_so_is_the_step
             walls_s.append(said["step"]["wall_s"])
     assert len(walls_s) == 2
     assert cell.profiled_s == [max(walls_s)]
-    (timed,) = (each.timed_first for each in ProfileSpec(ranks=(2,), strategy=("tp",)).cells())
+    (timed,) = (each.reference_time_cell for each in ProfileSpec(ranks=(2,), strategy=("tp",)).cells())
     assert timed is not None
     assert (timed.workers, timed.strategy, timed.sync) == (2, "tp", "step")
 

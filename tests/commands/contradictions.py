@@ -21,7 +21,7 @@ from sysbench.commands.time.findings import all_findings
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord
-from sysbench.render.findings import DOUBTFUL, INCOMPARABLE, Said
+from sysbench.render.findings import EXCLUDING_CAUTIONS, SELF_COMPARISON_CAUTIONS, Statement
 from tests import fixtures_attention
 from tests.fixtures_findings import time_cell
 
@@ -93,7 +93,7 @@ def _cell(dice: random.Random, disturbed: Noise, seconds: float, given: dict[str
     counted = {phase: values[warmup:] for phase, values in phases.items()}
     codes = _cautions(whole[:warmup], whole[warmup:]) if disturbed.cautioned else []
     if dice.random() < 0.05:
-        codes.append(dice.choice(sorted(DOUBTFUL | INCOMPARABLE | {"launch-bound"})))
+        codes.append(dice.choice(sorted(EXCLUDING_CAUTIONS | SELF_COMPARISON_CAUTIONS | {"launch-bound"})))
     bytes_ = dice.randrange(1 << 28, 1 << 34)
     return time_cell(counted, warmup_s=whole[:warmup], cautions=codes, allocated=bytes_, **given)
 
@@ -118,13 +118,15 @@ def of_time(cells: Sequence[TimeCellRecord]) -> Iterator[str]:
     for each in sentences:
         yield from (f"{what}: {each.text}" for what in (*_within(each), *_comparison(each)))
         if not re.search(r"Excluded from|standard deviation|peak allocated|out of memory|warm", each.text):
-            doubtful = [cell.key for cell in each.cells if {caution.code for caution in cell.cautions} & DOUBTFUL]
+            doubtful = [
+                cell.key for cell in each.cells if {caution.code for caution in cell.cautions} & EXCLUDING_CAUTIONS
+            ]
             if doubtful:
                 yield f"rests on doubtful {doubtful}: {each.text}"
     yield from _between(sentences)
 
 
-def _within(each: Said) -> Iterator[str]:
+def _within(each: Statement) -> Iterator[str]:
     """What a sentence says of its own numbers."""
     text = each.text
     if re.search(r"\bnan\b|\binf\b", text) or not text.endswith("."):
@@ -168,7 +170,7 @@ def _extremes(text: str) -> Iterator[str]:
 COMPARED = re.compile(r"(\w+)(?: attention)? is .*? as fast as (\w+)")
 
 
-def _comparison(each: Said) -> Iterator[str]:
+def _comparison(each: Statement) -> Iterator[str]:
     """Of two ways of computing, whether the cells whose ratios are given are ordered in all that a table shows."""
     match = COMPARED.match(each.text)
     if match is None:
@@ -202,7 +204,7 @@ def _told_apart(text: str, same: str) -> Iterator[str]:
                 yield f"{size} ctx {ctx} is compared, and cannot be told apart"
 
 
-def _between(sentences: Sequence[Said]) -> Iterator[str]:
+def _between(sentences: Sequence[Statement]) -> Iterator[str]:
     """What two sentences say of the same cells."""
 
     def keys(pattern: str) -> set[str]:
@@ -240,7 +242,7 @@ def of_attention(seed: int, noise_share: float) -> Iterator[str]:
 
 
 def _doubtful(cells: Sequence[CellRecord]) -> list[str]:
-    return [cell.key for cell in cells if {caution.code for caution in cell.cautions} & DOUBTFUL]
+    return [cell.key for cell in cells if {caution.code for caution in cell.cautions} & EXCLUDING_CAUTIONS]
 
 
 def contradictions(runs: int, seed: int) -> Iterator[str]:

@@ -70,8 +70,8 @@ def test_the_dashboard_shows_the_slowest_rank_of_each_step(tmp_path: Path) -> No
         said = event.said.model_copy(update={"step": PhaseSample(wall_s=0.003 / rank)})
         events[place] = event.model_copy(update={"said": said})
     running = fold_events(events[: next(at for at, event in enumerate(events) if isinstance(event, CellFinished))])
-    assert running.now is not None
-    assert [step.total_s for step in running.now.steps] == [0.003]
+    assert running.current_cell is not None
+    assert [step.total_s for step in running.current_cell.steps] == [0.003]
 
 
 def test_more_ranks_than_cores_of_a_cpu_get_a_caution_that_names_both(tmp_path: Path) -> None:

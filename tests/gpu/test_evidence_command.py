@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from sysbench.cli import main as sysbench_main
-from sysbench.spec.hardware import Hardware, named
+from sysbench.spec.hardware import Hardware, by_name
 from tests.gpu import memory_accuracy
 from tests.gpu.evidence import commands, keeping, requirements, schedule, screen
 from tests.gpu.evidence.book import AnotherMachineError, Book
@@ -278,7 +278,7 @@ def test_evidence_of_one_machine_is_not_mixed_with_that_of_another(
 
 def test_ceilings_are_put_into_the_file_of_a_known_gpu_beside_its_data_sheet() -> None:
     slug, content = keeping.hardware_file(MACHINE, PRODUCTS, COPY)
-    before, after = named("h200"), Hardware(slug=slug, **tomllib.loads(content))
+    before, after = by_name("h200"), Hardware(slug=slug, **tomllib.loads(content))
     assert slug == "h200"
     assert after.model_copy(update={"measured": {}}) == before.model_copy(update={"measured": {}})
     rates = {precision: ceiling.matmul_flops_per_s for precision, ceiling in after.measured.items()}

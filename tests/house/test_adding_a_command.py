@@ -13,14 +13,14 @@ from tests.cli.running import Ran, answered
 FILES = {
     "__init__.py": """
 '''Count.'''
-from sysbench.command import Command, InReport
+from sysbench.command import Command, ReportLayout
 
 COMMAND = Command(
     name="count",
     package=__name__,
     help=__doc__,
     plan="tables:plan",
-    report=InReport(9, "Counting"),
+    report=ReportLayout(9, "Counting"),
 )
 """,
     "spec.py": '''
@@ -119,14 +119,14 @@ def fold(events):
 """,
     "tables.py": """
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Field, leading
+from sysbench.render.declared import DeclaredTable, Field, leading_fields
 from sysbench.render.table import Column, Sheet, Table
 
 CELLS = DeclaredTable(
     "cells",
     "what was counted",
     rows=lambda record: record.cells,
-    leading=leading(Field("upto", "up to", get=lambda cell: cell.cell.upto)),
+    leading=leading_fields(Field("upto", "up to", get=lambda cell: cell.cell.upto)),
     columns=(Field("total", "total", "count", get=lambda cell: cell.total),),
 )
 TABLES = {"cells": CELLS}
@@ -142,11 +142,11 @@ def plan(cells, gpu=None):
     return Sheet(("counting",), (Table("plan", "cells", columns, tuple((cell.upto,) for cell in cells), 1),))
 """,
     "findings.py": """
-from sysbench.render.findings import Said
+from sysbench.render.findings import Statement
 
 
 def of_run(record):
-    return [Said(f"counting to {cell.cell.upto} gives {cell.total}", (cell,)) for cell in record.cells]
+    return [Statement(f"counting to {cell.cell.upto} gives {cell.total}", (cell,)) for cell in record.cells]
 """,
     "figures.py": """
 def of_run(record):
@@ -161,11 +161,11 @@ HANDLERS = run_state.handlers(RunState, CellState, {})
 
 
 class Lines(CellLines):
-    blank = RunState[CellState]()
+    initial = RunState[CellState]()
     advance = staticmethod(lambda state, event: run_state.advance(HANDLERS, state, event))
     result = staticmethod(lambda cell: f"counted: {cell.outcome}")
 
-    def named(self, cell):
+    def label_of(self, cell):
         return f"up to {cell.cell.upto}"
 """,
 }

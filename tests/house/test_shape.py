@@ -50,7 +50,7 @@ def test_every_part_that_a_command_names_is_there() -> None:
     for kind in kinds():
         command = commands()[kind]
         for name in (
-            "function", "spec", "cell", "options", "record", "fold", "tables", "sheet", "plan", "usual_tables",
+            "function", "spec", "cell", "options", "record", "fold", "tables", "sheet", "plan", "default_tables",
             "findings", "figures", "lines",
         ):  # fmt: skip
             assert callable(command.part(name)) or name == "tables", (kind, name)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sysbench.__main__ import measures
+from sysbench.__main__ import needs_worker
 from sysbench.command import commands, runnable
 from sysbench.commands import running
 from sysbench.commands.time import command as time
@@ -25,7 +25,7 @@ from sysbench.engine.process import get_worker, prelaunched
 from sysbench.errors import OutputError
 from sysbench.log import storage
 from sysbench.log.events import RunStarted, WorkerExited, WorkerReady
-from sysbench.render.dashboard.overall import begun
+from sysbench.render.dashboard.experiment_progress import initial_progress
 from tests.cli.running import answered
 from tests.engine.fakes import CPU, FakeSampler, ScriptedLauncher, carry_out, of_kind, outcomes, spec_of
 from tests.worker import forked
@@ -43,7 +43,7 @@ from tests.worker import forked
     ],
 )
 def test_a_command_that_measures_needs_a_worker(line: str) -> None:
-    assert measures(line.split())
+    assert needs_worker(line.split())
 
 
 @pytest.mark.parametrize(
@@ -63,16 +63,16 @@ def test_a_command_that_measures_needs_a_worker(line: str) -> None:
     ],
 )
 def test_what_only_shows_something_needs_none(line: str) -> None:
-    assert not measures(line.split())
+    assert not needs_worker(line.split())
 
 
 def test_completion_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_SYSBENCH_COMPLETE", "complete_bash")
-    assert not measures(["time", "--ctx", "64"])
+    assert not needs_worker(["time", "--ctx", "64"])
 
 
 def test_every_command_that_runs_cells_needs_a_worker() -> None:
-    assert {name for name in commands() if measures([name])} == set(runnable())
+    assert {name for name in commands() if needs_worker([name])} == set(runnable())
 
 
 PARENT = """
@@ -176,7 +176,9 @@ def test_simulated_runs_of_an_experiment_share_a_worker_that_measures_nothing_af
         pids = [
             ready.pid
             for number, spec in enumerate(runs)
-            for ready in of_kind(carry_out(spec, tmp_path / str(number), launcher, overall=begun({})), WorkerReady)
+            for ready in of_kind(
+                carry_out(spec, tmp_path / str(number), launcher, overall=initial_progress({})), WorkerReady
+            )
         ]
         assert pids[:2] == [ahead.pid] * 2
         assert len(set(pids)) == len(pids) - 1

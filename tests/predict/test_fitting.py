@@ -15,7 +15,7 @@ from sysbench.predict.rates import gpu, typical_host
 from sysbench.predict.step import predict
 from sysbench.predict.tracing import trace
 from sysbench.simulate.gpu import Gpu
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 from sysbench.spec.model import Attention, ModelCell, ModelShape, Precision
 from tests.cli.running import answered
 from tests.fixtures_runs import write_log
@@ -40,7 +40,7 @@ def step(width: int, ctx: int, attention: Attention = "naive", precision: Precis
         ctx=ctx, batch=8, precision=precision, attention=attention, execution="eager", optimizer="foreach", seed=0,
         mode="train",
     )  # fmt: skip
-    of, _ = trace(cell, Gpu.of(named("h100")))
+    of, _ = trace(cell, Gpu.of(by_name("h100")))
     rates = {
         name: rate.model_copy(update={"value": rate.value * TRUE.get(name, 1.0)}) for name, rate in H100.rates.items()
     }

@@ -17,7 +17,7 @@ from sysbench.predict.trace import Kernel, Stage, Trace, TraceWriter
 from sysbench.predict.tracing import trace
 from sysbench.predict.walk import LAUNCH_LATENCY_S, Issued, walk
 from sysbench.simulate.gpu import Gpu
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 from sysbench.spec.model import ModelCell
 from tests.bench.prediction import neusight_ranks, simumax
 from tests.predict.test_walk import GAP, HOST
@@ -43,14 +43,14 @@ def collective(name: str, ranks: int, size_bytes: int, nodes: int = 1) -> Kernel
 def test_collectives_take_as_long_as_measured(
     gpu: str, name: str, ranks: int, size_bytes: int, measured_s: float
 ) -> None:
-    (predicted_s,) = collectives.seconds(collective(name, ranks, size_bytes), named(gpu), None, 1)
+    (predicted_s,) = collectives.seconds(collective(name, ranks, size_bytes), by_name(gpu), None, 1)
     assert predicted_s == pytest.approx(measured_s, rel=0.2)
 
 
 def test_a_faster_network_helps_only_beyond_a_node() -> None:
     def taken_s(nodes: int, interconnect: Any) -> float:
         kernel = collective("all_reduce", 8 * nodes, 1024 * MIB, nodes)
-        return float(collectives.seconds(kernel, named("h100"), interconnect, 1)[0])
+        return float(collectives.seconds(kernel, by_name("h100"), interconnect, 1)[0])
 
     assert taken_s(1, "eth-100") == taken_s(1, "ib-400")
     assert taken_s(1, None) < taken_s(4, "ib-400") < taken_s(4, "ib-200") < taken_s(4, "eth-100")
@@ -140,7 +140,7 @@ def traced(**axes: Any) -> Trace:
     small = {"d_model": 512, "d_ff": 2048, "layers": 4, "heads": 8, "ctx": 2048, "batch": 8, "simulate": "h100"}
     (cell,) = TimeSpec(**{**small, "precision": "fp32", "mode": "forward-backward", **axes}).cells()
     step = ModelCell(**{name: getattr(cell, name) for name in ModelCell.model_fields} | {"device": "cuda"})
-    return trace(step, Gpu.of(named("h100")))[0]
+    return trace(step, Gpu.of(by_name("h100")))[0]
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")

@@ -16,11 +16,11 @@ from sysbench.predict.tracing import Tracer, trace
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.recording import Platform, Recorder
 from sysbench.simulate.tensors import DEVICE
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 from sysbench.spec.model import ModelCell, ModelShape
 
 SHAPE = ModelShape(d_model=64, d_ff=256, layers=3, heads=4, vocab=500)
-H100 = Gpu.of(named("h100"))
+H100 = Gpu.of(by_name("h100"))
 
 
 @cache
@@ -116,7 +116,7 @@ def test_what_a_generation_has_not_got_is_refused() -> None:
     with pytest.raises(UnavailableError):
         trace(cell.model_copy(update={"attention": "flash"}), H100)
     with pytest.raises(UnavailableError, match="bf16 needs sm80"):
-        trace(cell.model_copy(update={"precision": "bf16"}), Gpu.of(named("v100-32gb")))
+        trace(cell.model_copy(update={"precision": "bf16"}), Gpu.of(by_name("v100-32gb")))
 
 
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])

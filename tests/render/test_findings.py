@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.render.findings import contains_one, ratio_range, share_with_interval, unresolved, with_interval
+from sysbench.render.findings import contains_one, no_difference_clause, ratio_range, share_with_interval, with_interval
 from sysbench.statistics import Ratio
 
 
@@ -34,26 +34,28 @@ def test_only_an_interval_contains_one(found: Ratio, contained: bool) -> None:
 
 
 def test_a_ratio_whose_interval_contains_one_is_replaced_by_its_interval() -> None:
-    assert unresolved("bf16", "fp32", [(Ratio(2.24, 0.64, 3.86), 6)]) == (
+    assert no_difference_clause("bf16", "fp32", [(Ratio(2.24, 0.64, 3.86), 6)]) == (
         "bf16 and fp32 do not differ measurably in 6 steps; the 95 % interval of the ratio is 0.64–3.86, and more "
         "steps would narrow it"
     )
 
 
 def test_of_several_cells_the_widest_interval_is_stated() -> None:
-    assert unresolved("a", "b", [(Ratio(1.2, 0.9, 1.5), 6), (Ratio(2.24, 0.64, 3.86), 10)], "call") == (
+    assert no_difference_clause("a", "b", [(Ratio(1.2, 0.9, 1.5), 6), (Ratio(2.24, 0.64, 3.86), 10)], "call") == (
         "a and b do not differ measurably in any of 2 cells with 6 to 10 calls each; the widest 95 % interval of a "
         "ratio is 0.64–3.86, and more calls would narrow it"
     )
 
 
 def test_what_is_resolved_to_be_equal_asks_for_no_more_steps() -> None:
-    assert unresolved("a", "b", [(Ratio(1.001, 0.998, 1.004), 40)]) == "a and b are equally fast to within 1 %"
-    assert unresolved("a", "b", [(Ratio(1.006, 1.002, 1.011), 40)]) == "a and b differ by less than 1 %"
+    assert (
+        no_difference_clause("a", "b", [(Ratio(1.001, 0.998, 1.004), 40)]) == "a and b are equally fast to within 1 %"
+    )
+    assert no_difference_clause("a", "b", [(Ratio(1.006, 1.002, 1.011), 40)]) == "a and b differ by less than 1 %"
 
 
 def test_an_interval_without_one_that_is_insignificant_is_said_to_be_of_too_few_steps() -> None:
-    assert unresolved("a", "b", [(Ratio(1.9, 1.89, 1.91), 6), (Ratio(1.9, 1.89, 1.91), 6)]) == (
+    assert no_difference_clause("a", "b", [(Ratio(1.9, 1.89, 1.91), 6), (Ratio(1.9, 1.89, 1.91), 6)]) == (
         "6 steps are too few, or vary too much, to tell whether a or b is faster in any of 2 cells: the ratio is 1.90×"
     )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from sysbench.command import Kind, measuring
+from sysbench.command import Kind, command_of
 from sysbench.commands import plan
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
@@ -24,7 +24,7 @@ from sysbench.render import output as summary
 from sysbench.render.csv import sheet_json
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 from sysbench.render.terminal import SheetView
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 from sysbench.spec.run import Format
 from tests import fixtures_runs
 from tests import fixtures_timing as runs
@@ -102,7 +102,7 @@ def test_a_terminal_of_twenty_columns_gets_lists(pair: TimeRecord) -> None:
 def test_a_plan_looks_like_this() -> None:
     console = Console(file=io.StringIO(), width=80, legacy_windows=False)
     cells = list(TimeSpec(size="small,2.7b", ctx="128,1024").cells())
-    summary.show_sheet(plan.sheet(cells, named("24GiB")), console, "terminal")
+    summary.show_sheet(plan.sheet(cells, by_name("24GiB")), console, "terminal")
     assert_golden("plan_80", written(console))
 
 
@@ -233,8 +233,8 @@ def test_several_csv_tables_have_one_header_and_a_column_that_names_them(pair: T
 @pytest.mark.parametrize("kind", fixtures_runs.KINDS)
 def test_no_table_has_two_columns_of_one_heading_in_csv(kind: Kind) -> None:
     record = fixtures_runs.record(kind)
-    for name in measuring(kind).part("tables"):
-        for table in sheets.fillable(record, [name]):
+    for name in command_of(kind).part("tables"):
+        for table in sheets.nonempty_tables(record, [name]):
             columns = (*table.columns, *(column for column, _ in table.constants))
             assert len({(column.key, column.unit) for column in columns}) == len(columns), table.name
 
@@ -370,12 +370,14 @@ def test_numbers_that_the_unit_of_the_others_does_not_suit_have_one_of_their_own
         Column("longest", "longest", "s", group="of one call"),
     )
     rows = tuple((Measure(1.6), Measure(48e-6), Measure(96e-6)) for _ in range(3))
-    shown = columns_shown.shown(Table("kernels", "kernels", columns, rows, 0))
+    shown = columns_shown.format_columns(Table("kernels", "kernels", columns, rows, 0))
     assert [(each.symbol, each.texts[0]) for each in shown] == [("ms", "1,600"), ("µs", "48.0"), ("µs", "96.0")]
 
 
 def test_numbers_that_are_there_to_be_compared_share_their_unit() -> None:
     names = ("forward", "backward", "loss")
     rows = ((Measure(0.2, 0.01), Measure(0.5), Measure(0.4e-3)), (Measure(0.4, 0.01), Measure(0.9), Measure(0.8e-3)))
-    shown = columns_shown.shown(Table("phases", "phases", tuple(Column(name, name, "s") for name in names), rows, 0))
+    shown = columns_shown.format_columns(
+        Table("phases", "phases", tuple(Column(name, name, "s") for name in names), rows, 0)
+    )
     assert [each.symbol for each in shown] == ["ms", "ms", "ms"]

@@ -28,14 +28,14 @@ from sysbench.simulate.recording import Platform, Recording, phases_of, record
 from sysbench.simulate.search import Largest, find_largest
 from sysbench.snapshot import snapshot as snapshots
 from sysbench.snapshot.categories import from_snapshot
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 from sysbench.spec.model import PHASES_OF, SIZES, Attention, ModelCell, ModelShape, Optimizer, Precision
 from tests.simulate.simulated_cells import CPU, cell
 from tests.simulate.tensor_accounting import TensorAccounting
 from tests.snapshot.event_timelines import Allocated, MemoryEvent, PhaseBegan, Released, ReservedChanged, from_events
 
 MIB, GIB = 2**20, 2**30
-A100, H100, V100 = (Gpu.of(named(slug)) for slug in ("a100-80gb", "h100", "v100-32gb"))
+A100, H100, V100 = (Gpu.of(by_name(slug)) for slug in ("a100-80gb", "h100", "v100-32gb"))
 TRAINING: tuple[Protocol, ...] = ("train-first", "train")
 PROTOCOLS: tuple[Protocol, ...] = ("inference", "forward", "forward-backward", *TRAINING)
 

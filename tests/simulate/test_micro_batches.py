@@ -21,7 +21,7 @@ from sysbench.simulate.tensors import DeviceObserver, SimulatedDevice
 from sysbench.spec import hardware
 from sysbench.spec.model import ModelCell
 
-H100 = Gpu.of(hardware.named("h100-80gb"))
+H100 = Gpu.of(hardware.by_name("h100-80gb"))
 
 SMALL = {"d_model": 20, "d_ff": 32, "layers": 2, "heads": 2, "vocab": 50, "ctx": 8, "batch": 3, "simulate": "h100"}
 

@@ -26,7 +26,7 @@ from sysbench.spec.ranks import Strategy
 from tests.simulate.measured_ranks import live
 from tests.simulate.simulated_cells import CPU
 
-H100 = Gpu.of(hardware.named("h100-80gb"))
+H100 = Gpu.of(hardware.by_name("h100-80gb"))
 
 SHAPE = {"d_model": 16, "d_ff": 32, "layers": 1, "heads": 2, "vocab": 50, "ctx": 8, "batch": 3}
 UNEVEN = {**SHAPE, "d_model": 20, "d_ff": 31, "vocab": 51, "layers": 2}

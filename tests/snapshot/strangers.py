@@ -101,7 +101,7 @@ class Known:
 def known(protocol: Protocol, *, gpu: str = "a100-80gb", **changes: Any) -> Known:
     """A run of a small model on a simulated GPU."""
     of = cell(model=SHAPE, **{"ctx": 128, "batch": 8, **changes}, mode=PROCEDURES[protocol].mode)
-    raw = simulate(of, protocol, Gpu.of(hardware.named(gpu))).snapshot()
+    raw = simulate(of, protocol, Gpu.of(hardware.by_name(gpu))).snapshot()
     label = f"{protocol}, {', '.join(str(value) for value in changes.values())}, {gpu}"
     return Known(label, raw, from_snapshot(snapshot.of(raw)), protocol)
 

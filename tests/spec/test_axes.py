@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.spec.axes import MAXIMUM_VALUES, choices, integers
+from sysbench.spec.axes import MAX_VALUES, choices, integers
 
 positive = integers(1)
 
@@ -73,7 +73,7 @@ def test_a_list_of_numbers_reads_back_as_itself_without_repetition(numbers: list
 @given(st.integers(1, 1000), st.integers(0, 5000), st.integers(1, 50))
 def test_an_arithmetic_range_is_pythons_range(first: int, length: int, step: int) -> None:
     expected = range(first, first + length + 1, step)
-    if len(expected) <= MAXIMUM_VALUES:
+    if len(expected) <= MAX_VALUES:
         assert positive(f"{first}-{first + length}+{step}") == tuple(expected)
 
 
@@ -87,4 +87,4 @@ def test_no_text_does_anything_but_expand_or_raise_one_line(text: str) -> None:
         lines = 1
     assert lines == 1
     assert all(value >= 1 for value in values)
-    assert 0 < len(set(values)) == len(values) <= MAXIMUM_VALUES
+    assert 0 < len(set(values)) == len(values) <= MAX_VALUES

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sysbench import formulas
-from sysbench.formulas import moments
+from sysbench.formulas import peak_candidates
 from sysbench.lab.step import TrainingStep
 from sysbench.spec.model import SIZES, AdamW, Mode, ModelCell, ModelShape
 
@@ -128,7 +128,7 @@ def test_what_training_holds_of_the_largest_model_is_four_times_its_weights() ->
     """12.69 GiB of weights; 50.77 GiB with gradients and AdamW's two moments."""
     resident = next(
         moment
-        for moment in moments(cell(SIZES["2.7b"], 128, 1, optimizer="fused"))
+        for moment in peak_candidates(cell(SIZES["2.7b"], 128, 1, optimizer="fused"))
         if moment.gradients_bytes == moment.parameters_bytes
     )
     assert resident.parameters_bytes / GIB == pytest.approx(12.69, abs=0.01)
@@ -158,5 +158,5 @@ def test_compiled_models_save_what_is_predicted_for_them(precision: str, attenti
         dict(step.phases)["forward"]()
     assert step.output is not None
     real = sum(saved.values()) + step.output.untyped_storage().nbytes()
-    after_forward = list(moments(compiled))[-1].activations_bytes
+    after_forward = list(peak_candidates(compiled))[-1].activations_bytes
     assert 0.95 * real <= after_forward <= 1.10 * real, f"{after_forward / real - 1:+.1%}"

@@ -9,7 +9,7 @@ import pytest
 
 from sysbench.errors import LogError, UsageError
 from sysbench.spec import hardware as shipped
-from sysbench.spec.hardware import Hardware, described, find, gpus, known, named, peak
+from sysbench.spec.hardware import Hardware, by_name, by_slug, find, known, parse_gpus, peak
 from sysbench.spec.model import Precision
 
 GIB = 2**30
@@ -121,7 +121,7 @@ def rate(name: str, precision: Precision) -> float | None:
 @pytest.mark.parametrize("file", sorted(PROFILES.glob("*.toml")), ids=lambda file: file.stem)
 def test_every_profile_is_valid_and_says_where_its_rates_are_from(file: Path) -> None:
     profile = Hardware(slug=file.stem, **tomllib.loads(file.read_text()))
-    assert profile == named(file.stem)
+    assert profile == by_name(file.stem)
     assert profile.names
     assert profile.source
     peaks = profile.peak_flops_per_s
@@ -176,7 +176,7 @@ def test_peaks_are_those_of_the_data_sheets() -> None:
     bandwidths = [getattr(find(name), "memory_bandwidth_bytes_per_s", 0) / 1e12 for name in (a100, h100, h200)]
     assert bandwidths == pytest.approx([2.0, 3.35, 4.8], rel=0.02)
     assert [
-        round(named(slug).measured["bf16"].matmul_flops_per_s / 1e12) for slug in ("a100-80gb", "h100", "h200")
+        round(by_name(slug).measured["bf16"].matmul_flops_per_s / 1e12) for slug in ("a100-80gb", "h100", "h200")
     ] == [271, 794, 794]
 
 
@@ -191,28 +191,28 @@ def test_peaks_are_what_the_multiprocessors_can_do(slug: str) -> None:
         "fp16": per_clock[2],
     }
     expected = {precision: multiprocessors * clock_mhz * 1e6 * flop for precision, flop in per_clock_of.items() if flop}
-    assert dict(named(slug).peak_flops_per_s) == pytest.approx(expected, rel=0.1)
+    assert dict(by_name(slug).peak_flops_per_s) == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize("slug", ["v100-16gb", "v100-32gb", "t4"])
 def test_a_card_without_bf16_units_has_no_bf16_rate(slug: str) -> None:
-    assert peak(named(slug), "bf16") is None
-    assert peak(named(slug), "tf32") is None
-    assert peak(named(slug), "fp16") is not None
+    assert peak(by_name(slug), "bf16") is None
+    assert peak(by_name(slug), "tf32") is None
+    assert peak(by_name(slug), "fp16") is not None
 
 
 def test_memory_is_what_cuda_reports_and_not_what_the_box_says() -> None:
     marketed = {"a100-80gb": 80, "h100": 80, "h200": 141, "t4": 16, "rtx-4090": 24, "b200": 180, "l40s": 48}
     for slug, gigabytes in marketed.items():
-        assert 0.9 * gigabytes < named(slug).memory_bytes / GIB < gigabytes
+        assert 0.9 * gigabytes < by_name(slug).memory_bytes / GIB < gigabytes
 
 
 def test_a_memory_size_stands_for_a_gpu_without_known_rates() -> None:
-    card = named("24GiB")
+    card = by_name("24GiB")
     assert card.memory_bytes == 24 * GIB
     assert peak(card, "fp32") is None
-    assert named("0.5 TiB").memory_bytes == 512 * GIB
-    assert named("80gb").memory_bytes == 80_000_000_000
+    assert by_name("0.5 TiB").memory_bytes == 512 * GIB
+    assert by_name("80gb").memory_bytes == 80_000_000_000
 
 
 @pytest.mark.parametrize(
@@ -226,13 +226,13 @@ def test_a_memory_size_stands_for_a_gpu_without_known_rates() -> None:
 )
 def test_a_mistyped_gpu_is_answered_with_the_nearest(wrong: str, hint: str) -> None:
     with pytest.raises(UsageError, match=hint):
-        named(wrong)
+        by_name(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["", "GiB", "0GiB", "-24GiB", "24", "24 gallons", "nan GiB", "../h100"])
 def test_what_is_neither_a_gpu_nor_a_size_is_refused_in_one_line(wrong: str) -> None:
     with pytest.raises(UsageError) as refused:
-        named(wrong)
+        by_name(wrong)
     assert "\n" not in str(refused.value)
     assert "24GiB" in str(refused.value)
 
@@ -258,8 +258,8 @@ def test_what_is_neither_a_gpu_nor_a_size_is_refused_in_one_line(wrong: str) -> 
     ],
 )
 def test_people_call_a_gpu_by_many_names(name: str, slug: str) -> None:
-    assert named(name).slug == slug
-    assert gpus(f"{name}, 24GiB,{slug}") == (slug, "24GiB")
+    assert by_name(name).slug == slug
+    assert parse_gpus(f"{name}, 24GiB,{slug}") == (slug, "24GiB")
 
 
 @pytest.mark.parametrize("name", [name for name in STRANGERS if name and find(name) is None])
@@ -267,11 +267,11 @@ def test_a_stranger_is_not_taken_for_its_namesake(name: str) -> None:
     """An H100 by name alone is the SXM card; whatever else a name says has to be said of the card, too."""
     if name not in ("NVIDIA H100",):
         with pytest.raises(UsageError):
-            named(name)
+            by_name(name)
 
 
 def test_a_slug_is_understood_in_any_case() -> None:
-    assert named("A100-80GB") == named(" a100-80gb ") == find("NVIDIA A100-SXM4-80GB")
+    assert by_name("A100-80GB") == by_name(" a100-80gb ") == find("NVIDIA A100-SXM4-80GB")
 
 
 def test_profiles_are_found_in_an_installed_package_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,13 +309,13 @@ def test_a_device_of_the_users_own_is_found_and_comes_before_the_shipped_one(
     directory.mkdir(parents=True)
     (directory / "mine.toml").write_text(OWN)
     (directory / "t4.toml").write_text(OWN)
-    assert named("mine").rates["stream"].value == 5e11
-    assert named("T4").title == "My card"
-    assert [described(slug) for slug in ("mine", "t4")] == [named("mine"), named("t4")]
-    assert [described(slug) for slug in ("mien", "24GiB")] == [None, None]
+    assert by_name("mine").rates["stream"].value == 5e11
+    assert by_name("T4").title == "My card"
+    assert [by_slug(slug) for slug in ("mine", "t4")] == [by_name("mine"), by_name("t4")]
+    assert [by_slug(slug) for slug in ("mien", "24GiB")] == [None, None]
     assert "t4" in {each.slug for each in known() if each.title != "My card"}
     with pytest.raises(UsageError, match="mine"):
-        named("mien")
+        by_name("mien")
 
 
 @pytest.mark.parametrize("text", ["title = ", 'title = "x"', 'slug = "other"\ntitle = "x"\nmemory_bytes = 1'])
@@ -327,4 +327,4 @@ def test_a_file_of_the_users_that_describes_no_device_is_named(
     directory.mkdir(parents=True)
     (directory / "mine.toml").write_text(text)
     with pytest.raises(LogError, match=r"mine\.toml is not a valid device description"):
-        named("mine")
+        by_name("mine")

@@ -46,7 +46,7 @@ def test_a_strategy_without_ranks_is_refused() -> None:
 def test_a_strategy_has_the_knobs_that_belong_to_it_and_no_others() -> None:
     knobs = {"bucket_mb": "5,100", "reshard": "off,2", "param_dtype": "bf16", "prefetch": "1"}
     grid = cells(ranks="1,4", strategy="ddp,fsdp2,tp", **knobs)
-    assert [(cell.strategy, cell.bucket_mb, cell.reshard, cell.prefetch, cell.computed_in) for cell in grid] == [
+    assert [(cell.strategy, cell.bucket_mb, cell.reshard, cell.prefetch, cell.compute_precision) for cell in grid] == [
         (None, None, None, None, "fp32"),
         ("ddp", 5, None, None, "fp32"),
         ("ddp", 100, None, None, "fp32"),

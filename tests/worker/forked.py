@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from sysbench import meeting
+from sysbench import bootstrap
 from sysbench.engine.launchers import PlainLauncher
 from sysbench.engine.process import WorkerProcess
 
@@ -57,7 +57,7 @@ def launch(worker: WorkerProcess, environment: dict[str, str], address: Path) ->
     replaced = subprocess.Popen.__init__ is not _START  # by a test that lets nobody start a process
     if not plain or not as_here or replaced:
         return _launch(worker, environment, address)
-    meeting_point = {meeting.ADDRESS_VARIABLE: str(address), meeting.KEY_VARIABLE: worker._key.hex()}
+    meeting_point = {bootstrap.ADDRESS_VARIABLE: str(address), bootstrap.KEY_VARIABLE: worker._key.hex()}
     request = json.dumps({"directory": str(Path.cwd()), "environment": {**environment, **meeting_point}}).encode()
     server = _server()
     with _Reaper():
@@ -146,7 +146,7 @@ if __name__ == "__main__":
     from sysbench.worker.__main__ import main
 
     for kind in runnable():
-        assert commands()[kind].measured
+        assert commands()[kind].measure_function
     gc.collect()
     gc.freeze()
     _serve()

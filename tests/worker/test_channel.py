@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench import meeting
+from sysbench import bootstrap
 from sysbench.engine import protocol
 from sysbench.log.events import DeviceInfo, RunFinished, encode
 from sysbench.worker.service import Channel, EngineGoneError
@@ -61,7 +61,7 @@ def test_the_meeting_point_is_not_passed_on_to_what_the_worker_starts(tmp_path: 
         "import os; from sysbench.worker.service import Channel; channel = Channel.connect()\n"
         "print([name for name in os.environ if name.startswith('SYSBENCH_')])"
     )
-    environment = {**os.environ, meeting.ADDRESS_VARIABLE: str(address), meeting.KEY_VARIABLE: key.hex()}
+    environment = {**os.environ, bootstrap.ADDRESS_VARIABLE: str(address), bootstrap.KEY_VARIABLE: key.hex()}
     with Listener(str(address), authkey=key) as listener:
         worker = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
         with listener.accept():

@@ -1,15 +1,15 @@
 """See what rounding does: to sums, under autocast, in layer norm, to gradients and in matrix products."""
 
-from sysbench.command import Command, InReport
+from sysbench.command import Command, ReportLayout
 
 COMMAND = Command(
     package=__name__,
     help=__doc__,
-    report=InReport(4, "Rounding"),
+    report=ReportLayout(4, "Rounding"),
     files="command:draw",
     refuse_files="command:refuse_unwritable",
     plan="tables:plan",
     lines="sysbench.render.dashboard.cell_lines:TitledLines",
     terms="sysbench.commands.report.method:accum_terms",
-    usual_tables="tables:usual",
+    default_tables="tables:usual",
 )

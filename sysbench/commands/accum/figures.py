@@ -14,7 +14,7 @@ from sysbench.commands.accum.record import AccumCellRecord, AccumRecord
 from sysbench.commands.accum.spec import Experiment
 from sysbench.log.records import RunRecord
 from sysbench.render import plots as picture_file
-from sysbench.render.plots import INK, QUIET, Drawn, printable
+from sysbench.render.plots import INK, QUIET, LazyFigure, printable
 from sysbench.rounding import FORMATS
 
 if TYPE_CHECKING:
@@ -206,8 +206,8 @@ def _draw_gradients(figure: Figure, cell: AccumCellRecord) -> None:
         left.bar(list(counts), list(counts.values()), width=0.9, color=COLOURS["fp32"], zorder=2)
         _logarithmic(left)
         fp16 = FORMATS["fp16"]
-        zero = fp16.least_exponent - fp16.significant_bits
-        for name, exponent in (("← subnormal in fp16", fp16.least_exponent), ("← 0 in fp16", zero)):
+        zero = fp16.min_exponent - fp16.significant_bits
+        for name, exponent in (("← subnormal in fp16", fp16.min_exponent), ("← 0 in fp16", zero)):
             # A bar covers the magnitudes from its power of two to the next power.
             left.axvline(exponent - 0.5, color=COLOURS["fp16"], linewidth=1, linestyle="--", zorder=3)
             left.annotate(
@@ -259,10 +259,10 @@ def _draw_products(figure: Figure, cell: AccumCellRecord) -> None:
     figure.legend(loc="upper left", bbox_to_anchor=(0.765, 0.9), frameon=False, fontsize=8)
 
 
-def of_run(record: AccumRecord) -> Iterator[Drawn]:
+def of_run(record: AccumRecord) -> Iterator[LazyFigure]:
     """Yield a figure for each experiment with results."""
     for cell in record.cells:
         if cell.outcome == "ok":
             name = " ".join(filter(None, (cell.cell.experiment, cell.cell.size)))
             caption = _CAPTIONS[cell.experiment].format(**cell.axes)
-            yield Drawn(name, caption, partial(draw, cell), (cell,))
+            yield LazyFigure(name, caption, partial(draw, cell), (cell,))

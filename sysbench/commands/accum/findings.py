@@ -16,7 +16,7 @@ from sysbench.commands.accum.record import (
     SumRecord,
 )
 from sysbench.commands.accum.spec import Experiment
-from sysbench.render.findings import Said, listed
+from sysbench.render.findings import Statement, join_words
 from sysbench.rounding import FORMATS
 
 SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -25,12 +25,12 @@ SHORT_TYPES: Mapping[str, str] = {"float32": "fp32", "float16": "fp16", "bfloat1
 _COURSE_ORDER = ("parameter", "output", "logits", "loss", "gradient")
 
 
-def of_run(record: AccumRecord) -> Iterator[Said]:
+def of_run(record: AccumRecord) -> Iterator[Statement]:
     """Yield a finding for each experiment whose numbers support one."""
     for cell in record.cells:
         text = finding(cell) if cell.outcome == "ok" else None
         if text:
-            yield Said(text, (cell,))
+            yield Statement(text, (cell,))
 
 
 def finding(cell: AccumCellRecord) -> str | None:
@@ -102,7 +102,7 @@ def of_autocast(cell: AccumCellRecord) -> str | None:
         rest = f"On this {here}, all {len(chosen)} dtypes are the same."
     else:
         more = [f"{len(differing) - 4} more"] if len(differing) > 4 else []
-        which = listed([*differing[:4], *more])
+        which = join_words([*differing[:4], *more])
         alone = len(differing) == 1
         rest = f"On this {here}, the dtype{'' if alone else 's'} of {which} differ{'s' * alone}."
     return f"Under {precision} autocast on CUDA, the dtypes are: {', '.join(said)}. {rest}"

@@ -11,7 +11,7 @@ from sysbench.commands.accum.spec import AccumCell, Experiment, Order
 from sysbench.log.events import Event, Source
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.rounding import FORMATS, FormatName
-from sysbench.spec.frozen import Frozen, of_one_length
+from sysbench.spec.frozen import Frozen, check_equal_lengths
 from sysbench.spec.quantities import Amount, Count, Exponent, Finite, Number
 
 ArithmeticSource = Literal["device", "rounded"]
@@ -198,7 +198,7 @@ class DriftRecord(Frozen):
 
     @model_validator(mode="after")
     def _points(self) -> Self:
-        return of_one_length(self, "steps", "sums")
+        return check_equal_lengths(self, "steps", "sums")
 
 
 class DtypeRecord(Frozen):
@@ -241,7 +241,7 @@ class NormRecord(Frozen):
 
     @model_validator(mode="after")
     def _points(self) -> Self:
-        return of_one_length(self, "scales", "relative_errors")
+        return check_equal_lengths(self, "scales", "relative_errors")
 
 
 class ScaledRecord(Frozen):

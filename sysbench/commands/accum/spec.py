@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import unknown
 from sysbench.rounding import FormatName
-from sysbench.spec.axes import choices, integers, texts
-from sysbench.spec.cell import RunCell, RunSpec, devices
-from sysbench.spec.model import SIZES, VOCABULARY, ModelCell
+from sysbench.spec.axes import choices, integers, split_words
+from sysbench.spec.cell import RunCell, RunSpec, parse_devices
+from sysbench.spec.model import DEFAULT_VOCAB, SIZES, ModelCell
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Amount, Count, Finite, Seconds, Seed, Size
 from sysbench.spec.run import OUTPUT, SavedOptions
@@ -56,7 +56,7 @@ MATMUL = "Products"
 
 
 def _experiments(value: object) -> tuple[str, ...]:
-    names = texts(value)
+    names = split_words(value)
     if "all" in names:
         return EXPERIMENTS
     for name in names:
@@ -133,7 +133,7 @@ class AccumCell(RunCell):
             return None
         return ModelCell(
             size=self.size,
-            model=SIZES[self.size].model_copy(update={"vocab": VOCABULARY}),
+            model=SIZES[self.size].model_copy(update={"vocab": DEFAULT_VOCAB}),
             ctx=self.ctx,
             batch=self.batch,
             precision="fp32",
@@ -168,7 +168,7 @@ class AccumSpec(RunSpec):
         default=(),
         description=f"Formats to test: {', '.join(get_args(FormatName))}.",
     )
-    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME,…")] = Field(
+    device: Annotated[tuple[str, ...], BeforeValidator(parse_devices), Option(metavar="NAME,…")] = Field(
         default=("auto",),
         description="auto, cuda, cuda:1, mps or cpu. auto picks the first available of cuda, mps, cpu.",
     )

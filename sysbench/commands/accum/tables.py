@@ -13,8 +13,8 @@ from sysbench import units
 from sysbench.commands.accum.findings import WRONG_SHARE, decimal, finding, mixed_format, place, power, short, signed
 from sysbench.commands.accum.record import AccumCellRecord, AccumRecord, DtypeRecord, SumRecord
 from sysbench.commands.accum.spec import DTYPES, ORDERS, AccumCell, AccumSpec, Experiment
-from sysbench.render.declared import DeclaredTable, Each, Field, Fill, filled, leading
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Word
+from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_fields
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Word
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 
@@ -43,13 +43,13 @@ def tables_for(record: AccumRecord, names: Iterable[str] = ()) -> list[Table]:
     if not chosen:
         alone = [(cell, record.model_copy(update={"cells": [cell]})) for cell in record.cells]
         return [table for cell, part in alone for each in SHOWN[cell.experiment] for table in each(part)]
-    return filled(TABLES, record, chosen)
+    return build_tables(TABLES, record, chosen)
 
 
 def plan(cells: Sequence[AccumCell], _: Hardware | None = None) -> Sheet:
     """Return the plan of a run, with one row per experiment."""
     columns = (Column("experiment", "experiment"), Column("model", "model"), Column("formats", "formats"))
-    rows = tuple((cell.experiment, cell.size or NOTHING, ", ".join(cell.dtypes)) for cell in cells)
+    rows = tuple((cell.experiment, cell.size or EMPTY_CELL, ", ".join(cell.dtypes)) for cell in cells)
     title = f"{len(cells)} experiment{'' if len(cells) == 1 else 's'}"
     return Sheet((), (Table("plan", title, columns, rows, 1),))
 
@@ -116,7 +116,9 @@ SUMS = DeclaredTable(
         Field("accumulation_error", "of adding", "number", get=lambda each: _exactly(each.accumulation_error, signed)),
     ),
     rows=_four_sums,
-    leading=leading(Field("accumulator", "s", get=attrgetter("accumulator")), Field("addend", "+= x", get=_added)),
+    leading=leading_fields(
+        Field("accumulator", "s", get=attrgetter("accumulator")), Field("addend", "+= x", get=_added)
+    ),
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.sums),
     notes=lambda cell: (
@@ -184,14 +186,14 @@ FORMATS = DeclaredTable(
             "order",
             (Field("{order}", unit="number", get=lambda row, order: row.result(row.name, order)),),
             values=_orders,
-            ahead=ORDERS,
-            said=lambda order: _METHODS[order],
+            possible_values=ORDERS,
+            format_value=lambda order: _METHODS[order],
         ),
         Field("in_fp32", "in fp32", "number", get=lambda row: row.result("fp32", "sequential")),
         Field("stall_step", "stalls at", "number", get=lambda row: row.stall()),
     ),
     rows=_Format.all_of,
-    leading=leading(Field("dtype", "format", get=lambda row: "tf32-like" if row.name == "tf32" else row.name)),
+    leading=leading_fields(Field("dtype", "format", get=lambda row: "tf32-like" if row.name == "tf32" else row.name)),
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.sums),
     notes=_formats_notes,
@@ -239,11 +241,11 @@ AUTOCAST = DeclaredTable(
                 Field("{precision}_cuda", "CUDA, simulated", group="under {precision}", get=_type_on_cuda),
             ),
             values=lambda cell: list(dict.fromkeys(each.precision for each in cell.dtypes)),
-            ahead=DTYPES["autocast"],
+            possible_values=DTYPES["autocast"],
         ),
     ),
     rows=_by_place,
-    leading=leading(Field("what", get=_what)),
+    leading=leading_fields(Field("what", get=_what)),
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.dtypes),
     words={
@@ -282,7 +284,7 @@ NORM = DeclaredTable(
         Field("error_at_one", "error at 1", "number", get=lambda each: _relative(each.error_at_one)),
     ),
     rows=attrgetter("norms"),
-    leading=leading(
+    leading=leading_fields(
         Field("dtype", "inputs", get=attrgetter("dtype")), Field("statistics", "inside", get=attrgetter("statistics"))
     ),
     parts=attrgetter("cells"),
@@ -324,7 +326,7 @@ SCALING = DeclaredTable(
         ),
     ),
     rows=attrgetter("scaled"),
-    leading=leading(
+    leading=leading_fields(
         Field("precision", "autocast", get=attrgetter("precision")),
         Field("scale", "loss ×", "number", get=lambda each: Measure(each.scale, text=_spaced(each.scale))),
     ),
@@ -401,12 +403,12 @@ def _products(name: str, title: str, error: str, said: str) -> DeclaredTable:
                 "way",
                 (Field("{way.dtype}_{way.accumulation}", "{way.title}", "number", "{way.group}", get=get),),
                 values=_Way.all_of,
-                ahead=_POSSIBLE_WAYS,
-                said=lambda way: way,
+                possible_values=_POSSIBLE_WAYS,
+                format_value=lambda way: way,
             ),
         ),
         rows=_by_length,
-        leading=leading(Field("k", get=itemgetter(0))),
+        leading=leading_fields(Field("k", get=itemgetter(0))),
         parts=attrgetter("cells"),
         when=lambda cell: bool(cell.products),
         notes=lambda cell: _ways_notes(cell, said),
@@ -440,7 +442,7 @@ def _long(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
         for name in names:
             found = getattr(each, name)
             number = None if found is None else Measure(found, text=repr(found))
-            yield cell.experiment, subject, name, number, NOTHING
+            yield cell.experiment, subject, name, number, EMPTY_CELL
 
     for each in cell.sums:
         errors = ("error", "representation_error", "accumulation_error", "stall_step")
@@ -448,12 +450,12 @@ def _long(cell: AccumCellRecord) -> Iterator[tuple[str, str, str, Cell, Cell]]:
         yield from numbers(subject, each, "rounded_addend", "result", *errors)
     for dtype in cell.dtypes:
         subject = " ".join(filter(None, (dtype.precision, dtype.part, dtype.name)))
-        yield cell.experiment, subject, "here", NOTHING, dtype.here or NOTHING
-        yield cell.experiment, subject, "on_cuda", NOTHING, dtype.on_cuda or NOTHING
+        yield cell.experiment, subject, "here", EMPTY_CELL, dtype.here or EMPTY_CELL
+        yield cell.experiment, subject, "on_cuda", EMPTY_CELL, dtype.on_cuda or EMPTY_CELL
     for norm in cell.norms:
         for scale, error in zip(norm.scales, norm.relative_errors, strict=True):
             subject = f"{norm.dtype}, {norm.statistics} inside, scale {scale:g}"
-            yield cell.experiment, subject, "relative_error", Measure(error, text=repr(error)), NOTHING
+            yield cell.experiment, subject, "relative_error", Measure(error, text=repr(error)), EMPTY_CELL
     for scaled in cell.scaled:
         subject = f"{scaled.precision}, loss × {scaled.scale:g}"
         yield from numbers(subject, scaled, "gradients", "lost", "overflowed", "relative_error")
@@ -467,7 +469,7 @@ CELLS = DeclaredTable(
     "all results",
     (Field("number", unit="number", get=itemgetter(3)), Field("word", get=itemgetter(4))),
     rows=_long,
-    leading=leading(
+    leading=leading_fields(
         Field("experiment", get=itemgetter(0)),
         Field("subject", get=itemgetter(1)),
         Field("quantity", get=itemgetter(2)),

@@ -32,20 +32,20 @@ from sysbench.commands.attention.findings import (
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.commands.attention.tables import status, subject
 from sysbench.render import plots
-from sysbench.render.findings import exponent, listed
+from sysbench.render.findings import exponent, join_words
 from sysbench.render.plots import (
     INK,
     LIMIT,
     QUIET,
     SIMULATED,
-    Drawn,
     Heading,
-    Look,
+    LazyFigure,
+    LineStyle,
     Point,
     draw_crosses,
     draw_error_bars,
-    dressed,
     printable,
+    style_axes,
 )
 from sysbench.statistics import PowerLaw
 from sysbench.units import Unit
@@ -56,27 +56,27 @@ if TYPE_CHECKING:
 
 
 _STYLES: Final = {
-    "naive": Look("#000000", "o"),
-    "compiled": Look("#d55e00", "s"),
-    "sdpa-math": Look("#56b4e9", "v"),
-    "sdpa-efficient": Look("#009e73", "D"),
-    "sdpa-flash": Look("#0072b2", "^"),
-    "sdpa-cudnn": Look("#cc79a7", "P"),
-    "flex": Look("#e69f00", "X"),
-    "flash-attn": Look("#7b4fa3", "p"),
+    "naive": LineStyle("#000000", "o"),
+    "compiled": LineStyle("#d55e00", "s"),
+    "sdpa-math": LineStyle("#56b4e9", "v"),
+    "sdpa-efficient": LineStyle("#009e73", "D"),
+    "sdpa-flash": LineStyle("#0072b2", "^"),
+    "sdpa-cudnn": LineStyle("#cc79a7", "P"),
+    "flex": LineStyle("#e69f00", "X"),
+    "flash-attn": LineStyle("#7b4fa3", "p"),
 }
 """Okabe and Ito's colours, which are distinct under all common kinds of colour blindness, and a violet."""
 
 _USER_STYLES: Final = (
-    Look("#882255", "h", (0, (4, 2))),
-    Look("#117733", "*", (0, (4, 2))),
-    Look("#999933", "<", (0, (4, 2))),
-    Look("#888888", ">", (0, (4, 2))),
+    LineStyle("#882255", "h", (0, (4, 2))),
+    LineStyle("#117733", "*", (0, (4, 2))),
+    LineStyle("#999933", "<", (0, (4, 2))),
+    LineStyle("#888888", ">", (0, (4, 2))),
 )
 """Styles for the user's own functions, in order of appearance."""
 
 
-def look(implementation: str, everything: Sequence[str]) -> Look:
+def look(implementation: str, everything: Sequence[str]) -> LineStyle:
     """Return the style of an implementation; `everything` lists all implementations of the run."""
     if implementation in _STYLES:
         return _STYLES[implementation]
@@ -199,7 +199,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     axes.set_ylim(low / 10 ** (0.08 * decades), high * 10 ** (0.2 * decades))
     _draw_guides(axes, lengths, low, high)
     _draw_beyond(axes, panel.curves, names)
-    dressed(axes, title=panel.title, x="sequence length N", lines="both")
+    style_axes(axes, title=panel.title, x="sequence length N", lines="both")
     axes.set_xticks(lengths, [str(n) for n in lengths])
     axes.minorticks_off()
     if len(lengths) > _MAX_LEVEL_TICKS:
@@ -249,7 +249,7 @@ def _draw_beyond(axes: Axes, curves: Sequence[Curve], names: Sequence[str]) -> N
             curves_by_length.setdefault(curve.beyond, []).append(curve)
     for n, stopped in curves_by_length.items():
         colours = [look(curve.implementation, names).colour for curve in stopped]
-        draw_crosses(axes, n, colours, size=14, apart=11, zorder=6)
+        draw_crosses(axes, n, colours, size=14, spacing=11, zorder=6)
         axes.axvline(n, color=LIMIT, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
 
 
@@ -435,7 +435,7 @@ def _draw_frontier(axes: Axes, each: HeatMap) -> None:
 TITLES: dict[Quantity, str] = {"forward": "forward", "backward": "backward", "saved": "kept for backward"}
 
 
-def of_run(record: AttentionRecord) -> Iterator[Drawn]:
+def of_run(record: AttentionRecord) -> Iterator[LazyFigure]:
     """Yield curves for every setting, and heat maps for settings with several head dimensions."""
     groups = settings(record.cells)
     for number, cells in enumerate(groups, 1):
@@ -464,19 +464,19 @@ def write(record: AttentionRecord, curves: Path | None = None, heat_map: Path | 
                 yield target
 
 
-def _curves(record: AttentionRecord) -> Drawn | None:
+def _curves(record: AttentionRecord) -> LazyFigure | None:
     dim = usual_dim(record.cells)
     cells = [cell for cell in record.cells if cell.cell.dim == dim]
     panels = [found for quantity in QUANTITIES if (found := panel(cells, quantity)) is not None]
     if not panels:
         return None
     caption = _caption(record, f"d {dim}", "medians, bars: 95 % CI")
-    shown = listed([each.title for each in panels])
+    shown = join_words([each.title for each in panels])
     text = f"Attention over the sequence length: {shown}. {_caption_text(caption)}."
-    return Drawn("curves", text, lambda: draw_curves(panels, caption), tuple(cells))
+    return LazyFigure("curves", text, lambda: draw_curves(panels, caption), tuple(cells))
 
 
-def _heat_maps(record: AttentionRecord) -> Drawn | None:
+def _heat_maps(record: AttentionRecord) -> LazyFigure | None:
     maps = [
         found
         for quantity in QUANTITIES
@@ -487,9 +487,9 @@ def _heat_maps(record: AttentionRecord) -> Drawn | None:
     if not maps:
         return None
     caption = _caption(record, "", "medians")
-    shown = listed(list(dict.fromkeys(each.quantity for each in maps)))
+    shown = join_words(list(dict.fromkeys(each.quantity for each in maps)))
     text = f"Attention over head dimension and sequence length: {shown}. {_caption_text(caption)}."
-    return Drawn("heat-maps", text, lambda: draw_heat_maps(maps, caption), tuple(record.cells))
+    return LazyFigure("heat-maps", text, lambda: draw_heat_maps(maps, caption), tuple(record.cells))
 
 
 def _caption_text(caption: Heading) -> str:

@@ -14,19 +14,19 @@ from itertools import combinations, groupby, pairwise
 from typing import Final, Literal
 
 from sysbench import units
-from sysbench.cells import alike
+from sysbench.cells import group_ignoring
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord
 from sysbench.log.predictions import PredictedTime
 from sysbench.log.records import Samples
 from sysbench.render.findings import (
-    Said,
+    Statement,
     contains_one,
-    doubts,
+    excluded_cells,
+    excluding_cautions,
     exponent,
     interval,
-    left_out,
-    listed,
-    unresolved,
+    join_words,
+    no_difference_clause,
     with_interval,
 )
 from sysbench.render.table import sentence
@@ -109,12 +109,12 @@ def over_memory(cell: AttentionCellRecord) -> bool:
 
 def rows_along(cells: Iterable[AttentionCellRecord], axis: str) -> list[list[AttentionCellRecord]]:
     """Return rows of cells that differ only in `axis`, each row in ascending order of this axis."""
-    return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in alike(cells, axis)]
+    return [sorted(row, key=lambda cell: int(cell.axes[axis])) for row in group_ignoring(cells, axis)]
 
 
 def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRecord]]:
     """Group the cells by setting: batch, precision, device and so on."""
-    return alike(cells, "implementation", "dim", "seq")
+    return group_ignoring(cells, "implementation", "dim", "seq")
 
 
 # --- numbers
@@ -201,7 +201,7 @@ class Compared:
 def compared(cells: Iterable[AttentionCellRecord], first: str, second: str, quantity: Quantity) -> list[Compared]:
     """Return a comparison for each input on which both implementations have a value, by ascending sequence length."""
     found = []
-    for row in alike(cells, "implementation"):
+    for row in group_ignoring(cells, "implementation"):
         by_name = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
         if first in by_name and second in by_name:
             one, other = by_name[first], by_name[second]
@@ -286,7 +286,7 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
     All cells have the same setting and head dimension.
     """
     best: list[tuple[int, str, frozenset[str]]] = []
-    for row in sorted(alike(cells, "implementation"), key=lambda row: row[0].cell.seq):
+    for row in sorted(group_ignoring(cells, "implementation"), key=lambda row: row[0].cell.seq):
         timed = {cell.cell.implementation: cell for cell in row if value(cell, quantity)}
         if len(timed) > 1:
             name = min(timed, key=lambda each: value(timed[each], quantity) or 0.0)
@@ -302,7 +302,7 @@ def leads(cells: Cells, quantity: Quantity) -> list[Lead]:
 
 
 @dataclass(frozen=True)
-class Finding(Said):
+class Finding(Statement):
     """A sentence about a sweep."""
 
     hint: str = ""
@@ -321,7 +321,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
         ]
         dim = usual_dim(cells)
         # Times of doubtful cells are excluded, but their memory is exact and is included.
-        doubted = partial(doubts, alone=False)
+        doubted = partial(excluding_cautions, self_comparison=False)
         believed = [cell for cell in cells if not doubted(cell)]
         timed = [cell for cell in believed if cell.cell.dim == dim]
         mark = "simulated" if any(cell.cell.simulated for cell in cells) else ""
@@ -340,8 +340,8 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
             for each in found:
                 yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text)
         prefix = f"{', '.join(words)}: " if words else ""
-        for excluded in left_out(cells, doubted, "findings about times"):
-            yield Finding(f"{prefix}{excluded.text}", excluded.cells, excluded.reservation)
+        for excluded in excluded_cells(cells, doubted, "findings about times"):
+            yield Finding(f"{prefix}{excluded.text}", excluded.cells, excluded.is_exclusion)
 
 
 def _fastest(cells: Cells, dim: int | None) -> Iterator[Finding]:
@@ -376,11 +376,11 @@ def _several_leads(found: Sequence[Lead], cells: Cells) -> str:
             tied.setdefault(tuple(sorted(lead.leaders)), []).append(lead.span)
         else:
             alone.setdefault(lead.implementation, []).append(lead.span)
-    fastest = [f"{name} {listed(spans)}" for name, spans in alone.items()]
-    parts = [listed(fastest).replace(" ", " is fastest ", 1)] if fastest else []
+    fastest = [f"{name} {join_words(spans)}" for name, spans in alone.items()]
+    parts = [join_words(fastest).replace(" ", " is fastest ", 1)] if fastest else []
     for names, spans in tied.items():
         first = "are fastest and " if set(implementations(cells)) - set(names) else ""
-        parts.append(f"{listed(names)} {first}{_do_not_differ(cells)} {listed(spans)}")
+        parts.append(f"{join_words(names)} {first}{_do_not_differ(cells)} {join_words(spans)}")
     return "; ".join(parts)
 
 
@@ -392,16 +392,16 @@ def _only_lead(lead: Lead, cells: Cells, quantity: Quantity) -> str:
     if not against:
         tied = compared(cells, lead.alike[0], lead.implementation, quantity) if len(lead.alike) == 1 else []
         if tied and tied[0].first.prediction is None:
-            return unresolved(
+            return no_difference_clause(
                 lead.alike[0], lead.implementation, [(pair.ratio, pair.calls(quantity)) for pair in tied], "call"
             )
-        return f"{listed(lead.leaders)} {equal} {lead.span}"
+        return f"{join_words(lead.leaders)} {equal} {lead.span}"
     slowest = max(against, key=lambda pairs: pairs[-1].ratio.value)
     pair = next((pair for pair in reversed(slowest) if direction(pair.ratio) != 0), slowest[-1])
     much = f"{_with_interval(pair)} as fast as {pair.first.cell.implementation} at N {pair.first.cell.seq}"
     if not lead.alike:
         return f"{lead.implementation} is fastest {lead.span}, {much}"
-    return f"{listed(lead.leaders)} are fastest {lead.span} and {equal}; {lead.implementation} is {much}"
+    return f"{join_words(lead.leaders)} are fastest {lead.span} and {equal}; {lead.implementation} is {much}"
 
 
 def _do_not_differ(cells: Cells) -> str:
@@ -428,7 +428,7 @@ def _compiled(cells: Cells, dim: int | None) -> Iterator[Finding]:
         ]
         same = [str(pair.first.cell.seq) for pair in ends if direction(pair.ratio) == 0]
         parts = [f"compiled is {' and '.join(faster)}"] if faster else []
-        parts += [f"compiled and naive {_do_not_differ(cells)} at N {listed(same)}"] if same else []
+        parts += [f"compiled and naive {_do_not_differ(cells)} at N {join_words(same)}"] if same else []
         if parts:
             text = f"{quantity} at d {dim}: {'; '.join(parts)}."
             yield Finding(text, [cell for pair in ends for cell in (pair.first, pair.second)])
@@ -441,7 +441,7 @@ def _grows(cells: Cells, here: Cells) -> Iterator[Finding]:
     """
     dim, every_dim = usual_dim(cells), dims(cells)
     timed = [cell for cell in cells if value(cell, "forward") is not None]
-    complete = [row for row in alike(timed, "implementation", "dim") if dims(row) == every_dim]
+    complete = [row for row in group_ignoring(timed, "implementation", "dim") if dims(row) == every_dim]
     longest = max((row[0].cell.seq for row in complete), default=None)
     laws = [each for each in growth(here, "seq") if isinstance(each.law, PowerLaw) or not each.law.too_few]
     in_n = [each for each in laws if each.quantity == "saved" or _tells(each)]
@@ -457,7 +457,7 @@ def _grows(cells: Cells, here: Cells) -> Iterator[Finding]:
                 grouped.setdefault((where, _together(own)), []).extend(own)
     for (where, text), growths in grouped.items():
         names = list(dict.fromkeys(each.implementation for each in growths))
-        yield Finding(f"for {listed(names)} at {where}, {text}", [cell for each in growths for cell in each.cells])
+        yield Finding(f"for {join_words(names)} at {where}, {text}", [cell for each in growths for cell in each.cells])
 
 
 def _tells(each: Growth) -> bool:
@@ -485,9 +485,9 @@ def _together(growths: Sequence[Growth]) -> str:
             ends = dict.fromkeys((law.slopes[0], law.slopes[-1]))
             parts = [f"{symbol}^{end.exponent:.2f} from {symbol} {end.first:.0f} to {end.last:.0f}" for end in ends]
             broken.setdefault(tuple(parts), []).append(NAMES[each.quantity])
-    sentences = [f"{listed(powers)} {over}".replace(" as ", " grows as ", 1) for over, powers in grouped.items()]
+    sentences = [f"{join_words(powers)} {over}".replace(" as ", " grows as ", 1) for over, powers in grouped.items()]
     if broken:
-        no_law = [f"{listed(names)} as {' and as '.join(parts)}" for parts, names in broken.items()]
+        no_law = [f"{join_words(names)} as {' and as '.join(parts)}" for parts, names in broken.items()]
         every = [name for names in broken.values() for name in names]
         follow, grow = ("follows", "grows as") if len(every) == 1 else ("follow", "grow as")
         if len(broken) == 1:
@@ -496,7 +496,7 @@ def _together(growths: Sequence[Growth]) -> str:
             no_law[0] = no_law[0].replace(
                 " as ", " grows as " if len(next(iter(broken.values()))) == 1 else " grow as ", 1
             )
-        sentences.append(f"{listed(every)} {follow} no single power law: {'; '.join(no_law)}")
+        sentences.append(f"{join_words(every)} {follow} no single power law: {'; '.join(no_law)}")
     return " ".join(sentence(text) if number else f"{text}." for number, text in enumerate(sentences))
 
 
@@ -522,8 +522,8 @@ def _phases(cells: Cells, dim: int | None) -> Iterator[Finding]:
         ]
         equal = [f"{name} ({called}of the ratio {interval(ratio)})"
                  for name, ratio in ratios.items() if contains_one(ratio)]  # fmt: skip
-        parts = [f"backward takes {listed(longer)}"] if longer else []
-        parts += [f"backward and forward {_do_not_differ(cells)} in {listed(equal)}"] if equal else []
+        parts = [f"backward takes {join_words(longer)}"] if longer else []
+        parts += [f"backward and forward {_do_not_differ(cells)} in {join_words(equal)}"] if equal else []
         yield Finding(f"at d {dim} and N {n}, {'; '.join(parts)}.", [cell for _, cell in found])
 
 
@@ -547,7 +547,7 @@ def _kept(cells: Cells, dim: int | None) -> Iterator[Finding]:
             grouped.setdefault((cell.cell.seq, kept), []).append(cell)
     for (n, kept), found in grouped.items():
         keep = "keep" if len(found) > 1 else "keeps"
-        yield Finding(f"at d {dim} and N {n}, {listed(implementations(found))} {keep} {kept}", found)
+        yield Finding(f"at d {dim} and N {n}, {join_words(implementations(found))} {keep} {kept}", found)
 
 
 def _ends(cells: Cells) -> Iterator[Finding]:
@@ -560,7 +560,7 @@ def _ends(cells: Cells) -> Iterator[Finding]:
             place = (each.beyond.cell.implementation, fits, each.beyond.cell.seq, each.untried)
             grouped.setdefault(place, []).append(each)
     for (name, fits, beyond, untried), rows in grouped.items():
-        which = listed([str(row.cells[0].cell.dim) for row in rows])
+        which = join_words([str(row.cells[0].cell.dim) for row in rows])
         there = (
             f"N {fits} fits at d {which}, but N {beyond} does not" if fits else f"N {beyond} does not fit at d {which}"
         )
@@ -571,7 +571,7 @@ def _ends(cells: Cells) -> Iterator[Finding]:
             if needing.available_bytes is not None:
                 needs += f", and {units.size(needing.available_bytes)} are available"
         were = "was" if len(untried) == 1 else "were"
-        skipped = f" N {listed(list(map(str, untried)))} {were} not tried." if untried else ""
+        skipped = f" N {join_words(list(map(str, untried)))} {were} not tried." if untried else ""
         ends = [cell for row in rows for cell in (row.fits, row.beyond) if cell is not None]
         yield Finding(f"{name}: {there}{needs}.{skipped}", ends)
 
@@ -601,5 +601,5 @@ def _accounted(cells: Cells) -> Iterator[Finding]:
         total += f", for which the allocator would reserve {units.size(cell.needed_bytes)}"
     have = f"; {units.size(cell.available_bytes)} are available" if cell.available_bytes is not None else ""
     which = f"{cell.cell.implementation} at d {cell.cell.dim} and N {cell.cell.seq}"
-    text = f"the smallest cell that does not fit is {which}. It needs {listed(parts)}, {total}{have}."
+    text = f"the smallest cell that does not fit is {which}. It needs {join_words(parts)}, {total}{have}."
     yield Finding(text, [cell], hint="--tables accounting lists all tensors by name")

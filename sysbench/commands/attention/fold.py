@@ -56,7 +56,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
     predicted_event = seen.last(AttentionPredicted)
     prediction = GpuPrediction(**predicted_event.model_dump(exclude=_EVENT_FIELDS)) if predicted_event else None
     if prediction is not None and cell.simulated:
-        sheet = hardware.described(cell.simulated)
+        sheet = hardware.by_slug(cell.simulated)
         rates = {
             phase: _rates(cell, phase, found.point_s, sheet) for phase in PHASES if (found := prediction.phase(phase))
         }

@@ -26,9 +26,9 @@ from sysbench.log.predictions import PredictedPhase
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
-from sysbench.render.dashboard.lines import coarse, fitted, left, pieces_that_fit
-from sysbench.render.dashboard.live import Picture, share_while_timed
-from sysbench.render.dashboard.run_state import RunState, in_cell
+from sysbench.render.dashboard.lines import encodable_text, pieces_that_fit, remaining_text, round_remaining
+from sysbench.render.dashboard.live import DashboardView, share_while_timed
+from sysbench.render.dashboard.run_state import RunState, cell_handler
 from sysbench.units import Unit
 
 
@@ -132,10 +132,10 @@ _HANDLERS = run_state.handlers(
     AttentionState,
     CellState,
     {
-        AttentionTimed: in_cell(_timed),
-        AttentionMemory: in_cell(lambda cell, event: replace(cell, saved_bytes=event.saved_bytes)),
-        AttentionPredicted: in_cell(lambda cell, event: replace(cell, predicted=tuple(event.phases))),
-        CellFinished: in_cell(_cell_finished),
+        AttentionTimed: cell_handler(_timed),
+        AttentionMemory: cell_handler(lambda cell, event: replace(cell, saved_bytes=event.saved_bytes)),
+        AttentionPredicted: cell_handler(lambda cell, event: replace(cell, predicted=tuple(event.phases))),
+        CellFinished: cell_handler(_cell_finished),
     },
 )
 
@@ -172,20 +172,20 @@ class AttentionScreen:
         height = max(1, (options.height or options.size.height) - 1)
         plain = console.color_system is None or bool(console.no_color)
         lines = [self._title(width), self._device(width), Text(), self._running(width)]
-        running = self.state.now.cell.implementation if self.state.now is not None else None
+        running = self.state.current_cell.cell.implementation if self.state.current_cell is not None else None
         lines += _layout(self._sections(plain, width), running, width, height - len(lines))
         for line in lines[:height]:
             line.truncate(width, overflow="ellipsis")
-            yield Text(" ").append_text(fitted(line, options.encoding))
+            yield Text(" ").append_text(encodable_text(line, options.encoding))
 
     def _title(self, width: int) -> Text:
         state = self.state
         count = len(state.cells)
-        now = state.now
+        now = state.current_cell
         position = min(state.done + (now is None or now.outcome is None), count)
         remaining = left_s(state, self.now_s)
         ending = f"cell {position} of {count}" if count > 1 else ""
-        ending += f"{' · ' if ending else ''}{left(coarse(remaining))}" if remaining else ""
+        ending += f"{' · ' if ending else ''}{remaining_text(round_remaining(remaining))}" if remaining else ""
         shown = now or (state.cells[0][1] if state.cells else None)
         pieces = [("attention", theme.ACCENT)]
         if shown is not None:
@@ -196,7 +196,7 @@ class AttentionScreen:
         return title.append(" " * max(1, width - title.cell_len - len(ending))).append(ending, theme.QUIET)
 
     def _device(self, width: int) -> Text:
-        state, now = self.state, self.state.now
+        state, now = self.state, self.state.current_cell
         device = state.device
         names = []
         if now is not None and now.cell.simulate is not None:
@@ -215,7 +215,7 @@ class AttentionScreen:
 
     def _running(self, width: int) -> Text:
         """Return the line for the running cell: its stage, a progress bar, and the results so far."""
-        now = self.state.now
+        now = self.state.current_cell
         if now is None:
             return Text("waiting for the first cell", theme.QUIET)
         line = Text(axes.label(now.cell.model_dump(), _NAMED), "bold")
@@ -240,7 +240,7 @@ class AttentionScreen:
         """Return a section per quantity with a grid per implementation, limited to the setting of the running cell."""
         cells = [cell for _, cell in self.state.cells]
         if cells:
-            like = (self.state.now or cells[0]).cell
+            like = (self.state.current_cell or cells[0]).cell
             cells = [
                 each for each in cells if all(getattr(each.cell, axis) == getattr(like, axis) for axis in _SETTING)
             ]
@@ -250,12 +250,15 @@ class AttentionScreen:
         simulated = bool(cells) and all(cell.cell.simulated for cell in cells)
         kinds: tuple[Shown, ...] = ("saved",) if simulated else ("forward", "backward")
         label = max((len(name) for name in by_name), default=0)
-        lengths = _window(sorted({cell.cell.seq for cell in cells}), self.state.now, (width - label) // COLUMN_WIDTH)
+        lengths = _window(
+            sorted({cell.cell.seq for cell in cells}), self.state.current_cell, (width - label) // COLUMN_WIDTH
+        )
         sections = []
         for kind in kinds:
             best = _best(cells, kind)
             grids = {
-                name: _grid(each, kind, lengths, best, self.state.now, label, plain) for name, each in by_name.items()
+                name: _grid(each, kind, lengths, best, self.state.current_cell, label, plain)
+                for name, each in by_name.items()
             }
             heading = Text(f"{_TITLES[kind]}: rows d, columns N", theme.QUIET)
             if best:
@@ -439,10 +442,10 @@ def result(cell: CellState) -> str:
 class AttentionLines(CellLines):
     """Progress lines for use without a terminal: one for each finished cell."""
 
-    blank = AttentionState()
-    always = _NAMED
+    initial = AttentionState()
+    always_labelled = _NAMED
     result = staticmethod(result)
     advance = staticmethod(advance)
 
 
-ATTENTION = Picture(AttentionState(), advance, AttentionScreen, share_while_timed)
+ATTENTION = DashboardView(AttentionState(), advance, AttentionScreen, share_while_timed)

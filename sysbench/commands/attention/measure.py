@@ -31,7 +31,7 @@ from sysbench.commands.memory.simulate import allocator_settings
 from sysbench.engine.sensors.memory_limits import host_available_bytes
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
 from sysbench.formulas import bytes_moved
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.lab import allocator
 from sysbench.lab.attention import OperatorLog, unsupported_as_unavailable
 from sysbench.lab.attention_functions import (
@@ -75,7 +75,7 @@ def run(
     implementation.
     """
     if cell.simulate is not None:
-        yield from _simulated(cell, hardware.named(cell.simulate))
+        yield from _simulated(cell, hardware.by_name(cell.simulate))
         return
     target = torch_device(device)
     if target.type == "cpu":
@@ -392,7 +392,7 @@ def _time_calls(cell: AttentionCell, calls: _Calls) -> Iterator[Event]:
     # Large inputs fit in no cache and need no copies.
     small = sum(tensor.untyped_storage().nbytes() for tensor in calls.inputs) < COLD_BYTES
     calls.prepare(INPUT_COPIES if small and calls.inputs[0].device.type == "cuda" else 1)
-    with collection_paused():
+    with gc_paused():
         for warmup, count in ((True, cell.warmup), (False, cell.repeats)):
             if count:
                 yield stage_entered(cell.key, "warming-up" if warmup else "measuring")

@@ -17,7 +17,7 @@ from torch import Tensor
 from sysbench.commands.attention.record import AttentionPredicted, AttentionTensor
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.errors import UnavailableError
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.lab.accounting import DispatchMode
 from sysbench.lab.attention import unsupported_as_unavailable
 from sysbench.lab.attention_functions import (
@@ -154,7 +154,7 @@ class _Run:
             )
         recorder = self._recorder
         with (
-            collection_paused(),
+            gc_paused(),
             using_composites(self._platform.composites),
             reporting_launches(self._tracer.add_kernel),
             recorder.device,

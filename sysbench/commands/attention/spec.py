@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from sysbench.errors import unknown
 from sysbench.spec import hardware
-from sysbench.spec.axes import Sizes, texts
+from sysbench.spec.axes import Sizes, split_words
 from sysbench.spec.cell import Devices, DeviceType, RunCell, RunSpec, Threads, threads_problem
 from sysbench.spec.model import Precision, Precisions
 from sysbench.spec.options import Option
@@ -42,7 +42,7 @@ _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 def _implementations(value: object) -> tuple[str, ...]:
     """Parse names of implementations, and `module:function` for the user's own functions."""
-    names = texts(value)
+    names = split_words(value)
     for name in names:
         if name not in IMPLEMENTATIONS and not _OWN.fullmatch(name):
             own = (*IMPLEMENTATIONS, "my_module:function")
@@ -55,7 +55,7 @@ def not_simulated(implementation: str, gpu: str) -> str | None:
 
     For `compiled`, only times are predicted, because it is unknown before a run what Inductor saves or recomputes.
     """
-    if implementation != "compiled" or hardware.named(gpu).rates:
+    if implementation != "compiled" or hardware.by_name(gpu).rates:
         return None
     return (
         f"--impl compiled cannot be simulated for {gpu}: its memory is known only after it has run, and a bare memory "
@@ -97,13 +97,13 @@ class AttentionCell(RunCell):
         return self.simulate
 
     @property
-    def extent(self) -> tuple[int, ...]:
+    def memory_dimensions(self) -> tuple[int, ...]:
         """Sizes that increase the memory requirement when they grow."""
         return (self.batch, self.heads or 1, self.seq, self.dim)
 
     @property
-    def likeness(self) -> tuple[str, ...]:
-        """Values that two cells must share before their memory requirements are compared by `extent`."""
+    def comparability_key(self) -> tuple[str, ...]:
+        """Values that two cells must share before their memory requirements are compared by `memory_dimensions`."""
         return (self.implementation, self.precision, str(self.causal))
 
     @property

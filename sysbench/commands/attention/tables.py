@@ -39,8 +39,8 @@ from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.log.records import Samples
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, filled, leading
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
+from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, build_tables, leading_fields
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
 from sysbench.statistics import NoPowerLaw
@@ -86,7 +86,7 @@ def tables_for(record: AttentionRecord, names: Iterable[str] = ()) -> Tables:
         here = [cell for cell in record.cells if cell.cell.dim == dim]
         part = _Comparison(here, f" at d {dim}", " (--tables comparison shows every d)")
         return replace(COMPARISON, parts=lambda record: (part,))(record)
-    return filled(TABLES, record, chosen)
+    return build_tables(TABLES, record, chosen)
 
 
 def subject(record: AttentionRecord) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def _clock(cells: Cells) -> tuple[str, ...]:
     return ("measured with device events" if device else "measured with the host's clock between two synchronizations",)
 
 
-_MEDIAN = Field("{phase}_median", "median {phase}", "s", wide_range=True, offered=True, get=_median)
+_MEDIAN = Field("{phase}_median", "median {phase}", "s", wide_range=True, on_request=True, get=_median)
 _bytes = partial(Field, unit="bytes", wide_range=True)
 
 _BEFORE_BACKWARD = _bytes("memory_before_backward", "before backward", get=lambda cell: cell.before_backward_bytes)
@@ -234,7 +234,7 @@ SWEEP = DeclaredTable(
             "phase",
             (Field("{phase}", unit="s", wide_range=True, get=_time),),
             values=lambda record: TIMES if _is_timed(record.cells) else (),
-            ahead=TIMES,
+            possible_values=TIMES,
         ),
         replace(_BEFORE_BACKWARD, group="memory"),
         Field("status", get=status),
@@ -242,7 +242,7 @@ SWEEP = DeclaredTable(
     ),
     leading=_along(lambda record: [axis for axis in AXES if axis in ("dim", "seq", "batch", *varying(record.cells))]),
     notes=lambda record: _clock(record.cells),
-    empty=True,
+    keep_empty=True,
 )
 """One row per cell: dimensions, forward, backward, memory before backward, status."""
 
@@ -274,7 +274,7 @@ class _Comparison:
 
         best = {
             (cell.key, phase): min(times)
-            for row in axes.alike(self.cells, "implementation")
+            for row in axes.group_ignoring(self.cells, "implementation")
             for phase in TIMES
             if (times := [found for cell in row if (found := value(cell, phase)) is not None])
             for cell in row
@@ -296,13 +296,13 @@ class _Row:
         """Return the median or predicted time, coloured by its ratio to the best time."""
         found = value(self.cell, phase)
         if found is None:
-            return NOTHING if self.cell.cell.simulated else None
+            return EMPTY_CELL if self.cell.cell.simulated else None
         return replace(_predicted(self.cell, phase) or Measure(found), tone=self._tone(phase))
 
     def over_best(self, phase: Quantity) -> Cell:
         """Return the median or predicted time as a multiple of the best time."""
         found, best_s = value(self.cell, phase), self.best_s[phase]
-        return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else NOTHING
+        return Measure(found / best_s, tone=self._tone(phase)) if found is not None and best_s else EMPTY_CELL
 
     def _tone(self, phase: Quantity) -> Tone:
         times_best = (value(self.cell, phase) or 0.0) / (self.best_s[phase] or 1.0)
@@ -341,7 +341,7 @@ COMPARISON = DeclaredTable(
                     "rate",
                     "flops_per_s",
                     note=_flops_note,
-                    get=lambda row, phase: _per_second(row.cell, phase, "flops", "median") or NOTHING,
+                    get=lambda row, phase: _per_second(row.cell, phase, "flops", "median") or EMPTY_CELL,
                 ),
                 _of_phase(
                     6,
@@ -349,7 +349,7 @@ COMPARISON = DeclaredTable(
                     "moved",
                     "bytes_per_s",
                     note="moved: minimum traffic, counting q, k, v and the output once each; twice that in backward",
-                    get=lambda row, phase: _per_second(row.cell, phase, "bytes_moved", "median") or NOTHING,
+                    get=lambda row, phase: _per_second(row.cell, phase, "bytes_moved", "median") or EMPTY_CELL,
                 ),
                 _of_phase(
                     4,
@@ -358,7 +358,7 @@ COMPARISON = DeclaredTable(
                     "share",
                     note="of limit: lower bound on the time, from FLOPs and bytes at data-sheet rates, divided by the "
                     "median",
-                    get=lambda row, phase: _per_second(row.cell, phase, "limit_s", "median") or NOTHING,
+                    get=lambda row, phase: _per_second(row.cell, phase, "limit_s", "median") or EMPTY_CELL,
                 ),
             ),
             values=TIMES,
@@ -373,7 +373,7 @@ COMPARISON = DeclaredTable(
             importance=5,
             optional=True,
             note="error: ‖x − x64‖ / ‖x64‖ of the output x relative to fp64; gradient error: the largest of q, k and v",
-            get=lambda row: _error(row.cell, "output") or NOTHING,
+            get=lambda row: _error(row.cell, "output") or EMPTY_CELL,
         ),
         Field(
             "gradient_error",
@@ -381,14 +381,14 @@ COMPARISON = DeclaredTable(
             "number",
             importance=7,
             optional=True,
-            get=lambda row: _error(row.cell, "q", "k", "v") or NOTHING,
+            get=lambda row: _error(row.cell, "q", "k", "v") or EMPTY_CELL,
         ),
         Field("kernel", "kernel used", importance=9, optional=True, get=lambda row: row.cell.kernel or ""),
     ),
     rows=lambda part: part.rows(),
     leading=_along(lambda part: part.named, lambda row: row.cell),
     parts=lambda record: (_Comparison(record.cells),),
-    instead=lambda row: status(row.cell) if row.cell.outcome != "ok" else None,
+    outcome_of=lambda row: status(row.cell) if row.cell.outcome != "ok" else None,
     notes=lambda part: _clock(part.cells),
     words={
         "statistic": Fill(("median", "predicted"), lambda part: "predicted" if _is_predicted(part.cells) else "median")
@@ -435,7 +435,7 @@ def _grid_column(unit: units.Unit) -> Field:
         unit,
         axes.TITLES["seq"],
         wide_range=True,
-        get=lambda row, n: row[1].get(n, NOTHING),
+        get=lambda row, n: row[1].get(n, EMPTY_CELL),
         when=lambda part, n: (part.quantity == "saved") == (unit == "bytes"),
     )
 
@@ -451,7 +451,7 @@ GRID = DeclaredTable(
         ),
     ),
     rows=lambda part: part.rows(),
-    leading=leading(Field("dim", axes.TITLES["dim"], get=lambda row: row[0])),
+    leading=leading_fields(Field("dim", axes.TITLES["dim"], get=lambda row: row[0])),
     parts=_Grid.all_of,
     name_of=lambda part: f"grid-{part.quantity}",
 )
@@ -487,7 +487,7 @@ EXPONENTS = DeclaredTable(
         for each in growth(record.cells, axis)
         if not isinstance(each.law, NoPowerLaw) or not each.law.too_few
     ],
-    leading=leading(
+    leading=leading_fields(
         Field("implementation", get=lambda each: each.implementation),
         Field("quantity", "what", get=lambda each: NAMES[each.quantity]),
         Field("axis", "grows", get=lambda each: f"in {SYMBOLS[each.axis]}"),
@@ -510,7 +510,7 @@ CROSSOVERS = DeclaredTable(
         Field("bracket", "{source} between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
     ),
     rows=lambda record: [each for cells in settings(record.cells) for each in passages(cells)],
-    leading=leading(
+    leading=leading_fields(
         Field("phase", get=lambda each: each.quantity), Field("dim", axes.TITLES["dim"], get=lambda each: each.dim)
     ),
     notes=lambda record: (
@@ -579,7 +579,7 @@ def _accounting_title(cell: AttentionCellRecord) -> str:
 def _accounted(cell: AttentionCellRecord) -> Iterator[tuple[str, Cell, str, str, Measure]]:
     """Yield the tensors, largest first, then the total, reserved and available memory."""
     for each in sorted(cell.tensors, key=lambda each: -each.size_bytes):
-        shape = " × ".join(map(str, each.shape)) or NOTHING
+        shape = " × ".join(map(str, each.shape)) or EMPTY_CELL
         yield each.name, shape, each.dtype, each.phase, Measure(each.size_bytes)
     total = sum(each.size_bytes for each in cell.tensors)
     yield "total", "", "", "", Measure(total, tone="strong")
@@ -599,7 +599,7 @@ ACCOUNTING = DeclaredTable(
         _bytes("size", get=itemgetter(4)),
     ),
     rows=_accounted,
-    leading=leading(Field("tensor", get=itemgetter(0))),
+    leading=leading_fields(Field("tensor", get=itemgetter(0))),
     parts=lambda record: filter(None, map(smallest_beyond, settings(record.cells))),
 )
 """Tensors of the smallest cell that does not fit, for each setting."""
@@ -671,9 +671,11 @@ CELLS = DeclaredTable(
         Field("status", get=lambda cell: cell.outcome),
     ),
     leading=_along(
-        lambda record: [axis for axis in AXES if axis in axes.known(axes.axes_of(record.cells)) or not record.cells]
+        lambda record: [
+            axis for axis in AXES if axis in axes.present_axes(axes.axes_of(record.cells)) or not record.cells
+        ]
     ),
-    empty=True,
+    keep_empty=True,
 )
 """All values in one long table with a row per cell, for data frames."""
 
@@ -726,8 +728,8 @@ def _outcomes(record: AttentionRecord) -> Iterator[Remark]:
         where = ""
         if len(cells) < sum(cell.cell.implementation == name for cell in record.cells):
             places = [f"d {cell.cell.dim} N {cell.cell.seq}" for cell in cells]
-            if len(places) > remarks.NAMED:
-                places[remarks.NAMED - 1 :] = [f"{len(places) - remarks.NAMED + 1} more"]
+            if len(places) > remarks.MAX_NAMED_CELLS:
+                places[remarks.MAX_NAMED_CELLS - 1 :] = [f"{len(places) - remarks.MAX_NAMED_CELLS + 1} more"]
             where = f" ({', '.join(places)})"
         yield Remark("outcome", f"{name}{where}: {why}")
 

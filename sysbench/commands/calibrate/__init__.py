@@ -1,16 +1,16 @@
 """Measure the device and host rates that predictions are based on."""
 
-from sysbench.command import Command, InReport
+from sysbench.command import Command, ReportLayout
 
 COMMAND = Command(
     package=__name__,
     help=__doc__,
-    report=InReport(5, "Calibration", ("rates",)),
+    report=ReportLayout(5, "Calibration", ("rates",)),
     files="command:write",
     refuse_files="command:refuse_unwritable",
     show="command:show",
     plan="tables:plan",
     lines="sysbench.render.dashboard.cell_lines:TitledLines",
     long_table="cases",
-    usual_tables="tables:usual",
+    default_tables="tables:usual",
 )

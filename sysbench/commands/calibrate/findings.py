@@ -6,28 +6,28 @@ from collections.abc import Iterator
 
 from sysbench import units
 from sysbench.commands.calibrate.record import CalibrateRecord
-from sysbench.render.findings import Said, listed
+from sysbench.render.findings import Statement, join_words
 
 SURPRISING = 3
 """Number of standard deviations by which a rate must differ from its previous value to be reported."""
 
 
-def of_run(record: CalibrateRecord) -> Iterator[Said]:
+def of_run(record: CalibrateRecord) -> Iterator[Statement]:
     """Yield the findings: rates missing from the input file, changed rates, and cases slower than their rate."""
     if record.read_from is not None:
         by_reason: dict[str, list[str]] = {}
         for name, why in record.unseen.items():
             by_reason.setdefault(why, []).append(name)
-        unseen = "; ".join(f"{listed(names)} ({why})" for why, names in by_reason.items())
+        unseen = "; ".join(f"{join_words(names)} ({why})" for why, names in by_reason.items())
         unchanged = f"The file does not show these, so they are unchanged: {unseen}."
-        yield Said(f"the rates were read from {record.read_from}. {unchanged}", record.cells)
+        yield Statement(f"the rates were read from {record.read_from}. {unchanged}", record.cells)
     moved = [
         f"{rate.name} {units.ratio(rate.value / rate.before)}"
         for rate in record.rates
         if rate.before and abs(rate.value / rate.before - 1) > SURPRISING * rate.spread
     ]
     if moved:
-        yield Said(f"relative to the previous rates: {listed(moved)}.", record.cells)
+        yield Statement(f"relative to the previous rates: {join_words(moved)}.", record.cells)
     by_name = {rate.name: rate.value for rate in record.rates}
     for cell in record.cells:
         slower = [
@@ -36,4 +36,4 @@ def of_run(record: CalibrateRecord) -> Iterator[Said]:
             if not case.counts and case.rate in by_name
         ]
         if slower:
-            yield Said(f"{cell.cell.part}: relative to the rate for large inputs, {listed(slower)}.", (cell,))
+            yield Statement(f"{cell.cell.part}: relative to the rate for large inputs, {join_words(slower)}.", (cell,))

@@ -39,7 +39,7 @@ def with_measured_rates(record: CalibrateRecord) -> Hardware:
         else ""
     )
     try:
-        base = hardware.named(record.slug)
+        base = hardware.by_name(record.slug)
     except UsageError:
         base = Hardware(
             slug=record.slug,

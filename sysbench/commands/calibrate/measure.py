@@ -24,7 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from sysbench.commands.calibrate.record import RateName, RatesKnown, WorkTimed
 from sysbench.commands.calibrate.spec import CalibrateCell, Part
 from sysbench.errors import UnavailableError, UsageError
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.lab import allocator
 from sysbench.lab.clocks import clock_for
 from sysbench.lab.devices import synchronize, torch_device
@@ -389,12 +389,12 @@ def run(cell: CalibrateCell, device: DeviceInfo, artifact: Path | None = None) -
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="measuring")
     slug = hardware.slug_of(device.name, device.memory_bytes)
     try:
-        before = hardware.named(slug).rates
+        before = hardware.by_name(slug).rates
     except UsageError:
         before = {}
     yield RatesKnown(at_s=time.time(), cell=cell.key, slug=slug, rates=dict(before))
     try:
-        with collection_paused(collected=True):
+        with gc_paused(collect_first=True):
             for timed in PARTS[cell.part](cell, Bench(device, target, cell.budget_s)):
                 yield WorkTimed(at_s=time.time(), cell=cell.key, **timed._asdict())
     finally:
@@ -416,7 +416,7 @@ def _rates_of_timed_run(cell: CalibrateCell, path: Path) -> Iterator[Event]:
         )
     device = devices[0]
     slug = hardware.slug_of(device.name, device.memory_bytes)
-    known = hardware.named(slug)
+    known = hardware.by_name(slug)
     yield StageEntered(at_s=time.time(), cell=cell.key, stage="simulating")
     gpu = Gpu("", 1 << 50, Gpu.of(known).compute_capability)
     fields = ModelCell.model_fields

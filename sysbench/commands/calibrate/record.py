@@ -12,7 +12,7 @@ from sysbench.log.records import CellRecord, RunRecord
 from sysbench.predict.rates import GpuRate, HostRate
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Rate
-from sysbench.spec.quantities import Amount, PerSecond, SomeSeconds
+from sysbench.spec.quantities import Amount, PerSecond, PositiveSeconds
 
 RateName = GpuRate | HostRate
 
@@ -61,7 +61,7 @@ class WorkTimed(Event):
     """Whether the case determines the rate; other cases show how well the rate holds for smaller work."""
     work: PerSecond
     """FLOPs, bytes or elements; for a rate in seconds, the number of operators or kernels."""
-    samples_s: list[SomeSeconds]
+    samples_s: list[PositiveSeconds]
     """Seconds of each repetition, in order."""
 
 
@@ -72,7 +72,7 @@ class CaseRecord(Frozen):
     case: str
     counts: bool
     work: PerSecond
-    samples_s: list[SomeSeconds]
+    samples_s: list[PositiveSeconds]
     value: PerSecond
     """The rate: work divided by the median time or, for a rate in seconds, the median time divided by the work."""
     spread: Amount

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from sysbench.spec.axes import choices
-from sysbench.spec.cell import DeviceType, RunCell, RunSpec, devices
+from sysbench.spec.cell import DeviceType, RunCell, RunSpec, parse_devices
 from sysbench.spec.model import Precision, precision_problem
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Seconds, Seed
@@ -63,7 +63,7 @@ class CalibrateSpec(RunSpec):
     part: Annotated[
         tuple[Part, ...], BeforeValidator(choices("a part", PARTS)), Option(metavar="[PART,…]", positional=True)
     ] = Field(default=PARTS, description=f"Parts to measure: {', '.join(PARTS)}.")
-    device: Annotated[tuple[str, ...], BeforeValidator(devices), Option(metavar="NAME")] = Field(
+    device: Annotated[tuple[str, ...], BeforeValidator(parse_devices), Option(metavar="NAME")] = Field(
         default=("auto",), max_length=1, description="auto, cuda, cuda:1, mps or cpu; one at a time."
     )
     precision: Annotated[

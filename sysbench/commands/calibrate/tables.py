@@ -10,7 +10,7 @@ from sysbench.commands.calibrate.record import PER_SECOND, CalibrateRecord, Case
 from sysbench.commands.calibrate.spec import CalibrateCell, CalibrateSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Field, leading
+from sysbench.render.declared import DeclaredTable, Field, leading_fields
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.run import Selection
@@ -85,11 +85,11 @@ RATES = DeclaredTable(
     "rates",
     "rates used by predictions",
     rows=lambda record: record.rates,
-    leading=leading(Field("rate", get=lambda rate: rate.name)),
+    leading=leading_fields(Field("rate", get=lambda rate: rate.name)),
     columns=(
         Field("of", "of", get=lambda rate: MEANINGS[rate.name], importance=3),
         Field("value", unit="number", get=lambda rate: rate_cell(rate.name, rate.value)),
-        Field("unit", get=lambda rate: PER_SECOND.get(rate.name, "s"), offered=True),
+        Field("unit", get=lambda rate: PER_SECOND.get(rate.name, "s"), on_request=True),
         Field("spread", "spread", "share", get=lambda rate: rate.spread,
               note="spread: standard deviation over samples, layouts and formats"),
         Field("sheet", "of data sheet", "share", get=_share_of_sheet, optional=True, importance=1),
@@ -110,7 +110,9 @@ CASES = DeclaredTable(
     "cases",
     "measured work",
     rows=_cases,
-    leading=leading(Field("rate", get=lambda case: case.rate), Field("case", get=lambda case: case.case, elastic=True)),
+    leading=leading_fields(
+        Field("rate", get=lambda case: case.rate), Field("case", get=lambda case: case.case, elastic=True)
+    ),
     columns=(
         Field("value", unit="number", get=lambda case: rate_cell(case.rate, case.value)),
         Field("spread", "spread", "share", get=lambda case: case.spread),

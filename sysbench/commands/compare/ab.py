@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sysbench import stderr, units
-from sysbench.command import kinds, measuring
+from sysbench.command import command_of, kinds
 from sysbench.commands.compare.comparison import Comparison
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.engine import session
@@ -34,7 +34,7 @@ from sysbench.log.runs import ARMS, Arm, log_name
 from sysbench.log.storage import cannot_write, make_directory
 from sysbench.render import theme
 from sysbench.spec.cell import RunSpec
-from sysbench.spec.command_options import given, validated
+from sysbench.spec.command_options import parse_options, validated
 from sysbench.spec.run import RunOptions
 from sysbench.statistics.verdict import compare_rounds
 
@@ -71,10 +71,10 @@ def parse_spec(text: str) -> RunSpec:
     if words and words[0] == "sysbench":
         words = words[1:]
     name = words.pop(0) if words and not words[0].startswith("-") else DEFAULT_COMMAND
-    supported = [kind for kind in kinds() if measuring(kind).in_turns]
+    supported = [kind for kind in kinds() if command_of(kind).can_alternate]
     if name not in supported:
         raise UsageError(unknown(name, "a command that --ab can measure", supported))
-    return validated(measuring(name).spec_class, *given(name, words, measuring(name).spec_class))
+    return validated(command_of(name).spec_class, *parse_options(name, words, command_of(name).spec_class))
 
 
 INTERRUPTED_EXIT_CODE = 130
@@ -191,7 +191,7 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
 
 def _say(text: str, options: CompareOptions) -> None:
     if not options.quiet:
-        stderr.say(text)
+        stderr.print_line(text)
 
 
 def _exit_code(comparison: Comparison | None) -> int:
@@ -218,7 +218,7 @@ def _show_plan(specs: Mapping[Arm, RunSpec], options: CompareOptions) -> None:
 
 
 def _plan_table(arm: Arm, spec: RunSpec) -> Table:
-    table: Table = measuring(spec.kind).part("plan")(list(spec.cells())).tables[0]
+    table: Table = command_of(spec.kind).part("plan")(list(spec.cells())).tables[0]
     return replace(table, title=f"{arm}: {table.title}" if table.title else arm)
 
 
@@ -362,11 +362,11 @@ class RoundProgress:
 
     def print_line(self, text: str) -> None:
         """Print a line that is not overwritten."""
-        self._write((_CLEAR_LINE if self._live else "") + theme.fitted(text, self._encoding) + "\n")
+        self._write((_CLEAR_LINE if self._live else "") + theme.terminal_line(text, self._encoding) + "\n")
 
     def _overwrite_line(self, text: str) -> None:
         if self._live:
-            self._write(_CLEAR_LINE + theme.elided(theme.fitted(text, self._encoding), self._width - 1))
+            self._write(_CLEAR_LINE + theme.elided(theme.terminal_line(text, self._encoding), self._width - 1))
 
     def _write(self, text: str) -> None:
         if self._stream_failed:

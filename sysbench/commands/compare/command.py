@@ -14,7 +14,7 @@ import typer
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.errors import LogError, UsageError
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.stderr import say
+from sysbench.stderr import print_line
 
 if TYPE_CHECKING:
     from sysbench.commands.artefacts import Artefact
@@ -97,7 +97,7 @@ def _load_sides(options: CompareOptions) -> tuple[Side, Side, bool]:
     if a_arm and b_arm and a_arm.directory == b_arm.directory and a_arm.arm != b_arm.arm:
         return load_side(options.a, a_arm.files), load_side(options.b, b_arm.files), True
     if first == second:
-        say(f"A and B are the same: {options.a} and {options.b} both stand for {first[0]}")
+        print_line(f"A and B are the same: {options.a} and {options.b} both stand for {first[0]}")
     a, b = (dict(enumerate(files)) for files in (first, second))
     return load_side(options.a, a), load_side(options.b, b), False
 
@@ -171,7 +171,10 @@ def _summarize(comparison: Comparison, names: Sequence[str]) -> None:
     try:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(
-                theme.encodable(theme.harmless(markdown(compare_tables.sheet(comparison, names))), "utf-8") + "\n"
+                theme.encodable(
+                    theme.without_control_characters(markdown(compare_tables.sheet(comparison, names))), "utf-8"
+                )
+                + "\n"
             )
     except OSError as error:
         raise cannot_write(Path(path), error) from error

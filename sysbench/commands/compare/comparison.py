@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sysbench import __version__, units
-from sysbench.command import Kind, measuring
+from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import (
     SAMPLED_MEMORY,
@@ -272,7 +272,7 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
 
 
 def _compare_times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:
-    headlines = measuring(a.kind).compared
+    headlines = command_of(a.kind).compared
     # The headlines come first, in their own order.
     phases = (name for each in (*a.occurrences, *b.occurrences) for name in times_of(each.record))
     for quantity in dict.fromkeys((*headlines, *phases)) if rules.include_phases else headlines:

@@ -24,7 +24,7 @@ MODES: Final = {"inference": "inference", "forward": "inference"}
 
 def export_text(comparison: Comparison, export_format: Export) -> str:
     """Return the comparison in one of the formats, with a final newline."""
-    return theme.encodable(theme.harmless(_FORMATS[export_format](comparison)), "utf-8") + "\n"
+    return theme.encodable(theme.without_control_characters(_FORMATS[export_format](comparison)), "utf-8") + "\n"
 
 
 def _named_cells(comparison: Comparison) -> Iterator[tuple[str, CellComparison]]:
@@ -91,7 +91,9 @@ def _junit(comparison: Comparison) -> str:
         unresolved = [text for text in undecided if text.startswith(f"{name}: ")]
         kind = "failure" if failures or (unresolved and gate and gate.strict) else "skipped" if unresolved else ""
         if kind:
-            ElementTree.SubElement(case, kind, message=theme.harmless("; ".join([*failures, *unresolved])))
+            ElementTree.SubElement(
+                case, kind, message=theme.without_control_characters("; ".join([*failures, *unresolved]))
+            )
             counts[kind] += 1
     suite.set("tests", str(len(comparison.cells)))
     suite.set("failures", str(counts["failure"]))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from sysbench.spec.axes import Texts, share
+from sysbench.spec.axes import Texts, parse_share
 from sysbench.spec.options import Option
 from sysbench.spec.run import OUTPUT, Debug, JsonPath, Shown
 
@@ -49,10 +49,10 @@ class CompareOptions(BaseModel):
     runs: Annotated[Path, Option(metavar="DIR", panel=INPUTS)] = Field(
         default=Path("runs"), description="Directory in which to look for earlier runs by name."
     )
-    margin: Annotated[float, BeforeValidator(share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
+    margin: Annotated[float, BeforeValidator(parse_share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
         default=0.01, gt=0, lt=1, description="Report SAME if the difference is significantly smaller than this."
     )
-    gate: Annotated[float | None, BeforeValidator(share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
+    gate: Annotated[float | None, BeforeValidator(parse_share), Option(metavar="SHARE", panel=JUDGEMENT)] = Field(
         default=None,
         ge=0,
         lt=1,

@@ -17,8 +17,8 @@ from sysbench.commands.compare.comparison import (
 )
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK, PredictedTime
-from sysbench.render.declared import filled
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.render.declared import build_tables
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.render.theme import elided
 from sysbench.statistics.verdict import Verdict
 
@@ -74,7 +74,7 @@ def tables_for(comparison: Comparison, names: Iterable[str] = ()) -> Tables:
             *memory_table(comparison, changed=True),
             *left_over_table(comparison),
         ]
-    return filled(TABLES, comparison, chosen, what="this comparison")
+    return build_tables(TABLES, comparison, chosen, what="this comparison")
 
 
 def differences_table(comparison: Comparison) -> Tables:
@@ -111,7 +111,7 @@ def _time_tables(comparison: Comparison, kind: str, *, headline: bool) -> Tables
                 Word(cell.a_outcome, _outcome_tone(cell.a_outcome)),
                 Word(cell.b_outcome, _outcome_tone(cell.b_outcome)),
             )
-            times = [(NOTHING, a, b, NOTHING, NOTHING)]
+            times = [(EMPTY_CELL, a, b, EMPTY_CELL, EMPTY_CELL)]
         rows += [(*_axis_values(cell.axes, axes), *row) for row in times]
     if not rows:
         return []
@@ -215,7 +215,7 @@ def _memory_row(memory: MemoryComparison) -> tuple[Cell, ...]:
         Measure(memory.a_bytes),
         Measure(memory.b_bytes),
         Measure(difference, tone=tone),
-        Measure(difference / memory.a_bytes, tone=tone) if memory.a_bytes else NOTHING,
+        Measure(difference / memory.a_bytes, tone=tone) if memory.a_bytes else EMPTY_CELL,
     )
 
 
@@ -264,12 +264,12 @@ def cells_table(comparison: Comparison) -> Tables:
 
 
 def _long_rows(cell: CellComparison) -> Iterator[tuple[Cell, ...]]:
-    yield from ((*_time_row(time), NOTHING, NOTHING) for time in cell.times)
+    yield from ((*_time_row(time), EMPTY_CELL, EMPTY_CELL) for time in cell.times)
     for memory in cell.memory:
         peaks = (Measure(memory.a_bytes), Measure(memory.b_bytes))
-        yield (memory.quantity, NOTHING, NOTHING, NOTHING, NOTHING, *peaks)
+        yield (memory.quantity, EMPTY_CELL, EMPTY_CELL, EMPTY_CELL, EMPTY_CELL, *peaks)
     if not cell.times and not cell.memory:
-        yield ("", *(NOTHING,) * 6)
+        yield ("", *(EMPTY_CELL,) * 6)
 
 
 TABLES: Mapping[str, Callable[[Comparison], Tables]] = {

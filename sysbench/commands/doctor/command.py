@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sysbench.commands.doctor.examination import Examination
-from sysbench.render.dashboard.progress import waiting
+from sysbench.render.dashboard.progress import show_status
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -107,7 +107,7 @@ def _examine(examination: Examination, console: Console | None) -> DoctorRecord:
     show(screen.heading(host), screen.machine(host))
     tools, allocator, nvml = examination.tools(), examination.allocator(), examination.nvml()
     show(screen.gpus(nvml), screen.tools(tools, allocator))
-    with waiting("importing torch", console):
+    with show_status("importing torch", console):
         torch = examination.torch()
     facts = Facts(host, nvml, torch, tools, allocator)
     outlook, warnings = prospects(facts), advice(facts)
@@ -133,7 +133,7 @@ def _add_self_cost(record: DoctorRecord, console: Console | None, rounds: int) -
         return record
     from sysbench.commands.doctor import screen, self_cost
 
-    with waiting("measuring the overhead of sysbench", console) as say:
+    with show_status("measuring the overhead of sysbench", console) as say:
         cost = self_cost.measure(
             record.torch.devices[0],
             rounds,
@@ -155,6 +155,6 @@ def _discarded_dashboard() -> Iterator[EventListener]:
 
     with (
         Path(os.devnull).open("w", encoding="utf-8") as devnull,
-        Dashboard(Terminal(file=devnull, force_terminal=True, width=120, height=40), picture=TIME) as dashboard,
+        Dashboard(Terminal(file=devnull, force_terminal=True, width=120, height=40), view=TIME) as dashboard,
     ):
         yield dashboard

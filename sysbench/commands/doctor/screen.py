@@ -281,7 +281,7 @@ class _MarkedLine:
         grid = Table.grid(padding=0)
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
-        mark = theme.fitted(self._mark, options.encoding)
+        mark = theme.terminal_line(self._mark, options.encoding)
         grid.add_row(Text(mark, self._mark_style), _text(self._text, options.encoding, self._style))
         yield from _without_trailing_spaces(console, options, grid)
 
@@ -328,7 +328,7 @@ class _ProspectsTable:
 
 
 def _text(words: str, encoding: str, style: str = "") -> Text:
-    return Text(theme.fitted(words, encoding), style)
+    return Text(theme.terminal_line(words, encoding), style)
 
 
 def _without_trailing_spaces(console: Console, options: ConsoleOptions, grid: Table) -> RenderResult:

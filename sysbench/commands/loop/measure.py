@@ -25,7 +25,7 @@ from sysbench.engine.plan import resolve_device
 from sysbench.engine.sensors.host import host_info
 from sysbench.engine.sensors.sampler import system_sampler
 from sysbench.errors import OutputError, UsageError
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.lab import allocator
 from sysbench.lab.clocks import StepTimes, clock_for
 from sysbench.lab.devices import available_devices, torch_device, torch_info
@@ -203,7 +203,7 @@ def measure_loop(
         for index in range(cell.warmup):
             collector.add_step(index, run_step(), warmup=True)
         collector.enter_stage("measuring")
-        with collection_paused(collected=True):
+        with gc_paused(collect_first=True):
             allocator.reset_peaks(collector.device)
             steps_s: list[float] = []
             try:

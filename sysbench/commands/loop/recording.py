@@ -70,7 +70,7 @@ class Recorder(Stopwatch):
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Return a context manager for a phase, a no-op after the last step; raises UsageError for an invalid name."""
-        return marks.NOTHING if self._limit_reached else super().phase(name)
+        return marks.NULL_CONTEXT if self._limit_reached else super().phase(name)
 
     def enter(self, name: str) -> None:
         """Begin a phase, and also a step if this phase starts one; raises UsageError inside another phase."""

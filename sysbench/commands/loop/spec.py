@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from sysbench.errors import unknown
 from sysbench.log.runs import RUNS
-from sysbench.spec.axes import Texts, share
+from sysbench.spec.axes import Texts, parse_share
 from sysbench.spec.cell import Devices, RunCell, RunSpec
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps
@@ -95,12 +95,12 @@ class LoopSpec(RunSpec):
     tokens: Size | None
     warmup: Steps
     steps: Size | None
-    until: Annotated[Share | None, BeforeValidator(share)]
+    until: Annotated[Share | None, BeforeValidator(parse_share)]
     max_steps: Size
     sync: Literal["phase", "step"]
 
     @property
-    def called(self) -> str:
+    def python_call(self) -> str:
         """The API call in the user's program, as text."""
         return f"sysbench.{self.by}(name={self.name!r})"
 

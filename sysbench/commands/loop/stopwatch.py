@@ -64,7 +64,7 @@ class Stopwatch:
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Return a context manager for a phase, a no-op in other threads; raises UsageError for an invalid name."""
         if threading.get_ident() != self._thread:
-            return marks.NOTHING
+            return marks.NULL_CONTEXT
         found = self._phases.get(name) if isinstance(name, str) else None
         if found is None:
             try:

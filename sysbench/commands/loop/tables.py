@@ -13,7 +13,7 @@ from sysbench.commands.loop.record import LoopCellRecord, LoopRecord
 from sysbench.commands.loop.spec import STEP, LoopSpec
 from sysbench.log.records import PhaseRecord
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
+from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
 from sysbench.render.table import Remark, Sheet, mean_of
 from sysbench.spec.run import Selection
 
@@ -54,7 +54,7 @@ PHASES = DeclaredTable(
     "phases",
     "phases of a step",
     rows=_phases,
-    leading=leading(Field("phase", get=lambda row: row[1])),
+    leading=leading_fields(Field("phase", get=lambda row: row[1])),
     columns=(
         Field("wall", "mean", "s", get=lambda row: mean_of(row[2].wall), optional=True),
         Field("device", "device", "s", get=lambda row: mean_of(row[2].device), optional=True, importance=2),
@@ -74,7 +74,7 @@ _peak = partial(Field, unit="bytes", optional=True)
 MEMORY = DeclaredTable(
     "memory",
     "peak memory of the measured steps",
-    leading=along(lambda record: ("name",)),
+    leading=leading_axes(lambda record: ("name",)),
     columns=(
         _peak("allocated_peak", "allocated", get=attrgetter("memory.allocated_peak_bytes")),
         _peak("reserved_peak", "reserved", get=attrgetter("memory.reserved_peak_bytes")),
@@ -98,7 +98,7 @@ CELLS = DeclaredTable(
     "cells",
     "all phases",
     rows=_phases,
-    leading=along(lambda record: ("name",), lambda row: row[:1]),
+    leading=leading_axes(lambda record: ("name",), lambda row: row[:1]),
     columns=(
         Field("device_name", "device name", get=lambda row: row[0].device.name if row[0].device else None),
         Field("outcome", get=lambda row: row[0].outcome),
@@ -146,7 +146,7 @@ TABLES = {table.name: table for table in (PHASES, MEMORY, CELLS)}
 def sheet(record: LoopRecord, names: Iterable[str] = (), selection: Selection | None = None) -> Sheet:
     """Return the complete output for a record; raises UsageError for an unknown or empty table."""
     (cell,) = record.cells
-    found = filled(TABLES, record, names) if names else [*PHASES(record), *MEMORY(record)]
+    found = build_tables(TABLES, record, names) if names else [*PHASES(record), *MEMORY(record)]
     return Sheet(
         subject=(
             cell.cell.name,

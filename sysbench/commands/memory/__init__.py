@@ -1,23 +1,23 @@
 """See where the memory of a step goes and whether it fits, on a GPU or without one."""
 
-from sysbench.command import Command, InReport
+from sysbench.command import Command, ReportLayout
 
 COMMAND = Command(
     package=__name__,
     help=__doc__,
-    report=InReport(
+    report=ReportLayout(
         2,
         "Memory of a training step",
         ("summary", "ranks", "grid", "phases", "categories", "state", "residual"),
         ("largest", "modules"),
-        kept_picture="Memory over time by category",
+        picture_caption="Memory over time by category",
     ),
     perform="command:perform",
     show="command:show",
     refuse_files="command:validate_output_formats",
     headlines="findings:headlines",
-    picture="live:MEMORY",
+    dashboard="live:MEMORY",
     lines="live:MemoryLines",
     terms="sysbench.commands.report.method:memory_terms",
-    usual_tables="tables:default_tables",
+    default_tables="tables:default_tables",
 )

@@ -16,16 +16,16 @@ from sysbench.render.plots import (
     LIMIT,
     Bar,
     BarPanel,
-    Drawn,
-    Frame,
     Heading,
+    LazyFigure,
     Mark,
-    captioned,
+    PanelLayout,
+    arrange_handles,
+    caption_text,
+    create_panels,
     cross_handle,
+    draw_legend,
     draw_stacked,
-    in_rows,
-    legend,
-    panels,
     series_handles,
     subject,
 )
@@ -83,7 +83,7 @@ _PHASE_ABBREVIATIONS: Final = {"zero_grad": "zero", "forward": "fwd", "backward"
 DOES_NOT_FIT: Final = Mark("×", size=11, rise=6, weight="bold")
 
 
-def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
+def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[LazyFigure]:
     """Yield all figures of a run, with separate figures for measured cells and for each simulated GPU."""
     sources = {cell.cell.simulate for cell in cells}
     for number, source in enumerate(dict.fromkeys(cell.cell.simulate for cell in cells), 1):
@@ -94,7 +94,7 @@ def figures(cells: Sequence[MemoryCellRecord]) -> Iterator[Drawn]:
                 yield replace(drawn, name=name, cells=tuple(group))
 
 
-def _peaks_by_context(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
+def _peaks_by_context(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
     without_search = [cell for cell in cells if cell.found is None]
     if not any(_bar_parts(cell) for cell in without_search):
         return None
@@ -127,14 +127,14 @@ def _peaks_by_context(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     heading = Heading("peak breakdown", " · ".join(subtitle_parts), _simulated_gpus(without_search))
     text = f"Peak allocated memory against context length, by category{_simulated_suffix(without_search)}"
     omitted = _omission_note(len(rows), "sizes and modes", len(bar_names))
-    return Drawn(
+    return LazyFigure(
         "peaks",
-        captioned(text, subtitle_parts, omitted),
+        caption_text(text, subtitle_parts, omitted),
         lambda: draw(bar_panels, bar_names[:MAX_BARS], heading, "ctx"),
     )
 
 
-def _peaks_by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
+def _peaks_by_phase(cells: Sequence[MemoryCellRecord]) -> LazyFigure | None:
     """Return the figure of peaks by phase, with a panel per size and context; None if there is nothing to show."""
     training = [
         cell for cell in cells_with_peak(cells) if cell.cell.mode in TRAINING_MODES and len(cell.peaks_by_phase) > 1
@@ -168,8 +168,10 @@ def _peaks_by_phase(cells: Sequence[MemoryCellRecord]) -> Drawn | None:
     heading = Heading("peak of each phase", " · ".join(subtitle_parts), _simulated_gpus(training))
     text = f"Peak allocated memory of each phase of a training step, by category{_simulated_suffix(training)}"
     omitted = _omission_note(len(rows), "sizes and contexts", len(bar_names))
-    return Drawn(
-        "phases", captioned(text, subtitle_parts, omitted), lambda: draw(bar_panels, bar_names[:MAX_BARS], heading, "")
+    return LazyFigure(
+        "phases",
+        caption_text(text, subtitle_parts, omitted),
+        lambda: draw(bar_panels, bar_names[:MAX_BARS], heading, ""),
     )
 
 
@@ -223,21 +225,24 @@ def draw(bar_panels: Sequence[BarPanel], names: Sequence[str], heading: Heading,
         line_handles.append(Line2D([], [], color=LIMIT, linewidth=1, linestyle=(0, (5, 2)), label="device memory"))
     if any(bar.absent for bar in bars):
         line_handles.append(cross_handle("does not fit"))
-    rows = [*in_rows([Patch(facecolor=COLOURS[part], label=part) for part in present]), *in_rows(line_handles)]
-    frame = Frame(
+    rows = [
+        *arrange_handles([Patch(facecolor=COLOURS[part], label=part) for part in present]),
+        *arrange_handles(line_handles),
+    ]
+    frame = PanelLayout(
         min(3, len(bar_panels)),
         1.6 if len(bar_panels) > 1 else 2.4,
         above_in=0.26 if len(bar_panels) > 1 else 0.08,
         below_in=0.44 if x else 0.3,
         legend_lines=len(rows),
     )
-    figure, panel_axes = panels(frame, len(bar_panels), heading)
+    figure, panel_axes = create_panels(frame, len(bar_panels), heading)
     for axes, panel in zip(panel_axes, with_limits, strict=True):
         draw_stacked(axes, panel, names, COLOURS, "bytes", panel.limit or panel.highest, headroom=1.08, x=x)
-    legend(figure, *rows)
+    draw_legend(figure, *rows)
     return figure
 
 
-def of_run(record: MemoryRecord) -> Iterator[Drawn]:
+def of_run(record: MemoryRecord) -> Iterator[LazyFigure]:
     """Yield all figures of a run."""
     return figures(record.cells)

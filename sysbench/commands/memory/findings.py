@@ -17,7 +17,15 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.memory.record import AllocationGroup, MemoryCellRecord, MemoryRecord
 from sysbench.commands.memory.spec import search_goal
-from sysbench.render.findings import Said, counted, listed, named, namer, share_range, together_named
+from sysbench.render.findings import (
+    Statement,
+    count_phrase,
+    join_words,
+    name_cells,
+    name_cells_by_context,
+    namer,
+    share_range,
+)
 from sysbench.render.table import sentence
 
 NOTABLE: Final = 0.01
@@ -44,7 +52,7 @@ MAX_UNSPLIT_BYTES: Final = 1 << 20
 """The allocator splits a large block only if the remainder is larger than this."""
 
 
-def findings(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def findings(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     """Yield all findings, most important first. No finding covers both measured and simulated cells."""
     yield from _by_source(
         cells, _headlines, _growth, _peak_phases, _persistent_state, _largest_allocations, _reserved, _context_limits,
@@ -52,34 +60,34 @@ def findings(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     )  # fmt: skip
 
 
-def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     """Yield the findings to show below the tables. The tables already show the other findings."""
     yield from _by_source(cells, _headlines)
 
 
 def _by_source(
-    cells: Sequence[MemoryCellRecord], *kinds: Callable[[Sequence[MemoryCellRecord]], Iterator[Said]]
-) -> Iterator[Said]:
+    cells: Sequence[MemoryCellRecord], *kinds: Callable[[Sequence[MemoryCellRecord]], Iterator[Statement]]
+) -> Iterator[Statement]:
     """Yield the findings of all `kinds` for the measured cells, then for the cells of each simulated GPU."""
-    groups = axes.alike(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
+    groups = axes.group_ignoring(cells, "model", *(axis for axis in axes.TITLES if axis != "simulate"))
     for group in groups:
         gpu = group[0].cell.simulate
         where = f"simulated for {gpu}" if gpu else "measured"
         prefix = f"{where}: " if len(groups) > 1 else ""
         for kind in kinds:
             for each in kind(group):
-                yield Said(f"{prefix}{each.text}", each.cells)
+                yield Statement(f"{prefix}{each.text}", each.cells)
 
 
-def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     for mode in TRAINING_MODES:
         pairs = _pairs(cells, "mode", "forward", mode)
         by_base = {pair.base.key: pair for pair in pairs}
-        along_ctx = axes.alike([pair.base for pair in pairs], "ctx")
+        along_ctx = axes.group_ignoring([pair.base for pair in pairs], "ctx")
         if len(along_ctx) > MAX_ROWS:
             low, *_, high = sorted(pairs, key=lambda pair: pair.share)
             label = namer(_cells_of(pairs), ("mode",))
-            yield Said(
+            yield Statement(
                 f"{MODE_NAMES[mode]} needs {units.ratio(1 + low.share)} ({label(low.base)}) to "
                 f"{units.ratio(1 + high.share)} ({label(high.base)}) as much memory as forward, which keeps its graph.",
                 _cells_of(pairs),
@@ -93,7 +101,7 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
                 f"{units.size(peak_bytes(pair.other))} at ctx {_ctx(pair.base)}, {_compared_with_forward(pair)}"
                 for pair in row[:: max(len(row) - 1, 1)]
             ]
-            yield Said(f"{where}{MODE_NAMES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
+            yield Statement(f"{where}{MODE_NAMES[mode]} needs {', and '.join(ends)}.", _cells_of(row))
     several_modes = len({_mode_name(cell) for cell in cells}) > 1
     for axis in COMPARED_AXES:
         base, *others = axes.values_along(cells, axis)
@@ -102,7 +110,7 @@ def _headlines(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             for mode in dict.fromkeys(_mode_name(pair.base) for pair in pairs):
                 of_mode = [pair for pair in pairs if _mode_name(pair.base) == mode]
                 where = f"in {mode}, " if several_modes else ""
-                yield Said(f"{where}{_axis_comparison(of_mode, axis)}", _cells_of(of_mode))
+                yield Statement(f"{where}{_axis_comparison(of_mode, axis)}", _cells_of(of_mode))
 
 
 # --- cells that differ in one axis
@@ -196,7 +204,7 @@ def _axis_comparison(pairs: Sequence[Pair], axis: str) -> str:
         if notable
     ]
     same = [pair.base for pair in ordered if abs(pair.share) <= NOTABLE]
-    rest = f" It makes no difference for {together_named(same, bases, ('mode',))}." if same else ""
+    rest = f" It makes no difference for {name_cells_by_context(same, bases, ('mode',))}." if same else ""
     why = _difference_cause(
         high if costs else low, autocast=axis == "precision" and costs, offset=saves, several=several_pairs
     )
@@ -217,7 +225,7 @@ def _difference_cause(pair: Pair, *, autocast: bool, offset: bool, several: bool
         for category, change in category_changes(pair)[:2]
     ]
     there = " there" if several else ""
-    return f" {sentence(f'{listed(words)}{there}')}" if words else ""
+    return f" {sentence(f'{join_words(words)}{there}')}" if words else ""
 
 
 def autocast_copies_bytes(cell: MemoryCellRecord) -> int | None:
@@ -279,12 +287,12 @@ def fit_parabola(row: Sequence[MemoryCellRecord]) -> Parabola | None:
     )
 
 
-def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
-    along_ctx = [sorted(row, key=_ctx) for row in axes.alike(cells_with_peak(cells), "ctx")]
+def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
+    along_ctx = [sorted(row, key=_ctx) for row in axes.group_ignoring(cells_with_peak(cells), "ctx")]
     name = namer(cells_with_peak(cells), ("ctx",))
     formulas = [(row, formula) for row in along_ctx if (formula := fit_parabola(row)) is not None]
     for row, formula in formulas[:MAX_ROWS]:
-        yield Said(
+        yield Statement(
             f"{name(row[-1])}: the peak is {units.size(formula.constant)} + {units.size(formula.linear)} × ctx + "
             f"{units.size(formula.quadratic)} × ctx² from ctx {_ctx(row[0])} to {_ctx(row[-1])}, "
             f"to within {units.share(max(formula.max_relative_error, 0.001))}. The quadratic term exceeds the linear "
@@ -304,13 +312,13 @@ def _growth(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             span = f"ctx {_ctx(row[0])} to {_ctx(row[-1])}"
             words.append(f"{name(row[0])} needs {units.size(peak_bytes(row[0]))} from {span}{where}")
         text = f"the peak does not depend on the context: {'; '.join(words)}."
-        yield Said(text, tuple(cell for row in flat for cell in row))
+        yield Statement(text, tuple(cell for row in flat for cell in row))
 
 
 # --- phases and categories
 
 
-def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     with_phases = [cell for cell in cells_with_peak(cells) if cell.peak_phase and len(cell.peaks_by_phase) > 1]
     for mode in dict.fromkeys(map(_mode_name, with_phases)):
         of_mode = [cell for cell in with_phases if _mode_name(cell) == mode]
@@ -319,13 +327,16 @@ def _peak_phases(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             words = f"in the {of_mode[0].peak_phase} phase{' in every cell' if len(of_mode) > 1 else ''}"
         else:
             alike = [[cell for cell in of_mode if cell.peak_phase == phase] for phase in phases]
-            words = listed(
-                [f"in the {row[0].peak_phase} phase for {together_named(row, of_mode, ('mode',))}" for row in alike]
+            words = join_words(
+                [
+                    f"in the {row[0].peak_phase} phase for {name_cells_by_context(row, of_mode, ('mode',))}"
+                    for row in alike
+                ]
             )
-        yield Said(f"the peak of {mode} is {words}.", tuple(of_mode))
+        yield Statement(f"the peak of {mode} is {words}.", tuple(of_mode))
 
 
-def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     """Yield a finding on the share of weights, gradients and optimizer state, which do not depend on the input."""
     training = [cell for cell in cells_with_peak(cells) if cell.cell.mode in TRAINING_MODES and cell.by_category]
     shares = sorted(
@@ -337,10 +348,10 @@ def _persistent_state(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     )
     if shares:
         text = f"weights, gradients and optimizer state make up {share_range(shares, namer(training))}"
-        yield Said(f"{text} of a training step's peak.", tuple(cell for _, cell in shares))
+        yield Statement(f"{text} of a training step's peak.", tuple(cell for _, cell in shares))
 
 
-def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     """Yield a finding on the largest tensors and the group with the largest total in the cell with the highest peak.
 
     Cells with a full training step are considered only if there are no others.
@@ -361,7 +372,7 @@ def _largest_allocations(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     text = f"{namer(cells)(cell)}: the largest {one} {_group_description(cell, largest)}"
     if largest_total.total_bytes > largest.total_bytes:
         text += f". The group with the largest total is {_group_description(cell, largest_total)}"
-    yield Said(f"{text}.", (cell,))
+    yield Statement(f"{text}.", (cell,))
 
 
 def _group_description(cell: MemoryCellRecord, group: AllocationGroup) -> str:
@@ -410,7 +421,7 @@ def _dimension_product(cell: MemoryCellRecord, group: AllocationGroup) -> str | 
     return None
 
 
-def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     excess_shares = [
         (cell.peak_reserved_bytes / peak_bytes(cell) - 1, cell)
         for cell in cells_with_peak(cells)
@@ -422,19 +433,19 @@ def _reserved(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         if units.share(excess_shares[-1][0]) == units.share(0.0):
             excess = "no more than"
         text = f"the allocator reserves {excess} is allocated at the peak."
-        yield Said(text, tuple(cell for _, cell in excess_shares))
+        yield Statement(text, tuple(cell for _, cell in excess_shares))
 
 
 # --- limits
 
 
-def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     """Yield findings on the longest context that fits and the shortest that does not.
 
     Settings with equal results are combined in one finding.
     """
     by_result: dict[str, list[tuple[MemoryCellRecord | None, MemoryCellRecord]]] = {}
-    for row in axes.alike([cell for cell in cells if cell.found is None], "ctx"):
+    for row in axes.group_ignoring([cell for cell in cells if cell.found is None], "ctx"):
         beyond = min(filter(does_not_fit, row), key=_ctx, default=None)
         if beyond is not None:
             last = max((cell for cell in cells_with_peak(row) if _ctx(cell) < _ctx(beyond)), key=_ctx, default=None)
@@ -446,10 +457,10 @@ def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
         missing = -(verdict.margin_bytes or 0) if verdict is not None and len(found) == 1 else 0
         short = f" (short by {units.size(missing)})" if missing > 0 else ""
         basis = tuple(cell for ends in found for cell in ends if cell is not None)
-        yield Said(f"{named([beyond for _, beyond in found], name, 6)}: {words}{short}.", basis)
+        yield Statement(f"{name_cells([beyond for _, beyond in found], name, 6)}: {words}{short}.", basis)
 
 
-def _search_results(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _search_results(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     searched = [(cell, cell.found) for cell in cells if cell.found is not None and cell.found.value]
     if searched:
         axis = searched[0][1].axis
@@ -460,15 +471,17 @@ def _search_results(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
             found_by.setdefault(f"{at_least}{found.value}", []).append(name(cell))
         words = [f"{value} ({', '.join(names)})" for value, names in found_by.items()]
         if len(found_by) == 1:
-            words = [f"{next(iter(found_by))}{f' in {counted(len(searched))}' * (len(searched) > 1)}"]
+            words = [f"{next(iter(found_by))}{f' in {count_phrase(len(searched))}' * (len(searched) > 1)}"]
         verb = "fits is" if axis != "ranks" else "fit are"
-        yield Said(f"the {search_goal(axis)} that {verb} {listed(words)}.", tuple(cell for cell, _ in searched))
+        yield Statement(
+            f"the {search_goal(axis)} that {verb} {join_words(words)}.", tuple(cell for cell, _ in searched)
+        )
 
 
 # --- computed sizes
 
 
-def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
+def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
     by_size: dict[str, dict[int, MemoryCellRecord]] = {}
     for cell in sorted((each for each in cells if each.found is None and each.residual_bytes is not None), key=_ctx):
         by_size.setdefault(cell.cell.size, {}).setdefault(_ctx(cell), cell)
@@ -478,18 +491,18 @@ def _residual_stream(cells: Sequence[MemoryCellRecord]) -> Iterator[Said]:
     batch = basis[0].cell.batch
     if len(by_size) == 1:
         ((size, row),) = by_size.items()
-        amounts = listed([f"{units.size(cell.residual_bytes)} at ctx {_ctx(cell)}" for cell in row.values()])
+        amounts = join_words([f"{units.size(cell.residual_bytes)} at ctx {_ctx(cell)}" for cell in row.values()])
         product = f"batch {batch} × ctx × d_model {getattr(basis[0].cell.shape, 'd_model', '')} × 4 bytes"
-        yield Said(f"the residual stream of {size} takes {amounts}: {product}.", basis)
+        yield Statement(f"the residual stream of {size} takes {amounts}: {product}.", basis)
         return
     words = []
     for size, row in by_size.items():
         first, *_, last = *row.values(), *row.values()
         more = f" to {units.size(last.residual_bytes)} at ctx {_ctx(last)}" if len(row) > 1 else ""
         words.append(f"{units.size(first.residual_bytes)} at ctx {_ctx(first)}{more} for {size}")
-    yield Said(f"the residual stream takes batch {batch} × ctx × d_model × 4 bytes: {', '.join(words)}.", basis)
+    yield Statement(f"the residual stream takes batch {batch} × ctx × d_model × 4 bytes: {', '.join(words)}.", basis)
 
 
-def of_run(record: MemoryRecord) -> Iterator[Said]:
+def of_run(record: MemoryRecord) -> Iterator[Statement]:
     """Yield all findings of a run."""
     return findings(record.cells)

@@ -24,10 +24,10 @@ from sysbench.log.events import GpuSimulated
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines, label
-from sysbench.render.dashboard.cell_screen import ALWAYS, CellScreen
+from sysbench.render.dashboard.cell_screen import ALWAYS_LABELLED, CellScreen
 from sysbench.render.dashboard.lines import pieces_that_fit
-from sysbench.render.dashboard.live import IDLE_SHARE, Picture
-from sysbench.render.dashboard.run_state import RunState, in_cell
+from sysbench.render.dashboard.live import IDLE_SHARE, DashboardView
+from sysbench.render.dashboard.run_state import RunState, cell_handler
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class MemoryState(RunState[CellState]):
 
 
 def _phase_measured(state: MemoryState, event: PhaseMemoryMeasured) -> Any:
-    add = in_cell(lambda cell, measured: replace(cell, phases=(*cell.phases, measured)))
+    add = cell_handler(lambda cell, measured: replace(cell, phases=(*cell.phases, measured)))
     return replace(add(state, event), last_reported=event.cell)
 
 
@@ -73,12 +73,12 @@ _HANDLERS = run_state.handlers(
     MemoryState,
     CellState,
     {
-        GpuSimulated: in_cell(lambda cell, event: replace(cell, gpu=event)),
+        GpuSimulated: cell_handler(lambda cell, event: replace(cell, gpu=event)),
         PhaseMemoryMeasured: _phase_measured,
-        PeakMeasured: in_cell(lambda cell, event: replace(cell, peak=event)),
-        VerdictReached: in_cell(lambda cell, event: replace(cell, verdict=event)),
-        CandidateTried: in_cell(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
-        LargestFound: in_cell(lambda cell, event: replace(cell, found=event)),
+        PeakMeasured: cell_handler(lambda cell, event: replace(cell, peak=event)),
+        VerdictReached: cell_handler(lambda cell, event: replace(cell, verdict=event)),
+        CandidateTried: cell_handler(lambda cell, event: replace(cell, tried=(*cell.tried, event))),
+        LargestFound: cell_handler(lambda cell, event: replace(cell, found=event)),
     },
 )
 
@@ -99,16 +99,16 @@ class MemoryScreen(CellScreen[MemoryState]):
 
     command = "memory"
 
-    def running(self, width: int, plain: bool) -> list[Text]:
+    def running_lines(self, width: int, plain: bool) -> list[Text]:
         """Return lines for the stage, the sensor readings and the phases."""
         return [self._stage(width), *self._readings(width), Text(), *self._phases(width, plain)]
 
-    def ended(self, cell: CellState) -> str:
+    def outcome_text(self, cell: CellState) -> str:
         """Return the result of a cell on one line."""
         return result(cell)
 
     def _stage(self, width: int) -> Text:
-        now = self.state.now
+        now = self.state.current_cell
         if now is None:
             return Text("starting the worker", theme.QUIET)
         where = f"simulated for {now.gpu.title}" if now.gpu else now.device.name if now.device else ""
@@ -128,7 +128,7 @@ class MemoryScreen(CellScreen[MemoryState]):
         capacity = cell.capacity_bytes if cell.gpu or (cell.device and cell.device.type == "cuda") else None
         full_scale_bytes = max(capacity or 0, highest)
         bar_width = min(MAX_BAR_WIDTH, width - LABEL_WIDTH - 12)
-        lines = [Text(label(cell, self.state, ALWAYS), "bold")] if len(self.state.cells) > 1 else []
+        lines = [Text(label(cell, self.state, ALWAYS_LABELLED), "bold")] if len(self.state.cells) > 1 else []
         for phase in cell.phases:
             line = Text(phase.phase.ljust(LABEL_WIDTH), theme.QUIET)
             if bar_width >= 8:
@@ -144,7 +144,7 @@ class MemoryScreen(CellScreen[MemoryState]):
 
     def _readings(self, width: int) -> list[Text]:
         """Return the memory use of the worker and of the device, as sampled from outside the worker."""
-        reading, now = self.state.reading, self.state.now
+        reading, now = self.state.reading, self.state.current_cell
         if reading is None or reading.host_rss_bytes is None:
             return []
         pieces = [(f"worker {units.size(reading.host_rss_bytes)} of host memory", "")]
@@ -210,15 +210,15 @@ def _shortage_words(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
 class MemoryLines(CellLines):
     """Progress lines for output that is not a terminal: one line per finished cell."""
 
-    blank = MemoryState()
-    always = ALWAYS
+    initial = MemoryState()
+    always_labelled = ALWAYS_LABELLED
     result = staticmethod(result)
     advance = staticmethod(advance)
 
-    def named(self, cell: CellState) -> str:
+    def label_of(self, cell: CellState) -> str:
         """Return the label of the cell, without the axis of its search: the result names the value."""
-        return label(cell, self.state, tuple(axis for axis in ALWAYS if axis != cell.cell.find))
+        return label(cell, self.state, tuple(axis for axis in ALWAYS_LABELLED if axis != cell.cell.find))
 
 
 # Nothing is timed here, so drawing may use its full share of a core.
-MEMORY = Picture(MemoryState(), advance, MemoryScreen, lambda _: IDLE_SHARE)
+MEMORY = DashboardView(MemoryState(), advance, MemoryScreen, lambda _: IDLE_SHARE)

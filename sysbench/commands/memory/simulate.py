@@ -45,7 +45,7 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
 
     See `commands.memory.measure.run`.
     """
-    gpu = Gpu.of(hardware.named(slug)).with_nccl_memory(cell.strategy, cell.ranks)
+    gpu = Gpu.of(hardware.by_name(slug)).with_nccl_memory(cell.strategy, cell.ranks)
     settings = allocator_settings()
     yield gpu.simulation_event(cell.key, settings)
     if cell.find is None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sysbench import units
 from sysbench.commands.memory.tables import MODULE, MODULE_COLUMNS, module_rows
 from sysbench.errors import UsageError, unknown
-from sysbench.render.declared import DeclaredTable, Field, Fill, leading
+from sysbench.render.declared import DeclaredTable, Field, Fill, leading_fields
 from sysbench.render.table import Remark, Sheet
 from sysbench.snapshot.timeline import Group, Peak, Timeline
 from sysbench.trace.stack_lines import frame_location
@@ -62,7 +62,7 @@ PHASES = DeclaredTable(
         Field("mostly_bytes", "size", "bytes", importance=2, get=lambda row: row.largest_category()[1]),
     ),
     rows=lambda timeline: [_PhaseRow(timeline, *item) for item in timeline.peaks_by_phase().items()],
-    leading=leading(Field("phase", get=lambda row: row.name)),
+    leading=leading_fields(Field("phase", get=lambda row: row.name)),
     words=_SOURCES,
 )
 """The peak of each phase, and its largest category."""
@@ -81,7 +81,7 @@ CATEGORIES = DeclaredTable(
             timeline.categories_at(timeline.peak.state).items(), key=lambda item: item[1], reverse=True
         )
     ],
-    leading=leading(Field("category", get=lambda row: row[0])),
+    leading=leading_fields(Field("category", get=lambda row: row[0])),
     words=_SOURCES,
 )
 """The peak by category."""
@@ -145,7 +145,7 @@ FRAGMENTATION = DeclaredTable(
         for when, state in (("at the peak", timeline.peak.state), ("at the end", timeline.states - 1))
         if (found := timeline.fragmentation_at(state)) is not None
     ],
-    leading=leading(Field("when", get=lambda row: row[0])),
+    leading=leading_fields(Field("when", get=lambda row: row[0])),
     words=_SOURCES,
 )
 """Memory that the allocator reserves but does not use, at the peak and at the end."""

@@ -63,7 +63,7 @@ class MemoryCell(GridCell):
     kind: Literal["memory"] = "memory"
     mode: Protocol
     simulate: str | None
-    """The GPU to simulate, a name that `sysbench.spec.hardware.named` accepts; None to measure."""
+    """The GPU to simulate, a name that `sysbench.spec.hardware.by_name` accepts; None to measure."""
     find: SearchAxis | None
     """Axis along which to search for the fewest ranks, or for the largest value that fits, starting from the
     cell's own value."""
@@ -79,9 +79,9 @@ class MemoryCell(GridCell):
         return PROCEDURES[self.mode].earlier_steps == 0
 
     @property
-    def likeness(self) -> tuple[str, ...]:
-        """Properties that two cells must share for their `extent` to be comparable."""
-        return (self.mode, *super().likeness)
+    def comparability_key(self) -> tuple[str, ...]:
+        """Properties that two cells must share for their `memory_dimensions` to be comparable."""
+        return (self.mode, *super().comparability_key)
 
     @property
     def step(self) -> ModelCell:
@@ -106,12 +106,12 @@ class MemoryCell(GridCell):
         return self.simulate is None
 
     @property
-    def worth_failing(self) -> bool:
+    def runs_despite_oom(self) -> bool:
         """Whether to run a cell that is expected not to fit: yes, because its allocation history shows the reason."""
         return True
 
     @property
-    def ranks_refused(self) -> None:
+    def ranks_unsupported_reason(self) -> None:
         """Why the cell cannot use several ranks; always None, because it can."""
         return None
 
@@ -174,9 +174,9 @@ class MemorySpec(ModelSpec):
         return self
 
     @property
-    def distributes(self) -> bool:
+    def is_distributed(self) -> bool:
         """Whether any cell distributes the model over several ranks."""
-        return super().distributes or self.find == "ranks"
+        return super().is_distributed or self.find == "ranks"
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:

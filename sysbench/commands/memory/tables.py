@@ -21,9 +21,9 @@ from sysbench.commands.memory.record import (
 )
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Each, Field, Fill, along, filled, leading
-from sysbench.render.findings import listed
-from sysbench.render.table import NOTHING, Cell, Measure, Remark, Sheet, Table, Word
+from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_axes, leading_fields
+from sysbench.render.findings import join_words
+from sysbench.render.table import EMPTY_CELL, Cell, Measure, Remark, Sheet, Table, Word
 from sysbench.snapshot import CATEGORIES
 from sysbench.spec.run import Selection
 from sysbench.trace.stack_lines import frame_location
@@ -69,7 +69,7 @@ def sheet(record: MemoryRecord, names: Iterable[str] = (), selection: Selection 
 def tables_for(record: MemoryRecord, names: Iterable[str] = ()) -> list[Table]:
     """Return the tables with these names; if no names are given, defaults that depend on the number of cells."""
     if chosen := tuple(names):
-        return filled(TABLES, record, chosen)
+        return build_tables(TABLES, record, chosen)
     return [
         table for name in _default_table_names([cell.cell for cell in record.cells]) for table in TABLES[name](record)
     ]
@@ -105,7 +105,7 @@ class _SingleCell(NamedTuple):
     @property
     def title_suffix(self) -> str:
         """Words that identify the cell in a title, such as ` of ctx 512`; empty if the run has only one cell."""
-        cell_words = remarks.which(self.cells, self.record.cells)
+        cell_words = remarks.name_cells(self.cells, self.record.cells)
         return f" of {cell_words}" if len(self.record.cells) > 1 else ""
 
 
@@ -188,7 +188,7 @@ def _out_of_memory_notes(record: MemoryRecord) -> list[str]:
     phases = [cell.verdict.failed_phase for cell in failed if cell.verdict is not None]
     if len(record.cells) == 1:
         return [f"memory runs out in {phases[0]}: the values are the highest until then"]
-    return [f"memory runs out for {remarks.which(failed, record.cells)}: their values are the highest until then"]
+    return [f"memory runs out for {remarks.name_cells(failed, record.cells)}: their values are the highest until then"]
 
 
 _bytes_field = partial(Field, unit="bytes", optional=True)
@@ -239,7 +239,7 @@ SUMMARY = DeclaredTable(
             get=lambda cell: (cell.gpu.nccl_bytes or None) if cell.gpu else None,
         ),
     ),
-    leading=along(cells_of=lambda cell: (_reported_axes(cell),)),
+    leading=leading_axes(cells_of=lambda cell: (_reported_axes(cell),)),
     notes=lambda record: [*_outside_memory_notes(record), *_out_of_memory_notes(record)],
     words=_SOURCES,
 )
@@ -267,12 +267,12 @@ CATEGORY_TABLE = DeclaredTable(
                 ),
             ),
             values=_present_categories,
-            ahead=CATEGORIES,
+            possible_values=CATEGORIES,
         ),
         Field("allocated_peak", "together", "bytes", "{source}", get=lambda cell: cell.peak_allocated_bytes),
     ),
     rows=lambda record: [cell for cell in record.cells if cell.by_category],
-    leading=along(cells_of=lambda cell: (_reported_axes(cell),)),
+    leading=leading_axes(cells_of=lambda cell: (_reported_axes(cell),)),
     notes=_out_of_memory_notes,
     words=_SOURCES,
 )
@@ -311,7 +311,7 @@ RANKS = DeclaredTable(
                 ),
             ),
             values=_present_categories,
-            ahead=CATEGORIES,
+            possible_values=CATEGORIES,
         ),
         _bytes_field("context", importance=6, get=lambda row: row[1].context_bytes),
         _bytes_field("host_rss_peak", "host memory", importance=2, get=lambda row: row[1].host_rss_peak_bytes),
@@ -319,7 +319,10 @@ RANKS = DeclaredTable(
     rows=lambda record: [
         (cell, rank) for cell in record.cells for rank in cell.ranks if rank.peak_allocated_bytes is not None
     ],
-    leading=(along(cells_of=lambda row: row[:1]), leading(Field("rank", get=lambda row: str(row[1].rank)))),
+    leading=(
+        leading_axes(cells_of=lambda row: row[:1]),
+        leading_fields(Field("rank", get=lambda row: str(row[1].rank))),
+    ),
     notes=("the results of a cell are those of the rank with the highest peak, or on which memory ran out",),
 )
 """One row per measured rank of each cell: its peak and the breakdown of the peak."""
@@ -364,7 +367,7 @@ def _grids(record: MemoryRecord) -> list[_Grid]:
 def _grid_peak(row: dict[tuple[Cell, ...], MemoryCellRecord], *values: str) -> int | Word | None:
     cell = row.get(values)
     if cell is None:
-        return NOTHING
+        return EMPTY_CELL
     return _outcome_word(cell) if cell.outcome != "ok" else cell.peak_allocated_bytes or _outcome_word(cell)
 
 
@@ -384,7 +387,7 @@ def _value_columns(*axis_names: str) -> Each:
             axis,
             columns,
             values=lambda grid: grid.values(axis) if grid.column_axes == axis_names else (),
-            said=lambda value: titles.get(value, value),
+            format_value=lambda value: titles.get(value, value),
         )
 
     return values(axis_names[0])
@@ -396,7 +399,7 @@ GRID = DeclaredTable(
     (_value_columns("mode"), _value_columns("precision"), _value_columns("mode", "precision")),
     parts=_grids,
     rows=lambda grid: grid.rows,
-    leading=along(lambda grid: grid.row_axes, lambda row: map(_reported_axes, row.values())),
+    leading=leading_axes(lambda grid: grid.row_axes, lambda row: map(_reported_axes, row.values())),
     notes=("forward keeps its graph and the loss alive",),
     words=_SOURCES,
 )
@@ -436,11 +439,11 @@ PHASES = DeclaredTable(
     ),
     rows=lambda record: [_PhaseRow(cell, *item) for cell in record.cells for item in cell.peaks_by_phase.items()],
     leading=(
-        along(
+        leading_axes(
             lambda record: axes.varying(axes.axes_of(record.cells)) or ("size",) if len(record.cells) > 1 else (),
             lambda row: (_reported_axes(row.cell),),
         ),
-        leading(Field("phase", get=lambda row: row.name)),
+        leading_fields(Field("phase", get=lambda row: row.name)),
     ),
     notes=_out_of_memory_notes,
     words=_SOURCES,
@@ -478,7 +481,9 @@ CELLS = DeclaredTable(
         for cell in record.cells
         for row in ([_PhaseRow(cell, *item) for item in cell.peaks_by_phase.items()] or [_PhaseRow(cell, None, None)])
     ],
-    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), lambda row: (_reported_axes(row.cell),)),
+    leading=leading_axes(
+        lambda record: axes.present_axes(axes.axes_of(record.cells)), lambda row: (_reported_axes(row.cell),)
+    ),
     notes=_out_of_memory_notes,
 )
 """All values in one long table with a row per cell and phase, for data frames."""
@@ -520,7 +525,7 @@ class ModuleRow(NamedTuple):
         return f"{'  ' * (len(parts) - 1)}{parts[-1]}" if parts else "everything"
 
 
-MODULE = leading(Field("module", get=ModuleRow.name))
+MODULE = leading_fields(Field("module", get=ModuleRow.name))
 MODULE_COLUMNS = (
     Field("count", get=lambda row: f"{row.number} ×" if row.number > 1 else ""),
     Field("total", "with submodules", "bytes", "{source}", get=lambda row: row.total_bytes),
@@ -577,7 +582,7 @@ RESIDUAL = DeclaredTable(
         for cell in record.cells
         if cell.cell.shape is not None
     ),
-    leading=leading(
+    leading=leading_fields(
         Field("size", get=lambda row: row[0]),
         Field("batch", get=lambda row: row[1]),
         Field("ctx", get=lambda row: row[2]),
@@ -598,7 +603,7 @@ STATE = DeclaredTable(
         Field("together", unit="bytes", get=lambda cell: 16 * (cell.model.parameters or 0)),
     ),
     rows=lambda record: {cell.cell.size: cell for cell in record.cells if cell.cell.own is None}.values(),
-    leading=leading(Field("size", get=lambda cell: cell.cell.size)),
+    leading=leading_fields(Field("size", get=lambda cell: cell.cell.size)),
     notes=("in fp32 for every precision; copies made by autocast count as activations; computed, not measured",),
 )
 """Weights, gradients and AdamW's state: 4, 4 and 8 bytes per parameter."""
@@ -656,7 +661,7 @@ def _nothing_fits_text(cell: MemoryCellRecord, found: LargestRecord) -> str:
     usable_bytes = gpu.memory_bytes - gpu.context_bytes - gpu.other_bytes - gpu.nccl_bytes if gpu else 0
     if gpu is None or sum(state.values()) <= usable_bytes:
         return f"Not even {found.axis} {found.shown} fits."
-    return f"No {found.axis} fits: {listed(list(state))} alone need {units.size(sum(state.values()))}."
+    return f"No {found.axis} fits: {join_words(list(state))} alone need {units.size(sum(state.values()))}."
 
 
 def _persistent_state(cell: MemoryCellRecord) -> dict[str, int]:

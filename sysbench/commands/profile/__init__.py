@@ -1,11 +1,11 @@
 """Show which kernels take the time, by the part of the model that launched them."""
 
-from sysbench.command import Command, InReport
+from sysbench.command import Command, ReportLayout
 
 COMMAND = Command(
     package=__name__,
     help=__doc__,
-    report=InReport(
+    report=ReportLayout(
         1,
         "Where the time goes",
         (
@@ -18,12 +18,12 @@ COMMAND = Command(
     show="command:show",
     refuse_files="files:validate_output_formats",
     long_table="kernels",
-    fillable="tables:non_empty_tables",
+    build_tables="tables:non_empty_tables",
     headlines="findings:headlines",
-    picture="live:PROFILE",
+    dashboard="live:PROFILE",
     lines="live:ProfileLines",
     terms="sysbench.commands.report.method:profile_terms",
-    foreseen="fold:estimated_duration_s",
+    expected_duration="fold:estimated_duration_s",
     compared=("step",),
-    usual_tables="tables:default_tables",
+    default_tables="tables:default_tables",
 )

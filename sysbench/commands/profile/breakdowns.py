@@ -12,8 +12,8 @@ from sysbench import units
 from sysbench.commands.profile.findings import RANGES
 from sysbench.commands.profile.profiles import NS, SLOWEST_MARGIN_SHARE, KernelTime, Profile, Profiles, find_range
 from sysbench.errors import UsageError
-from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading
-from sysbench.render.table import NOTHING, Cell, Measure
+from sysbench.render.declared import DeclaredTable, Each, Field, Fill, Leading, leading_fields
+from sysbench.render.table import EMPTY_CELL, Cell, Measure
 from sysbench.spec.run import Sort
 from sysbench.trace.summary import (
     EVERYWHERE,
@@ -142,7 +142,7 @@ TREE = DeclaredTable(
                 ),
             ),
             values=_tree_phases,
-            ahead=PHASES,
+            possible_values=PHASES,
         ),
         Field("calls", "{work}s", "count", "per step", importance=1, get=lambda row: row.calls),
     ),
@@ -171,7 +171,7 @@ PHASE_TABLE = DeclaredTable(
         Field("calls", "{work}s", "count", "per step", get=lambda row: row.calls),
     ),
     rows=_phase_rows,
-    leading=(PROFILE, leading(Field("phase", get=lambda row: row.label))),
+    leading=(PROFILE, leading_fields(Field("phase", get=lambda row: row.label))),
     words=WORK,
 )
 """Time and calls of each phase."""
@@ -279,12 +279,12 @@ CLASSES = DeclaredTable(
                 ),
             ),
             values=_group_keys,
-            ahead=tuple(_PHASE_GROUPS),
-            said=lambda group: _PHASE_GROUPS[group][0],
+            possible_values=tuple(_PHASE_GROUPS),
+            format_value=lambda group: _PHASE_GROUPS[group][0],
         ),
     ),
     rows=_class_rows,
-    leading=(PROFILE, leading(Field("class", get=lambda row: row.label))),
+    leading=(PROFILE, leading_fields(Field("class", get=lambda row: row.label))),
     notes=_class_notes,
 )
 """Share of each kernel class in forward, in forward and backward, and in the whole step."""
@@ -313,13 +313,13 @@ class _KernelRow(BreakdownRow):
         if self.statistics is not None:
             return Measure(getattr(self.statistics, name) * NS)
         calls = sum(each.calls for each in self.times)
-        return Measure(self.total_ns * NS / calls) if name == "mean_ns" else NOTHING
+        return Measure(self.total_ns * NS / calls) if name == "mean_ns" else EMPTY_CELL
 
     @property
     def kernel_class(self) -> Cell:
         """Return the kernel's classes, largest time first. A kernel that also runs in the optimizer can have two."""
         if self.statistics is None:
-            return NOTHING
+            return EMPTY_CELL
         time_ns = Counter[str]()
         for each in self.times:
             time_ns[each.kernel_class] += each.total_ns
@@ -328,7 +328,7 @@ class _KernelRow(BreakdownRow):
     def launch_shape(self, name: str) -> Cell:
         """Return the grid or block as text: `128×4×1`. If calls differ, return the number of distinct launch shapes."""
         if self.statistics is None:
-            return NOTHING
+            return EMPTY_CELL
         shape, kinds = getattr(self.statistics, name), self.statistics.launch_shapes
         return "×".join(map(str, shape)) if shape is not None else f"{kinds} kinds" if kinds > 1 else None
 
@@ -456,12 +456,12 @@ FILE_COMPARISON = DeclaredTable(
             "file",
             (Field("file_{file}", "{file}", "s", get=lambda row, file: row.cells[file.number]),),
             values=_file_columns,
-            ahead=(),
-            said=lambda file: file.heading,
+            possible_values=(),
+            format_value=lambda file: file.heading,
         ),
     ),
     rows=_comparison_rows,
-    leading=leading(Field("what", "per step", get=lambda row: row.label)),
+    leading=leading_fields(Field("what", "per step", get=lambda row: row.label)),
     when=lambda profiles: len(profiles.all) > 1,
 )
 """One column per file: step time, busy time, and time by kernel class; the slowest is marked."""

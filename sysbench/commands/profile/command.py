@@ -16,7 +16,7 @@ from sysbench.commands.profile.spec import ProfileOptions, ProfileSpec
 from sysbench.errors import UsageError
 from sysbench.log import storage
 from sysbench.log.runs import is_log_or_record
-from sysbench.render.dashboard.progress import waiting
+from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
 from sysbench.spec.command_options import Given, command_options
 from sysbench.trace import traces
@@ -46,7 +46,7 @@ def perform(spec: ProfileSpec, options: ProfileOptions) -> running.RunResult:
     """
     if spec.simulate:
         refuse_unpredictable(spec.simulate, spec.host, force=options.force)
-        for gpu in map(hardware.named, spec.simulate):
+        for gpu in map(hardware.by_name, spec.simulate):
             if gpu.synchronous:  # no lanes to draw
                 raise UsageError(
                     f"--simulate {gpu.slug}: its host and device are the same; sysbench time --simulate predicts the "
@@ -96,7 +96,7 @@ def _traces_in(directory: Path) -> list[Path]:
 
 
 def _show_traces(paths: Sequence[Path], directory: Path | None, options: ProfileOptions) -> None:
-    from sysbench.command import measuring
+    from sysbench.command import command_of
     from sysbench.commands.profile.record import TraceRecord
     from sysbench.commands.profile.tables import traces_sheet
     from sysbench.render import output
@@ -106,7 +106,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
     for target in (options.window, options.flame, options.timeline, options.json_path and Path(options.json_path)):
         if target and str(target) != "-":
             storage.refuse_unwritable(target)
-    with waiting("reading", silent=options.quiet) as progress:
+    with show_status("reading", silent=options.quiet) as progress:
         loaded = [_load_trace(path, options, progress, several=len(paths) > 1) for path in paths]
     trace_slice = loaded[0].trace_slice
     same_run_reason = (
@@ -129,7 +129,7 @@ def _show_traces(paths: Sequence[Path], directory: Path | None, options: Profile
             sys.stdout.write(record_json)
         else:
             # CSV holds a single table, as for a record.
-            tables = options.tables or ((measuring("profile").long_table,) if options.format == "csv" else ())
+            tables = options.tables or ((command_of("profile").long_table,) if options.format == "csv" else ())
             sheet = traces_sheet([(each.title, each) for each in summaries], tables, options.selection, ranks)
             output.show_sheet(sheet, console, options.format, options.columns)
     running.report_saved(_write_outputs(loaded, trace_slice, options), options)
@@ -162,7 +162,7 @@ def _write_outputs(
 ) -> Iterator[Saved]:
     summary = loaded[0].summary
     if options.window is not None and trace_slice is not None:
-        with waiting(f"writing {options.window.name}", silent=options.quiet):
+        with show_status(f"writing {options.window.name}", silent=options.quiet):
             file = profile_files.write_window(options.window, trace_slice)
         yield file
     if options.flame is not None:

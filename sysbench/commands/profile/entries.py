@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from sysbench.commands.profile.breakdowns import PROFILE
 from sysbench.commands.profile.profiles import NS, Profile, Profiles
-from sysbench.render.declared import DeclaredTable, Field, leading
+from sysbench.render.declared import DeclaredTable, Field, leading_fields
 from sysbench.render.table import Measure, Word
 from sysbench.trace.summary import Rate
 
@@ -99,7 +99,7 @@ COPIES = DeclaredTable(
         Field("rate", "per second", "bytes", get=lambda row: _ratio(row.entry.bytes, row.entry.total_ns * NS)),
     ),
     rows=_entry_rows(lambda profile: profile.summary.copies),
-    leading=(PROFILE, leading(Field("copy", elastic=True, get=lambda row: row.entry.name))),
+    leading=(PROFILE, leading_fields(Field("copy", elastic=True, get=lambda row: row.entry.name))),
 )
 """Memory copies and memory sets by the driver."""
 
@@ -187,7 +187,7 @@ PRECISION = DeclaredTable(
         Field("total", "time", "s", "per step", get=lambda row: row.per_step("total_ns")),
     ),
     rows=_entry_rows(_formats),
-    leading=(PROFILE, leading(Field("format", get=lambda row: row.entry.name))),
+    leading=(PROFILE, leading_fields(Field("format", get=lambda row: row.entry.name))),
     when=lambda profiles: any(set(profile.summary.precisions) - {"unknown"} for profile in profiles.all),
     notes=("format: as in the names of matmul and attention kernels; unknown: the name contains no format",),
 )
@@ -205,7 +205,7 @@ CHECKS = DeclaredTable(
         ),
     ),
     rows=_entry_rows(lambda profile: profile.summary.checks),
-    leading=(PROFILE, leading(Field("check", get=lambda row: row.entry.name))),
+    leading=(PROFILE, leading_fields(Field("check", get=lambda row: row.entry.name))),
 )
 """Counts that the model determines, and the counts in the profile."""
 
@@ -287,7 +287,7 @@ def _rate_table(name: str, title: str, part: str, kind: str) -> DeclaredTable:
         rows=rows,
         leading=(
             PROFILE,
-            leading(
+            leading_fields(
                 Field("part", part, get=lambda row: row.entry.part),
                 Field("phase", get=lambda row: row.entry.phase or "unknown"),
             ),

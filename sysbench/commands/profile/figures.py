@@ -19,17 +19,17 @@ from sysbench.render.plots import (
     QUIET,
     WIDTH_IN,
     Box,
-    Drawn,
-    Frame,
     Heading,
-    captioned,
+    LazyFigure,
+    PanelLayout,
+    arrange_handles,
+    caption_text,
+    create_panels,
     draw_boxes,
-    dressed,
-    head,
-    in_rows,
-    legend,
-    panels,
+    draw_heading,
+    draw_legend,
     printable,
+    style_axes,
     subject,
 )
 from sysbench.trace.summary import KernelClass
@@ -126,12 +126,12 @@ class Bar:
     parts: Mapping[str, float]
 
 
-def of_run(record: ProfileRecord) -> Iterator[Drawn]:
+def of_run(record: ProfileRecord) -> Iterator[LazyFigure]:
     """Yield all figures of a run."""
     return figures(record.cells)
 
 
-def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
+def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[LazyFigure]:
     """Yield all figures of the given cells."""
     profiled = [cell for cell in cells if cell.summary is not None and cell.summary.spent.total_ns]
     subtitle_parts = subject(cells)
@@ -152,7 +152,9 @@ def figures(cells: Sequence[ProfileCellRecord]) -> Iterator[Drawn]:
             shown = [bar for bar in found if bar.group in groups[:MAX_CELLS]]
             omitted = f"The first {MAX_CELLS} of {len(groups)} profiles." if len(groups) > MAX_CELLS else ""
             heading = Heading(title, " · ".join(subtitle_parts), mark, mark="PREDICTED")
-            yield Drawn(name, captioned(what, subtitle_parts, omitted), partial(draw_bars, shown, colours, heading))
+            yield LazyFigure(
+                name, caption_text(what, subtitle_parts, omitted), partial(draw_bars, shown, colours, heading)
+            )
     yield from _roofline_figures(profiled, namer(cells), mark)
 
 
@@ -193,7 +195,7 @@ def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading)
     from matplotlib.patches import Patch
 
     present = [part for part in colours if any(bar.parts.get(part, 0.0) >= _MIN_LEGEND_SHARE for bar in bars)]
-    rows = in_rows([Patch(facecolor=colours[part], label=part) for part in present])
+    rows = arrange_handles([Patch(facecolor=colours[part], label=part) for part in present])
     groups = list(dict.fromkeys(bar.group for bar in bars))
     show_group_names = len(groups) > 1
     group_label_in = 0.2 if show_group_names else 0.0
@@ -209,11 +211,11 @@ def draw_bars(bars: Sequence[Bar], colours: Mapping[Any, str], heading: Heading)
     axes.set_xlim(0, 100)
     axes.set_ylim(axes_height_in, 0)
     axes.set_xticks([0, 20, 40, 60, 80, 100], ["0", "20", "40", "60", "80", "100 %"])
-    dressed(axes, lines="")
+    style_axes(axes, lines="")
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
-    head(figure, heading)
-    legend(figure, *rows)
+    draw_heading(figure, heading)
+    draw_legend(figure, *rows)
     return figure
 
 
@@ -296,7 +298,7 @@ def rooflines(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Roofl
             yield Roofline(name(cell), tuple(points), bandwidths[0], tuple(known_peaks))
 
 
-def _roofline_figures(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[Drawn]:
+def _roofline_figures(cells: Sequence[ProfileCellRecord], name: Namer, mark: str) -> Iterator[LazyFigure]:
     """Yield the roofline figure of a run, if there is data for it; `mark` names the GPUs of predicted profiles."""
     found = list(rooflines(cells, name))[:MAX_ROOFLINES]
     if not found:
@@ -304,9 +306,9 @@ def _roofline_figures(cells: Sequence[ProfileCellRecord], name: Namer, mark: str
     subtitle_parts = subject(cells)
     what = "Performance of attention's parts and kernel classes over FLOP per byte of minimum traffic, below the "
     heading = Heading("roofline", " · ".join(subtitle_parts), mark, mark="PREDICTED")
-    yield Drawn(
+    yield LazyFigure(
         "roofline",
-        captioned(f"{'Predicted: ' if mark else ''}{what}data sheet's roofline", subtitle_parts),
+        caption_text(f"{'Predicted: ' if mark else ''}{what}data sheet's roofline", subtitle_parts),
         partial(draw_rooflines, found, heading),
         tuple(cells),
     )
@@ -328,12 +330,14 @@ def draw_rooflines(rooflines_to_draw: Sequence[Roofline], heading: Heading) -> F
         Line2D([], [], color=QUIET, linestyle="none", marker=MARKERS[phase], markersize=5, label=phase)
         for phase in phases
     ]
-    rows = [*in_rows(handles), *in_rows(shapes)]
-    frame = Frame(columns=2 if len(rooflines_to_draw) > 1 else 1, height_in=2.6, left_in=0.95, legend_lines=len(rows))
-    figure, axes = panels(frame, len(rooflines_to_draw), heading)
+    rows = [*arrange_handles(handles), *arrange_handles(shapes)]
+    frame = PanelLayout(
+        columns=2 if len(rooflines_to_draw) > 1 else 1, height_in=2.6, left_in=0.95, legend_lines=len(rows)
+    )
+    figure, axes = create_panels(frame, len(rooflines_to_draw), heading)
     for each, panel in zip(rooflines_to_draw, axes, strict=True):
         _draw_roofline(panel, each, each.name if len(rooflines_to_draw) > 1 else "")
-    legend(figure, *rows)
+    draw_legend(figure, *rows)
     return figure
 
 
@@ -364,7 +368,7 @@ def _draw_roofline(axes: Axes, roofline: Roofline, title: str) -> None:
         )  # fmt: skip
     axes.set_xlim(left, right)
     axes.set_ylim(min(rates) / 3, max(roofline.peaks_flops_per_s) * 3)
-    dressed(axes, title=title, x="FLOP per byte (minimum traffic)", y="", lines="both")
+    style_axes(axes, title=title, x="FLOP per byte (minimum traffic)", y="", lines="both")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(
         lambda value, _: units.quantity("flops_per_s", value).replace(".00 ", " ").replace(".0 ", " ")

@@ -30,10 +30,10 @@ from sysbench.log.events import Event, OfRank, StageEntered
 from sysbench.log.file_names import labels_of, paths_of, paths_of_ranks
 from sysbench.log.records import RunRecord
 from sysbench.render import theme
-from sysbench.render.dashboard.progress import waiting
+from sysbench.render.dashboard.progress import show_status
 from sysbench.spec import hardware
 from sysbench.spec.ranks import KNOBS
-from sysbench.spec.validation import first_fault
+from sysbench.spec.validation import first_error
 from sysbench.trace import traces
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class TraceReader:
 
                 readings.append(replace(reading.read(recording), rank=rank))
             if rank == 0:
-                device = hardware.named(cell.simulate) if cell.simulate else None
+                device = hardware.by_name(cell.simulate) if cell.simulate else None
                 summary = traces.summary_of(recording, cell, self.ranges, device=device)
                 yield ProfileRead(at_s=time.time(), cell=cell.key, summary=summary)
         if (ranks := compare_ranks(readings, None)) is not None:
@@ -161,7 +161,7 @@ class Files:
             if window is not None:
                 # The trace is read again, for two reasons: failure to write the slice must not fail the cell, and a
                 # resumed run has traces that an earlier run read.
-                with waiting(f"extracting {window.name} from the trace", silent=self.quiet):
+                with show_status(f"extracting {window.name} from the trace", silent=self.quiet):
                     file = write_window(window, extract_range(traces.read(trace), self.range))
                 yield file
             if flame is not None:
@@ -169,7 +169,7 @@ class Files:
             if (timeline := self.timelines.get(cell.key)) is not None:
                 from sysbench.trace.ranks import reading
 
-                with waiting(f"drawing {timeline.name} from the traces", silent=self.quiet):
+                with show_status(f"drawing {timeline.name} from the traces", silent=self.quiet):
                     paths = paths_of_ranks(trace, cell.cell.workers)
                     ranks = {rank: reading.read(traces.read(path), compute=True) for rank, path in enumerate(paths)}
                     title = f"{self.titles[cell.key]} · {cell.cell.ranks} ranks · {cell.cell.strategy}"
@@ -196,7 +196,7 @@ def write_window(path: Path, trace_slice: TraceSlice) -> Saved:
     except OSError as error:
         raise storage.cannot_write(path, error) from error
     window_range, remark = trace_slice.window, ""
-    source = "the trace" if window_range.range is None else f"`{theme.harmless(window_range.range)}`"
+    source = "the trace" if window_range.range is None else f"`{theme.without_control_characters(window_range.range)}`"
     if written.cut_off_ns is not None:
         total_ns = max(window_range.end_ns, trace_slice.last_ns) - window_range.start_ns
         written_ns = max(written.cut_off_ns - window_range.start_ns, 0)
@@ -303,4 +303,4 @@ def compare_ranks(readings: Sequence[RankReading], same_run_reason: str | None) 
         return summarise(ranks) if any(each.collectives for each in readings) else None
     except ValidationError as error:
         titles = ", ".join(each.title for each in ranks.values())
-        raise LogError(f"{titles}: inconsistent data: {first_fault(error)}") from None
+        raise LogError(f"{titles}: inconsistent data: {first_error(error)}") from None

@@ -1,7 +1,7 @@
 """Findings of `sysbench profile`: sentences, each with the cells that support it.
 
 A profile covers one to three steps, so shares describe those steps and have no confidence interval. Cells whose profile
-is known to be incomplete (see `DOUBTFUL`) are excluded.
+is known to be incomplete (see `EXCLUDING_CAUTIONS`) are excluded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.profile.record import ProfileCellRecord, ProfileRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.render.findings import Namer, Said, left_out, listed, named, namer, share_range
+from sysbench.render.findings import Namer, Statement, excluded_cells, join_words, name_cells, namer, share_range
 from sysbench.spec.model import Mode, Phase
 from sysbench.trace.summary import KernelClass, KernelName, ProfileSummary, Rate
 
@@ -71,7 +71,7 @@ _POOLED_AXES: Final = ("size", "ctx", "batch", "grad_accum", "mode", "active", "
 """Axes over which a finding states a range. Each value of any other axis has findings of its own."""
 
 
-def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
+def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
     """Yield all findings."""
     known = complete_profiles(cells)
     for where, group, name in _by_settings(known, cells):
@@ -82,11 +82,11 @@ def findings(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
     if covered:
         share = share_range(covered, namer(cells))
         text = f"profiled kernels cover {share} of the unprofiled step time."
-        yield Said(text, tuple(cell for _, cell in covered))
-    yield from left_out(cells, doubtful_cautions, "all findings")
+        yield Statement(text, tuple(cell for _, cell in covered))
+    yield from excluded_cells(cells, doubtful_cautions, "all findings")
 
 
-def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
+def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Statement]:
     """Yield the findings to show below the tables on a screen. The tables already show the other findings."""
     known = complete_profiles(cells)
     for where, group, name in _by_settings(known, cells):
@@ -94,7 +94,7 @@ def headlines(cells: Sequence[ProfileCellRecord]) -> Iterator[Said]:
         yield from _leading_kernels(group, f"{mark}{where}", name)
         yield from _matmul_shares(group, f"{mark}{where}", name)
     if known:
-        yield from left_out(cells, doubtful_cautions, "all findings")
+        yield from excluded_cells(cells, doubtful_cautions, "all findings")
 
 
 def doubtful_cautions(cell: ProfileCellRecord) -> frozenset[CautionCode]:
@@ -202,7 +202,7 @@ def leading_kernel(cell: ProfileCellRecord, phases: Sequence[str] | None) -> Lea
     )
 
 
-def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     alike: dict[str, list[LeadingKernel]] = {}
     for cell in group:
         found = leading_kernel(cell, RANGES["forward"])
@@ -212,13 +212,13 @@ def _leading_kernels(group: Sequence[ProfileCellRecord], where: str, name: Namer
         return
     on_cpu = all(cell.summary is not None and cell.summary.source == "cpu" for cell in group)
     for short, each in alike.items():
-        prefix = where if len(alike) == 1 else f"{where}{named([found.cell for found in each], name)}: "
+        prefix = where if len(alike) == 1 else f"{where}{name_cells([found.cell for found in each], name)}: "
         share = share_range([(found.share, found.cell) for found in each], name)
         calls = {found.calls for found in each}
         calls_text = f" in {calls.pop()} per step" if len(calls) == 1 else ""
         work = "operator" if on_cpu else "kernel"
         text = f"{prefix}in the forward phase, {short} takes the largest share of {work} time: {share}{calls_text}."
-        yield Said(f"{text}{_leading_kernels_elsewhere(each)}", tuple(found.cell for found in each))
+        yield Statement(f"{text}{_leading_kernels_elsewhere(each)}", tuple(found.cell for found in each))
 
 
 def _leading_kernels_elsewhere(each: Sequence[LeadingKernel]) -> str:
@@ -236,14 +236,14 @@ def _leading_kernels_elsewhere(each: Sequence[LeadingKernel]) -> str:
             only = found[0] if len(found) == 1 else None
             share = f", with {units.share(only.share)} in {only.calls} per step" if only is not None else ""
             others.append(f"In {'the whole step' if what == 'the step' else what}, {leader} leads{share}.")
-    also = [f"It also takes the largest share in {listed(same)}."] if same else []
+    also = [f"It also takes the largest share in {join_words(same)}."] if same else []
     return "".join(f" {words}" for words in [*also, *others])
 
 
 # --- classes
 
 
-def _other_classes(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _other_classes(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     """Yield a finding on the classes other than matrix products that take the most time in forward."""
     shares = [(cell, found) for cell in group if (found := class_shares(cell, RANGES["forward"]))]
     means: dict[KernelClass, float] = {}
@@ -257,16 +257,16 @@ def _other_classes(group: Sequence[ProfileCellRecord], where: str, name: Namer) 
             f"{' of its time' * (number == 0)} in {CLASS_NAMES[kind]}"
             for number, (_, kind) in enumerate(others[:MAX_CLASSES])
         ]
-        text = f"{where}besides matrix products, forward spends {listed(words)}."
-        yield Said(text, tuple(cell for cell, _ in shares))
+        text = f"{where}besides matrix products, forward spends {join_words(words)}."
+        yield Statement(text, tuple(cell for cell, _ in shares))
 
 
-def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     """Yield a finding on the share of matrix products in forward, in forward and backward, and in the whole step.
 
     Ranges that were not profiled in every setting are omitted; settings without backward, where others have it.
     """
-    settings = [covering for alike in axes.alike(group, "mode") if (covering := _cells_by_range(alike))]
+    settings = [covering for alike in axes.group_ignoring(group, "mode") if (covering := _cells_by_range(alike))]
     settings = [each for each in settings if "forward and backward" in each] or settings
     if not settings:
         return
@@ -291,7 +291,7 @@ def _matmul_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) 
         many = " on average" if max(len(cells[first]), len(cells[last])) > 1 else ""
         growth = f" The share of {CLASS_NAMES[kind]} grows most, from {before} in {first} to {after} in {last}{many}."
     basis = {cell.key: cell for what in ranges for cell in cells[what]}
-    yield Said(f"{where}matrix products take {listed(words)}.{growth}", tuple(basis.values()))
+    yield Statement(f"{where}matrix products take {join_words(words)}.{growth}", tuple(basis.values()))
 
 
 def _cells_by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[ProfileCellRecord]]:
@@ -314,7 +314,7 @@ def _cells_by_range(alike: Sequence[ProfileCellRecord]) -> dict[str, list[Profil
 # --- attention
 
 
-def _softmax_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _softmax_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     for phase in ("forward", "backward"):
         found = []
         for cell in group:
@@ -324,7 +324,7 @@ def _softmax_shares(group: Sequence[ProfileCellRecord], where: str, name: Namer)
             if len(needed) == 3 and whole_ns and all(rate.flops is not None for rate in needed):
                 found.append((cell, parts))
         if found:
-            yield Said(f"{where}softmax {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
+            yield Statement(f"{where}softmax {_softmax_words(found, phase, name)}.", tuple(cell for cell, _ in found))
 
 
 def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], phase: str, name: Namer) -> str:
@@ -352,7 +352,7 @@ def _softmax_words(found: Sequence[tuple[ProfileCellRecord, dict[str, Rate]]], p
 # --- precision and the device
 
 
-def _matmul_precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Said]:
+def _matmul_precision(group: Sequence[ProfileCellRecord], where: str, name: Namer) -> Iterator[Statement]:
     """Yield a finding on the number format that dominates the time in matrix products, judging by kernel names."""
     formats, shares, known_shares = set(), [], []
     for cell in group:
@@ -360,7 +360,7 @@ def _matmul_precision(group: Sequence[ProfileCellRecord], where: str, name: Name
         known = {name: total_ns for name, total_ns in precisions.items() if name != "unknown" and total_ns}
         if known:
             most = max(known, key=known.__getitem__)
-            formats.add((most, cell.cell.computed_in))
+            formats.add((most, cell.cell.compute_precision))
             shares.append((known[most] / sum(known.values()), cell))
             known_shares.append(sum(known.values()) / sum(precisions.values()))
     if len(formats) != 1:
@@ -371,10 +371,10 @@ def _matmul_precision(group: Sequence[ProfileCellRecord], where: str, name: Name
     known_note = f" Kernel names state the format for {units.share(known_share)} of that time."
     text = f"{where}judging by kernel names, {share_range(shares, name)} of matrix product time is in {format_} kernels"
     known_partly = known_share <= 1 - NOTABLE / 2
-    yield Said(f"{text}{mismatch}.{known_note * known_partly}", tuple(cell for _, cell in shares))
+    yield Statement(f"{text}{mismatch}.{known_note * known_partly}", tuple(cell for _, cell in shares))
 
 
-def _device_idle_time(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Said]:
+def _device_idle_time(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterator[Statement]:
     """Yield a finding on the idle time of the device, and on the part of it spent waiting for the host."""
     found = sorted(
         (
@@ -390,17 +390,17 @@ def _device_idle_time(cells: Sequence[ProfileCellRecord], name: Namer) -> Iterat
     kind = "predicted" if any(cell.prediction for cell in basis) else "profiled"
     if found[-1][0] < NOTABLE and max(idle for _, idle, _ in found) < NOTABLE:
         many = "" if len(found) == 1 else " in both cells" if len(found) == 2 else f" in all {len(found)} cells"
-        yield Said(f"the device is busy throughout the {kind} step{many}.", basis)
+        yield Statement(f"the device is busy throughout the {kind} step{many}.", basis)
         return
     idles = share_range([(idle, cell) for _, idle, cell in found], name)
     waits = share_range([(waiting, cell) for waiting, _, cell in found], name)
     bound = [cell for *_, cell in found if cell.summary and cell.summary.device and cell.summary.device.launch_bound]
     text = f"the device is idle for {idles} of the {kind} step; for {waits}, it waits for the host to launch work."
     if bound:
-        text += " The step is launch-bound." if len(found) == 1 else f" Launch-bound cells: {named(bound, name)}."
-    yield Said(text, basis)
+        text += " The step is launch-bound." if len(found) == 1 else f" Launch-bound cells: {name_cells(bound, name)}."
+    yield Statement(text, basis)
 
 
-def of_run(record: ProfileRecord) -> Iterator[Said]:
+def of_run(record: ProfileRecord) -> Iterator[Statement]:
     """Yield all findings of a run."""
     return findings(record.cells)

@@ -49,7 +49,7 @@ def cell_cautions(
         _incompleteness_cautions(record, summary),
         _precision_cautions(cell, summary),
         _overhead_cautions(record, summary),
-        () if cell.simulate else emulation(cell.computed_in, seen),
+        () if cell.simulate else emulation(cell.compute_precision, seen),
         environment_cautions(timed, run.lost),
         shared_cores(cell, seen, run),
         compilation(seen),
@@ -90,11 +90,11 @@ def _precision_cautions(cell: ProfileCell, summary: ProfileSummary) -> Iterator[
     whole_ns = sum(summary.precisions.values())
     # The optimizer and the loss stay in fp32 under autocast, but they contain no matrix products.
     for name, total_ns in summary.precisions.items():
-        if name not in ("unknown", cell.computed_in) and total_ns > OTHER_PRECISION_SHARE * whole_ns:
+        if name not in ("unknown", cell.compute_precision) and total_ns > OTHER_PRECISION_SHARE * whole_ns:
             yield Caution(
                 code="precision-differs",
                 message=f"{units.share(total_ns / whole_ns)} of matrix product time is in {name} kernels, "
-                f"not {cell.computed_in}",
+                f"not {cell.compute_precision}",
                 remedy=f"use --precision {name} if that is intended; otherwise find out what enables {name}",
             )
 
@@ -137,7 +137,7 @@ def fold(events: Iterable[Event]) -> ProfileRecord:
 
 def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
     seen = run.cells.get(cell.key, CellEvents())
-    timing_cell = cell.timed_first
+    timing_cell = cell.reference_time_cell
     timed = run.cells.get(timing_cell.key, CellEvents()) if timing_cell is not None else CellEvents()
     profile_read, ranks_read, trace_written = seen.last(ProfileRead), seen.last(RanksRead), seen.last(TraceWritten)
     summary, link = profile_read.summary if profile_read is not None else None, seen.last(LinkMeasured)

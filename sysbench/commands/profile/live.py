@@ -18,10 +18,10 @@ from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines
-from sysbench.render.dashboard.cell_screen import ALWAYS, CellScreen
+from sysbench.render.dashboard.cell_screen import ALWAYS_LABELLED, CellScreen
 from sysbench.render.dashboard.lines import pieces_that_fit
-from sysbench.render.dashboard.live import Picture, share_while_timed
-from sysbench.render.dashboard.run_state import Handler, RunState, in_cell, mean_and_deviation
+from sysbench.render.dashboard.live import DashboardView, share_while_timed
+from sysbench.render.dashboard.run_state import Handler, RunState, cell_handler, mean_and_deviation
 from sysbench.trace.summary import ProfileSummary
 
 
@@ -50,16 +50,16 @@ def _cell_started(state: ProfileState, event: CellStarted) -> ProfileState:
     A timing run is shown with the first unfinished cell that uses its times.
     """
     for key, cell in state.cells:
-        fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current=key)
+        fresh, now = CellState(cell.cell, event.device, stage_since_s=event.at_s), replace(state, current_key=key)
         if key == event.cell:
-            return now.put(key, replace(fresh, timed_s=cell.timed_s))
+            return now.with_cell(key, replace(fresh, timed_s=cell.timed_s))
         if cell.outcome is None and _timing_key(cell) == event.cell:
-            return now.put(key, replace(fresh, timing=True))
+            return now.with_cell(key, replace(fresh, timing=True))
     return state
 
 
 def _timing_key(cell: CellState) -> str | None:
-    return cell.cell.timed_first.key if cell.cell.timed_first is not None else None
+    return cell.cell.reference_time_cell.key if cell.cell.reference_time_cell is not None else None
 
 
 def _in_cell_or_timing(change: Callable[[CellState, Any], CellState]) -> Handler:
@@ -67,12 +67,12 @@ def _in_cell_or_timing(change: Callable[[CellState, Any], CellState]) -> Handler
 
     Events of a timing run are applied to the current cell.
     """
-    change_cell = in_cell(change)
+    change_cell = cell_handler(change)
 
     def handle(state: ProfileState, event: Any) -> Any:
-        now = state.now
-        if state.current is not None and now is not None and now.timing and _timing_key(now) == event.cell:
-            return state.put(state.current, change(now, event))
+        now = state.current_cell
+        if state.current_key is not None and now is not None and now.timing and _timing_key(now) == event.cell:
+            return state.with_cell(state.current_key, change(now, event))
         return change_cell(state, event)
 
     return handle
@@ -125,9 +125,9 @@ class ProfileScreen(CellScreen[ProfileState]):
 
     command = "profile"
 
-    def running(self, width: int, plain: bool) -> list[Text]:
+    def running_lines(self, width: int, plain: bool) -> list[Text]:
         """Return a line for the hardware, and one line per task with its result or its duration so far."""
-        now, torch = self.state.now, self.state.torch
+        now, torch = self.state.current_cell, self.state.torch
         pieces = [(now.device.name, theme.QUIET)] if now is not None and now.device is not None else []
         pieces += [(f"torch {torch.torch}", theme.QUIET)] if torch is not None else []
         lines = [*([pieces_that_fit(pieces, width)] if pieces else []), Text()]
@@ -148,7 +148,7 @@ class ProfileScreen(CellScreen[ProfileState]):
             lines.append(line.append(", ".join(filter(None, words)), "" if name == current else theme.QUIET))
         return lines
 
-    def ended(self, cell: CellState) -> str:
+    def outcome_text(self, cell: CellState) -> str:
         """Return the result of a cell on one line."""
         return result(cell)
 
@@ -186,10 +186,10 @@ def result(cell: CellState) -> str:
 class ProfileLines(CellLines):
     """Progress lines for output that is not a terminal: one line per finished cell."""
 
-    blank = ProfileState()
-    always = ALWAYS
+    initial = ProfileState()
+    always_labelled = ALWAYS_LABELLED
     result = staticmethod(result)
     advance = staticmethod(advance)
 
 
-PROFILE = Picture(ProfileState(), advance, ProfileScreen, share_while_timed)
+PROFILE = DashboardView(ProfileState(), advance, ProfileScreen, share_while_timed)

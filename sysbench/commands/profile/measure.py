@@ -14,7 +14,7 @@ from sysbench.commands.own_models import own_model_built
 from sysbench.commands.profile.record import LinkMeasured
 from sysbench.commands.profile.spec import ProfileCell
 from sysbench.errors import SysbenchError
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.lab.ceiling import fastest_all_reduce
 from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
 from sysbench.lab.devices import synchronize, torch_device
@@ -118,7 +118,7 @@ def _profile_steps(cell: ProfileCell, step: TrainingStep, device: torch.device, 
     """
     # Compiled models have no module ranges: the ranges would be compiled with the model or cause graph breaks.
     model = step.work.model if cell.execution == "eager" else None
-    with collection_paused(collected=True), recorder.recording(), visible_to(recorder.ranges, model):
+    with gc_paused(collect_first=True), recorder.recording(), visible_to(recorder.ranges, model):
         max_over_ranks()
         return [_time_step(step, device) for _ in range(cell.active)]
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from sysbench.commands.time.spec import PREDICTION, TimeCell
 from sysbench.spec import hardware
-from sysbench.spec.axes import Counts, Sizes, choices, integers, texts
+from sysbench.spec.axes import Counts, Sizes, choices, integers, split_words
 from sysbench.spec.model import MODEL, STEP, DeviceType, Mode, ModelCell, ModelSpec, Modes
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Size, Steps
@@ -57,7 +57,7 @@ class ProfileCell(ModelCell):
         return self.simulate is None
 
     @property
-    def timed_first(self) -> TimeCell | None:
+    def reference_time_cell(self) -> TimeCell | None:
         """Return the cell that times the unprofiled step (one synchronization per step); None if no step is timed."""
         if not self.steps or self.simulate:
             return None
@@ -65,7 +65,7 @@ class ProfileCell(ModelCell):
         return TimeCell(**shared, warmup=self.warmup, steps=self.steps, until=None, max_steps=self.steps, sync="step")
 
     @property
-    def ranks_refused(self) -> str | None:
+    def ranks_unsupported_reason(self) -> str | None:
         """Return why the cell cannot have several ranks; None if it can."""
         if self.simulate:
             return "several ranks are profiled, not predicted; sysbench time --simulate predicts their steps"
@@ -160,7 +160,7 @@ class ProfileSpec(ModelSpec):
 def _parse_paths(value: object) -> tuple[Path, ...]:
     """Parse several paths separated by commas, or one existing path that contains a comma."""
     if isinstance(value, str):
-        names = (value,) if Path(value).exists() else texts(value)
+        names = (value,) if Path(value).exists() else split_words(value)
         if "" in (value, *names):
             raise ValueError(f"{value or '(nothing)'} is not a list of file names")
         return tuple(Path(name) for name in names)

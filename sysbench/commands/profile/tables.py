@@ -16,7 +16,7 @@ from sysbench.commands.profile.spec import ProfileSpec
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK
 from sysbench.render import remarks
-from sysbench.render.declared import DeclaredTable, Field, Fill, along, varying_or_size
+from sysbench.render.declared import DeclaredTable, Field, Fill, leading_axes, varying_or_size
 from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.trace.ranks.summary import RanksSummary
@@ -96,13 +96,13 @@ SUMMARY: Final = DeclaredTable(
             "median",
             "median step",
             "s",
-            offered=True,
+            on_request=True,
             get=lambda cell: cell.unprofiled.median_s if cell.unprofiled else None,
         ),
     ),
     rows=lambda profiles: profiles.record.cells,
     when=lambda profiles: profiles.record is not None,
-    leading=along(lambda profiles: varying_or_size(profiles.record)),
+    leading=leading_axes(lambda profiles: varying_or_size(profiles.record)),
     words={
         **breakdowns.WORK,
         "source": Fill(
@@ -244,7 +244,7 @@ def _profiles_of_run(record: ProfileRecord, selection: Selection) -> Profiles:
     ranks = (
         RankComparison(
             axes.values(cell.axes, differing),
-            remarks.which([cell], record.cells) if several else "",
+            remarks.name_cells([cell], record.cells) if several else "",
             cell.ranks,
             cell.link,
         )
@@ -371,5 +371,5 @@ def _intensity_text(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
 
 def default_tables(spec: ProfileSpec) -> tuple[str, ...]:
     """Return the names of the default tables for a run of this spec."""
-    rank_table_names = ("communication", "collectives", "arrivals") if spec.distributes else ()
+    rank_table_names = ("communication", "collectives", "arrivals") if spec.is_distributed else ()
     return ("summary", "device", *rank_table_names, "classes", "tree", "attention", "kernels")

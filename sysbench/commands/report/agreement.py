@@ -17,7 +17,7 @@ from sysbench.commands.report.document import Basis, Finding, ReportedRun
 from sysbench.commands.time.findings import reliable_cells
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.records import CellRecord
-from sysbench.render.findings import named, namer, share_range
+from sysbench.render.findings import name_cells, namer, share_range
 from sysbench.spec import hardware
 
 _STEP_AXES: Final = ("size", "model", "ctx", "batch", "grad_accum", "ranks", *CHOICES)
@@ -138,8 +138,8 @@ def _describe_kernel_shares(pairs: Sequence[TimedAndProfiled]) -> str:
     slower = [each.timed for each in pairs if each.kernel_share > MAX_KERNEL_SHARE]
     if not idle and not slower:
         return f"{text}, so the two agree"
-    parts = [f"the device was idle for the rest at {named(idle, name)}"] if idle else []
-    parts += [f"kernels ran slower in the profile at {named(slower, name)}"] if slower else []
+    parts = [f"the device was idle for the rest at {name_cells(idle, name)}"] if idle else []
+    parts += [f"kernels ran slower in the profile at {name_cells(slower, name)}"] if slower else []
     return f"{text}; {', and '.join(parts)}" if len(pairs) > 1 else f"{text}; {parts[0].partition(' at ')[0]}"
 
 

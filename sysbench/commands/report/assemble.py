@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sysbench import cells as axes
-from sysbench.command import measuring, spec_of
+from sysbench.command import command_of, spec_of
 from sysbench.commands.artefacts import Artefact
 from sysbench.commands.report import agreement, environment, method
 from sysbench.commands.report.document import (
@@ -70,10 +70,10 @@ def _all_tables(record: RunRecord[Any]) -> Iterable[Table]:
     if record.kind == "time" and not any(cell.memory.allocated_peak_bytes for cell in record.cells):
         # The summary already shows the only peak, that on the host.
         names = (name for name in names if name != "memory")
-    requested = (*names, *(layout.tables_of_few if few else ()))
+    requested = (*names, *(layout.tables_for_few_cells if few else ()))
     if not requested:
         return sheets.sheet(record).tables
-    return sheets.fillable(record, requested, Selection() if few else Selection(top=TOP_KERNELS))
+    return sheets.nonempty_tables(record, requested, Selection() if few else Selection(top=TOP_KERNELS))
 
 
 IMAGE_SUFFIX = ".png"
@@ -84,7 +84,7 @@ def saved_pictures(run: ReportedRun[Any]) -> Iterator[Picture]:
     for path in run.pictures:
         if path.suffix == IMAGE_SUFFIX and _is_complete_image(path):
             caption_name = path.stem.removeprefix(f"{run.name}-").replace("-", " ")
-            caption = f"{report_layout(run.record.kind).kept_picture}: {caption_name}."
+            caption = f"{report_layout(run.record.kind).picture_caption}: {caption_name}."
             yield Picture(caption_name, caption, partial(_image_figure, path), run.origin)
 
 
@@ -313,14 +313,14 @@ def _describe_status(run: ReportedRun[Any]) -> str:
 
 
 def _findings(run: ReportedRun[Any]) -> tuple[Finding, ...]:
-    findings = measuring(run.record.kind).part("findings")(run.record)
+    findings = command_of(run.record.kind).part("findings")(run.record)
     return tuple(
-        Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.reservation)
+        Finding(each.text, (run.basis(each.cells),), origin_of(each.cells), reservation=each.is_exclusion)
         for each in findings
     )
 
 
 def _pictures(run: ReportedRun[Any]) -> Iterator[Picture]:
     """Yield the figures of a run; their names are unique within the run."""
-    for each in measuring(run.record.kind).part("figures")(run.record):
+    for each in command_of(run.record.kind).part("figures")(run.record):
         yield Picture(each.name, each.caption, each.draw, origin_of(each.cells))

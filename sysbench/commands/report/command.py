@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from sysbench.commands.report.spec import ReportSpec
 from sysbench.errors import UsageError, unknown
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.spec.command_options import Given, command_options, validated
-from sysbench.stderr import say
+from sysbench.stderr import print_line
 
 if TYPE_CHECKING:
     from sysbench.commands.report.document import Document
@@ -38,17 +38,17 @@ def report(given: Given) -> None:
             and not (spec.summary or spec.quiet)
             and sys.stdout.isatty()
         ):
-            say("--summary shows the findings alone; -o report.html writes a page with figures")
+            print_line("--summary shows the findings alone; -o report.html writes a page with figures")
     for path in spec.output:
         for written in _write(path, _files(document, path.name)):
             if not spec.quiet:
-                say(f"saved  {written}")
+                print_line(f"saved  {written}")
     if spec.open_page:
         import webbrowser
 
         page = next(path for path in spec.output if path.suffix.lower() == ".html")
         if not webbrowser.open(page.resolve().as_uri()):
-            say(f"no browser found to open {page}")
+            print_line(f"no browser found to open {page}")
 
 
 def _refuse_unwritable(paths: Iterable[Path]) -> None:
@@ -66,19 +66,19 @@ def _build_document(spec: ReportSpec) -> Document:
     from sysbench.commands.report.assemble import assemble_document, filter_document
     from sysbench.commands.report.sources import read_sources
     from sysbench.log.runs import RUNS
-    from sysbench.render.dashboard.progress import waiting
+    from sysbench.render.dashboard.progress import show_status
 
     if not spec.source and not RUNS.is_dir():
         raise UsageError(f"no directory {RUNS} here: name logs, records or directories that contain them")
     source_names = spec.source or (str(RUNS),)
-    with waiting(f"looking for runs in {', '.join(source_names)}", silent=spec.quiet):
+    with show_status(f"looking for runs in {', '.join(source_names)}", silent=spec.quiet):
         sources = read_sources(source_names)
     kinds = [run.record.kind for run in sources.runs] + [each.kind for each in sources.artefacts]
     names = [run.name for run in sources.runs] + [each.name for each in sources.artefacts]
     for name in spec.only:
         if name not in (*names, *kinds):
             raise UsageError(f"--only {unknown(name, 'a run of this report', dict.fromkeys((*kinds, *names)))}")
-    with collection_paused():
+    with gc_paused():
         full_document = assemble_document(
             [run for run in sources.runs if not spec.only or {run.name, run.record.kind} & set(spec.only)],
             [each for each in sources.artefacts if not spec.only or {each.name, each.kind} & set(spec.only)],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 from sysbench import cells as axes
-from sysbench.command import Command, InReport, Kind, kinds, measuring
+from sysbench.command import Command, Kind, ReportLayout, command_of, kinds
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.render.table import Remark, Table, sentence
 
@@ -190,11 +190,11 @@ def origin_of(cells: Iterable[CellRecord]) -> Origin:
     return "measured"
 
 
-def report_layout(kind: Kind) -> InReport:
+def report_layout(kind: Kind) -> ReportLayout:
     """Return how a report presents the runs of this command."""
-    return measuring(kind).report or InReport(len(kinds()), kind)
+    return command_of(kind).report or ReportLayout(len(kinds()), kind)
 
 
 def reported_commands() -> list[Command]:
     """Return all commands that run cells, in the order in which a report presents their runs."""
-    return sorted(map(measuring, kinds()), key=lambda command: report_layout(command.name).place)
+    return sorted(map(command_of, kinds()), key=lambda command: report_layout(command.name).position)

@@ -10,8 +10,8 @@ from typing import Any
 from sysbench.commands.report.document import ReportedRun
 from sysbench.log.events import DeviceInfo, HostInfo
 from sysbench.log.records import SimulatedGpuRecord
-from sysbench.render.declared import DeclaredTable, Field, leading
-from sysbench.render.table import NOTHING, Cell, Column, Table
+from sysbench.render.declared import DeclaredTable, Field, leading_fields
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Table
 
 Identity = tuple[str, str, int, int]
 """Properties that identify a machine; its name alone does not, because containers and replaced machines share it."""
@@ -84,7 +84,7 @@ _MACHINES = DeclaredTable(
         Field("container", get=lambda machine: "yes" if machine.host.container else "no"),
     ),
     rows=lambda known: known,
-    leading=leading(Field("machine", get=attrgetter("name"))),
+    leading=leading_fields(Field("machine", get=attrgetter("name"))),
 )
 
 _DEVICES = DeclaredTable(
@@ -93,12 +93,12 @@ _DEVICES = DeclaredTable(
     (
         Field("name", get=lambda row: row[1].name),
         Field("memory", unit="bytes", get=lambda row: row[1].memory_bytes),
-        Field("multiprocessors", get=lambda row: NOTHING if (found := row[1].multiprocessors) is None else found),
+        Field("multiprocessors", get=lambda row: EMPTY_CELL if (found := row[1].multiprocessors) is None else found),
         Field("capability", "compute capability", get=lambda row: row[1].compute_capability or ""),
         Field("uuid", "UUID", get=lambda row: row[1].uuid or ""),
     ),
     rows=lambda known: [(machine.name, each) for machine in known for each in machine.devices if each.type != "cpu"],
-    leading=leading(Field("machine", get=itemgetter(0)), Field("device", get=lambda row: row[1].torch_name)),
+    leading=leading_fields(Field("machine", get=itemgetter(0)), Field("device", get=lambda row: row[1].torch_name)),
 )
 """Table of accelerators; CPUs are in the table of machines."""
 
@@ -160,6 +160,6 @@ _SIMULATED = DeclaredTable(
         Field("runs", get=lambda row: ", ".join(row[1])),
     ),
     rows=_simulated_gpus,
-    leading=leading(Field("gpu", "simulated GPU", get=lambda row: row[0].title)),
+    leading=leading_fields(Field("gpu", "simulated GPU", get=lambda row: row[0].title)),
     notes=("assumed, not measured: these GPUs were not present",),
 )

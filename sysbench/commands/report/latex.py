@@ -11,7 +11,7 @@ from typing import Final
 from sysbench.commands.report.document import Document
 from sysbench.commands.report.wording import WrittenFile, files_with_pictures, render_template
 from sysbench.render.latex import escaped, tabular
-from sysbench.render.numbers import shown
+from sysbench.render.numbers import format_columns
 from sysbench.render.table import Table, notes
 from sysbench.render.terminal import fit
 
@@ -42,7 +42,7 @@ def _table(table: Table, mark: str) -> Iterator[str]:
     """Yield a table in parts that each fit on a page; if it is too wide, the least important columns are hidden."""
     fitted = fit(table, PAGE_WIDTH_CHARACTERS)
     hidden = () if fitted.stacked else fitted.hidden
-    columns = shown(table) if fitted.stacked else fitted.columns
+    columns = format_columns(table) if fitted.stacked else fitted.columns
     caption = f"{escaped(table.title)}{mark}"
     hidden_note = [f"hidden columns: {', '.join(hidden)}"] if hidden else []
     note_text = "".join(
@@ -56,7 +56,7 @@ def _table(table: Table, mark: str) -> Iterator[str]:
                 r"\sysbenchtogether{%",
                 heading,
                 r"\sysbenchfit{%",
-                *tabular(columns, rows, units_apart=True),
+                *tabular(columns, rows, separate_units=True),
                 "}}",
             ]
         )

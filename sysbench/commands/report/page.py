@@ -21,7 +21,7 @@ from sysbench.render import pages
 from sysbench.render import plots as picture_file
 from sysbench.render.csv import csv_text
 from sysbench.render.markdown import markdown
-from sysbench.render.numbers import ShownColumn, groups, repeated_axes, shown
+from sysbench.render.numbers import FormattedColumn, format_columns, groups, repeated_axes
 from sysbench.render.pages import line, printable
 from sysbench.render.table import Cell, Measure, Sheet, Table, Word, notes
 from sysbench.render.theme import elided
@@ -163,7 +163,7 @@ class ShownCell(NamedTuple):
 
 def table_content(content: Table) -> dict[str, object]:
     """Return the content of a table for the page's template, together with CSV and Markdown for copying."""
-    columns = shown(content)
+    columns = format_columns(content)
     # Numbers are right-aligned, as are whole numbers in columns without a unit.
     right_aligned = [
         each.column.numeric or (bool(each.texts) and all(text.isdigit() for text in each.texts)) for each in columns
@@ -183,7 +183,9 @@ def table_content(content: Table) -> dict[str, object]:
     }
 
 
-def _rows(content: Table, columns: Sequence[ShownColumn], right_aligned: Sequence[bool]) -> Iterator[list[ShownCell]]:
+def _rows(
+    content: Table, columns: Sequence[FormattedColumn], right_aligned: Sequence[bool]
+) -> Iterator[list[ShownCell]]:
     tails = [max((len(_split_uncertainty(text)[1]) for text in each.texts), default=0) for each in columns]
     previous: Sequence[Cell] = ()
     for number, cells in enumerate(content.rows):

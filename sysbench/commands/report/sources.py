@@ -79,7 +79,7 @@ def _read_run(path: Path, experiments: dict[Path, Manifest]) -> _LoadedRun:
                 loaded.sort_key = (list(experiments).index(path.parent), "", position)
                 return loaded
     # Runs without an experiment come last.
-    loaded.sort_key = (len(experiments) + report_layout(loaded.record.kind).place, loaded.record.started_at, 0)
+    loaded.sort_key = (len(experiments) + report_layout(loaded.record.kind).position, loaded.record.started_at, 0)
     return loaded
 
 

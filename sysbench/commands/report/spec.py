@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from sysbench.errors import unknown
-from sysbench.spec.axes import texts
+from sysbench.spec.axes import split_words
 from sysbench.spec.options import Option
 from sysbench.spec.run import OUTPUT, Debug
 
@@ -41,10 +41,10 @@ class ReportSpec(BaseModel):
     title: Annotated[str | None, Option(metavar="TEXT", panel=OUTPUT)] = Field(
         default=None, description="Title of the report, overriding the experiment's title."
     )
-    only: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+    only: Annotated[tuple[str, ...], BeforeValidator(split_words), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Only these runs, by name or by command: time,memory; an unknown name lists all."
     )
-    tables: Annotated[tuple[str, ...], BeforeValidator(texts), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
+    tables: Annotated[tuple[str, ...], BeforeValidator(split_words), Option(metavar="NAME,…", panel=OUTPUT)] = Field(
         default=(), description="Only these tables of each run; an unknown name lists all."
     )
     summary: Annotated[bool, Option(panel=OUTPUT)] = Field(

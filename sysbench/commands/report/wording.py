@@ -108,7 +108,7 @@ class WrittenFile:
 
 def text_file(name: str, text: str) -> WrittenFile:
     """Create a text file, without control codes and without characters that cannot be encoded."""
-    return WrittenFile(name, theme.encodable(theme.harmless(text), "utf-8").encode())
+    return WrittenFile(name, theme.encodable(theme.without_control_characters(text), "utf-8").encode())
 
 
 def pictures_of(document: Document) -> Iterator[Picture]:

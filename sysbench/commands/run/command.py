@@ -117,6 +117,6 @@ def named_gpu(gpu_name: str) -> Hardware:
     from sysbench.spec import hardware
 
     try:
-        return hardware.named(gpu_name)
+        return hardware.by_name(gpu_name)
     except UsageError as error:
         raise UsageError(f"--for {error}") from None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from sysbench.command import measuring
+from sysbench.command import command_of
 from sysbench.commands.run.experiment_file import (
     DeviceOverrides,
     OptionValue,
@@ -164,7 +164,7 @@ def _plan_run(
             except OptionError as error:  # runs that cannot be simulated ignore an overriding --simulate
                 words, not_simulated = as_written, str(error)
     spec, options = _spec_and_options(run, words)
-    models: tuple[type[BaseModel], ...] = (measuring(run.command).spec_class, measuring(run.command).options_class)
+    models: tuple[type[BaseModel], ...] = (command_of(run.command).spec_class, command_of(run.command).options_class)
     options_by_long_name = {
         long_name(model, field): text
         for model in models
@@ -189,7 +189,7 @@ def _plan_run(
 
 def _are_known_gpus(gpus: OptionValue) -> bool:
     try:
-        return bool(hardware.gpus(gpus.text or ""))
+        return bool(hardware.parse_gpus(gpus.text or ""))
     except ValueError:
         return False
 
@@ -221,7 +221,7 @@ def _describe_change(run: WrittenRun, name: str, word: OptionValue) -> str:
     option_name = next(
         option_name
         for option_name, each in keys_of(run.command).items()
-        if each.field == name and each.stands_for is None
+        if each.field == name and each.shorthand_value is None
     )
     previous = (run.words[name].text or "") if name in run.words else ""
     if word.text is None:
@@ -243,10 +243,10 @@ def _spec_and_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Gi
 def _validate_options(run: WrittenRun, words: OptionValues) -> tuple[RunSpec, Given]:
     """Build the spec and the run options of a run; raises OptionError for an invalid word."""
     given: Given = {name: word.text or True for name, word in words.items() if word.text is not None}
-    own = {name: value for name, value in given.items() if name in measuring(run.command).spec_class.model_fields}
+    own = {name: value for name, value in given.items() if name in command_of(run.command).spec_class.model_fields}
     others = {name: value for name, value in given.items() if name not in own}
-    spec: RunSpec = validated(measuring(run.command).spec_class, own)
-    validated(measuring(run.command).options_class, others)
+    spec: RunSpec = validated(command_of(run.command).spec_class, own)
+    validated(command_of(run.command).options_class, others)
     impossible = next(filter(None, (cell.problem(None) for cell in spec.cells())), None)
     if impossible is not None:
         raise OptionError(impossible, None)

@@ -33,7 +33,7 @@ from sysbench.command import Kind, runnable
 from sysbench.errors import UsageError, unknown
 from sysbench.spec import hardware as shipped
 from sysbench.spec.cell import DeviceType
-from sysbench.spec.command_options import Key, keys_of
+from sysbench.spec.command_options import OptionKey, keys_of
 from sysbench.spec.frozen import Frozen
 
 SUFFIX = ".toml"
@@ -304,7 +304,7 @@ def _options_by_field(kind: Kind, entry: Mapping[str, Any], place: Place, other_
 
 
 def _options_by_name(
-    options: Mapping[str, Any], place: Place, known: Mapping[str, Key], noun: str, other_keys: Sequence[str] = ()
+    options: Mapping[str, Any], place: Place, known: Mapping[str, OptionKey], noun: str, other_keys: Sequence[str] = ()
 ) -> OptionValues:
     """Return the options in a TOML table by long name; raises UsageError for an unknown key."""
     for name in options:
@@ -323,7 +323,7 @@ def by_field(kind: Kind, written: Mapping[str, OptionValue]) -> OptionValues:
         key = keys.get(name)
         if key is None:
             continue
-        text = key.stands_for if key.stands_for is not None and value.text is not None else value.text
+        text = key.shorthand_value if key.shorthand_value is not None and value.text is not None else value.text
         previous = values.get(key.field)
         if previous is not None and previous.text is not None:
             text = f"{previous.text},{text}" if text is not None else previous.text
@@ -331,13 +331,13 @@ def by_field(kind: Kind, written: Mapping[str, OptionValue]) -> OptionValues:
     return values
 
 
-def _option_value(name: str, value: object, place: Place, key: Key) -> OptionValue:
+def _option_value(name: str, value: object, place: Place, key: OptionKey) -> OptionValue:
     """Convert a TOML value to the form that it has on the command line."""
     if isinstance(value, bool):
-        if not key.switch:
+        if not key.is_switch:
             raise place.error(f"{name} needs a value; true and false are for switches")
         return OptionValue("" if value else None, place)
-    if key.switch:
+    if key.is_switch:
         raise place.error(f"{name} is a switch: write true or false")
     if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
         return OptionValue(",".join(str(each) for each in value), place)

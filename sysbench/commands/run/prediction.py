@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from sysbench import units
-from sysbench.command import measuring
+from sysbench.command import command_of
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.running import RunResult
 from sysbench.errors import UsageError
 from sysbench.log.durations import Durations
 from sysbench.log.records import RunRecord
-from sysbench.render.dashboard import overall
-from sysbench.render.dashboard.overall import Overall, Waiting
-from sysbench.render.dashboard.progress import waiting
+from sysbench.render.dashboard import experiment_progress
+from sysbench.render.dashboard.experiment_progress import ExperimentProgress, PendingCell
+from sysbench.render.dashboard.progress import show_status
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.validation import validated
@@ -63,10 +63,17 @@ def predict_durations_s(planned: Iterable[PlannedRun], gpu: Hardware, *, silent:
     Cells that cannot be predicted are left out. Exceptions raised while predicting propagate.
     """
     durations_s: dict[str, float] = {}
-    with waiting(f"predicting for {gpu.slug}", silent=silent) as progress, tempfile.TemporaryDirectory() as directory:
+    with (
+        show_status(f"predicting for {gpu.slug}", silent=silent) as progress,
+        tempfile.TemporaryDirectory() as directory,
+    ):
         for each in planned:
             entry = each.entry
-            if measuring(entry.command).foreseen is None or entry.here == "left out" or "simulate" in entry.options:
+            if (
+                command_of(entry.command).expected_duration is None
+                or entry.here == "left out"
+                or "simulate" in entry.options
+            ):
                 continue
             try:
                 spec = _spec_for_gpu(each.spec, gpu)
@@ -91,13 +98,17 @@ def _key_without_device(cell: RunCell) -> str:
 
 def measuring_s(kind: str, cell: Any) -> float | None:
     """Return how long a predicted cell would take to measure; None if the cell has no predicted time."""
-    measuring_time_s: float | None = measuring(kind).part("foreseen")(cell) if measuring(kind).foreseen else None
+    measuring_time_s: float | None = (
+        command_of(kind).part("expected_duration")(cell) if command_of(kind).expected_duration else None
+    )
     return measuring_time_s
 
 
 def total_measuring_s(records: Iterable[RunRecord[Any]]) -> float:
     """Return how long all cells of these runs would take to measure; 0 unless all of them are predicted."""
-    cells = [(record.kind, each) for record in records if measuring(record.kind).foreseen for each in record.cells]
+    cells = [
+        (record.kind, each) for record in records if command_of(record.kind).expected_duration for each in record.cells
+    ]
     if not all(each.cell.simulated for _, each in cells):
         return 0.0
     return sum(measuring_s(kind, each) or 0.0 for kind, each in cells)
@@ -105,7 +116,7 @@ def total_measuring_s(records: Iterable[RunRecord[Any]]) -> float:
 
 def _perform(spec: RunSpec, directory: Path) -> RunRecord[Any]:
     """Run the cells of a spec without any output, and return the record."""
-    command = measuring(spec.kind)
+    command = command_of(spec.kind)
     quiet = command.options_class(out=directory, quiet=True, shown=False, force=True, no_live=True)
     performed: RunResult = command.part("perform")(spec, quiet)
     return performed.record
@@ -144,12 +155,12 @@ def _describe_source(earlier: Durations) -> str:
     return f"from {before}PREDICTED steps; building models and starting workers are not included"
 
 
-def initial_progress(planned: Sequence[PlannedRun], earlier: Durations) -> Overall:
+def initial_progress(planned: Sequence[PlannedRun], earlier: Durations) -> ExperimentProgress:
     """Return the initial progress of an experiment.
 
     The start of a run's worker is counted with the first cell of the run.
     """
-    runs: dict[str, Mapping[str, Waiting]] = {}
+    runs: dict[str, Mapping[str, PendingCell]] = {}
     for each in planned:
         cells = {} if each.entry.here == "left out" else {cell.key: cell for cell in each.spec.cells()}
         startup_s = earlier.startup_s(each.entry.command)
@@ -157,8 +168,8 @@ def initial_progress(planned: Sequence[PlannedRun], earlier: Durations) -> Overa
         for number, (key, cell) in enumerate(cells.items()):
             expected_s = cell_s(cell, earlier)
             cell_startup_s = 0.0 if number else startup_s
-            waiting_cells[key] = Waiting(
+            waiting_cells[key] = PendingCell(
                 each.entry.command, None if expected_s is None else expected_s + cell_startup_s
             )
         runs[each.entry.name] = waiting_cells
-    return overall.begun(runs)
+    return experiment_progress.initial_progress(runs)

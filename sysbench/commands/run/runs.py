@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sysbench import __version__
-from sysbench.command import Kind, measuring
+from sysbench.command import Kind, command_of
 from sysbench.commands import running, saved
 from sysbench.commands.run import directory as experiment_directory
 from sysbench.commands.run import experiment_file, prediction
@@ -32,7 +32,7 @@ from sysbench.log.runs import find_experiment
 from sysbench.log.storage import make_directory, write_atomically
 from sysbench.render import output as summary
 from sysbench.render import theme
-from sysbench.render.dashboard.overall import Overall
+from sysbench.render.dashboard.experiment_progress import ExperimentProgress
 from sysbench.render.output import results
 from sysbench.render.table import Sheet
 from sysbench.spec import hardware
@@ -106,7 +106,7 @@ def show_plan(
     experiment: WrittenExperiment, planned: Sequence[PlannedRun], earlier: Durations, options: ExperimentOptions
 ) -> None:
     """Show the runs planned for this machine, or for the GPU of `--for`, with their expected durations."""
-    gpu = hardware.named(options.plan_for) if options.plan_for is not None else None
+    gpu = hardware.by_name(options.plan_for) if options.plan_for is not None else None
     running.show_sheet(experiment_tables.plan(experiment.title, planned, earlier, gpu), options)
 
 
@@ -154,9 +154,9 @@ def _run_all(
     try:
         with catch_interrupts() as interrupts:
             for number, each in enumerate(planned, start=1):
-                overall.turn_to(number, each.entry.name)
+                overall.start_run(number, each.entry.name)
                 run_results.append(_run_one(directory, each, overall, options))
-                overall.leave(each.entry.name)
+                overall.drop_run(each.entry.name)
                 if interrupts.requested:
                     break
         _show(experiment_tables.outcome(directory.manifest.title, run_results), options)
@@ -188,7 +188,7 @@ def _write_json(saved_manifest: Manifest, run_results: Sequence[FinishedRun], op
 
 def _say(text: str, options: ExperimentOptions) -> None:
     """Print a line to stderr; control characters, which may come from a file, are replaced by spaces."""
-    running.say(theme.fitted(text, sys.stderr.encoding or "ascii"), options)
+    running.say(theme.terminal_line(text, sys.stderr.encoding or "ascii"), options)
 
 
 def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None:
@@ -208,7 +208,7 @@ def _show(sheet: Sheet, options: ExperimentOptions, first: bool = False) -> None
 
 
 def _run_one(
-    directory: ExperimentDirectory, planned: PlannedRun, overall: Overall, options: ExperimentOptions
+    directory: ExperimentDirectory, planned: PlannedRun, overall: ExperimentProgress, options: ExperimentOptions
 ) -> FinishedRun:
     """Carry out a run, unless it is skipped or already finished; an error is noted in the manifest."""
     entry = directory.entry(planned.entry.name)
@@ -227,7 +227,7 @@ def _run_one(
         heading = experiment_tables.heading(entry, overall.number, overall.count)
         _show(heading, options, first=overall.number == 1)
         own = _run_options(planned, directory.path, log, options).model_copy(update={"overall": overall})
-        performed: RunResult = measuring(entry.command).part("perform")(planned.spec, own)
+        performed: RunResult = command_of(entry.command).part("perform")(planned.spec, own)
     except SysbenchError as error:
         # The other runs are still carried out.
         _say(f"{label} failed: {error}", options)
@@ -267,7 +267,7 @@ def _run_options(planned: PlannedRun, directory: Path, log: Path | None, options
     }
     shared = {field: getattr(options, field) for field in SHARED_OPTIONS}
     forced = {field: True for field in ("no_skip", "force") if getattr(options, field)}
-    return measuring(entry.command).options_class(
+    return command_of(entry.command).options_class(
         **{**shared, **run_values, **forced},
         out=directory,
         log_name=entry.name,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, create_model
 
-from sysbench.command import Kind, measuring, runnable
+from sysbench.command import Kind, command_of, runnable
 from sysbench.spec.axes import Scalar
 from sysbench.spec.command_options import keys_of
 from sysbench.spec.options import Option
@@ -71,8 +71,8 @@ def _create_overrides_model() -> type[BaseModel]:
     kinds_by_option: dict[str, list[Kind]] = {}
     for kind in runnable():
         for name, key in keys_of(kind).items():
-            of_spec = key.model is measuring(kind).spec_class
-            if of_spec and key.stands_for is None and not option_of(key.info).positional:
+            of_spec = key.model is command_of(kind).spec_class
+            if of_spec and key.shorthand_value is None and not option_of(key.info).positional:
                 kinds_by_option.setdefault(name, []).append(kind)
     option_by_name = {name: option_of(keys_of(kinds[0])[name].info) for name, kinds in kinds_by_option.items()}
     flag_counts = Counter(
@@ -113,7 +113,7 @@ def _definition(name: str, kinds: list[Kind], other_flags: Iterable[str]) -> Any
         shorthands=command_option.shorthands,
     )
     description = f"{(key.info.description or '').removesuffix('.')} ({', '.join(kinds)})."
-    if key.switch:
+    if key.is_switch:
         return Annotated[bool, option], Field(default=False, description=description)
     return Annotated[str | None, option], Field(default=None, description=description)
 

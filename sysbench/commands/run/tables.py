@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sysbench import formulas, units
-from sysbench.command import measuring
+from sysbench.command import command_of
 from sysbench.commands.run import prediction
 from sysbench.commands.run.experiment import PlannedRun
 from sysbench.commands.run.experiment_file import WrittenExperiment
@@ -15,7 +15,7 @@ from sysbench.log.durations import Durations
 from sysbench.log.manifest import RunEntry
 from sysbench.log.outcomes import FAILURES
 from sysbench.log.records import RunRecord
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
 from sysbench.spec.cell import RunCell
 from sysbench.spec.hardware import Hardware
 
@@ -83,9 +83,9 @@ def plan(title: str, planned: Sequence[PlannedRun], earlier: Durations, gpu: Har
             each.entry.name,
             each.entry.command,
             Word(each.entry.here, _TONES[each.entry.here]),
-            len(its_cells) or NOTHING,
+            len(its_cells) or EMPTY_CELL,
             _largest(its_cells),
-            duration_cell(each) if its_cells else NOTHING,
+            duration_cell(each) if its_cells else EMPTY_CELL,
         )
         for number, (each, its_cells) in enumerate(zip(planned, cells, strict=True), start=1)
     )
@@ -128,20 +128,20 @@ def outcome(title: str, run_results: Sequence[FinishedRun]) -> Sheet:
 
 def _cells(entry: RunEntry, cells: Sequence[RunCell], gpu: Hardware | None) -> tuple[Table, ...]:
     named = f"{entry.name}: {entry.title}" if entry.title != entry.name else entry.name
-    planned: Sheet = measuring(entry.command).part("plan")(cells, gpu)
+    planned: Sheet = command_of(entry.command).part("plan")(cells, gpu)
     return tuple(replace(table, title=f"{named}, {table.title}") for table in planned.tables)
 
 
 def _largest(cells: Sequence[RunCell]) -> Cell:
     known = [needed for cell in cells if (needed := formulas.predicted_bytes(cell)) is not None]
-    return Measure(max(known)) if known else NOTHING
+    return Measure(max(known)) if known else EMPTY_CELL
 
 
 def _outcome_cells(run_result: FinishedRun) -> tuple[Cell, ...]:
     here = Word(run_result.entry.here, _TONES[run_result.entry.here])
     if run_result.record is None:
-        status_cell = Word("failed", "bad") if run_result.error else NOTHING
-        return run_result.entry.name, run_result.entry.command, here, NOTHING, NOTHING, status_cell
+        status_cell = Word("failed", "bad") if run_result.error else EMPTY_CELL
+        return run_result.entry.name, run_result.entry.command, here, EMPTY_CELL, EMPTY_CELL, status_cell
     outcomes = [cell.outcome for cell in run_result.record.cells]
     other_outcomes = dict.fromkeys(outcome for outcome in outcomes if outcome != "ok")
     counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in other_outcomes)

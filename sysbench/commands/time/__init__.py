@@ -1,11 +1,11 @@
 """Time forward, backward and the optimizer step, by size, context, precision and more."""
 
-from sysbench.command import Command, InReport
+from sysbench.command import Command, ReportLayout
 
 COMMAND = Command(
     package=__name__,
     help=__doc__,
-    report=InReport(
+    report=ReportLayout(
         0,
         "Time of a training step",
         (
@@ -25,11 +25,11 @@ COMMAND = Command(
     ),
     perform="command:perform",
     headlines="findings:headlines",
-    picture="live:TIME",
+    dashboard="live:TIME",
     lines="live:TimeLines",
     terms="sysbench.commands.report.method:time_terms",
-    foreseen="predicted:taken_s",
+    expected_duration="predicted:taken_s",
     compared=("step",),
-    in_turns=True,
-    usual_tables="tables:usual",
+    can_alternate=True,
+    default_tables="tables:usual",
 )

@@ -1,6 +1,6 @@
 """Blocks of the dashboard, each a pure function of some part of the run's state.
 
-Most blocks are `remembered` (cached): they are laid out again only when their part of the state changes.
+Most blocks are `memoized`: they are laid out again only when their part of the state changes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sysbench import formulas, units
 from sysbench.commands.time.live_state import Cells, Step, TimedCell, phase_means
 from sysbench.log.events import DeviceInfo, HostInfo, Reading, TorchInfo
 from sysbench.render import terminal, theme
-from sysbench.render.dashboard.lines import Block, OneLine, Row, pieces_that_fit, remembered
-from sysbench.render.table import NOTHING, Cell, Column, Measure, Table, Tone, Word
+from sysbench.render.dashboard.lines import Block, OneLine, Row, memoized, pieces_that_fit
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Table, Tone, Word
 
 LABEL_WIDTH = 9
 """Width of the label at the start of a line."""
@@ -47,27 +47,28 @@ def line(text: Text) -> Block:
     return Block(OneLine(text))
 
 
-@remembered
+@memoized
 def title(now: TimedCell | None, position: int, cells: int, left: str, width: int, encoding: str) -> Block:
     """Return the title: the current cell, its position in the run, and the remaining time."""
-    right = Text(theme.fitted(f"cell {position} of {cells}" if cells > 1 else "", encoding), "bold", end="")
+    right = Text(theme.terminal_line(f"cell {position} of {cells}" if cells > 1 else "", encoding), "bold", end="")
     if left:
-        right.append(theme.fitted(f"{' · ' if right.plain else ''}{left}", encoding), theme.QUIET)
+        right.append(theme.terminal_line(f"{' · ' if right.plain else ''}{left}", encoding), theme.QUIET)
     kind = Text("time  ", theme.ACCENT, end="")
     pieces = []
     if now:
         named = axes.subject([now.cell.model_dump()])
         pieces += [
-            (theme.fitted(piece, encoding), theme.TITLE if number < 4 else "") for number, piece in enumerate(named)
+            (theme.terminal_line(piece, encoding), theme.TITLE if number < 4 else "")
+            for number, piece in enumerate(named)
         ]
     room = width - right.cell_len
     if room < 24:
         right, room = Text(), width
-    subject = pieces_that_fit(pieces, room - kind.cell_len - 2, theme.fitted(" · ", encoding))
+    subject = pieces_that_fit(pieces, room - kind.cell_len - 2, theme.terminal_line(" · ", encoding))
     return Block(Row(((kind, kind.cell_len), (subject, room - kind.cell_len), (right, right.cell_len))))
 
 
-@remembered
+@memoized
 def hardware(
     device: DeviceInfo | None,
     torch: TorchInfo | None,
@@ -87,18 +88,18 @@ def hardware(
         names.append(f"torch {torch.torch}")
     if device and device.type == "cpu" and torch:
         names.append(axes.phrase("threads", (now and now.cell.threads) or torch.threads))
-    pieces = [(theme.fitted(name, encoding), theme.QUIET) for name in names if name]
-    return line(pieces_that_fit(pieces, width, theme.fitted(" · ", encoding)))
+    pieces = [(theme.terminal_line(name, encoding), theme.QUIET) for name in names if name]
+    return line(pieces_that_fit(pieces, width, theme.terminal_line(" · ", encoding)))
 
 
 def progress(
     name: str, completed: int, total: int, texts: Sequence[tuple[str, str]], width: int, encoding: str
 ) -> Block:
     """Return the stage, its progress bar unless `total` is 0 (unknown), and as many of `texts` as fit."""
-    styled_texts = [(theme.fitted(text, encoding), style) for text, style in texts if text]
+    styled_texts = [(theme.terminal_line(text, encoding), style) for text, style in texts if text]
     if width < MIN_LABEL_WIDTH and total:
         return line(pieces_that_fit(styled_texts, width, " "))
-    label = Text(theme.fitted(name, encoding), theme.ACCENT, end="")
+    label = Text(theme.terminal_line(name, encoding), theme.ACCENT, end="")
     room = width - label.cell_len - 1
     after = pieces_that_fit(styled_texts, room, "   ")
     bar_width = min(MAX_BAR_WIDTH, room - after.cell_len - 2)
@@ -109,13 +110,13 @@ def progress(
     return Block(Row((*parts, (after, after.cell_len))))
 
 
-@remembered
+@memoized
 def empty_line() -> Block:
     """Return an empty line as a placeholder for a value that is not known yet."""
     return line(Text(""))
 
 
-@remembered
+@memoized
 def steps(all_steps: tuple[Step, ...], rows: int, width: int, encoding: str) -> Block:
     """Return a table of the most recent steps by phase, followed by the mean of all measured steps."""
     shown, measured = all_steps[-rows:], [step for step in all_steps if not step.warmup]
@@ -131,7 +132,7 @@ def steps(all_steps: tuple[Step, ...], rows: int, width: int, encoding: str) -> 
         tone: Tone = "quiet" if step.warmup else "plain"
         cells = (Measure(phases[name], tone=tone) if name in phases else None for name in names)
         label = f"warm-up {step.index + 1}" if step.warmup else str(step.index + 1)
-        body.append((Word(label, tone), *cells, Measure(step.total_s, tone=tone, aside=step.warmup)))
+        body.append((Word(label, tone), *cells, Measure(step.total_s, tone=tone, excluded=step.warmup)))
     if measured:
         means = {name: mean for name, mean, _ in phase_means(measured)}
         mean_cells = tuple(Measure(means[name], tone="strong") if name in means else None for name in (*names, "step"))
@@ -140,7 +141,7 @@ def steps(all_steps: tuple[Step, ...], rows: int, width: int, encoding: str) -> 
     return Block(terminal.grid(found))
 
 
-@remembered
+@memoized
 def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
     """Return a sparkline of recent steps; the very first step is omitted because it would flatten the others."""
     text = _label("step", width, encoding)
@@ -149,17 +150,17 @@ def trend(recent: tuple[Step, ...], width: int, encoding: str) -> Block:
     span = max(high - low, MIN_SPARKLINE_SPAN * low)
     for step in shown:
         level = int((step.total_s - low) / span * (len(theme.SPARKS) - 1) + 0.5) if span else 0
-        text.append(theme.fitted(theme.SPARKS[level], encoding), theme.QUIET if step.warmup else "cyan")
+        text.append(theme.terminal_line(theme.SPARKS[level], encoding), theme.QUIET if step.warmup else "cyan")
     return line(text)
 
 
-@remembered
+@memoized
 def shares(all_steps: tuple[Step, ...], width: int, encoding: str) -> Block:
     """Return the share of each phase in the mean step, as a bar and as text; the smallest shares are omitted first."""
     means = [(name, mean) for name, mean, _ in phase_means(step for step in all_steps if not step.warmup)]
     whole = sum(mean for name, mean in means if name != "step")
     parts = [(name, mean / whole) for name, mean in means if name != "step" and mean / whole >= MIN_PHASE_SHARE]
-    text, separator = _label("phases", width, encoding), theme.fitted(" · ", encoding)
+    text, separator = _label("phases", width, encoding), theme.terminal_line(" · ", encoding)
     room = width - text.cell_len
     labels = [(f"{name} {units.share(part)}", name, part) for name, part in parts]
     while len(labels) > 1 and len(separator.join(label for label, _, _ in labels)) > room:
@@ -168,7 +169,7 @@ def shares(all_steps: tuple[Step, ...], width: int, encoding: str) -> Block:
     longest = min(MAX_PHASE_BAR_WIDTH, room - legend.cell_len - 2)
     if longest >= 8:
         bar, cumulative_share = Text(), 0.0
-        mark = theme.fitted("█", encoding)
+        mark = theme.terminal_line("█", encoding)
         for name, part in parts:
             cumulative_share += part
             cells = round(cumulative_share * longest) - bar.cell_len
@@ -178,17 +179,17 @@ def shares(all_steps: tuple[Step, ...], width: int, encoding: str) -> Block:
     return line(text.append_text(legend))
 
 
-@remembered
+@memoized
 def memory(used: int, peak: int | None, total: int | None, what: str, width: int, encoding: str) -> Block:
     """Return used and total memory, as a bar and as text, and the peak so far."""
     scale = units.shared_scale("bytes", [total or used])
     of_total = f" of {scale.digits(total, 1)}" if total else ""
     texts = [f"{scale.digits(used, 1)}{of_total} {scale.symbol} {what}".rstrip()]
     texts += [f"peak {scale.digits(peak, 1)} {scale.symbol}"] if peak else []
-    pieces = [(theme.fitted(text, encoding), "") for text in texts]
+    pieces = [(theme.terminal_line(text, encoding), "") for text in texts]
     label = _label("memory", width, encoding)
     room = width - label.cell_len
-    after = pieces_that_fit(pieces, room, theme.fitted(" · ", encoding))
+    after = pieces_that_fit(pieces, room, theme.terminal_line(" · ", encoding))
     bar = min(24, room - after.cell_len - 2)
     parts: list[tuple[RenderableType, int]] = [(label, label.cell_len)]
     if total and bar >= 6:
@@ -197,7 +198,7 @@ def memory(used: int, peak: int | None, total: int | None, what: str, width: int
     return Block(Row((*parts, (after, after.cell_len))))
 
 
-@remembered
+@memoized
 def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
     """Return sensor readings, taken outside the worker; None if there are none to show."""
     pieces = []
@@ -215,17 +216,17 @@ def clocks(reading: Reading, width: int, encoding: str) -> Block | None:
         pieces.append((f"other processes use {units.share(reading.host_cpu_share)} of the CPU", theme.WARNING))
     if not pieces:
         return None
-    fitted = [(theme.fitted(text, encoding), style) for text, style in pieces]
+    fitted = [(theme.terminal_line(text, encoding), style) for text, style in pieces]
     text = _label("device" if reading.device_utilisation is not None else "host", width, encoding)
-    return line(text.append_text(pieces_that_fit(fitted, width - text.cell_len, theme.fitted(" · ", encoding))))
+    return line(text.append_text(pieces_that_fit(fitted, width - text.cell_len, theme.terminal_line(" · ", encoding))))
 
 
-@remembered
+@memoized
 def notice(text: str, remedy: str, width: int, encoding: str) -> Block:
     """Return a warning and its remedy."""
     lines = [
-        Text(theme.fitted(text, encoding), theme.WARNING),
-        Text(theme.fitted(f"→ {remedy}", encoding), theme.ACCENT),
+        Text(theme.terminal_line(text, encoding), theme.WARNING),
+        Text(theme.terminal_line(f"→ {remedy}", encoding), theme.ACCENT),
     ]
     return Block(Group(*lines))
 
@@ -233,7 +234,7 @@ def notice(text: str, remedy: str, width: int, encoding: str) -> Block:
 def _label(name: str, width: int, encoding: str) -> Text:
     """Return the label of a line, padded to `LABEL_WIDTH` characters; empty on a narrow terminal."""
     return Text(
-        theme.fitted(name.ljust(LABEL_WIDTH), encoding) if width >= MIN_LABEL_WIDTH else "", theme.QUIET, end=""
+        theme.terminal_line(name.ljust(LABEL_WIDTH), encoding) if width >= MIN_LABEL_WIDTH else "", theme.QUIET, end=""
     )
 
 
@@ -254,7 +255,7 @@ class Layout:
     """Row and column of each cell, by cell key."""
 
 
-@remembered
+@memoized
 def layout(planned: Cells) -> Layout | None:
     """Arrange the cells, with contexts (or else the last axis that varies) in columns; None if no axis varies."""
     specs = {key: each.cell.model_dump() for key, each in planned.items()}
@@ -272,7 +273,7 @@ def layout(planned: Cells) -> Layout | None:
     return Layout(column_axis, row_axes, tuple(column_values), tuple(row_values), positions)
 
 
-@remembered
+@memoized
 def board(planned: Cells, ended: Cells, running: str, rows: int, width: int, encoding: str) -> Block:
     """Return a grid of mean step times, one entry per cell, in at most `rows` lines below the headings.
 
@@ -302,16 +303,18 @@ def board(planned: Cells, ended: Cells, running: str, rows: int, width: int, enc
             break
         count -= 1
     if fit.stacked:
-        return line(Text(theme.fitted(_count_by_outcome(found.positions.values(), cells), encoding), theme.QUIET))
+        return line(
+            Text(theme.terminal_line(_count_by_outcome(found.positions.values(), cells), encoding), theme.QUIET)
+        )
     parts: list[RenderableType] = [terminal.grid(fit)]
     outside = [place for place in found.positions.values() if place[0] not in shown or place[1] not in columns]
     if outside and len(shown) < rows:
         summary = f"and {len(outside)} more: {_count_by_outcome(outside, cells)}"
-        parts.append(OneLine(Text(theme.fitted(summary, encoding), theme.QUIET, end="")))
+        parts.append(OneLine(Text(theme.terminal_line(summary, encoding), theme.QUIET, end="")))
     return Block(Group(*parts))
 
 
-@remembered
+@memoized
 def finished(planned: Cells, ended: Cells, rows: int, width: int, encoding: str) -> Block | None:
     """Return a table of the most recently finished cells by phase; None if it does not fit."""
     found = layout(planned)
@@ -326,10 +329,10 @@ def finished(planned: Cells, ended: Cells, rows: int, width: int, encoding: str)
     )
     body: list[tuple[Cell, ...]] = []
     for each in recent:
-        numbers: list[Cell] = [*([NOTHING] * len(phases)), _outcome(each), NOTHING]
+        numbers: list[Cell] = [*([EMPTY_CELL] * len(phases)), _outcome(each), EMPTY_CELL]
         if each.step is not None:
             by_name = {name: Measure(mean, deviation) for name, mean, deviation in each.phases}
-            achieved = Measure(each.step_flops / each.step[0]) if each.cell.own is None else NOTHING
+            achieved = Measure(each.step_flops / each.step[0]) if each.cell.own is None else EMPTY_CELL
             numbers = [*(by_name.get(name) for name in phases), by_name["step"], achieved]
         body.append((*axes.values(each.cell.model_dump(), axis_names), *numbers))
     fit = terminal.fit(Table("finished", "", columns, tuple(body), len(axis_names)), width, encoding)
@@ -352,7 +355,7 @@ def _table(layout: Layout, cells: Mapping[tuple[int, int], Cell], rows: Sequence
     body = tuple(
         (
             *layout.row_values[row],
-            *(cells.get((row, head), _WAITING if (row, head) in planned else NOTHING) for head in shown),
+            *(cells.get((row, head), _WAITING if (row, head) in planned else EMPTY_CELL) for head in shown),
         )
         for row in rows
     )

@@ -31,5 +31,5 @@ def perform(spec: TimeSpec, options: TimeOptions) -> running.RunResult:
     if options.json_path is None and options.log_name is None and (options.tables or options.columns):
         from sysbench.render import declared
 
-        ceilings = declared.shows("matmul_ceiling", options.columns, spec, options.tables, options.format)
+        ceilings = declared.shows_column("matmul_ceiling", options.columns, spec, options.tables, options.format)
     return running.RunResult(running.run_cells(spec, options.model_copy(update={"ceilings": ceilings})))

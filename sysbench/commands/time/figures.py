@@ -19,24 +19,24 @@ from sysbench.render.plots import (
     Bar,
     BarPanel,
     Box,
-    Drawn,
-    Frame,
     Heading,
-    Look,
+    LazyFigure,
+    LineStyle,
     Mark,
-    captioned,
+    PanelLayout,
+    arrange_handles,
+    caption_text,
+    create_panels,
     cross_handle,
     draw_boxes,
     draw_crosses,
     draw_error_bars,
+    draw_heading,
+    draw_legend,
     draw_stacked,
-    dressed,
-    head,
-    in_rows,
-    legend,
-    panels,
     printable,
     series_handles,
+    style_axes,
     subject,
 )
 
@@ -56,23 +56,23 @@ PHASES: Final = {
 under all common kinds of colour blindness, in the same hues as the dashboard."""
 
 SERIES: Final = (
-    Look("#0072b2", "o"),
-    Look("#d55e00", "s"),
-    Look("#009e73", "D"),
-    Look("#cc79a7", "^"),
-    Look("#56b4e9", "v"),
-    Look("#e69f00", "P"),
-    Look("#000000", "X"),
+    LineStyle("#0072b2", "o"),
+    LineStyle("#d55e00", "s"),
+    LineStyle("#009e73", "D"),
+    LineStyle("#cc79a7", "^"),
+    LineStyle("#56b4e9", "v"),
+    LineStyle("#e69f00", "P"),
+    LineStyle("#000000", "X"),
 )
 """Okabe and Ito's colours, by descending contrast, each with a different marker."""
 
 _DASHES: Final = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
-def series(number: int) -> Look:
+def series(number: int) -> LineStyle:
     """Return the style of series `number`, counted from 0; dashes distinguish series of the same colour."""
     look = SERIES[number % len(SERIES)]
-    return Look(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
+    return LineStyle(look.colour, look.marker, _DASHES[number // len(SERIES) % len(_DASHES)])
 
 
 MAX_PANELS: Final = 9
@@ -83,31 +83,31 @@ MAX_STRIPS: Final = 40
 """Largest number of cells in the figure of samples; the cells that vary most are shown."""
 
 
-def of_run(record: TimeRecord) -> Iterator[Drawn]:
+def of_run(record: TimeRecord) -> Iterator[LazyFigure]:
     """Yield all figures of a run."""
     yield from predicted.figures(record)
     yield from figures(record.cells)
 
 
-def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
+def figures(cells: Sequence[TimeCellRecord]) -> Iterator[LazyFigure]:
     """Yield the figures of measured times."""
     timed = [cell for cell in cells if cell.outcome == "ok" and cell.samples("step") is not None]
     layout, about = _layout(cells), subject(cells)
     if len({phase for cell in timed for phase in cell.phases}) > 2:
         heading = _heading("phases of a step, medians", about)
-        caption = captioned("Median time of each phase of a step", about, _omission_note(layout, MAX_BARS))
-        yield Drawn("phases", caption, lambda: draw_phases(layout, heading))
+        caption = caption_text("Median time of each phase of a step", about, _omission_note(layout, MAX_BARS))
+        yield LazyFigure("phases", caption, lambda: draw_phases(layout, heading))
     if layout.x_axis is not None and len(timed) > 1:
         what = _X_AXIS_NAMES[layout.x_axis]
         text = f"Median step time against {what}, both axes logarithmic; bars are 95 % CIs"
         times_heading = _heading(f"step time against {what}", (*about, "medians, bars: 95 % CI"))
-        caption = captioned(text, about, _omission_note(layout, MAX_SERIES))
-        yield Drawn("times", caption, lambda: draw_times(layout, times_heading))
+        caption = caption_text(text, about, _omission_note(layout, MAX_SERIES))
+        yield LazyFigure("times", caption, lambda: draw_times(layout, times_heading))
         if sum(_peak_share(cell) is not None for cell in timed) > 1:
             rates_heading = _heading("share of the hardware's peak", about)
             text = "FLOP/s of matrix products over the mean step, as a share of the hardware's peak"
-            caption = captioned(text, about, _omission_note(layout, MAX_SERIES))
-            yield Drawn("peak-share", caption, lambda: draw_rates(layout, rates_heading))
+            caption = caption_text(text, about, _omission_note(layout, MAX_SERIES))
+            yield LazyFigure("peak-share", caption, lambda: draw_rates(layout, rates_heading))
     if timed:
         shown = strips(timed)
         selection_note = f"The {len(shown)} cells of {len(timed)} that vary most." if len(shown) < len(timed) else ""
@@ -116,8 +116,8 @@ def figures(cells: Sequence[TimeCellRecord]) -> Iterator[Drawn]:
             "hollow: warm-up steps"
         )
         steps_heading = _heading("every step", about)
-        caption = captioned(text, about, selection_note)
-        yield Drawn("samples", caption, lambda: draw_samples(shown, namer(cells), steps_heading))
+        caption = caption_text(text, about, selection_note)
+        yield LazyFigure("samples", caption, lambda: draw_samples(shown, namer(cells), steps_heading))
 
 
 _X_AXIS_NAMES: Final = {"ctx": "the context", "size": "the number of parameters", "batch": "the batch"}
@@ -194,14 +194,14 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
     handles = series_handles(names)
     if any(cell.outcome == "oom" for _, cells in shown for cell in cells):
         handles.append(cross_handle("out of memory"))
-    rows = in_rows(handles)
-    frame = Frame(
+    rows = arrange_handles(handles)
+    frame = PanelLayout(
         min(3, len(shown)),
         1.55 if len(shown) > 1 else 2.2,
         above_in=0.26 if len(shown) > 1 else 0.08,
         legend_lines=1 + len(rows),
     )
-    figure, found = panels(frame, len(shown), heading)
+    figure, found = create_panels(frame, len(shown), heading)
     for axes, (size, cells) in zip(found, shown, strict=True):
         ticks = dict.fromkeys(_tick(cell, layout.x_axis) for cell in sorted(cells, key=_position_key(layout)))
         panel = BarPanel(
@@ -210,7 +210,7 @@ def draw_phases(layout: Layout, heading: Heading) -> Figure:
         longest = max((timed.median_s for cell in cells if (timed := cell.samples("step"))), default=1.0)
         draw_stacked(axes, panel, names, PHASES, "s", longest, headroom=1.12, x=layout.x_axis or "")
     present = [phase for phase in PHASES if any(phase in cell.phases for _, cells in shown for cell in cells)]
-    legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in present], *rows)
+    draw_legend(figure, [Patch(facecolor=PHASES[phase], label=phase) for phase in present], *rows)
     return figure
 
 
@@ -293,17 +293,17 @@ def _draw_lines(
     ]
     if out_of_memory:
         handles.append(cross_handle("out of memory"))
-    lines = in_rows(handles)
-    frame = Frame(
+    lines = arrange_handles(handles)
+    frame = PanelLayout(
         columns,
         1.7 if len(rows) > 1 else 2.5,
         left_in=0.78,
         above_in=0.26 if len(rows) > 1 else 0.08,
         right_in=0.1,
         legend_lines=len(lines),
-        shared=True,
+        shared_y=True,
     )
-    figure, found = panels(frame, len(rows), heading)
+    figure, found = create_panels(frame, len(rows), heading)
     every = [point for _, cells in rows for cell in cells if (point := value(cell)) is not None]
     low, high = min(point[0] for point in every), max(point[0] for point in every)
     for ax, (title, cells) in zip(found, rows, strict=True):
@@ -320,13 +320,13 @@ def _draw_lines(
             colour = series(keys.index(key_of(cell))).colour
             oom_colours.setdefault(_position(cell, layout.x_axis), []).append(colour)
         for at, colours in oom_colours.items():
-            draw_crosses(ax, at, colours, size=13, apart=9, zorder=3)
+            draw_crosses(ax, at, colours, size=13, spacing=9, zorder=3)
         _format_x_axis(ax, cells, layout)
         leftmost = ax is found[0] or found.index(ax) % columns == 0
-        dressed(
+        style_axes(
             ax, title=title, x=_X_AXIS_LABELS.get(layout.x_axis or "", ""), y=label if leftmost else "", lines="both"
         )
-    legend(figure, *lines)
+    draw_legend(figure, *lines)
     return figure, found
 
 
@@ -409,17 +409,17 @@ def draw_samples(shown: Sequence[Strip], name: Callable[[TimeCellRecord], str], 
     ax.set_xlim(-edge * 100, edge * 100)
     ax.set_yticks(range(len(shown)), labels)
     ax.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
-    dressed(ax, x="difference from the median of the cell, %", lines="x")
+    style_axes(ax, x="difference from the median of the cell, %", lines="x")
     ax.tick_params(axis="y", length=0, labelcolor=INK)
     ax.spines["left"].set_visible(False)
-    head(figure, heading)
+    draw_heading(figure, heading)
     marks: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 4, "color": _STEP_COLOUR}
     handles = [
         Line2D([], [], label="counted", **marks),
         Line2D([], [], label="warm-up", **marks, markerfacecolor="white"),
         Line2D([], [], label="beyond the edge", linestyle="none", marker=">", markersize=5, color=_OUTLIER_COLOUR),
     ]
-    legend(figure, handles)
+    draw_legend(figure, handles)
     return figure
 
 

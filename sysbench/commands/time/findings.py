@@ -1,8 +1,8 @@
 """Findings of a timing run: sentences with numbers, each with the cells it is based on.
 
-Cells with serious cautions (`sysbench.render.findings.DOUBTFUL`) are excluded and listed in a final sentence. A finding
-is withheld if noise could explain it: if intervals overlap, if the means in the tables contradict the medians, or if
-another cell of the run contradicts it.
+Cells with serious cautions (`sysbench.render.findings.EXCLUDING_CAUTIONS`) are excluded and listed in a final sentence.
+A finding is withheld if noise could explain it: if intervals overlap, if the means in the tables contradict the
+medians, or if another cell of the run contradicts it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, Time
 from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord, Samples
 from sysbench.render.findings import (
-    MOST_NAMED,
+    MAX_ALL_NAMED,
     Namer,
-    Said,
+    Statement,
     contains_one,
-    counted,
-    doubts,
+    count_phrase,
+    excluded_cells,
+    excluding_cautions,
     exponent,
     interval,
-    left_out,
-    listed,
-    loosely,
-    multiple,
-    named,
+    intervals_overlap,
+    join_words,
+    name_cells,
+    name_cells_by_context,
     namer,
-    overlapping,
-    percentage,
+    no_difference_clause,
+    pooled_ratio,
+    pooled_share,
     ratio_range,
+    ratio_with_name,
     share_range,
     share_with_interval,
-    together_named,
-    unresolved,
     with_interval,
 )
 from sysbench.render.table import sentence
@@ -56,7 +56,7 @@ MAX_LISTED_ROWS: Final = 4
 """Largest number of rows along an axis that are listed one by one."""
 
 
-def all_findings(cells: Cells) -> Iterator[Said]:
+def all_findings(cells: Cells) -> Iterator[Statement]:
     """Yield all findings of these cells, the most important first."""
     yield from headlines(cells)
     if any(cell.cell.simulate for cell in cells):
@@ -70,10 +70,12 @@ def all_findings(cells: Cells) -> Iterator[Said]:
     yield from _relative_stds(cells, name)
     yield from _peak_memory(cells, name)
     yield from _memory_limits(cells)
-    yield from left_out(cells, lambda cell: doubts(cell, alone=False), "comparisons or from all findings")
+    yield from excluded_cells(
+        cells, lambda cell: excluding_cautions(cell, self_comparison=False), "comparisons or from all findings"
+    )
 
 
-def headlines(cells: Cells) -> Iterator[Said]:
+def headlines(cells: Cells) -> Iterator[Statement]:
     """Yield only the findings to show below the tables; the others repeat what the tables show."""
     if any(cell.cell.simulate for cell in cells):
         yield from predicted.prediction_findings(cells)
@@ -84,11 +86,15 @@ def headlines(cells: Cells) -> Iterator[Said]:
 
 
 def reliable_cells(cells: Iterable[TimeCellRecord], *, alone: bool = True) -> list[TimeCellRecord]:
-    """Return the completely measured cells without serious cautions (`sysbench.render.findings.doubts`).
+    """Return the completely measured cells without serious cautions (`sysbench.render.findings.excluding_cautions`).
 
     `alone` is for findings that compare a cell only with itself: fewer cautions then exclude a cell.
     """
-    return [cell for cell in cells if cell.outcome == "ok" and cell.phases and not doubts(cell, alone=alone)]
+    return [
+        cell
+        for cell in cells
+        if cell.outcome == "ok" and cell.phases and not excluding_cautions(cell, self_comparison=alone)
+    ]
 
 
 def launch_bound(cell: CellRecord) -> bool:
@@ -102,7 +108,7 @@ def _by_setting(cells: Cells, agree: Callable[[Cells], bool]) -> Iterator[tuple[
     All cells form one group without a prefix if `agree` accepts them, or if the number of settings is 1 or greater than
     `MAX_SETTINGS`.
     """
-    groups = axes.alike(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
+    groups = axes.group_ignoring(cells, "size", "ctx", "batch", "warmup", "steps", "until", "max_steps", "sync", "seed")
     if not 1 < len(groups) <= MAX_SETTINGS or agree(cells):
         yield "", cells
         return
@@ -154,10 +160,12 @@ class _Comparison:
 
     def where(self, cells: Cells, among: Cells | None = None) -> str:
         """Return a phrase that names `cells` and distinguishes them from others in `among` (default: base cells)."""
-        return together_named(cells, [each.base for each in self.pairs] if among is None else among, (self.axis,))
+        return name_cells_by_context(
+            cells, [each.base for each in self.pairs] if among is None else among, (self.axis,)
+        )
 
 
-def _comparisons(cells: Cells) -> Iterator[Said]:
+def _comparisons(cells: Cells) -> Iterator[Statement]:
     """Yield comparisons of each axis value with the first one; for compilation, also how soon it pays off."""
     for axis in ("device", *axes.CHOICES):
         values = [value for value in axes.values_along(cells, axis) if value is not None]
@@ -168,7 +176,7 @@ def _comparisons(cells: Cells) -> Iterator[Said]:
                 # Swap the values, so that the sentence says which one is faster.
                 found = _comparison(cells, axis, arm, values[0], phase)
             if found is not None:
-                yield Said(_comparison_sentence(found, cells), found.cells)
+                yield Statement(_comparison_sentence(found, cells), found.cells)
                 yield from _compile_payback(found, cells)
 
 
@@ -191,11 +199,10 @@ def _comparison_sentence(found: _Comparison, cells: Cells) -> str:
     arm, base = (axes.phrase(found.axis, value) for value in (found.arm, found.base))
     significant = found.significant(-1, 1)
     if not significant:
-        return (
-            f"{prefix}{unresolved(arm, base, [(each.effect.ratio, each.steps(found.phase)) for each in found.pairs])}."
-        )
+        ratios = [(each.effect.ratio, each.steps(found.phase)) for each in found.pairs]
+        return f"{prefix}{no_difference_clause(arm, base, ratios)}."
     name, exceptions = namer(cells, (found.axis,)), _exceptions(found)
-    least, most, count = significant[0], significant[-1], counted(len(significant))
+    least, most, count = significant[0], significant[-1], count_phrase(len(significant))
     if len(found.pairs) == 1:
         return f"{prefix}{arm} is {with_interval(least.effect.ratio)} as fast as {base}."
     if len(significant) == 1:
@@ -203,9 +210,9 @@ def _comparison_sentence(found: _Comparison, cells: Cells) -> str:
             f"{prefix}{arm} is {with_interval(least.effect.ratio)} as fast as {base} at {name(least.base)}.{exceptions}"
         )
     if found.common_speedup is not None and len(significant) == len(found.pairs):
-        return f"{prefix}{arm} is {multiple(found.common_speedup)} as fast as {base} in {count}."
+        return f"{prefix}{arm} is {pooled_ratio(found.common_speedup)} as fast as {base} in {count}."
     where = count if len(significant) == len(found.pairs) else f"{len(significant)} cells"
-    if overlapping(least.effect.ratio, most.effect.ratio):
+    if intervals_overlap(least.effect.ratio, most.effect.ratio):
         ends = ratio_range(least.speedup, most.speedup)
     else:
         ends = f"{units.ratio(least.speedup)} ({name(least.base)}) to {units.ratio(most.speedup)} ({name(most.base)})"
@@ -241,7 +248,7 @@ def _speedup_trends(found: _Comparison) -> str:
     for axis, extent in (("size", "model size"), ("ctx", "context length")):
         rows = [
             [by_base[cell.key] for cell in sorted(row, key=partial(_axis_extent, axis=axis))]
-            for row in axes.alike([each.base for each in found.pairs], axis)
+            for row in axes.group_ignoring([each.base for each in found.pairs], axis)
             if len(row) > 1
         ]
         if any(len(row) > 2 for row in rows) and all(
@@ -281,7 +288,7 @@ def _exceptions(found: _Comparison) -> str:
     return text
 
 
-def _compile_payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
+def _compile_payback(found: _Comparison, cells: Cells) -> Iterator[Statement]:
     """Yield how long compilation takes, and after how many steps it pays off."""
     paybacks: list[tuple[float, float, TimeCellRecord]] = []
     for each in found.pairs:
@@ -302,7 +309,7 @@ def _compile_payback(found: _Comparison, cells: Cells) -> Iterator[Said]:
             f"compiling takes {units.seconds(ends[0])} to {units.seconds(ends[-1])} and pays off after "
             f"{fewest:.0f} steps ({name(first)}) to {most:.0f} steps ({name(last)})"
         )
-    yield Said(f"{text}.", tuple(cell for *_, cell in paybacks))
+    yield Statement(f"{text}.", tuple(cell for *_, cell in paybacks))
 
 
 # --- parts of a step
@@ -322,7 +329,7 @@ class _PhaseRatios:
     @property
     def differ(self) -> bool:
         """Whether the largest ratio is significantly larger than the smallest."""
-        return not overlapping(self.ratios[0][0], self.ratios[-1][0])
+        return not intervals_overlap(self.ratios[0][0], self.ratios[-1][0])
 
     @property
     def cells(self) -> tuple[TimeCellRecord, ...]:
@@ -353,7 +360,7 @@ def _phase_ratios_by_setting(cells: Cells, upper: str, lower: str) -> Iterator[t
             yield where, group, found, namer(group) if len(group) > 1 else namer(cells)
 
 
-def _backward(cells: Cells) -> Iterator[Said]:
+def _backward(cells: Cells) -> Iterator[Statement]:
     for where, group, found, name in _phase_ratios_by_setting(cells, "backward", "forward"):
         undecided = [
             (phase_ratio, len(timed.samples_s))
@@ -363,11 +370,12 @@ def _backward(cells: Cells) -> Iterator[Said]:
         if found.common_ratio is not None and len(found.ratios) > 1:
             both = _phase_ratios(group, FORWARD_BACKWARD, ("forward",))
             together = both.common_ratio if both is not None else None
-            text = f"backward takes {multiple(found.common_ratio)} as long as forward in {counted(len(found.ratios))}."
+            where = count_phrase(len(found.ratios))
+            text = f"backward takes {pooled_ratio(found.common_ratio)} as long as forward in {where}."
             if together:
-                text += f" Forward, loss and backward together take {multiple(together)} as long as forward alone."
+                text += f" Forward, loss and backward together take {pooled_ratio(together)} as long as forward alone."
         elif len(undecided) == len(found.ratios):
-            text = f"{unresolved('backward', 'forward', undecided)}."
+            text = f"{no_difference_clause('backward', 'forward', undecided)}."
         elif len(found.ratios) == 1:
             text = f"backward takes {with_interval(found.ratios[0][0])} as long as forward."
         elif found.differ:
@@ -379,7 +387,7 @@ def _backward(cells: Cells) -> Iterator[Said]:
                 text += (
                     f" In {len(undecided)} of {len(found.ratios)} cells, backward and forward do not differ measurably."
                 )
-        yield Said(f"{where}{text}", found.cells)
+        yield Statement(f"{where}{text}", found.cells)
 
 
 def _backward_range(found: _PhaseRatios, name: Namer) -> str:
@@ -391,7 +399,9 @@ def _backward_range(found: _PhaseRatios, name: Namer) -> str:
                 f"backward takes {with_interval(phase_ratio)} as long as forward at {name(cell)}. At {name(same)}, the "
                 f"two do not differ measurably (95 % CI of the ratio {interval(equal)})."
             )
-    return f"backward takes {loosely(low, name(least))} to {loosely(high, name(most))} as long as forward."
+    return (
+        f"backward takes {ratio_with_name(low, name(least))} to {ratio_with_name(high, name(most))} as long as forward."
+    )
 
 
 def _backward_without_launch_bound(found: _PhaseRatios, group: Cells) -> str:
@@ -404,22 +414,22 @@ def _backward_without_launch_bound(found: _PhaseRatios, group: Cells) -> str:
     if not 2 <= len(not_launch_bound.ratios) < len(found.ratios):
         return ""
     ratio_text = (
-        multiple(not_launch_bound.common_ratio)
+        pooled_ratio(not_launch_bound.common_ratio)
         if not_launch_bound.common_ratio
         else ratio_range(not_launch_bound.ratios[0][0].value, not_launch_bound.ratios[-1][0].value)
     )
     which = f"the {len(not_launch_bound.cells)} cells that are not launch-bound"
-    if len(not_launch_bound.cells) <= MOST_NAMED // 2:
-        which = f"cells that are not launch-bound ({together_named(not_launch_bound.cells, group)})"
+    if len(not_launch_bound.cells) <= MAX_ALL_NAMED // 2:
+        which = f"cells that are not launch-bound ({name_cells_by_context(not_launch_bound.cells, group)})"
     return f" In {which}, it takes {ratio_text} as long."
 
 
-def _optimizer(cells: Cells) -> Iterator[Said]:
+def _optimizer(cells: Cells) -> Iterator[Statement]:
     for where, _, found, name in _phase_ratios_by_setting(cells, "optimizer", "step"):
         if len(found.ratios) == 1:
             share = f"{share_with_interval(found.ratios[0][0])} of the step"
         elif found.common_ratio is not None and found.common_ratio.value + found.common_ratio.max_deviation <= 1:
-            share = f"{percentage(found.common_ratio)} of the step in {counted(len(found.ratios))}"
+            share = f"{pooled_share(found.common_ratio)} of the step in {count_phrase(len(found.ratios))}"
         elif found.differ:
             share = (
                 f"{share_range([(phase_ratio.value, cell) for phase_ratio, cell in found.ratios], name)} of the step"
@@ -428,7 +438,7 @@ def _optimizer(cells: Cells) -> Iterator[Said]:
             low, high = (units.share(phase_ratio.value) for phase_ratio, _ in (found.ratios[0], found.ratios[-1]))
             ends = low if low == high else f"{low} to {high}"
             share = f"{ends} of the step; the cells do not differ significantly"
-        yield Said(f"{where}the optimizer takes {share}.", found.cells)
+        yield Statement(f"{where}the optimizer takes {share}.", found.cells)
 
 
 # --- times that do not grow with the work
@@ -447,7 +457,7 @@ def _flat_rows(cells: Cells) -> list[tuple[Cells, float]]:
     `MIN_FLOPS_RATIO`.
     """
     found: list[tuple[Cells, float]] = []
-    for row in axes.alike(reliable_cells(cells, alone=False), "ctx"):
+    for row in axes.group_ignoring(reliable_cells(cells, alone=False), "ctx"):
         timed = sorted((cell for cell in row if cell.samples("forward")), key=lambda cell: cell.cell.ctx)
         flat = timed[
             : next((n for n, cell in enumerate(timed) if n and not _same_forward_time(timed[0], cell)), len(timed))
@@ -482,13 +492,13 @@ def launch_limited_cells(cells: Cells) -> Cells:
     return [cell for cell in cells if launch_bound(cell) or cell.key in by_time]
 
 
-def _flat_times(cells: Cells) -> Iterator[Said]:
+def _flat_times(cells: Cells) -> Iterator[Statement]:
     launch_bound_cells = [cell for cell in reliable_cells(cells) if launch_bound(cell)]
     if launch_bound_cells:
         verb = "is" if len(launch_bound_cells) == 1 else "are"
-        which = together_named(launch_bound_cells, cells)
+        which = name_cells_by_context(launch_bound_cells, cells)
         text = f"{which} {verb} launch-bound: the host, not the device, is the bottleneck."
-        yield Said(text, tuple(launch_bound_cells))
+        yield Statement(text, tuple(launch_bound_cells))
     for where, group in _by_setting(cells, lambda _: False):
         found = _flat_rows(group)
         if not found:
@@ -512,7 +522,9 @@ def _flat_times(cells: Cells) -> Iterator[Said]:
             device = basis[0].device
             likely = "; kernel launches probably are" if device is not None and device.type != "cpu" else ""
             bottleneck = f" Arithmetic is not the bottleneck there{likely}."
-        yield Said(f"{where}forward time barely grows with the amount of work: {'; '.join(words)}.{bottleneck}", basis)
+        yield Statement(
+            f"{where}forward time barely grows with the amount of work: {'; '.join(words)}.{bottleneck}", basis
+        )
 
 
 # --- growth
@@ -527,7 +539,7 @@ def _power_laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
     found: list[tuple[PowerLaw, Cells]] = []
     usable = reliable_cells(cells, alone=False)
     launch_limited = {cell.key for cell in launch_limited_cells(usable)}
-    for row in axes.alike([cell for cell in usable if cell.key not in launch_limited], axis):
+    for row in axes.group_ignoring([cell for cell in usable if cell.key not in launch_limited], axis):
         points = sorted(
             (_axis_extent(cell, axis), number, timed, cell)
             for number, cell in enumerate(row)
@@ -542,13 +554,13 @@ def _power_laws(cells: Cells, axis: str) -> list[tuple[PowerLaw, Cells]]:
     return found
 
 
-def _growth(cells: Cells) -> Iterator[Said]:
+def _growth(cells: Cells) -> Iterator[Statement]:
     for axis, symbol, noun in (("ctx", "ctx", "the context length"), ("size", "P", "the number of parameters P")):
         for where, group in _by_setting(cells, lambda _: False):
             if laws := _power_laws(group, axis):
                 what = "forward time" if group[0].cell.mode in ("forward", "inference") else "step time"
                 text = f"{where}{what} grows with {noun} {_power_law_text(laws, group, axis, symbol)}."
-                yield Said(text, tuple(cell for _, row in laws for cell in row))
+                yield Statement(text, tuple(cell for _, row in laws for cell in row))
 
 
 def _power_law_text(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: str, symbol: str) -> str:
@@ -558,7 +570,7 @@ def _power_law_text(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: 
         ordered = sorted(laws, key=lambda each: each[0].exponent)
         ends = " to ".join(f"{exponent(law, symbol)} ({name(row[0])})" for law, row in (ordered[0], ordered[-1]))
         return f"as {ends}, over {len(laws)} settings"
-    alone = len(axes.alike(group, axis)) == 1
+    alone = len(axes.group_ignoring(group, axis)) == 1
     words = []
     for law, row in laws:
         ends = " to ".join(
@@ -573,14 +585,14 @@ def _power_law_text(laws: Sequence[tuple[PowerLaw, Cells]], group: Cells, axis: 
 # --- rates
 
 
-def _rates(cells: Cells) -> Iterator[Said]:
+def _rates(cells: Cells) -> Iterator[Statement]:
     """Yield a finding per precision: the share of peak FLOP/s that reliable cells reach over the whole step."""
     by_peak: dict[tuple[str, float], list[tuple[float, TimeCellRecord]]] = {}
     for cell in reliable_cells(cells):
         rates = cell.rates
         # A share above 1 means that the time or the peak is wrong; a caution reports it.
         if rates is not None and rates.peak_flops_per_s is not None and (rates.peak_share or 2.0) <= 1:
-            key = (cell.cell.computed_in, rates.peak_flops_per_s)
+            key = (cell.cell.compute_precision, rates.peak_flops_per_s)
             by_peak.setdefault(key, []).append((rates.peak_share or 0.0, cell))
     # Precisions are in order of their smallest share.
     for (precision, peak), found in sorted(by_peak.items(), key=lambda each: min(share for share, _ in each[1])):
@@ -589,7 +601,7 @@ def _rates(cells: Cells) -> Iterator[Said]:
         source = f" ({rates.peak_source})" if rates and rates.peak_source else ""
         reached = share_range(found, namer(cells, ("precision",)))
         text = f"over the whole step, matrix products reach {reached} of the hardware's {precision} peak."
-        yield Said(f"{text} The peak is {units.flop_rate(peak)}{source}.", tuple(cell for _, cell in found))
+        yield Statement(f"{text} The peak is {units.flop_rate(peak)}{source}.", tuple(cell for _, cell in found))
 
 
 # --- warming up
@@ -634,14 +646,14 @@ def _warmup_effect(cell: TimeCellRecord) -> _WarmupEffect | None:
     return _WarmupEffect(cell, warmup_s[0] / timed.median_s, warmup_s[0] > limit_s, settles_after, excess, count)
 
 
-def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
+def _first_steps(cells: Cells, name: Namer) -> Iterator[Statement]:
     found = [first for cell in reliable_cells(cells) if (first := _warmup_effect(cell)) is not None]
     slow = sorted((each for each in found if each.slow), key=lambda each: -each.first)
     without_warmup = (cell for cell in cells if cell.outcome == "ok" and cell.cell.warmup == 0)
     if found and not slow and not any(_starts_slow(cell.samples("step")) for cell in without_warmup):
-        where = f" in {counted(len(found))}" if len(found) > 1 else ""
+        where = f" in {count_phrase(len(found))}" if len(found) > 1 else ""
         text = f"the first warm-up step takes no longer than the measured steps{where}."
-        yield Said(text, tuple(each.cell for each in found))
+        yield Statement(text, tuple(each.cell for each in found))
     if not slow:
         return
     worst = slow[0]
@@ -653,19 +665,19 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Said]:
         text += f" {sentence(excess)}" * noticeable
     else:
         ends = f"{_multiple_text(slow[-1].first)} to " if len(slow) > 1 else ""
-        where = f"in {counted(len(found))}" if len(slow) == len(found) else f"in {len(slow)} of {len(found)} cells"
+        where = f"in {count_phrase(len(found))}" if len(slow) == len(found) else f"in {len(slow)} of {len(found)} cells"
         text = (
             f"the first step takes {ends}{_multiple_text(worst.first)} as long as later steps {where}; {after}. "
             f"The effect is largest for {name(worst.cell)}{f', where {excess}' * noticeable}."
         )
-    yield Said(text, tuple(each.cell for each in slow))
+    yield Statement(text, tuple(each.cell for each in slow))
 
 
 def _multiple_text(value: float) -> str:
     return f"{value:.0f}×" if value >= 20 else f"{value:.{1 if value >= 1.1 else 2}f}×"
 
 
-def _warmup_study(cells: Cells) -> Iterator[Said]:
+def _warmup_study(cells: Cells) -> Iterator[Statement]:
     """Yield how far skipping the warm-up raises the mean above the median, which is robust.
 
     A row is left out if its cell without warm-up does not start slow but another cell does: such a row shows nothing
@@ -674,8 +686,12 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
     if len(axes.values_along(cells, "warmup")) < 2:
         return
     name = namer(cells, ("warmup",))
-    usable = [cell for cell in cells if cell.outcome == "ok" and not doubts(cell, alone=False) - WARMUP_CAUTIONS]
-    rows = axes.alike([cell for cell in usable if cell.samples("step")], "warmup")
+    usable = [
+        cell
+        for cell in cells
+        if cell.outcome == "ok" and not excluding_cautions(cell, self_comparison=False) - WARMUP_CAUTIONS
+    ]
+    rows = axes.group_ignoring([cell for cell in usable if cell.samples("step")], "warmup")
     for row in rows:
         ordered = sorted(row, key=lambda cell: cell.cell.warmup)
         if len(ordered) < 2:
@@ -694,7 +710,7 @@ def _warmup_study(cells: Cells) -> Iterator[Said]:
                 else "without warm-up, the first"
             )
             text = f"even {few} step takes no longer than later steps, so the mean is unaffected."
-        yield Said(f"{where}{text}", tuple(ordered))
+        yield Statement(f"{where}{text}", tuple(ordered))
 
 
 def _starts_slow(timed: Samples | None) -> bool:
@@ -735,7 +751,7 @@ def _mean_against_median(ordered: Cells) -> str:
             f"({shown})."
         )
     if equal:
-        shown = listed([words for _, words in equal])
+        shown = join_words([words for _, words in equal])
         sentences.append(
             f"{_after_warmup_text([count for count, _ in equal])}, the mean differs from the median by less than "
             f"0.05 % ({shown})."
@@ -746,7 +762,7 @@ def _mean_against_median(ordered: Cells) -> str:
 def _after_warmup_text(counts: Sequence[int]) -> str:
     """`without warm-up`, `after 1 warm-up step`, `after 1, 2 and 5 warm-up steps`."""
     some = [str(count) for count in counts if count]
-    after = f"after {listed(some)} warm-up step{'' if some == ['1'] else 's'}" if some else ""
+    after = f"after {join_words(some)} warm-up step{'' if some == ['1'] else 's'}" if some else ""
     return " and ".join(filter(None, ["without warm-up" if 0 in counts else "", after]))
 
 
@@ -765,7 +781,7 @@ RelativeStd = tuple[float, TimeCellRecord]
 """Relative standard deviation of a phase, and the cell."""
 
 
-def _relative_stds(cells: Cells, name: Namer) -> Iterator[Said]:
+def _relative_stds(cells: Cells, name: Namer) -> Iterator[Statement]:
     """Yield the relative standard deviation of steps and phases; cells with cautions are included."""
     by_phase: dict[str, list[RelativeStd]] = {}
     for phase in ("forward", "backward", "step"):
@@ -792,7 +808,7 @@ def _relative_stds(cells: Cells, name: Namer) -> Iterator[Said]:
     listing = ("; " if any(", " in each for each in words) else ", ").join(words)
     text = f"the relative standard deviation{verdict or ' varies'}: {listing}."
     every = {cell.key: cell for found in by_phase.values() for _, cell in found}
-    yield Said(text, tuple(every.values()))
+    yield Statement(text, tuple(every.values()))
 
 
 def _relative_std_text(found: Sequence[RelativeStd], name: Namer) -> str:
@@ -811,7 +827,7 @@ def _relative_std_text(found: Sequence[RelativeStd], name: Namer) -> str:
 # --- memory
 
 
-def _peak_memory(cells: Cells, name: Namer) -> Iterator[Said]:
+def _peak_memory(cells: Cells, name: Namer) -> Iterator[Statement]:
     known = sorted(
         ((peak, cell) for cell in cells if cell.outcome == "ok" and (peak := cell.memory.allocated_peak_bytes)),
         key=lambda each: each[0],
@@ -820,14 +836,14 @@ def _peak_memory(cells: Cells, name: Namer) -> Iterator[Said]:
         (low, least), (high, most) = known[0], known[-1]
         text = f"ranges from {units.size(low)} ({name(least)}) to {units.size(high)} ({name(most)})"
         if units.size(low) == units.size(high):
-            text = f"is {units.size(high)}{f' in {counted(len(known))}' * (len(known) > 1)}"
-        yield Said(f"peak allocated memory {text}.", tuple(cell for _, cell in known))
+            text = f"is {units.size(high)}{f' in {count_phrase(len(known))}' * (len(known) > 1)}"
+        yield Statement(f"peak allocated memory {text}.", tuple(cell for _, cell in known))
 
 
-def _memory_limits(cells: Cells) -> Iterator[Said]:
+def _memory_limits(cells: Cells) -> Iterator[Statement]:
     """Yield the shortest context at which memory runs out; rows with the same limit share a sentence."""
     by_limit: dict[tuple[str, str], list[tuple[TimeCellRecord | None, TimeCellRecord]]] = {}
-    for row in axes.alike(cells, "ctx"):
+    for row in axes.group_ignoring(cells, "ctx"):
         ordered = sorted(row, key=lambda cell: cell.cell.ctx)
         oom_index = next((number for number, cell in enumerate(ordered) if cell.outcome == "oom"), None)
         if oom_index is None or any(cell.outcome == "ok" for cell in ordered[oom_index:]):
@@ -837,12 +853,12 @@ def _memory_limits(cells: Cells) -> Iterator[Said]:
         fits = f"ctx {last.cell.ctx} fits" if last is not None else "no smaller context was measured"
         by_limit.setdefault((f"ctx {first_oom.cell.ctx}", fits), []).append((last, first_oom))
     for (ends, fits), found in by_limit.items():
-        which = named([first_oom for _, first_oom in found], namer(cells, ("ctx",)), MOST_NAMED)
+        which = name_cells([first_oom for _, first_oom in found], namer(cells, ("ctx",)), MAX_ALL_NAMED)
         verb = "runs" if len(found) == 1 else "run"
         basis = tuple(cell for each in found for cell in each if cell is not None)
-        yield Said(f"{which} {verb} out of memory at {ends}; {fits}.", basis)
+        yield Statement(f"{which} {verb} out of memory at {ends}; {fits}.", basis)
 
 
-def of_run(record: TimeRecord) -> Iterator[Said]:
+def of_run(record: TimeRecord) -> Iterator[Statement]:
     """Yield all findings of a run."""
     return all_findings(record.cells)

@@ -175,11 +175,11 @@ def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run
     step_flops, tokens = run_record.step_flops(cell, seen), run_record.step_tokens(cell, seen)
     flops_per_s = None if step_flops is None else step_flops / step.wall.mean_s
     known = hardware.find(device.name, device.memory_bytes)
-    peak = hardware.peak(known, cell.computed_in) if known else None
+    peak = hardware.peak(known, cell.compute_precision) if known else None
     # Each rank has its own GPU; on a CPU, the ceiling already includes all cores.
     devices = 1 if device.type == "cpu" else cell.ranks
     peak_flops_per_s = devices * peak.flops_per_s if peak else None
-    ceiling = run.ceilings.get((device.torch_name, cell.computed_in, cell.threads))
+    ceiling = run.ceilings.get((device.torch_name, cell.compute_precision, cell.threads))
     ceiling_flops_per_s = devices * ceiling.matmul_flops_per_s if ceiling else None
     ceiling_share = flops_per_s / ceiling_flops_per_s if ceiling_flops_per_s and flops_per_s is not None else None
     return RateRecord(

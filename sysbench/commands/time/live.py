@@ -28,9 +28,9 @@ from sysbench.log.events import Event, WorkerReady
 from sysbench.log.predictions import MARK
 from sysbench.render import theme
 from sysbench.render.dashboard.cell_lines import CellLines, label
-from sysbench.render.dashboard.cell_screen import ALWAYS
-from sysbench.render.dashboard.lines import Block, Lines, beside, coarse, left
-from sysbench.render.dashboard.live import Picture, share_while_timed
+from sysbench.render.dashboard.cell_screen import ALWAYS_LABELLED
+from sysbench.render.dashboard.lines import Block, Lines, remaining_text, round_remaining, side_by_side
+from sysbench.render.dashboard.live import DashboardView, share_while_timed
 from sysbench.render.dashboard.run_state import mean_and_deviation
 
 TWO_COLUMN_WIDTH = 128
@@ -81,7 +81,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
     The duration is estimated after two steps, or after one very slow step. The warning disappears after the first cell,
     because the user has seen it by then.
     """
-    now = state.now
+    now = state.current_cell
     without_gpu = bool(state.devices) and all(device.type == "cpu" for device in state.devices)
     if not without_gpu or state.host is None or now is None or not now.steps or state.ended:
         return None
@@ -96,7 +96,7 @@ def slow_without_gpu(state: LiveState, now_s: float) -> tuple[str, str] | None:
     return (
         f"No GPU here: timing on the CPU ({cores} core{'' if cores == 1 else 's'}). "
         f"The first step took {units.seconds(now.steps[0].total_s)}, "
-        f"so this needs about {units.duration(coarse(estimated_s))}.",
+        f"so this needs about {units.duration(round_remaining(estimated_s))}.",
         f"{quicker_options} for a quick look, or --simulate a100-80gb to predict times on a GPU you do not have",
     )
 
@@ -139,8 +139,8 @@ class _Layout:
         """Return a single column with all blocks that fit."""
         parts = {name: self.lines(name, width) for name in _FIXED_BLOCKS}
         layout, steps = blocks.layout(self.state.planned), 0
-        if self.state.now is not None and self.state.now.steps:
-            steps = min(STEPS, self.state.now.step_count)
+        if self.state.current_cell is not None and self.state.current_cell.steps:
+            steps = min(STEPS, self.state.current_cell.step_count)
         wanted = {"board": len(layout.row_values) if layout else 0, "finished": len(self.state.ended), "steps": steps}
         heights = {name: len(lines) for name, lines in parts.items()}
         heights |= {name: _HEADER_LINES[name] + 1 if wanted[name] else 0 for name in ("board", "steps")}
@@ -164,7 +164,7 @@ class _Layout:
         for parts in (running, overview):
             heights = {name: len(lines) for name, lines in parts.items()}
             columns.append(_stack_blocks(parts, set(_choose_blocks(heights, room)), room))
-        return [*heading, *beside(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
+        return [*heading, *side_by_side(columns[0], columns[1], LEFT_WIDTH, GAP)][:height]
 
     def lines(self, name: str, width: int, rows: int = 1) -> Lines:
         """Return the lines of the named block, with at most `rows` rows in a table; empty if nothing is known."""
@@ -174,21 +174,21 @@ class _Layout:
     def title(self, width: int, rows: int) -> Block:
         state = self.state
         left_s = run_remaining_s(state) if len(state.planned) > 1 else None
-        remaining = left(coarse(left_s)) if left_s else ""
-        index = list(state.planned).index(state.current) if state.current else len(state.ended)
+        remaining = remaining_text(round_remaining(left_s)) if left_s else ""
+        index = list(state.planned).index(state.current_key) if state.current_key else len(state.ended)
         count = len(state.planned)
-        return blocks.title(state.now, min(index + 1, count), count, remaining, width, self.encoding)
+        return blocks.title(state.current_cell, min(index + 1, count), count, remaining, width, self.encoding)
 
     def hardware(self, width: int, rows: int) -> Block:
         state = self.state
-        return blocks.hardware(state.device, state.torch, state.host, state.now, width, self.encoding)
+        return blocks.hardware(state.device, state.torch, state.host, state.current_cell, width, self.encoding)
 
     def notice(self, width: int, rows: int) -> Block | None:
         warning = slow_without_gpu(self.state, self.now_s)
         return blocks.notice(*warning, width, self.encoding) if warning else None
 
     def stage(self, width: int, rows: int) -> Block:
-        state, now = self.state, self.state.now
+        state, now = self.state, self.state.current_cell
         if now is None or (not state.worker_ready and len(state.ended) < len(state.planned)):
             name = "preparing" if state.worker_ready else "starting the worker"
             return self._waiting(name, state.worker_since_s, width)
@@ -205,7 +205,7 @@ class _Layout:
         texts = [
             (f"{completed}/{total}", ""),
             (_step_time_text(now), "bold"),
-            (left(left_s) if left_s is not None else "", theme.QUIET),
+            (remaining_text(left_s) if left_s is not None else "", theme.QUIET),
             (f"until {units.share(now.cell.until)}" if now.cell.until and not warming_up else "", theme.QUIET),
         ]
         return blocks.progress(str(now.stage).replace("-", " "), completed, total, texts, width, self.encoding)
@@ -216,7 +216,7 @@ class _Layout:
 
     @property
     def all_steps(self) -> tuple[Step, ...]:
-        return self.state.now.steps if self.state.now else ()
+        return self.state.current_cell.steps if self.state.current_cell else ()
 
     def trend(self, width: int, rows: int) -> Block:
         return blocks.trend(self.all_steps, width, self.encoding) if self.all_steps else blocks.empty_line()
@@ -229,7 +229,7 @@ class _Layout:
         state, reading = self.state, self.state.reading
         if reading is None or state.host is None or state.device is None:
             return None
-        peak = state.now.peak_bytes if state.now else None
+        peak = state.current_cell.peak_bytes if state.current_cell else None
         if state.device.type == "cuda" and reading.device_used_bytes is not None:
             used, total, suffix = reading.device_used_bytes, state.device.memory_bytes, ""
         elif reading.host_rss_bytes is not None:
@@ -303,24 +303,24 @@ def _stack_blocks(parts: dict[str, Lines], chosen: Collection[str], height: int)
 class TimeLines(CellLines):
     """Progress lines: the device, each finished cell, and a warning if the run will be slow without a GPU."""
 
-    blank = LiveState()
+    initial = LiveState()
     advance = staticmethod(advance)
     _warned = False
 
-    def said(self, event: Event, before: LiveState) -> Iterator[str]:
+    def format_event(self, event: Event, before: LiveState) -> Iterator[str]:
         """Yield the lines for this event."""
         if isinstance(event, WorkerReady) and not before.devices:
             yield device_line(self.state)
             return
-        yield from super().said(event, before)
+        yield from super().format_event(event, before)
         may_warn = not self._warned and (self._overall is None or self._overall.number <= 1)
         if may_warn and (slow := slow_without_gpu(self.state, event.at_s)):
             self._warned = True
             yield f"{slow[0]} → {slow[1]}"
 
-    def named(self, cell: TimedCell) -> str:
+    def label_of(self, cell: TimedCell) -> str:
         """Return the label of the cell within its run, including its simulated GPU."""
-        return label(cell, self.state, (*ALWAYS, *(("simulate",) if cell.cell.simulate else ())))
+        return label(cell, self.state, (*ALWAYS_LABELLED, *(("simulate",) if cell.cell.simulate else ())))
 
     @staticmethod
     def result(cell: TimedCell) -> str:
@@ -346,4 +346,4 @@ def device_line(state: LiveState) -> str:
     return f"{name} · torch {torch.torch}" if torch else name
 
 
-TIME = Picture(LiveState(), advance, Screen, share_while_timed)
+TIME = DashboardView(LiveState(), advance, Screen, share_while_timed)

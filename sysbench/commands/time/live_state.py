@@ -17,8 +17,8 @@ from sysbench.commands.time.spec import TimeCell
 from sysbench.log.events import CellFinished, Event, ModelBuilt, OfRank, Reading, StepMeasured
 from sysbench.log.predictions import PredictedTime, StepPredicted
 from sysbench.render.dashboard import run_state
-from sysbench.render.dashboard.lines import remembered
-from sysbench.render.dashboard.run_state import CellState, RunState, in_cell, mean_and_deviation
+from sysbench.render.dashboard.lines import memoized
+from sysbench.render.dashboard.run_state import CellState, RunState, cell_handler, mean_and_deviation
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TimedCell(CellState):
     phases: tuple[tuple[str, float, float], ...] = ()
     """Name, mean and standard deviation in seconds of every phase of the finished cell, then of `step`."""
 
-    def digest(self) -> Self:
+    def final_state(self) -> Self:
         """Return the finished cell without its individual steps."""
         return replace(self, steps=())
 
@@ -119,12 +119,12 @@ def _step_measured(cell: TimedCell, event: StepMeasured) -> TimedCell:
 def _reading(state: LiveState, event: Reading) -> LiveState:
     if event.host_rss_bytes is None and event.device_used_bytes is None:
         return state  # between cells, readings only count other processes
-    now = state.now
+    now = state.current_cell
     if now is not None and now.outcome is None:
         cuda = now.device is not None and now.device.type == "cuda"
         used = event.device_used_bytes if cuda else event.host_rss_bytes
         now = replace(now, peak_bytes=max(used or 0, now.peak_bytes or 0) or None)
-    return replace(state, reading=event, now=now)
+    return replace(state, reading=event, current_cell=now)
 
 
 def _cell_finished(cell: TimedCell, event: CellFinished) -> TimedCell:
@@ -142,14 +142,14 @@ _HANDLERS = run_state.handlers(
     LiveState,
     TimedCell,
     {
-        ModelBuilt: in_cell(lambda cell, event: replace(cell, parameters=event.parameters)),
-        StepMeasured: in_cell(_step_measured),
-        OfRank: in_cell(
+        ModelBuilt: cell_handler(lambda cell, event: replace(cell, parameters=event.parameters)),
+        StepMeasured: cell_handler(_step_measured),
+        OfRank: cell_handler(
             lambda cell, event: _step_measured(cell, event.said) if isinstance(event.said, StepMeasured) else cell
         ),
-        StepPredicted: in_cell(lambda cell, event: replace(cell, predicted=event.step)),
+        StepPredicted: cell_handler(lambda cell, event: replace(cell, predicted=event.step)),
         Reading: _reading,
-        CellFinished: in_cell(_cell_finished),
+        CellFinished: cell_handler(_cell_finished),
     },
 )
 
@@ -201,7 +201,7 @@ def run_remaining_s(state: LiveState) -> float | None:
     time outside steps from the average over finished cells. Until a cell has finished, the speed of the current cell is
     used.
     """
-    now = state.now
+    now = state.current_cell
     left_s = cell_remaining_s(now) if now else 0.0
     if left_s is None:
         return None
@@ -225,12 +225,12 @@ def _step_s(current: TimedCell) -> float:
 Cells = Mapping[str, TimedCell]
 
 
-@remembered
+@memoized
 def _waiting_flops(planned: Cells, ended: Cells, running: str) -> int:
     return sum(each.step_count * each.step_flops for each in _waiting(planned, ended, running))
 
 
-@remembered
+@memoized
 def _waiting_s(planned: Cells, ended: Cells, running: str) -> float:
     timed = [(each, each.step[0]) for each in ended.values() if each.step]
     references = [(each, step_s / each.step_flops) for each, step_s in timed][-MAX_REFERENCE_CELLS:]

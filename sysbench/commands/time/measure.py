@@ -14,7 +14,7 @@ import torch
 from sysbench.commands.own_models import own_model_built
 from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeCell
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.lab import allocator
 from sysbench.lab.clocks import Clock, StepTimes, clock_for
 from sysbench.lab.compilation import compiled_event, fresh_compiler, model_built, reset_counters, stage_entered
@@ -82,7 +82,7 @@ def _run_stages(cell: TimeCell, device: torch.device, clock: Clock) -> Iterator[
         yield _step_event(cell, index, _measure_step(step, cell, clock), warmup=True)
 
     yield stage_entered(cell.key, "measuring")
-    with collection_paused(collected=True):
+    with gc_paused(collect_first=True):
         yield from _measure_steps(cell, step, device, clock)
 
 

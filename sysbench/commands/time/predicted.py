@@ -11,9 +11,19 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictedTime, PredictionRecord
-from sysbench.render.declared import DeclaredTable, Each, Field, leading
-from sysbench.render.findings import Said, listed, namer
-from sysbench.render.plots import WIDTH_IN, Drawn, Heading, captioned, dressed, head, legend, printable, subject
+from sysbench.render.declared import DeclaredTable, Each, Field, leading_fields
+from sysbench.render.findings import Statement, join_words, namer
+from sysbench.render.plots import (
+    WIDTH_IN,
+    Heading,
+    LazyFigure,
+    caption_text,
+    draw_heading,
+    draw_legend,
+    printable,
+    style_axes,
+    subject,
+)
 from sysbench.render.table import Cell, Measure, Table, Word
 
 if TYPE_CHECKING:
@@ -99,7 +109,7 @@ MICRO_BATCHES_NOTE = "grad accum: micro-batches per step; forward, loss and back
 
 def _notes(record: TimeRecord) -> tuple[str, ...]:
     hosts = dict.fromkeys(cell.prediction.host for cell in record.cells if cell.prediction)
-    host_note = (f"issued by {listed(list(hosts))}",) if hosts else ()
+    host_note = (f"issued by {join_words(list(hosts))}",) if hosts else ()
     uncertain = any(cell.prediction and cell.prediction.less_certain for cell in record.cells)
     accumulates = any(cell.cell.grad_accum > 1 for cell in record.cells)
     return (
@@ -134,7 +144,7 @@ _COMMON_COLUMNS = (
     Field(
         "lower_bound", "lower bound", "s", get=_prediction_field("lower_bound_s"), importance=9, note=LOWER_BOUND_NOTE
     ),
-    Field("reserved_peak", "memory", "bytes", get=_memory_bytes, importance=10, always=True),
+    Field("reserved_peak", "memory", "bytes", get=_memory_bytes, importance=10, shown_with_outcome=True),
 )
 
 PREDICTED = DeclaredTable(
@@ -152,7 +162,7 @@ PREDICTED = DeclaredTable(
         *_COMMON_COLUMNS,
     ),
     when=is_predicted,
-    instead=missing_time_reason,
+    outcome_of=missing_time_reason,
     notes=_notes,
 )
 """One row per cell."""
@@ -160,7 +170,7 @@ PREDICTED = DeclaredTable(
 
 def _cells_by_setting(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
     """Yield the cells of each setting with several GPUs, the best GPU first (see `_best_first`)."""
-    for group in axes.alike(record.cells, "simulate"):
+    for group in axes.group_ignoring(record.cells, "simulate"):
         if len(group) > 1:
             yield sorted(group, key=_best_first)
 
@@ -201,9 +211,9 @@ GPUS = DeclaredTable(
         *_COMMON_COLUMNS,
     ),
     rows=lambda cells: cells,
-    leading=leading(Field("gpu", "GPU", get=lambda cell: cell.cell.simulate)),
+    leading=leading_fields(Field("gpu", "GPU", get=lambda cell: cell.cell.simulate)),
     parts=_cells_by_setting,
-    instead=missing_time_reason,
+    outcome_of=missing_time_reason,
     notes=_gpus_notes,
 )
 """One table per setting, one row per GPU."""
@@ -228,7 +238,7 @@ CONSTANTS = DeclaredTable(
         Field("source", get=lambda row: row[1].source, elastic=True),
     ),
     rows=_constants_by_gpu,
-    leading=leading(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
+    leading=leading_fields(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
     notes=("in FLOP/s, bytes/s, elements/s and seconds; spread: standard deviation of the logarithm",),
 )
 """All rates of each GPU and its host, with their sources."""
@@ -248,7 +258,7 @@ class _ScaledCell(NamedTuple):
 
 def _scaling_groups(record: TimeRecord) -> Iterator[list[_ScaledCell]]:
     """Yield the cells of each setting and strategy by number of ranks; single-rank cells belong to every strategy."""
-    for group in axes.alike(record.cells, "ranks", "strategy", "interconnect"):
+    for group in axes.group_ignoring(record.cells, "ranks", "strategy", "interconnect"):
         for strategy in dict.fromkeys(cell.cell.strategy for cell in group if cell.cell.strategy):
             row = sorted(
                 (each for each in group if each.cell.strategy in (None, strategy)), key=lambda each: each.cell.ranks
@@ -287,9 +297,9 @@ SCALING = DeclaredTable(
         Field("interconnect", "between nodes", get=lambda row: row.cell.cell.interconnect, optional=True),
     ),
     rows=lambda rows: rows,
-    leading=leading(Field("ranks", get=lambda row: row.cell.cell.ranks)),
+    leading=leading_fields(Field("ranks", get=lambda row: row.cell.cell.ranks)),
     parts=_scaling_groups,
-    instead=lambda row: missing_time_reason(row.cell),
+    outcome_of=lambda row: missing_time_reason(row.cell),
     notes=lambda rows: (
         ", ".join(axes.subject(axes.axes_of([rows[0].cell]))),
         "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank",
@@ -372,20 +382,20 @@ def _undecided_sentence(candidates: Sequence[_Candidate]) -> str:
         for each in candidates
     ]
     return (
-        f"the predictions do not decide which of {listed([str(each.gpu) for each in candidates])} is the "
-        f"{'cheapest' if priced else 'fastest'}, because their 90 % intervals overlap: {listed(ranges)} per "
+        f"the predictions do not decide which of {join_words([str(each.gpu) for each in candidates])} is the "
+        f"{'cheapest' if priced else 'fastest'}, because their 90 % intervals overlap: {join_words(ranges)} per "
         f"{'million tokens' if priced else 'step'}."
     )
 
 
-def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
+def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
     """Yield the best GPU for each setting, and the cells that are limited by the host."""
-    for group in axes.alike(cells, "simulate")[:MAX_SETTINGS]:
+    for group in axes.group_ignoring(cells, "simulate")[:MAX_SETTINGS]:
         where = namer(cells, ("simulate",))(group[0])
         candidates = _candidates(group)
         if len(group) > 1 and candidates:
             text = _best_gpu_sentence(candidates[0]) if len(candidates) == 1 else _undecided_sentence(candidates)
-            yield Said(f"{f'{where}: ' if where else ''}{text}", group)
+            yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
     with_times = [
         (cell, prediction) for cell in cells if (prediction := _prediction(cell)) and prediction.step is not None
     ]
@@ -395,7 +405,7 @@ def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
         sole_cell = f"the only cell{with_time}" if with_time else "this cell"
         many = f"{len(host_limited)} of {len(with_times)} cells{with_time}" if len(with_times) > 1 else sole_cell
         intervals = "The interval is" if len(host_limited) == 1 else "Their intervals are"
-        yield Said(
+        yield Statement(
             f"the host is predicted to limit {many}; a faster GPU would not help there. {intervals} wide because host "
             "speeds differ; to reduce this uncertainty, calibrate the host (--host FILE).",
             tuple(host_limited),
@@ -407,7 +417,7 @@ def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Said]:
 _POINT_COLOUR, _BOUND_COLOUR, _MISSING_COLOUR = "#0072b2", "#009e73", "#c1121f"
 
 
-def figures(record: TimeRecord) -> Iterator[Drawn]:
+def figures(record: TimeRecord) -> Iterator[LazyFigure]:
     """Yield a GPU comparison per setting, in the order of the table; with a single GPU, a figure of all cells."""
     groups = list(_cells_by_setting(record))
     if not groups and any(_prediction(cell) for cell in record.cells):
@@ -417,11 +427,11 @@ def figures(record: TimeRecord) -> Iterator[Drawn]:
             continue
         about = subject(group)
         heading = Heading(f"{MARK}: step time with 90 % interval", " · ".join(about))
-        caption = captioned(
+        caption = caption_text(
             "Predicted step times with their 90 % intervals, and lower bounds; nothing was measured", about
         )
         name = "predicted" if number == 0 else f"predicted-{number + 1}"
-        yield Drawn(name, caption, partial(draw_predictions, group, heading), tuple(group))
+        yield LazyFigure(name, caption, partial(draw_predictions, group, heading), tuple(group))
 
 
 def draw_predictions(cells: Sequence[TimeCellRecord], heading: Heading) -> Figure:
@@ -460,9 +470,9 @@ def draw_predictions(cells: Sequence[TimeCellRecord], heading: Heading) -> Figur
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_major_formatter(lambda value, _: units.seconds(value))
     ax.xaxis.set_minor_formatter(lambda value, _: "")
-    dressed(ax, x="step", lines="x")
-    head(figure, heading)
-    legend(
+    style_axes(ax, x="step", lines="x")
+    draw_heading(figure, heading)
+    draw_legend(
         figure,
         [
             Line2D(

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from sysbench.spec import hardware
-from sysbench.spec.axes import choices, integers, share, texts
+from sysbench.spec.axes import choices, integers, parse_share, split_words
 from sysbench.spec.model import STEP, Mode, ModelCell, ModelSpec, Precision
 from sysbench.spec.options import Option
 from sysbench.spec.quantities import Share, Size, Steps
@@ -28,13 +28,13 @@ def _prices(value: object) -> dict[str, float]:
     if isinstance(value, dict):
         return value
     found = {}
-    for text in texts(value):
+    for text in split_words(value):
         name, _, number = text.partition("=")
         try:
             price = float(number)
         except ValueError:
             raise ValueError(f"{text} is not GPU=PRICE, such as h100=2.5") from None
-        found[hardware.gpus(name)[0]] = price
+        found[hardware.parse_gpus(name)[0]] = price
     return found
 
 
@@ -52,8 +52,8 @@ class TimeCell(ModelCell):
     max_steps: Size
     sync: Sync
     simulate: str | None = Field(default=None, exclude_if=_is_none)
-    """GPU to predict for, a name that `sysbench.spec.hardware.named` accepts; None to measure. Measured cells are saved
-    without this field, as in versions without predictions."""
+    """GPU to predict for, a name that `sysbench.spec.hardware.by_name` accepts; None to measure. Measured cells are
+    saved without this field, as in versions without predictions."""
     host: Path | None = Field(default=None, exclude_if=_is_none)
     """File with the rates of the host to predict for."""
     interconnect: Interconnect | None = Field(default=None, exclude_if=_is_none)
@@ -65,12 +65,12 @@ class TimeCell(ModelCell):
         return self.simulate
 
     @property
-    def against_ceiling(self) -> Precision | None:
+    def ceiling_precision(self) -> Precision | None:
         """Precision of the matmul ceiling with which a measured step is compared; None if the step is predicted."""
-        return None if self.simulate else self.computed_in
+        return None if self.simulate else self.compute_precision
 
     @property
-    def ranks_refused(self) -> str | None:
+    def ranks_unsupported_reason(self) -> str | None:
         """Why the cell cannot use several ranks; None if it can."""
         if self.simulate and self.execution == "compiled":
             return "compiled steps of several ranks cannot be predicted, only measured: drop --compile or --simulate"
@@ -94,7 +94,7 @@ class TimeSpec(ModelSpec):
     steps: Annotated[tuple[int, ...], BeforeValidator(integers(1)), Option(metavar="AXIS", panel=MEASUREMENT)] = Field(
         default=(10,), description="Steps to measure; with --until, at least this many."
     )
-    until: Annotated[float | None, BeforeValidator(share), Option(metavar="SHARE", panel=MEASUREMENT)] = Field(
+    until: Annotated[float | None, BeforeValidator(parse_share), Option(metavar="SHARE", panel=MEASUREMENT)] = Field(
         default=None,
         gt=0,
         lt=1,

@@ -20,9 +20,9 @@ from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, Time
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
-from sysbench.render.declared import DeclaredTable, Each, Field, along, filled, leading
+from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
 from sysbench.render.remarks import cautions, outcomes, own_models
-from sysbench.render.table import NOTHING, Cell, Measure, Sheet, Table, Tone, Word, mean_of
+from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.statistics import Ratio, direction, ratio
 from sysbench.units import Unit
@@ -105,7 +105,7 @@ def _peak_bytes(cell: TimeCellRecord) -> int | None:
 
 def _mfu_note(record: TimeRecord) -> str:
     peaks = {
-        (cell.cell.computed_in, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
+        (cell.cell.compute_precision, cell.rates.peak_flops_per_s, cell.rates.peak_source): None
         for cell in record.cells
         if cell.rates and cell.rates.peak_flops_per_s is not None
     }
@@ -139,10 +139,10 @@ def _energy_note(record: TimeRecord) -> str:
     )
 
 
-_optional_column = partial(Field, offered=True)
+_optional_column = partial(Field, on_request=True)
 
 _OPTIONAL_COLUMNS = (
-    _optional_column("mfu", "MFU", "share", get=_rate("peak_share"), instead_of="peak", note=_mfu_note),
+    _optional_column("mfu", "MFU", "share", get=_rate("peak_share"), replaces="peak", note=_mfu_note),
     _optional_column("flops_per_s", "achieved", "flops_per_s", get=_rate("flops_per_s")),
     _optional_column("tokens_per_s", "throughput", "tokens_per_s", get=_rate("tokens_per_s")),
     _optional_column("step_flops", "step FLOPs", "flops", get=_rate("step_flops")),
@@ -225,7 +225,10 @@ RANKS = DeclaredTable(
     rows=lambda record: [
         (cell, each) for cell in record.cells if cell.outcome in MEASURED_OUTCOMES for each in cell.ranks
     ],
-    leading=(along(cells_of=lambda row: row[:1]), leading(Field("rank", get=lambda row: str(row[1].rank)))),
+    leading=(
+        leading_axes(cells_of=lambda row: row[:1]),
+        leading_fields(Field("rank", get=lambda row: str(row[1].rank))),
+    ),
 )
 """One row per rank of each cell with several ranks: phases and peak memory."""
 
@@ -295,9 +298,9 @@ SUMMARY = DeclaredTable(
         *_OPTIONAL_COLUMNS,
     ),
     when=lambda record: not predicted.is_predicted(record),
-    instead=outcome,
+    outcome_of=outcome,
     notes=_phase_notes,
-    empty=True,
+    keep_empty=True,
 )
 """One row per cell: phases as mean ± std, achieved rates, and shares of the machine's limits."""
 
@@ -315,7 +318,7 @@ MEMORY = DeclaredTable(
         *_OPTIONAL_COLUMNS,
     ),
     when=lambda record: any(peak is not None for cell in record.cells for peak in cell.memory.model_dump().values()),
-    instead=outcome,
+    outcome_of=outcome,
 )
 """Peaks of every cell: tensors, the allocator, the whole device, and the worker on the host."""
 
@@ -338,7 +341,7 @@ PHASE_TABLE = DeclaredTable(
     "phases",
     "phases, and their ratio to forward",
     (
-        Field("parameters", unit="count", importance=3, get=attrgetter("model.parameters"), always=True),
+        Field("parameters", unit="count", importance=3, get=attrgetter("model.parameters"), shown_with_outcome=True),
         Field("forward", unit="s", get=lambda cell: _mean_and_std(_forward(cell))),
         Field("forward_backward", "fwd + bwd", "s", get=lambda cell: _mean_and_std(_forward_backward(cell))),
         Field("forward_backward", "to forward", "ratio", get=_ratio_to_forward(_forward_backward)),
@@ -355,7 +358,7 @@ PHASE_TABLE = DeclaredTable(
     ),
     rows=lambda record: [cell for cell in record.cells if "forward" in cell.phases or not cell.phases],
     when=lambda record: any("backward" in cell.phases for cell in record.cells),
-    instead=outcome,
+    outcome_of=outcome,
     notes=("fwd + bwd: forward, loss and backward, excluding zero_grad and the optimizer step",),
 )
 """Forward, forward + loss + backward, the full step if there is an optimizer, and their ratios to forward."""
@@ -385,7 +388,7 @@ class _Arms:
 
     def rows(self) -> Iterator[_ArmsRow]:
         """Yield the cells that differ only in this axis, for each combination of the other axes."""
-        for alike in axes.alike(self.record.cells, self.axis):
+        for alike in axes.group_ignoring(self.record.cells, self.axis):
             cells = {value: cell for cell in alike if (value := cell.axes.get(self.axis)) is not None}
             if len(cells) < 2:  # nothing to compare, for example because a strategy has its own options
                 continue
@@ -441,13 +444,13 @@ class _ArmsRow:
         if cell is None:
             return None
         if (word := outcome(cell)) is not None:
-            return word if phase == self.last_phase else NOTHING
+            return word if phase == self.last_phase else EMPTY_CELL
         median_s = _median(cell, phase)
         return Measure(median_s) if median_s is not None else None
 
     def speedup(self, phase: str, arm: Any) -> Cell:
         found = self.comparisons[phase, arm]
-        return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else NOTHING
+        return found.measure(found.speedup.value, found.speedup.low, found.speedup.high) if found else EMPTY_CELL
 
 
 def _is_not_baseline(arms: _Arms, phase: str, arm: Any) -> bool:
@@ -462,7 +465,7 @@ def _change_column(key: str, unit: Unit, importance: int, show: Callable[[_Compa
         unit,
         "{phase}",
         lambda arms, phase, arm: importance if phase == arms.phases[-1] else importance + 1,
-        get=lambda row, phase, arm: show(found) if (found := row.comparisons[phase, arm]) else NOTHING,
+        get=lambda row, phase, arm: show(found) if (found := row.comparisons[phase, arm]) else EMPTY_CELL,
         when=_is_not_baseline,
         signed=True,
     )
@@ -487,14 +490,16 @@ _ARM_COLUMNS = (
 
 def arms_table(axis: str) -> DeclaredTable:
     """Declare a table of times for each value of an axis, with difference, relative change and speed-up."""
-    format_value = axes.AXES[axis].said if axes.AXES[axis].counted else str
-    each_arm = Each("arm", _ARM_COLUMNS, values=lambda arms: arms.values, ahead=axis, said=format_value)
+    format_value = axes.AXES[axis].format_value if axes.AXES[axis].is_count else str
+    each_arm = Each(
+        "arm", _ARM_COLUMNS, values=lambda arms: arms.values, possible_values=axis, format_value=format_value
+    )
     return DeclaredTable(
         axis,
         lambda arms: f"{format_value(arms.values[0])} vs. {', '.join(map(format_value, arms.values[1:]))}",
         (Each("phase", (each_arm,), values=lambda arms: arms.phases),),
         rows=_Arms.rows,
-        leading=along(
+        leading=leading_axes(
             lambda arms: [name for name in axes.varying(axes.axes_of(arms.record.cells)) if name != axis],
             cells_of=lambda row: row.cells.values(),
         ),
@@ -584,11 +589,11 @@ GRID = DeclaredTable(
                             "head",
                             (Field("{phase}_{axis}_{head}", "{head}", "s", "{axis}", get=_grid_cell),),
                             values=lambda part: part[2].column_values,
-                            ahead=axis,
+                            possible_values=axis,
                         ),
                     ),
                     values=lambda part, axis=axis: [axis] if part[1] == axis else [],  # type: ignore[misc]
-                    ahead=(axis,),
+                    possible_values=(axis,),
                 )
                 for axis in ("ctx", "batch")
             ),
@@ -596,7 +601,7 @@ GRID = DeclaredTable(
         ),
     ),
     rows=lambda part: part[2].rows,
-    leading=along(lambda part: part[2].row_axes, cells_of=lambda row: row.values()),
+    leading=leading_axes(lambda part: part[2].row_axes, cells_of=lambda row: row.values()),
     parts=_phase_grids,
     name_of=lambda part: f"grid-{part[0]}",
 )
@@ -613,9 +618,9 @@ def _on_device(
 
     def show(row: Mapping[str, TimeCellRecord], device: str) -> Cell:
         if device not in row:
-            return NOTHING
+            return EMPTY_CELL
         missing = outcome(row[device])
-        return (missing if show_outcome else NOTHING) if missing is not None else get(row[device])
+        return (missing if show_outcome else EMPTY_CELL) if missing is not None else get(row[device])
 
     return show
 
@@ -647,7 +652,7 @@ DEVICES = DeclaredTable(
     ),
     rows=lambda part: part.rows,
     leading=(
-        leading(
+        leading_fields(
             Field("size", get=lambda row: _any_cell(row).cell.size),
             *(
                 Field(name, importance=3, get=lambda row, name=name: getattr(_any_cell(row).cell.shape, name, None))
@@ -655,7 +660,7 @@ DEVICES = DeclaredTable(
             ),
             Field("parameters", unit="count", importance=2, get=lambda row: _any_cell(row).model.parameters),
         ),
-        along(lambda part: part.row_axes, cells_of=lambda row: row.values()),
+        leading_axes(lambda part: part.row_axes, cells_of=lambda row: row.values()),
     ),
     parts=lambda record: (_Grid.of(record, "device", device_name, rows_are_models=True),),
     when=lambda part: len({device_name(cell) for cell in part.record.cells if cell.device}) > 1,
@@ -692,7 +697,7 @@ _EXTREMES = (
     Field("mean", "avg", "s", get=lambda row: row[2].mean_s),
     Field("deviation", "std", "s", get=lambda row: row[2].std_s),
 )
-_PHASE = leading(Field("phase", get=lambda row: row[1]))
+_PHASE = leading_fields(Field("phase", get=lambda row: row[1]))
 
 
 def _outcome_if_unmeasured(row: SamplesRow) -> Word | None:
@@ -710,9 +715,9 @@ SPREAD = DeclaredTable(
         Field("interval_high", "to", "s", importance=2, get=_ci95_end(1)),
     ),
     rows=lambda record: _samples_rows(record.cells, phases_in(record.cells)),
-    leading=(along(cells_of=lambda row: row[:1]), _PHASE),
-    instead=_outcome_if_unmeasured,
-    empty=True,
+    leading=(leading_axes(cells_of=lambda row: row[:1]), _PHASE),
+    outcome_of=_outcome_if_unmeasured,
+    keep_empty=True,
 )
 """Minimum, maximum, mean, standard deviation, and median with its 95 % CI, per cell and phase."""
 
@@ -736,7 +741,7 @@ FIRST_STEP_COUNT = 10
 def _first_steps(record: TimeRecord) -> Iterator[tuple[TimeCellRecord, list[Measure]]]:
     for cell in record.cells:
         found = measured_samples(cell, "step")
-        steps = [Measure(value, tone="quiet", aside=True) for value in cell.warmup_samples_s]
+        steps = [Measure(value, tone="quiet", excluded=True) for value in cell.warmup_samples_s]
         steps += [Measure(value) for value in found.samples_s] if found else []
         if steps:
             yield cell, steps[:FIRST_STEP_COUNT]
@@ -759,11 +764,11 @@ FIRST_STEPS = DeclaredTable(
                 ),
             ),
             values=lambda record: range(1, max((len(steps) for _, steps in _first_steps(record)), default=0) + 1),
-            ahead=range(1, FIRST_STEP_COUNT + 1),
+            possible_values=range(1, FIRST_STEP_COUNT + 1),
         ),
     ),
     rows=_first_steps,
-    leading=along(cells_of=lambda row: row[:1]),
+    leading=leading_axes(cells_of=lambda row: row[:1]),
     notes=("warm-up steps in brackets",),
 )
 """The first steps of every cell in order, including warm-up steps."""
@@ -773,9 +778,9 @@ WARMUP = DeclaredTable(
     "effect of the warm-up",
     _EXTREMES,
     rows=_warmup_rows,
-    leading=(along(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]), _PHASE),
-    instead=_outcome_if_unmeasured,
-    empty=True,
+    leading=(leading_axes(lambda record: [*_other_axes(record), "warmup"], cells_of=lambda row: row[:1]), _PHASE),
+    outcome_of=_outcome_if_unmeasured,
+    keep_empty=True,
     below=(FIRST_STEPS,),
 )
 """Min, max, mean and std for each number of warm-up steps, and the first steps one by one."""
@@ -878,7 +883,7 @@ CELLS = DeclaredTable(
                 ),
             ),
             ("allocated_peak", "reserved_peak", "device_used_peak", "host_rss_peak"),
-            said=lambda name: name.replace("_", " "),
+            format_value=lambda name: name.replace("_", " "),
         ),
         Field("compile", unit="s", get=_in_step_row(attrgetter("compile_s"))),
         Field("energy_per_step", "energy per step", "joules", get=_in_step_row(_energy("step_j"))),
@@ -887,8 +892,8 @@ CELLS = DeclaredTable(
         Field("cautions", get=lambda row: " ".join(each.code for each in row[0].cautions)),
     ),
     rows=_phase_rows,
-    leading=along(lambda record: axes.known(axes.axes_of(record.cells)), cells_of=lambda row: row[:1]),
-    empty=True,
+    leading=leading_axes(lambda record: axes.present_axes(axes.axes_of(record.cells)), cells_of=lambda row: row[:1]),
+    keep_empty=True,
 )
 """One row per cell and phase: all axes, the outcome, every statistic for both clocks, rates, memory, cautions."""
 
@@ -926,7 +931,9 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
     """
     if chosen := tuple(names):
-        return filled(TABLES, record, chosen, why=": it compares the values of an axis, and this run has only one")
+        return build_tables(
+            TABLES, record, chosen, why=": it compares the values of an axis, and this run has only one"
+        )
     if predicted.is_predicted(record):
         return predicted.default_tables(record)
     differing = axes.varying(axes.axes_of(record.cells))

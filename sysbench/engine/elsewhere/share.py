@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from sysbench import meeting
-from sysbench.command import cell_of, measuring, spec_of
+from sysbench import bootstrap
+from sysbench.command import cell_of, command_of, spec_of
 from sysbench.engine.identity import source_digest
 from sysbench.errors import SysbenchError, UsageError
 from sysbench.spec.run import RunOptions
@@ -50,7 +50,7 @@ def carried_out(share: Share, directory: Path) -> Path:
         raise UsageError(
             f"{socket.gethostname()} has a different sysbench from this machine: install the same one there"
         )
-    measuring(share.spec["kind"]).part("record")  # registers the command's own events
+    command_of(share.spec["kind"]).part("record")  # registers the command's own events
     options = RunOptions(**share.options, out=directory, log_name="share")
     with session.run(spec_of(share.spec), options, cells=[cell_of(axes) for axes in share.cells]) as running:
         for _ in running:
@@ -69,7 +69,7 @@ def carried_out_and_sent(share: Share) -> bytes:
 def main() -> None:
     """Run the share in a file, and write its log to a directory; both are given on the command line."""
     share, directory, parent = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    meeting.die_with_the_parent()
+    bootstrap.exit_with_parent()
     if os.getppid() != parent:
         return  # the parent ended before this process could ask to be killed with it
     try:

@@ -94,7 +94,7 @@ def built_in_workload(cell: ModelCell, shape: ModelShape, device: torch.device) 
     sequences = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
     q, k, v = torch.zeros(
-        (3, cell.batch, shape.heads, cell.ctx, shape.d_head), dtype=compute_dtype(cell.computed_in), device=device
+        (3, cell.batch, shape.heads, cell.ctx, shape.d_head), dtype=compute_dtype(cell.compute_precision), device=device
     )
     with torch.enable_grad():
         inputs = (each.requires_grad_(cell.mode != "inference") for each in (q, k, v))

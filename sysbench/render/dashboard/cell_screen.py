@@ -12,15 +12,15 @@ from rich.text import Text
 from sysbench import cells as axes
 from sysbench.render import theme
 from sysbench.render.dashboard.cell_lines import label
-from sysbench.render.dashboard.lines import fitted, pieces_that_fit
+from sysbench.render.dashboard.lines import encodable_text, pieces_that_fit
 from sysbench.render.dashboard.run_state import RunState
 
 State = TypeVar("State", bound=RunState[Any])
 
-ALWAYS: Final = ("size", "ctx", "precision", "mode")
+ALWAYS_LABELLED: Final = ("size", "ctx", "precision", "mode")
 """Axes of model cells that are always part of a label, even if all cells agree in them."""
 
-_POSITION = 24
+_COUNTER_WIDTH = 24
 """Width of the label next to the title."""
 
 
@@ -34,11 +34,11 @@ class CellScreen(ABC, Generic[State]):
     command: ClassVar[str]
 
     @abstractmethod
-    def running(self, width: int, plain: bool) -> list[Text]:
+    def running_lines(self, width: int, plain: bool) -> list[Text]:
         """Return lines for the current cell, or for the last one if none is running; `plain` omits colours."""
 
     @abstractmethod
-    def ended(self, cell: Any) -> str:
+    def outcome_text(self, cell: Any) -> str:
         """Return the outcome of a cell in a few words."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -46,23 +46,23 @@ class CellScreen(ABC, Generic[State]):
         width = max(8, options.max_width - 2)
         height = max(1, options.height or options.size.height)
         plain = console.color_system is None or bool(console.no_color)
-        lines = [self._title(width), *self.running(width, plain)]
+        lines = [self._title(width), *self.running_lines(width, plain)]
         spare = height - len(lines) - 3
         if self.state.ended and spare > 0 and len(self.state.planned) > 1:
             lines.append(Text())
             for cell in list(self.state.ended.values())[-spare:]:
-                line = Text(f"{label(cell, self.state, ALWAYS)}  ", theme.QUIET)
-                lines.append(line.append(self.ended(cell), "" if cell.outcome == "ok" else theme.BAD))
+                line = Text(f"{label(cell, self.state, ALWAYS_LABELLED)}  ", theme.QUIET)
+                lines.append(line.append(self.outcome_text(cell), "" if cell.outcome == "ok" else theme.BAD))
         for line in lines[: height - 1]:
             line.truncate(width, overflow="ellipsis")
-            yield Text(" ").append_text(fitted(line, options.encoding))
+            yield Text(" ").append_text(encodable_text(line, options.encoding))
 
     def _title(self, width: int) -> Text:
-        state, now = self.state, self.state.now
+        state, now = self.state, self.state.current_cell
         title = Text(f"{self.command}  ", theme.ACCENT)
         if now is not None:
             pieces = [(piece, theme.TITLE) for piece in axes.subject([now.cell.model_dump()])]
-            title.append_text(pieces_that_fit(pieces, max(1, width - _POSITION)))
+            title.append_text(pieces_that_fit(pieces, max(1, width - _COUNTER_WIDTH)))
         count = len(state.planned)
         if count > 1:
             number = min(state.done + (now is None or now.outcome is None), count)

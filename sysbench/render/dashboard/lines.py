@@ -1,7 +1,7 @@
 """Rendered lines that are cached until their content changes, and functions that combine lines.
 
 Layout is the most expensive part of drawing a table. A `Block` lays out its content once; afterwards its lines are
-only copied. `remembered` caches the results of pure functions.
+only copied. `memoized` caches the results of pure functions.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Block:
     """A renderable that caches its rendered lines, cut to the requested width."""
 
     content: RenderableType
-    _kept: dict[tuple[object, ...], Lines] = field(default_factory=dict, repr=False, compare=False)
+    _cache: dict[tuple[object, ...], Lines] = field(default_factory=dict, repr=False, compare=False)
 
     def lines(self, console: Console, options: ConsoleOptions, width: int) -> Lines:
         """Return the lines for this width, which are laid out once for each width, encoding and colour support."""
         key = (width, options.encoding, console.color_system, console.no_color)
-        if key not in self._kept:
+        if key not in self._cache:
             rendered = console.render_lines(self.content, options.update(width=width, height=None), pad=False)
             cut = (Segment.adjust_line_length(line, width, pad=False) for line in rendered)
             # Rich processes every segment at each print, so adjacent segments of one style are merged.
-            self._kept[key] = [list(Segment.simplify(line)) for line in cut]
-        return self._kept[key]
+            self._cache[key] = [list(Segment.simplify(line)) for line in cut]
+        return self._cache[key]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _segments(text: Text, console: Console) -> Iterable[Segment]:
     return Segment.apply_style(text.render(console), console.get_style(text.style))
 
 
-def beside(left: Lines, right: Lines, left_width: int, gap: int) -> Lines:
+def side_by_side(left: Lines, right: Lines, left_width: int, gap: int) -> Lines:
     """Put two blocks of lines side by side."""
     count = max(len(left), len(right))
     padded = [Segment.adjust_line_length(line, left_width + gap) for line in (*left, *[[]] * (count - len(left)))]
@@ -93,18 +93,18 @@ def pieces_that_fit(pieces: Sequence[tuple[str, str]], width: int, separator: st
     return line
 
 
-def fitted(line: Text, encoding: str) -> Text:
+def encodable_text(line: Text, encoding: str) -> Text:
     """Replace characters that the encoding lacks; a line that is changed loses its colours."""
-    shown = theme.fitted(line.plain, encoding)
+    shown = theme.terminal_line(line.plain, encoding)
     return line if shown == line.plain else Text(shown)
 
 
-def coarse(value_s: float) -> float:
+def round_remaining(value_s: float) -> float:
     """Round a remaining time, so that the display does not change with every step."""
     return value_s if value_s < 20 else round(value_s / 10) * 10
 
 
-def left(value_s: float) -> str:
+def remaining_text(value_s: float) -> str:
     """Format a remaining time: `3 min 20 s left`."""
     return f"{units.duration(value_s)} left" if value_s >= 1 else "under 1 s left"
 
@@ -113,29 +113,29 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-KEPT = 3
+CACHE_SIZE = 3
 """Number of cached results; several, because a screen requests the same block at several sizes."""
 
 
-def remembered(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def memoized(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Cache the results of the last few calls of a pure function.
 
     Numbers and strings are compared by equality, other arguments by identity: states are never modified in place, and
     comparing identities is cheap, unlike hashing or comparing long tuples.
     """
-    last: list[tuple[tuple[Any, ...], Result]] = []
+    recent: list[tuple[tuple[Any, ...], Result]] = []
 
     @wraps(function)
-    def answer(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
-        asked = (*arguments, *keywords.values())
-        for before, result in last:
-            if _same(before, asked):
+    def wrapper(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        key = (*arguments, *keywords.values())
+        for before, result in recent:
+            if _same(before, key):
                 return result
         result = function(*arguments, **keywords)
-        last[:] = [(asked, result), *last[: KEPT - 1]]
+        recent[:] = [(key, result), *recent[: CACHE_SIZE - 1]]
         return result
 
-    return answer
+    return wrapper
 
 
 def _same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:

@@ -25,7 +25,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from sysbench.log.events import Event
-from sysbench.render.dashboard.overall import Above, Overall
+from sysbench.render.dashboard.experiment_progress import ExperimentProgress, WithTopLine
 from sysbench.render.dashboard.run_state import RunState
 
 INTERVAL_S = 0.25
@@ -55,19 +55,19 @@ class Clock:
 
 
 @dataclass
-class Pace:
+class DrawThrottle:
     """Decides when to draw again, based on the cost of the last drawing."""
 
     clock: Clock
     _drawn_s: float = field(default=float("-inf"))
     _cost_s: float = 0.0
 
-    def due(self, share: float, *, torn: bool = False) -> bool:
+    def due(self, share: float, *, resized: bool = False) -> bool:
         """Whether a drawing is due, given the share of a core that drawing may use.
 
-        If a resize has `torn` the picture, this limit does not apply.
+        If the terminal was `resized`, this limit does not apply.
         """
-        wait_s = 0.0 if torn else self._cost_s / share
+        wait_s = 0.0 if resized else self._cost_s / share
         return self.clock.monotonic() - self._drawn_s >= max(INTERVAL_S, wait_s)
 
     def measure(self, drawing: Callable[[], None]) -> None:
@@ -84,21 +84,21 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True)
-class Picture(Generic[State]):
+class DashboardView(Generic[State]):
     """The live display of one kind of run."""
 
-    blank: State
+    initial: State
     advance: Callable[[State, Event], State]
     """Return the state after another event; a pure function."""
     draw: Callable[[State, float], RenderableType]
     """Return the display of a state at a time in seconds since the epoch, in the available size."""
-    share: Callable[[State], float]
+    core_share: Callable[[State], float]
     """Return the share of a core that drawing may use in this state."""
 
 
 def share_while_timed(state: RunState[Any]) -> float:
     """Return the share of a core that drawing may use in a run whose steps are timed or profiled."""
-    if not state.hot:
+    if not state.is_timing:
         return IDLE_SHARE
     return DEVICE_SHARE if state.on_gpu else CPU_SHARE
 
@@ -116,28 +116,28 @@ class Dashboard:
         console: Console,
         clock: Clock | None = None,
         *,
-        picture: Picture[Any],
+        view: DashboardView[Any],
         earlier: Iterable[Event] = (),
-        overall: Overall | None = None,
+        overall: ExperimentProgress | None = None,
         above: str = "",
     ) -> None:
         self._console = console
         self._clock = clock or Clock()
-        self._pace = Pace(self._clock)
-        self._picture = picture
+        self._throttle = DrawThrottle(self._clock)
+        self._view = view
         self._overall = overall
         self._above = above
-        self._state = reduce(picture.advance, earlier, picture.blank)
+        self._state = reduce(view.advance, earlier, view.initial)
         self._size = console.size
-        self._lost = False
-        self._held = _HeldBack(console.file)
-        self._open = ExitStack()
+        self._is_broken = False
+        self._deferred_stderr = _DeferredOutput(console.file)
+        self._exit_stack = ExitStack()
         self._live = Live(
             console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
 
     def __enter__(self) -> Self:
-        self._open.enter_context(redirect_stderr(self._held))
+        self._exit_stack.enter_context(redirect_stderr(self._deferred_stderr))
         self._live.start()
         return self
 
@@ -149,33 +149,33 @@ class Dashboard:
             self._console.clear()
             self._live.stop()
         except OSError:
-            self._lost = True
-        self._open.close()
-        if said := self._held.getvalue():
-            sys.stderr.write(said)
+            self._is_broken = True
+        self._exit_stack.close()
+        if stderr_text := self._deferred_stderr.getvalue():
+            sys.stderr.write(stderr_text)
 
     def show(self, event: Event) -> None:
         """Process one event, and redraw if a drawing is due."""
-        self._state = self._picture.advance(self._state, event)
+        self._state = self._view.advance(self._state, event)
         if self._overall is not None:
-            self._overall.take_in(event)
-        share = self._picture.share(self._state)
-        if not self._lost and self._pace.due(share, torn=self._console.size != self._size):
-            self._pace.measure(self._draw)
+            self._overall.update(event)
+        share = self._view.core_share(self._state)
+        if not self._is_broken and self._throttle.due(share, resized=self._console.size != self._size):
+            self._throttle.measure(self._draw)
 
     def _draw(self) -> None:
         self._size = self._console.size
         now_s = self._clock.epoch()
-        screen = self._picture.draw(self._state, now_s)
+        screen = self._view.draw(self._state, now_s)
         try:
-            above = self._overall.said(now_s) if self._overall else self._above
-            self._live.update(Above(above, screen) if above else screen, refresh=True)
+            above = self._overall.describe(now_s) if self._overall else self._above
+            self._live.update(WithTopLine(above, screen) if above else screen, refresh=True)
         except OSError:
             # If the terminal goes away (a closed window, a lost connection), the dashboard ends, but the run continues.
-            self._lost = True
+            self._is_broken = True
 
 
-class _HeldBack(io.StringIO):
+class _DeferredOutput(io.StringIO):
     """Replacement for stderr that keeps all output; Rich bypasses it through `rich_proxied_file`."""
 
     def __init__(self, terminal: IO[str]) -> None:

@@ -1,4 +1,4 @@
-"""Progress displays of a run, and `waiting`, which shows what the program is waiting for outside a run."""
+"""Progress displays of a run, and `show_status`, which shows what the program is waiting for outside a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Progress(Protocol):
         """Process one event, and update the display if an update is due. Does not raise if the terminal is lost."""
 
 
-class Unattended:
+class PassiveProgress:
     """Base class of progress displays that have nothing to restore at the end."""
 
     def __enter__(self) -> Self:
@@ -42,20 +42,20 @@ class Unattended:
         pass
 
 
-class Silent(Unattended):
-    """A progress display that only passes events to `told`."""
+class Silent(PassiveProgress):
+    """A progress display that only passes events to `callback`."""
 
-    def __init__(self, told: Callable[[Event], object] | None = None) -> None:
-        self._told = told
+    def __init__(self, callback: Callable[[Event], object] | None = None) -> None:
+        self._callback = callback
 
     def show(self, event: Event) -> None:
-        """Pass the event to `told`."""
-        if self._told is not None:
-            self._told(event)
+        """Pass the event to `callback`."""
+        if self._callback is not None:
+            self._callback(event)
 
 
 @contextmanager
-def waiting(what: str, console: Console | None = None, *, silent: bool = False) -> Iterator[Callable[[str], None]]:
+def show_status(text: str, console: Console | None = None, *, silent: bool = False) -> Iterator[Callable[[str], None]]:
     """Show a status line on the terminal during the block; yields a function that changes its text.
 
     Shows nothing if `silent` is set, or if stderr or `console` is not a terminal.
@@ -66,5 +66,5 @@ def waiting(what: str, console: Console | None = None, *, silent: bool = False) 
     from rich.console import Console as Terminal
     from rich.markup import escape
 
-    with Terminal(stderr=True).status(f" {escape(printable(what))}") as status:
+    with Terminal(stderr=True).status(f" {escape(printable(text))}") as status:
         yield lambda other: status.update(f" {escape(printable(other))}")

@@ -25,7 +25,7 @@ from sysbench.log.events import (
 )
 from sysbench.log.outcomes import LASTING, Outcome
 
-HOT: frozenset[str] = frozenset({"warming-up", "measuring", "profiling"})
+TIMED_STAGES: frozenset[str] = frozenset({"warming-up", "measuring", "profiling"})
 """Stages in which steps are timed or profiled, so that other load on the machine would disturb them."""
 
 
@@ -43,7 +43,7 @@ class CellState:
     """Outcome; None while the cell is running or waiting."""
     detail: str | None = None
 
-    def digest(self) -> Self:
+    def final_state(self) -> Self:
         """Return the state to keep once the cell has ended; by default the whole state."""
         return self
 
@@ -56,7 +56,7 @@ class RunState(Generic[AnyCell]):
     """State of a run after some event.
 
     `planned` and `ended` are replaced only when they change, so results that depend only on them can be cached by
-    identity (`sysbench.render.dashboard.lines.remembered`).
+    identity (`sysbench.render.dashboard.lines.memoized`).
     """
 
     started_s: float = 0.0
@@ -70,9 +70,9 @@ class RunState(Generic[AnyCell]):
     """State of every cell before its start, by key, in the order of the run."""
     ended: Mapping[str, AnyCell] = field(default_factory=dict)
     """Finished cells by key, in the order in which they finished."""
-    current: str | None = None
+    current_key: str | None = None
     """Key of the cell that is running, or ran last."""
-    now: AnyCell | None = None
+    current_cell: AnyCell | None = None
     """The cell that is running, or ran last."""
     reading: Reading | None = None
 
@@ -80,8 +80,8 @@ class RunState(Generic[AnyCell]):
     def cells(self) -> tuple[tuple[str, AnyCell], ...]:
         """All cells by key, in the order of the run, in their current state."""
         present = {**self.planned, **self.ended}
-        if self.current is not None and self.now is not None:
-            present[self.current] = self.now
+        if self.current_key is not None and self.current_cell is not None:
+            present[self.current_key] = self.current_cell
         return tuple(present.items())
 
     @property
@@ -92,31 +92,39 @@ class RunState(Generic[AnyCell]):
     @property
     def running(self) -> str:
         """Key of the running cell; empty if none is running."""
-        return self.current if self.current and self.now and self.now.outcome is None else ""
+        return self.current_key if self.current_key and self.current_cell and self.current_cell.outcome is None else ""
 
     @property
-    def hot(self) -> bool:
+    def is_timing(self) -> bool:
         """Whether steps are currently being timed or profiled."""
-        return self.now is not None and self.now.outcome is None and self.now.stage in HOT
+        return (
+            self.current_cell is not None
+            and self.current_cell.outcome is None
+            and self.current_cell.stage in TIMED_STAGES
+        )
 
     @property
     def device(self) -> DeviceInfo | None:
         """Device of the current cell or, while it is unknown, the device that `auto` selects."""
-        if self.now is not None and self.now.device is not None:
-            return self.now.device
+        if self.current_cell is not None and self.current_cell.device is not None:
+            return self.current_cell.device
         return self.devices[0] if self.devices else None
 
     @property
     def on_gpu(self) -> bool:
         """Whether the current cell runs on a device other than the CPU."""
-        return self.now is not None and self.now.device is not None and self.now.device.type != "cpu"
+        return (
+            self.current_cell is not None
+            and self.current_cell.device is not None
+            and self.current_cell.device.type != "cpu"
+        )
 
-    def put(self, key: str, cell: AnyCell) -> Self:
+    def with_cell(self, key: str, cell: AnyCell) -> Self:
         """Return a copy with a new state for the cell `key`, which is the current cell or has ended."""
         ended = self.ended
         if cell.outcome is not None:
-            ended = {**{other: each for other, each in ended.items() if other != key}, key: cell.digest()}
-        return replace(self, ended=ended, now=cell if key == self.current else self.now)
+            ended = {**{other: each for other, each in ended.items() if other != key}, key: cell.final_state()}
+        return replace(self, ended=ended, current_cell=cell if key == self.current_key else self.current_cell)
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
@@ -131,12 +139,12 @@ Handler = Callable[[Any, Any], Any]
 """A function from a state and an event to the next state."""
 
 
-def in_cell(change: Callable[[Any, Any], Any]) -> Handler:
+def cell_handler(change: Callable[[Any, Any], Any]) -> Handler:
     """Return a handler that applies `change` to the cell of an event; events of unknown cells change nothing."""
 
     def handle(state: RunState[Any], event: Any) -> RunState[Any]:
-        cell = state.now if event.cell == state.current else state.planned.get(event.cell)
-        return state.put(event.cell, change(cell, event)) if cell is not None else state
+        cell = state.current_cell if event.cell == state.current_key else state.planned.get(event.cell)
+        return state.with_cell(event.cell, change(cell, event)) if cell is not None else state
 
     return handle
 
@@ -164,7 +172,7 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
             # The beginning of the run was not shown: its cells become known one by one.
             planned = {**planned, event.cell: cell(cell_of(event.axes))}
         now = cell(planned[event.cell].cell, event.device, started_s=event.at_s, stage_since_s=event.at_s)
-        return replace(before, planned=planned, current=event.cell, now=now, worker_ready=True)
+        return replace(before, planned=planned, current_key=event.cell, current_cell=now, worker_ready=True)
 
     def worker_ready(before: RunState[Any], event: WorkerReady) -> RunState[Any]:
         return replace(
@@ -182,8 +190,8 @@ def handlers(state: type[RunState[Any]], cell: type[CellState], others: Mapping[
         WorkerReady: worker_ready,
         WorkerExited: lambda run, event: replace(run, worker_ready=False, worker_since_s=event.at_s),
         Reading: lambda run, event: replace(run, reading=event),
-        StageEntered: in_cell(lambda each, event: replace(each, stage=event.stage, stage_since_s=event.at_s)),
-        CellFinished: in_cell(lambda each, event: replace(each, outcome=event.outcome, detail=event.detail)),
+        StageEntered: cell_handler(lambda each, event: replace(each, stage=event.stage, stage_since_s=event.at_s)),
+        CellFinished: cell_handler(lambda each, event: replace(each, outcome=event.outcome, detail=event.detail)),
         **others,
     }
 

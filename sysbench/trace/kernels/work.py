@@ -77,7 +77,7 @@ Amounts = dict[tuple[str, str], Amount]
 
 def attention_parts(cell: ModelCell) -> Amounts:
     """Return the FLOPs and bytes of the parts of materialised attention; empty if attention is fused."""
-    shape, item_bytes = cell.shape, ITEM_BYTES[cell.computed_in]
+    shape, item_bytes = cell.shape, ITEM_BYTES[cell.compute_precision]
     if shape is None or cell.attention not in MATERIALISED:
         return {}
     product, score_count = _attention_product(cell, shape), _score_count(cell, shape)
@@ -107,7 +107,7 @@ def class_amounts(cell: ModelCell, fused: bool) -> Amounts:
 
     `fused` means that one kernel computes attention. With several ranks, the result is for one rank.
     """
-    shape, tokens, item_bytes = cell.shape, cell.tokens, ITEM_BYTES[cell.computed_in]
+    shape, tokens, item_bytes = cell.shape, cell.tokens, ITEM_BYTES[cell.compute_precision]
     if shape is None:
         return {}
     d_model, split = shape.d_model, _tensor_parallel_ranks(cell)
@@ -139,7 +139,7 @@ def class_amounts(cell: ModelCell, fused: bool) -> Amounts:
 
 def _attention_product(cell: ModelCell, shape: ModelShape) -> Amount:
     """Return the FLOPs and bytes of q·kᵀ in all layers; weights·v needs the same."""
-    item_bytes = ITEM_BYTES[cell.computed_in]
+    item_bytes = ITEM_BYTES[cell.compute_precision]
     split = _tensor_parallel_ranks(cell)
     flops = formulas.attention_forward_flops(shape, cell.ctx, cell.batch) // 2 // split
     operand_elements = 2 * shape.layers * cell.tokens * shape.d_model // split
@@ -207,7 +207,7 @@ def _rates(
         amount = amounts.get((part, phase), Amount(None, None))
         # Matrix products run at the peak rate of their precision, which only a cell provides; everything else runs in
         # fp32.
-        precision = "fp32" if part not in _ON_TENSOR_CORES else cell.computed_in if cell is not None else None
+        precision = "fp32" if part not in _ON_TENSOR_CORES else cell.compute_precision if cell is not None else None
         peak = known_hardware.peak(hardware, precision) if hardware is not None and precision is not None else None
         yield Rate(
             part=part,

@@ -30,7 +30,7 @@ import msgspec
 
 from sysbench import units
 from sysbench.errors import LogError
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.trace.readers.kineto_columns import Columns, InexactError, PartMetadata
 from sysbench.trace.readers.kineto_events import LONE_SURROGATE, DecodedEvents, decode_events, decode_one_by_one
 from sysbench.trace.readers.reading import (
@@ -73,7 +73,7 @@ def is_kineto(beginning: bytes) -> bool:
 def read(path: Path, progress: Progress = no_progress) -> Recording:
     """Read a file; raises LogError if it is not a trace or contains no events with a duration."""
     try:
-        with path.open("rb") as file, collection_paused():
+        with path.open("rb") as file, gc_paused():
             blocks = Blocks(file)
             before, buffer = _header(path, blocks)
             position = file.tell()

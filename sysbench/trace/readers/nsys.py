@@ -31,7 +31,7 @@ import numpy as np
 
 from sysbench import units
 from sysbench.errors import LogError
-from sysbench.garbage import collection_paused
+from sysbench.garbage import gc_paused
 from sysbench.trace.columns import launch_shapes, unique_with_inverse
 from sysbench.trace.readers.reading import Progress, no_progress, processors
 from sysbench.trace.recording import COPY, KERNEL, NONE, SET, Integers, Recording, Table, shift_to_zero
@@ -97,7 +97,7 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
 def _read_export(export: Path, path: Path, progress: Progress) -> Recording:
     """Read an SQLite export. `path` is the original file, whose name becomes the title of the recording."""
     try:
-        with closing(open_database(export)) as database, QueryRunner.of(export) as queries, collection_paused():
+        with closing(open_database(export)) as database, QueryRunner.of(export) as queries, gc_paused():
             return _Reader(path, database, queries, progress).recording()
     except sqlite3.Error as error:
         raise LogError(f"{path} is not a readable export of Nsight Systems: {error}") from error

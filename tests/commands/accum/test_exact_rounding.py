@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sysbench.commands.accum import running_sums
 from sysbench.lab.precision import Arithmetic, round_to_tf32
-from sysbench.rounding import FORMATS, FormatName, checkpoints, exact, running_sum, stall, stretches
+from sysbench.rounding import FORMATS, FormatName, checkpoints, equal_steps, exact, running_sum, stall
 
 CPU = torch.device("cpu")
 
@@ -136,7 +136,7 @@ def test_a_sum_of_hundreds_of_millions_of_steps_takes_none_of_them() -> None:
     found = stall(Fraction(float(np.float32(0.01))), FORMATS["fp32"])
     assert found is not None
     assert float(found.total) == 2.0**18
-    assert found.step == sum(each.steps for each in stretches(Fraction(float(np.float32(0.01))), FORMATS["fp32"]))
+    assert found.step == sum(each.steps for each in equal_steps(Fraction(float(np.float32(0.01))), FORMATS["fp32"]))
 
 
 def test_a_sum_that_overflows_never_stalls() -> None:

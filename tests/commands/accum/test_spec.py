@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.cells import by_default
+from sysbench.cells import describe_default_axes
 from sysbench.command import cell_of, spec_of
 from sysbench.commands.accum.spec import DTYPES, AccumSpec
 from sysbench.errors import UsageError
@@ -50,7 +50,7 @@ def test_without_options_the_sums_are_made_in_every_format() -> None:
 
 
 def test_experiments_that_use_no_model_add_no_context_length_to_what_runs_by_default() -> None:
-    assert by_default(AccumSpec(experiment="all")) == ""  # type: ignore[arg-type]
+    assert describe_default_axes(AccumSpec(experiment="all")) == ""  # type: ignore[arg-type]
 
 
 def test_all_is_every_experiment_once() -> None:

@@ -22,12 +22,12 @@ from sysbench.predict import kernels
 from sysbench.predict.rates import gpu
 from sysbench.render.table import Measure
 from sysbench.simulate.gpu import Gpu
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 from tests import fixtures_attention as runs
 from tests.cli.running import answered
 
 MARK = "PREDICTED, not measured"
-H100 = named("h100")
+H100 = by_name("h100")
 
 
 def cell(implementation: str, **axes: object) -> AttentionCell:
@@ -93,7 +93,7 @@ def test_compiled_attention_moves_fewer_bytes_and_has_times_alone() -> None:
 
 
 def test_of_a_mere_size_of_memory_no_time_is_predicted() -> None:
-    one, size = cell("naive"), named("24GiB")
+    one, size = cell("naive"), by_name("24GiB")
     with pytest.raises(UnavailableError, match=r"its rates are unknown \(matmul_fp32, "):
         predicted(one, size, simulate(one, Gpu.of(size)).trace)
 

@@ -19,10 +19,10 @@ from sysbench.lab.accounting import round_to_block
 from sysbench.lab.attention_functions import inputs_for
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 
 MIB, GIB = 2**20, 2**30
-A100, H100, T4 = (Gpu.of(named(slug)) for slug in ("a100-80gb", "h100", "t4"))
+A100, H100, T4 = (Gpu.of(by_name(slug)) for slug in ("a100-80gb", "h100", "t4"))
 FUSED = ("sdpa-efficient", "sdpa-flash", "sdpa-cudnn", "flex", "flash-attn")
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from sysbench.command import measuring
+from sysbench.command import command_of
 from sysbench.commands.attention import figures
 from sysbench.commands.attention.command import refuse_unwritable
 from sysbench.commands.attention.live import (
@@ -65,7 +65,7 @@ def stream() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def record(stream: list[Event]) -> AttentionRecord:
-    found = measuring("attention").folded(stream)
+    found = command_of("attention").fold_function(stream)
     assert isinstance(found, AttentionRecord)
     return found
 
@@ -198,7 +198,7 @@ def test_no_line_is_wider_than_the_terminal(record: AttentionRecord, width: int)
 
 
 def test_a_run_of_which_nothing_is_known_is_shown_all_the_same() -> None:
-    record = measuring("attention").folded(runs.events(SPEC)[:2])
+    record = command_of("attention").fold_function(runs.events(SPEC)[:2])
     assert "interrupted" in printed(record, "terminal")  # type: ignore[arg-type]
 
 
@@ -257,7 +257,7 @@ def test_each_setting_has_a_picture_of_its_own(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_leaves_no_picture(tmp_path: Path) -> None:
-    record = measuring("attention").folded(runs.events(SPEC)[:2])
+    record = command_of("attention").fold_function(runs.events(SPEC)[:2])
     assert list(figures.write(record, tmp_path / "c.png", tmp_path / "h.png")) == []  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
@@ -330,7 +330,7 @@ def test_a_dashboard_draws_the_grid_on_a_terminal(stream: list[Event]) -> None:
     )
     terminal = pyte.Screen(80, 24)
     clock = Clock(epoch=lambda: stream[0].at_s, monotonic=(n / 50 for n in count()).__next__, thread_cpu=lambda: 0.0)
-    with Dashboard(console, clock, picture=ATTENTION) as dashboard:
+    with Dashboard(console, clock, view=ATTENTION) as dashboard:
         for event in until(stream, 18, 4):
             dashboard.show(event)
         drawn = file.getvalue()
@@ -368,7 +368,7 @@ def test_a_lost_stream_ends_the_lines_not_the_run(stream: list[Event]) -> None:
 def test_a_cell_that_is_started_again_begins_anew(stream: list[Event]) -> None:
     part = until(stream, 3, 4)
     again = [event for event in part if isinstance(event, CellStarted)][-1]
-    now = folded([*part, again]).now
+    now = folded([*part, again]).current_cell
     assert now is not None
     assert now.forward_s == ()
     assert now.calls == 0

@@ -52,7 +52,7 @@ def test_a_rate_is_work_over_the_median_time_and_knows_what_was_promised_and_use
         A100, "a100-80gb", timed("stream", 3e9, 1e-3, 1.2e-3, 1.1e-3), timed("kernel_s", 1, 2e-6, 2e-6)
     )
     stream, kernel = record.rates
-    sheet = hardware.named("a100-80gb").memory_bandwidth_bytes_per_s
+    sheet = hardware.by_name("a100-80gb").memory_bandwidth_bytes_per_s
     assert (stream.value, stream.sheet, stream.before) == (pytest.approx(3e9 / 1.1e-3), sheet, 2e12)
     assert (kernel.value, kernel.sheet, kernel.before) == (pytest.approx(2e-6), None, None)
 
@@ -74,7 +74,7 @@ def test_the_file_of_a_known_gpu_keeps_its_data_sheet_and_the_rates_that_were_no
     record = calibration(A100, "a100-80gb", timed("stream", 3e9, 1e-3, 1e-3))
     path = tmp_path / "a100-80gb.toml"
     path.write_text(toml(with_measured_rates(record)))
-    found, before = hardware.read(path), hardware.named("a100-80gb")
+    found, before = hardware.read(path), hardware.by_name("a100-80gb")
     assert found.rates["stream"].value == pytest.approx(3e12)
     assert found.rates["stream"].basis == "calibrated"
     assert found.rates["matmul_half"] == before.rates["matmul_half"]

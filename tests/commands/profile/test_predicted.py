@@ -16,7 +16,7 @@ from sysbench.errors import DoesNotFitError
 from sysbench.predict.recording import kernel_name, recording
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.predict.trace import Kernel
-from sysbench.spec.hardware import named
+from sysbench.spec.hardware import by_name
 from sysbench.spec.model import ModelCell, ModelShape
 from sysbench.trace import traces, window
 from sysbench.trace.kernels.names import classify, precision
@@ -41,7 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def summary(written: Path) -> ProfileSummary:
-    return traces.summary_of(traces.read(written), CELL, device=named("h100"))
+    return traces.summary_of(traces.read(written), CELL, device=by_name("h100"))
 
 
 def test_kernels_in_the_file_are_those_of_the_prediction_and_their_times_add_up(summary: ProfileSummary) -> None:
@@ -84,7 +84,7 @@ def test_classes_and_parts_add_up_to_the_step_and_have_their_peaks(summary: Prof
         (part, phase) for part in ("scores", "mask", "softmax", "output") for phase in ("forward", "backward")
     }
     products = next(rate for rate in by_class if (rate.part, rate.phase) == ("matmul", "forward"))
-    assert products.peak_flops_per_s == named("h100").peak_flops_per_s["bf16"]
+    assert products.peak_flops_per_s == by_name("h100").peak_flops_per_s["bf16"]
     assert set(summary.precisions) == {"bf16"}
 
 
@@ -98,7 +98,7 @@ def test_the_step_lasts_as_long_as_predicted_without_a_pause_between_phases(summ
 def test_the_file_and_a_slice_of_it_say_that_they_are_predicted(written: Path, tmp_path: Path) -> None:
     read = traces.read(written)
     assert read.predicted
-    assert read.devices == (named("h100").names[0],)
+    assert read.devices == (by_name("h100").names[0],)
     part = tmp_path / "forward.json"
     window.write(part, window.extract_slice(read, window.find_window(read, "forward"), 1 << 30), 1 << 30)
     assert traces.summary_of(traces.read(part)).predicted

@@ -104,14 +104,14 @@ def only(spec: ProfileSpec) -> ProfileCell:
 def test_a_step_is_timed_in_one_process_and_profiled_in_another(tmp_path: Path) -> None:
     spec = spec_of()
     cell = only(spec)
-    assert cell.timed_first is not None
+    assert cell.reference_time_cell is not None
     events = carry_out(spec, tmp_path)
     worker, by_cell = 0, {}
     for event in events:
         worker = event.pid if isinstance(event, WorkerReady) else worker
         if isinstance(event, CellStarted):
             by_cell[event.cell] = worker
-    assert list(by_cell) == [cell.timed_first.key, cell.key]
+    assert list(by_cell) == [cell.reference_time_cell.key, cell.key]
     assert len(set(by_cell.values())) == 2
 
 
@@ -136,7 +136,7 @@ def test_no_two_profiles_share_a_process(tmp_path: Path) -> None:
 
 def test_what_is_timed_is_the_same_step_undisturbed(tmp_path: Path) -> None:
     cell = only(spec_of(mode="forward", warmup=2, steps=7, precision="bf16"))
-    timed = cell.timed_first
+    timed = cell.reference_time_cell
     assert timed is not None
     assert (timed.sync, timed.steps, timed.warmup) == ("step", 7, 2)
     for axis in ("size", "model", "ctx", "batch", "precision", "attention", "execution", "optimizer", "mode", "seed"):

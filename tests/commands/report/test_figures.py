@@ -16,7 +16,7 @@ from sysbench.commands.time import figures as time_figures
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.render import plots as picture_file
-from sysbench.render.plots import WIDTH_IN, Drawn
+from sysbench.render.plots import WIDTH_IN, LazyFigure
 from tests.fixtures_findings import first_report, spread_about, time_cell
 from tests.fixtures_memory import GIB, memory_cell
 from tests.fixtures_profiles import Kernel, attention_rates, profile_cell
@@ -51,7 +51,7 @@ def sweep() -> list[TimeCellRecord]:
     return record(TimeSpec.model_validate(spec)).cells
 
 
-def everything() -> Iterator[tuple[str, Drawn]]:
+def everything() -> Iterator[tuple[str, LazyFigure]]:
     for drawn in time_figures.figures(sweep()):
         yield f"time {drawn.name}", drawn
     profiles = [
@@ -64,7 +64,9 @@ def everything() -> Iterator[tuple[str, Drawn]]:
         yield f"memory {drawn.name}", drawn
 
 
-def one(cells: Sequence[Any], name: str, figures: Callable[[Any], Iterator[Drawn]] = time_figures.figures) -> Drawn:
+def one(
+    cells: Sequence[Any], name: str, figures: Callable[[Any], Iterator[LazyFigure]] = time_figures.figures
+) -> LazyFigure:
     (found,) = [drawn for drawn in figures(cells) if drawn.name == name]
     return found
 
@@ -84,7 +86,7 @@ def tops(figure: Figure) -> list[float]:
 
 
 @pytest.mark.parametrize(("what", "drawn"), list(everything()))
-def test_every_picture_is_svg_of_bounded_size_the_same_every_time(what: str, drawn: Drawn) -> None:
+def test_every_picture_is_svg_of_bounded_size_the_same_every_time(what: str, drawn: LazyFigure) -> None:
     content = picture_file.content(drawn.draw, "svg")
     assert len(content) < 300_000, what
     assert content == picture_file.content(drawn.draw, "svg")
@@ -107,7 +109,7 @@ def written_in(figure: Figure) -> list[Any]:
 
 
 @pytest.mark.parametrize(("what", "drawn"), list(everything()))
-def test_letters_stay_on_the_page_and_are_large_enough_to_read(what: str, drawn: Drawn) -> None:
+def test_letters_stay_on_the_page_and_are_large_enough_to_read(what: str, drawn: LazyFigure) -> None:
     with mpl.rc_context(picture_file._STYLE):
         figure = drawn.draw()
         from matplotlib.backends.backend_agg import FigureCanvasAgg

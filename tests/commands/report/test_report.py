@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console
 
-from sysbench.command import Kind, kinds, measuring
+from sysbench.command import Kind, command_of, kinds
 from sysbench.commands.report import agreement, latex, long_table, markdown, page, screen
 from sysbench.commands.report.assemble import TITLE, assemble_document, filter_document
 from sysbench.commands.report.document import Basis, Document, Finding, ReportedRun, reported_commands
@@ -28,7 +28,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import RunRecord
-from sysbench.render.findings import Said
+from sysbench.render.findings import Statement
 from sysbench.render.table import Measure
 from sysbench.render.terminal import SheetView
 from tests import fixtures_timing
@@ -122,7 +122,7 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
     events = stream(kind)
     cuts = sorted({1, 2, 3, *range(4, len(events), max(1, len(events) // 6))})
     for cut in cuts:
-        found = assemble_document([ReportedRun(kind, measuring(kind).folded(events[:cut]))])
+        found = assemble_document([ReportedRun(kind, command_of(kind).fold_function(events[:cut]))])
         (section,) = found.sections
         assert any("not complete" in remark.text for remark in section.remarks), cut
         assert "interrupted" in found.run_lines[0]
@@ -283,15 +283,15 @@ def test_what_only_several_runs_show_comes_from_finders_that_get_them_all(monkey
     found = assemble_document([run("time"), run("memory")])
     assert seen == [["time", "memory"]]
     assert [finding.text for finding in found.findings] == ["Together."]
-    concluding = [measuring(kind) for kind in KINDS if kind != "calibrate"]
+    concluding = [command_of(kind) for kind in KINDS if kind != "calibrate"]
     assert all(callable(each.part(part)) for each in concluding for part in ("findings", "figures", "terms"))
 
 
 def test_which_cells_are_kept_out_of_the_findings_is_said_among_the_cautions_and_not_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def finder(record: TimeRecord) -> list[Said]:
-        return [Said("cautions keep all of them out.", record.cells, True), Said("it is fast", record.cells)]
+    def finder(record: TimeRecord) -> list[Statement]:
+        return [Statement("cautions keep all of them out.", record.cells, True), Statement("it is fast", record.cells)]
 
     monkeypatch.setattr("sysbench.commands.time.findings.of_run", finder)
     found = assemble_document([run("time")])

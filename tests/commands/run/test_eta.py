@@ -15,9 +15,9 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.engine import devices
 from sysbench.log.durations import earlier_durations
 from sysbench.log.events import CellFinished, CellStarted, DeviceInfo, Event, RunStarted, encode
-from sysbench.render.dashboard import overall
+from sysbench.render.dashboard import experiment_progress
+from sysbench.render.dashboard.experiment_progress import PendingCell
 from sysbench.render.dashboard.live import Dashboard
-from sysbench.render.dashboard.overall import Waiting
 from tests import fixtures_timing
 from tests.cli.running import answered
 
@@ -145,25 +145,25 @@ def test_of_a_run_on_several_devices_the_gpu_is_predicted_and_the_others_are_unk
 
 
 def test_what_is_left_of_the_whole_counts_known_cells_by_what_they_took_and_others_by_the_like() -> None:
-    whole = overall.begun(
+    whole = experiment_progress.initial_progress(
         {
-            "a": {"a1": Waiting("time", 10.0), "a2": Waiting("time")},
-            "b": {"b1": Waiting("memory")},
+            "a": {"a1": PendingCell("time", 10.0), "a2": PendingCell("time")},
+            "b": {"b1": PendingCell("memory")},
         }
     )
-    whole.turn_to(1, "a")
-    assert whole.left_s(0.0) is None
+    whole.start_run(1, "a")
+    assert whole.remaining_s(0.0) is None
     device = DeviceInfo(name="cpu", type="cpu")
     for key, start_s, end_s in (("a1", 0.0, 4.0), ("a2", 4.0, 10.0)):
-        whole.take_in(CellStarted(at_s=start_s, cell=key, index=0, axes={}, device=device))
-        assert whole.said(start_s).startswith("run 1 of 2")
-        whole.take_in(CellFinished(at_s=end_s, cell=key, outcome="ok"))
-    assert whole.left_s(10.0) == pytest.approx(5.0)
-    whole.turn_to(2, "b")
-    whole.take_in(CellStarted(at_s=10.0, cell="b1", index=0, axes={}, device=device))
-    assert whole.said(12.0) == "run 2 of 2, about 3 s left in total"
-    whole.leave("b")
-    assert whole.said(12.0) == "run 2 of 2"
+        whole.update(CellStarted(at_s=start_s, cell=key, index=0, axes={}, device=device))
+        assert whole.describe(start_s).startswith("run 1 of 2")
+        whole.update(CellFinished(at_s=end_s, cell=key, outcome="ok"))
+    assert whole.remaining_s(10.0) == pytest.approx(5.0)
+    whole.start_run(2, "b")
+    whole.update(CellStarted(at_s=10.0, cell="b1", index=0, axes={}, device=device))
+    assert whole.describe(12.0) == "run 2 of 2, about 3 s left in total"
+    whole.drop_run("b")
+    assert whole.describe(12.0) == "run 2 of 2"
 
 
 def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None:
@@ -171,13 +171,13 @@ def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None
     keys = [cell.key for cell in TimeSpec.model_validate(started.spec).cells()]
     waiting = {
         "before": {},
-        "this": {key: Waiting("time", 90.0) for key in keys},
-        "after": {"x": Waiting("time", 90.0)},
+        "this": {key: PendingCell("time", 90.0) for key in keys},
+        "after": {"x": PendingCell("time", 90.0)},
     }
 
-    def at_this_one() -> overall.Overall:
-        whole = overall.begun(waiting)
-        whole.turn_to(2, "this")
+    def at_this_one() -> experiment_progress.ExperimentProgress:
+        whole = experiment_progress.initial_progress(waiting)
+        whole.start_run(2, "this")
         return whole
 
     file = io.StringIO()
@@ -191,7 +191,7 @@ def test_lines_and_dashboard_say_where_the_whole_is(events: list[Event]) -> None
     ]
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, height=24, legacy_windows=False)
-    with Dashboard(console, picture=TIME, overall=at_this_one()) as dashboard:
+    with Dashboard(console, view=TIME, overall=at_this_one()) as dashboard:
         for event in events[:-3]:
             dashboard.show(event)
     assert "run 2 of 3, about" in screen.getvalue()

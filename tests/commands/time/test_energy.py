@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sysbench.command import measuring
+from sysbench.command import command_of
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, energy
 from sysbench.commands.time.record import EnergyRecord, TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeSpec
@@ -110,7 +110,7 @@ def test_records_from_before_there_was_energy_still_load() -> None:
         assert cell.pop("energy") is not None
     (cell,) = TimeRecord.model_validate(old).cells
     assert cell.energy is None
-    assert measuring("time").record_class.model_validate(old).schema_version == record.schema_version
+    assert command_of("time").record_class.model_validate(old).schema_version == record.schema_version
     sheet(TimeRecord.model_validate(old))
 
 

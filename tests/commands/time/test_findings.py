@@ -12,7 +12,7 @@ import pytest
 from sysbench.commands.time.findings import all_findings
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.log.outcomes import CautionCode
-from sysbench.render.findings import Said, contains_one, interval
+from sysbench.render.findings import Statement, contains_one, interval
 from sysbench.statistics import ratio
 from tests.fixtures_findings import (
     FOURTH_COLD,
@@ -33,7 +33,7 @@ def sentences(cells: Sequence[TimeCellRecord]) -> list[str]:
     return [each.text for each in all_findings(cells)]
 
 
-def about(cells: Sequence[TimeCellRecord], *words: str) -> Said:
+def about(cells: Sequence[TimeCellRecord], *words: str) -> Statement:
     """The one sentence in which all of these words stand."""
     found = [each for each in all_findings(cells) if all(word in each.text for word in words)]
     assert len(found) == 1, [each.text for each in all_findings(cells)]

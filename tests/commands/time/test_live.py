@@ -86,8 +86,8 @@ def test_a_cell_that_is_started_again_begins_anew(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=0, step=5)
     again = next(event for event in part if isinstance(event, CellStarted))
     state = fold_events([*part, again])
-    assert state.now is not None
-    assert state.now.steps == ()
+    assert state.current_cell is not None
+    assert state.current_cell.steps == ()
     finished = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="crashed")
     better = CellFinished(at_s=part[-1].at_s, cell=again.cell, outcome="ok")
     assert [done.outcome for done in fold_events([*part, finished, again, better]).ended.values()] == ["ok"]
@@ -111,7 +111,7 @@ def test_a_resumed_run_keeps_what_lasts_and_waits_for_the_rest() -> None:
     state = advance(fold_events(crashed), resumed)
     assert {done.outcome for done in state.ended.values()} == {"ok", "oom"}
     assert len(state.planned) == 16
-    assert state.now is None
+    assert state.current_cell is None
     assert state.started_s == resumed.at_s
     console = Console(file=io.StringIO(), width=80)
     with TimeLines(console, earlier=crashed) as progress:
@@ -147,9 +147,9 @@ def test_the_forecast_of_a_run_comes_near_what_it_takes(sweep: list[Event], cell
 
 def test_the_forecast_of_a_cell_counts_the_steps_that_are_left(sweep: list[Event]) -> None:
     state = fold_events(runs.until_measuring(sweep, cell=3, step=6))
-    assert state.now is not None
-    median_s = float(np.median([step.total_s for step in state.now.steps[1:][-10:]]))
-    assert cell_remaining_s(state.now) == pytest.approx(3 * median_s)
+    assert state.current_cell is not None
+    median_s = float(np.median([step.total_s for step in state.current_cell.steps[1:][-10:]]))
+    assert cell_remaining_s(state.current_cell) == pytest.approx(3 * median_s)
 
 
 def test_nothing_is_forecast_before_there_is_anything_to_go_by(sweep: list[Event]) -> None:
@@ -161,7 +161,7 @@ def test_nothing_is_forecast_before_there_is_anything_to_go_by(sweep: list[Event
 def test_until_expects_as_many_steps_as_the_interval_needs() -> None:
     for until, expected in ((0.5, 10), (0.0001, 1000)):
         events = runs.until_measuring(runs.events(TimeSpec(ctx=128, until=until)), cell=0, step=9)
-        now = fold_events(events).now
+        now = fold_events(events).current_cell
         assert now is not None
         assert expected_steps(now) == pytest.approx(expected, abs=1)
 
@@ -263,12 +263,12 @@ def test_a_word_about_the_cpu_is_said_only_where_there_is_no_gpu_and_it_takes_lo
 def test_what_did_not_change_is_not_laid_out_again(sweep: list[Event]) -> None:
     part = runs.until_measuring(sweep, cell=5, step=6)
     state = fold_events(part)
-    assert state.now is not None
-    steps = blocks.steps(state.now.steps, 5, 80, "utf-8")
+    assert state.current_cell is not None
+    steps = blocks.steps(state.current_cell.steps, 5, 80, "utf-8")
     later = advance(state, Reading(at_s=part[-1].at_s + 0.5, host_rss_bytes=1, device_used_bytes=2))
-    assert later.now is not None
-    assert blocks.steps(later.now.steps, 5, 80, "utf-8") is steps
-    assert blocks.steps(later.now.steps[:-1], 5, 80, "utf-8") is not steps
+    assert later.current_cell is not None
+    assert blocks.steps(later.current_cell.steps, 5, 80, "utf-8") is steps
+    assert blocks.steps(later.current_cell.steps[:-1], 5, 80, "utf-8") is not steps
 
 
 # The dashboard
@@ -312,7 +312,7 @@ def measuring(device: str) -> list[Event]:
 @pytest.mark.parametrize(("device", "share"), [("cpu", 0.005), ("cuda", 0.01)])
 def test_drawing_stays_within_its_share_of_a_core_while_steps_are_timed(device: str, share: float) -> None:
     events, time = measuring(device), FakeClock(cost_s=0.004)
-    with Dashboard(terminal(), time.clock(), picture=TIME) as dashboard:
+    with Dashboard(terminal(), time.clock(), view=TIME) as dashboard:
         for event in events:
             dashboard.show(event)
         before, since_s = time.drawings, time.now_s
@@ -326,7 +326,7 @@ def test_drawing_stays_within_its_share_of_a_core_while_steps_are_timed(device: 
 
 def test_it_never_draws_more_than_four_times_a_second() -> None:
     events, time = measuring("cuda"), FakeClock(cost_s=0.0)
-    with Dashboard(terminal(), time.clock(), picture=TIME) as dashboard:
+    with Dashboard(terminal(), time.clock(), view=TIME) as dashboard:
         for _ in range(400):
             time.now_s += 0.025
             dashboard.show(events[0])
@@ -342,7 +342,7 @@ def emulated(output: str, emulator: pyte.Screen) -> list[str]:
 def test_a_resized_terminal_is_redrawn_at_once_and_shows_nothing_of_the_old_picture(sweep: list[Event]) -> None:
     events, time, console = runs.until_measuring(sweep, 5, 6), FakeClock(cost_s=1.0), terminal(200, 50)
     emulator = pyte.Screen(200, 50)
-    with Dashboard(console, time.clock(), picture=TIME) as dashboard:
+    with Dashboard(console, time.clock(), view=TIME) as dashboard:
         for event in events:
             time.now_s = event.at_s
             dashboard.show(event)
@@ -377,7 +377,7 @@ def test_a_dashboard_is_for_terminals_that_can_move_their_cursor(monkeypatch: py
 def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseException] | None) -> None:
     console = terminal()
     try:
-        with Dashboard(console, picture=TIME) as dashboard:
+        with Dashboard(console, view=TIME) as dashboard:
             for event in measuring("cpu"):
                 dashboard.show(event)
             if error:
@@ -391,7 +391,7 @@ def test_the_terminal_is_left_as_it_was_however_the_run_ends(error: type[BaseExc
 
 def test_what_is_written_to_stderr_meanwhile_is_shown_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(stderr=True, force_terminal=True, width=80, height=24)
-    with Dashboard(console, picture=TIME) as dashboard:
+    with Dashboard(console, view=TIME) as dashboard:
         dashboard.show(measuring("cpu")[0])
         print("a warning from elsewhere", file=sys.stderr)
         during = capsys.readouterr().err
@@ -414,7 +414,7 @@ class LostTerminal(io.StringIO):
 def test_a_terminal_that_goes_away_does_not_end_the_run() -> None:
     file, time = LostTerminal(), FakeClock(cost_s=0.0)
     console = Console(file=file, force_terminal=True, width=80, height=24)
-    with Dashboard(console, time.clock(), picture=TIME) as dashboard:
+    with Dashboard(console, time.clock(), view=TIME) as dashboard:
         dashboard.show(measuring("cpu")[0])
         file.lost = True
         for event in measuring("cpu"):
@@ -433,7 +433,7 @@ def test_no_color_means_no_colour(sweep: list[Event]) -> None:
 
 def test_the_dashboard_has_the_plan_of_the_run_above_it_from_the_beginning(sweep: list[Event]) -> None:
     console = terminal()
-    with Dashboard(console, picture=TIME, above="4 context lengths; choose with --ctx") as dashboard:
+    with Dashboard(console, view=TIME, above="4 context lengths; choose with --ctx") as dashboard:
         dashboard.show(sweep[0])
     assert "4 context lengths; choose with --ctx" in written(console)
 
@@ -509,7 +509,7 @@ def test_silence_shows_nothing_and_all_three_are_shown_events_alike(
     follow(Silent())
     assert capsys.readouterr() == ("", "")
     follow(TimeLines(Console(file=io.StringIO())))
-    follow(Dashboard(terminal(), picture=TIME))
+    follow(Dashboard(terminal(), view=TIME))
 
 
 def test_a_finished_cell_says_done_until_the_next_one_starts(sweep: list[Event]) -> None:

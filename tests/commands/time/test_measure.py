@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sysbench import formulas
-from sysbench.command import measuring, runnable
+from sysbench.command import command_of, runnable
 from sysbench.commands.time import measure as timing
 from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import Sync, TimeCell
@@ -159,8 +159,8 @@ def test_a_cpu_has_a_resident_peak_and_no_allocator_peaks() -> None:
 
 
 def test_every_kind_of_run_has_an_experiment_of_its_own() -> None:
-    assert measuring("time").part("measure") is timing.run
-    found = [measuring(kind).part("measure") for kind in runnable()]
+    assert command_of("time").part("measure") is timing.run
+    found = [command_of(kind).part("measure") for kind in runnable()]
     assert len(set(found)) == len(found)
 
 

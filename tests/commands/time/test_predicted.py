@@ -25,7 +25,7 @@ from sysbench.predict import simulated_step
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.render.plots import content
 from sysbench.render.table import Measure, Word
-from sysbench.spec.command_options import command_line, given, validated
+from sysbench.spec.command_options import command_line, parse_options, validated
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 from tests.fixtures_timing import TWO_CORES
 
@@ -240,7 +240,7 @@ def test_a_program_reads_predicted_times_with_their_intervals(ran: tuple[Ran, Pa
 def test_the_line_that_repeats_a_run_with_prices_can_be_typed() -> None:
     spec = TimeSpec(size=("tiny",), simulate=("t4", "h100"), price={"t4": 0.35, "h100": 2.5})
     again = shlex.split(command_line(spec))[2:]
-    (asked, _) = given("time", again, TimeSpec, TimeOptions)
+    (asked, _) = parse_options("time", again, TimeSpec, TimeOptions)
     assert validated(TimeSpec, asked) == spec
 
 

@@ -17,8 +17,8 @@ from sysbench.commands.time.tables import TABLES, sheet, tables_for
 from sysbench.errors import UsageError
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
-from sysbench.render.chosen_columns import with_columns
-from sysbench.render.numbers import shown
+from sysbench.render.column_selection import select_columns
+from sysbench.render.numbers import format_columns
 from sysbench.render.remarks import cautions, outcomes
 from sysbench.render.table import Measure, Table, Word
 from sysbench.simulate.gpu import CONTEXT_BYTES, Gpu
@@ -253,7 +253,7 @@ def test_the_warm_up_study_shows_what_the_first_steps_do_to_the_numbers(warmups:
         assert [each.value for each in found if isinstance(each, Measure)] == pytest.approx(expected)
     assert [row[0] for row in first.rows] == [0, 1, 2, 5]
     last = [cell for cell in first.rows[-1][1:] if isinstance(cell, Measure)]
-    assert [cell.aside for cell in last] == [True] * 5 + [False] * 5
+    assert [cell.excluded for cell in last] == [True] * 5 + [False] * 5
     assert last[0].value == wall(events, warmups.cells[-1], "step", warmup=True)[0]
     assert last[5].value == wall(events, warmups.cells[-1], "step")[0]
 
@@ -345,7 +345,7 @@ def test_every_sample_that_is_shown_has_a_unit(
     for record in (sweep, large, warmups, devices):
         for build in TABLES.values():
             for table in build(record):
-                for position, column in enumerate(shown(table)):
+                for position, column in enumerate(format_columns(table)):
                     measures = [row[position] for row in table.rows if isinstance(row[position], Measure)]
                     if measures and column.column.unit != "count":
                         assert column.symbol, (table.name, column.column.title)
@@ -354,8 +354,8 @@ def test_every_sample_that_is_shown_has_a_unit(
 
 def test_a_plan_holds_every_cell_against_the_memory_there_is() -> None:
     cells = list(TimeSpec(size="small,2.7b", ctx=512).cells())
-    table = plan(cells, hardware.named("24GiB"))
-    workspaces = 2 * Gpu.of(hardware.named("24GiB")).workspace_bytes
+    table = plan(cells, hardware.by_name("24GiB"))
+    workspaces = 2 * Gpu.of(hardware.by_name("24GiB")).workspace_bytes
     needed = [formulas.predicted_memory(cell).total_bytes + workspaces for cell in cells]
     assert [number(table, row, "predicted_memory", "bytes") for row in range(2)] == needed
     assert number(table, 0, "parameters", "count") == 128_625_408
@@ -371,7 +371,7 @@ def test_a_plan_explains_predicted_memory_and_names_gpus_only_where_a_cell_has_i
     code.write_text("import torch\nclass GPT(torch.nn.Module): ...\n")
     own = list(TimeSpec(model=f"{code}:GPT", ctx=32).cells())
     known = list(TimeSpec(size="small", ctx=32).cells())
-    h100 = hardware.named("h100")
+    h100 = hardware.by_name("h100")
     assert (
         plan(own).notes
         == plan(own, h100).notes
@@ -415,7 +415,7 @@ def test_a_record_of_0_1_0_with_rates_over_the_median_is_read_with_those_over_th
 
 
 def test_the_medians_of_all_phases_are_there_for_whoever_asks(sweep: TimeRecord) -> None:
-    (table, *_) = with_columns(sheet(sweep), ["forward_median", "backward_median", "median"]).tables
+    (table, *_) = select_columns(sheet(sweep), ["forward_median", "backward_median", "median"]).tables
     for row, cell in enumerate(sweep.cells):
         for key, phase in (("forward_median", "forward"), ("backward_median", "backward"), ("median", "step")):
             found = cell.phases[phase].wall

@@ -8,7 +8,7 @@ from typing import Final
 
 from sysbench import units
 from sysbench.commands.profile.profiles import NS, Profiles, RankComparison
-from sysbench.render.declared import DeclaredTable, Field, Leading, leading
+from sysbench.render.declared import DeclaredTable, Field, Leading, leading_fields
 from sysbench.render.table import Measure, Remark
 from sysbench.trace.ranks.summary import Arrivals, CollectiveCall, CollectiveStatistics, RankStep, bus_factor
 
@@ -93,7 +93,7 @@ COMMUNICATION = DeclaredTable(
     "communication of each rank",
     _TIME_FIELDS,
     rows=_rank_rows,
-    leading=(_RUN_COLUMNS, leading(Field("rank", get=lambda row: str(row.rank)))),
+    leading=(_RUN_COLUMNS, leading_fields(Field("rank", get=lambda row: str(row.rank)))),
 )
 """One row per rank: compute, communication, its exposed part, and idle time."""
 
@@ -104,7 +104,7 @@ COMMUNICATION_STEPS = DeclaredTable(
     rows=_rank_step_rows,
     leading=(
         _RUN_COLUMNS,
-        leading(Field("marked", "step", get=lambda row: row.step), Field("rank", get=lambda row: str(row.rank))),
+        leading_fields(Field("marked", "step", get=lambda row: row.step), Field("rank", get=lambda row: str(row.rank))),
     ),
 )
 """One row per rank and step: compute, communication, its exposed part, and idle time."""
@@ -204,7 +204,7 @@ COLLECTIVES = DeclaredTable(
         _CollectiveRow(comparison, row) for comparison in profiles.ranks for row in comparison.summary.collectives
     ],
     notes=_ceiling_notes,
-    leading=(_RUN_COLUMNS, leading(Field("collective", get=lambda row: row.entry.kind))),
+    leading=(_RUN_COLUMNS, leading_fields(Field("collective", get=lambda row: row.entry.kind))),
 )
 """One row per kind, message size and group size: calls, transfer, waiting, bandwidths."""
 
@@ -249,7 +249,7 @@ CALLS = DeclaredTable(
     rows=lambda profiles: [
         _CallRow(comparison, row) for comparison in profiles.ranks for row in comparison.summary.calls
     ],
-    leading=(_RUN_COLUMNS, leading(Field("collective", get=lambda row: row.entry.kind))),
+    leading=(_RUN_COLUMNS, leading_fields(Field("collective", get=lambda row: row.entry.kind))),
 )
 """One row per collective of one step; with DDP, the all-reduces are its buckets."""
 
@@ -297,7 +297,7 @@ ARRIVALS = DeclaredTable(
     rows=lambda profiles: [
         _ArrivalRow(comparison, row) for comparison in profiles.ranks for row in comparison.summary.arrivals
     ],
-    leading=(_RUN_COLUMNS, leading(Field("rank", get=lambda row: str(row.entry.rank)))),
+    leading=(_RUN_COLUMNS, leading_fields(Field("rank", get=lambda row: str(row.entry.rank)))),
     notes=("times are per step; others wait for it: summed over the waiting ranks",),
 )
 """One row per rank: how often it arrives last, how long the others wait for it, and how long it waits."""

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sysbench.command import kinds, measuring, spec_of
+from sysbench.command import command_of, kinds, spec_of
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import UsageError
 from sysbench.render import output as summary
-from sysbench.render.chosen_columns import is_known, name_of, with_columns
-from sysbench.render.declared import DeclaredTable, names_in
-from sysbench.render.output import fillable, sheet
-from sysbench.render.table import Column, Measure, Offer, Sheet, Table, notes
+from sysbench.render.column_selection import is_known, name_of, select_columns
+from sysbench.render.declared import DeclaredTable, column_names
+from sysbench.render.output import nonempty_tables, sheet
+from sysbench.render.table import Column, Measure, OnRequestColumn, Sheet, Table, notes
 from sysbench.spec.cell import RunSpec
 from tests import fixtures_attention, fixtures_runs, fixtures_timing
 
@@ -43,9 +43,9 @@ TABLE = Table(
     ),
     (("a", Measure(1.0), Measure(2.0), Measure(3.0)), ("b", Measure(4.0), Measure(5.0), Measure(6.0))),
     axes=1,
-    offers=(
-        Offer(Column("four", "fourth", "s", note="four is more"), lambda: (Measure(7.0), Measure(8.0))),
-        Offer(Column("better", "better", "s"), lambda: (Measure(1.5), Measure(4.5)), instead_of="one"),
+    on_request=(
+        OnRequestColumn(Column("four", "fourth", "s", note="four is more"), lambda: (Measure(7.0), Measure(8.0))),
+        OnRequestColumn(Column("better", "better", "s"), lambda: (Measure(1.5), Measure(4.5)), replaces="one"),
     ),
 )
 OTHER = Table("other", "other", (Column("name", "name"), Column("five", "fifth", "s")), (("a", Measure(9.0)),), axes=1)
@@ -58,54 +58,54 @@ def keys(content: Sheet, table: str = "numbers") -> list[str] | None:
 
 
 def test_without_names_a_table_is_as_it_was() -> None:
-    assert with_columns(SHEET, ()) == SHEET
+    assert select_columns(SHEET, ()) == SHEET
     assert keys(SHEET) == ["name", "one", "two", "three"]
 
 
 def test_named_columns_stand_beside_the_axes_in_the_order_of_their_names() -> None:
-    chosen = with_columns(SHEET, ["three", "four", "one"])
+    chosen = select_columns(SHEET, ["three", "four", "one"])
     assert keys(chosen) == ["name", "three", "four", "one"]
     (table,) = chosen.tables
     assert table.rows[1] == ("b", Measure(6.0), Measure(8.0), Measure(4.0))
 
 
 def test_tables_without_any_of_the_named_columns_are_left_out() -> None:
-    assert keys(with_columns(SHEET, ["one"]), "other") is None
-    assert keys(with_columns(SHEET, ["one", "five"]), "other") == ["name", "five"]
+    assert keys(select_columns(SHEET, ["one"]), "other") is None
+    assert keys(select_columns(SHEET, ["one", "five"]), "other") == ["name", "five"]
 
 
 def test_a_plus_adds_and_takes_nothing_away() -> None:
-    chosen = with_columns(SHEET, ["+four"])
+    chosen = select_columns(SHEET, ["+four"])
     assert keys(chosen) == ["name", "one", "two", "three", "four"]
     assert keys(chosen, "other") == ["name", "five"]
-    assert keys(with_columns(SHEET, ["two", "+four"])) == ["name", "two", "four"]
+    assert keys(select_columns(SHEET, ["two", "+four"])) == ["name", "two", "four"]
 
 
 def test_a_column_that_says_more_comes_instead_of_the_one_that_says_less() -> None:
-    assert keys(with_columns(SHEET, ["+better"])) == ["name", "two", "three", "better"]
+    assert keys(select_columns(SHEET, ["+better"])) == ["name", "two", "three", "better"]
 
 
 def test_a_column_is_known_by_its_key_its_title_and_the_heading_it_shares() -> None:
-    assert keys(with_columns(SHEET, ["second"])) == ["name", "two"]
-    assert keys(with_columns(SHEET, ["BOTH"])) == ["name", "two", "three"]
-    assert keys(with_columns(SHEET, ["both_third"])) == ["name", "three"]
+    assert keys(select_columns(SHEET, ["second"])) == ["name", "two"]
+    assert keys(select_columns(SHEET, ["BOTH"])) == ["name", "two", "three"]
+    assert keys(select_columns(SHEET, ["both_third"])) == ["name", "three"]
 
 
 def test_a_note_comes_with_the_column_that_it_is_about() -> None:
-    assert notes(with_columns(SHEET, ["one"]).tables[0]) == ()
-    assert notes(with_columns(SHEET, ["+four"]).tables[0]) == ("four is more",)
+    assert notes(select_columns(SHEET, ["one"]).tables[0]) == ()
+    assert notes(select_columns(SHEET, ["+four"]).tables[0]) == ("four is more",)
 
 
 def test_added_columns_do_not_go_for_want_of_width_and_of_named_ones_the_last_go_first() -> None:
-    added = with_columns(SHEET, ["+four"]).tables[0]
+    added = select_columns(SHEET, ["+four"]).tables[0]
     assert {column.key: column.importance for column in added.columns}["four"] == 0
-    named = with_columns(SHEET, ["three", "one"]).tables[0]
+    named = select_columns(SHEET, ["three", "one"]).tables[0]
     assert {column.key: column.importance for column in named.columns} == {"name": 0, "three": 0, "one": 1}
 
 
 def test_a_wrong_name_lists_what_there_is_nearest_first() -> None:
     with pytest.raises(UsageError) as refused:
-        with_columns(SHEET, ["one", "+foru"])
+        select_columns(SHEET, ["one", "+foru"])
     message = str(refused.value)
     assert message.startswith("--columns foru is not a column of these tables. Did you mean four? (four, ")
     for name in ("one", "two", "three", "five", "better", "both"):
@@ -114,7 +114,7 @@ def test_a_wrong_name_lists_what_there_is_nearest_first() -> None:
 
 @given(st.lists(st.sampled_from(["one", "two", "three", "four", "better", "+one", "+four", "both", "+both"])))
 def test_however_they_are_chosen_rows_stay_whole_and_columns_come_once(names: list[str]) -> None:
-    chosen = with_columns(SHEET, names)
+    chosen = select_columns(SHEET, names)
     (table, *_) = chosen.tables
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert len({column.key for column in table.columns}) == len(table.columns)
@@ -140,7 +140,7 @@ def test_mfu_comes_with_its_formula_and_the_source_of_its_peak(record: TimeRecor
 
 
 def test_mfu_is_achieved_over_peak(record: TimeRecord) -> None:
-    (table, *_) = with_columns(sheet(record), ["mfu", "achieved"]).tables
+    (table, *_) = select_columns(sheet(record), ["mfu", "achieved"]).tables
     for cell, row in zip(record.cells, table.rows, strict=True):
         assert cell.rates is not None
         assert cell.rates.peak_flops_per_s is not None
@@ -188,7 +188,7 @@ def test_columns_of_other_commands_are_chosen_in_the_same_way() -> None:
     sweep = fixtures_attention.record(spec)
     for table in sheet(sweep).tables:
         for column in table.columns[table.axes :]:
-            (chosen, *_) = with_columns(sheet(sweep), [name_of(column)]).tables
+            (chosen, *_) = select_columns(sheet(sweep), [name_of(column)]).tables
             assert column.title in [each.title for each in chosen.columns]
 
 
@@ -199,8 +199,8 @@ def filled() -> Iterator[tuple[RunSpec, Table]]:
     attention = AttentionSpec(impl="naive,sdpa-flash", dim="16,32", seq="64,128")  # type: ignore[arg-type]
     records = [fixtures_runs.record(kind) for kind in fixtures_runs.KINDS]
     for found in (*records, fixtures_timing.record(wide), fixtures_attention.record(attention)):
-        for name in measuring(found.kind).part("tables"):
-            for table in fillable(found, [name]):
+        for name in command_of(found.kind).part("tables"):
+            for table in nonempty_tables(found, [name]):
                 yield spec_of(found.spec), replace(table, name=name)
 
 
@@ -208,12 +208,12 @@ def test_every_column_that_a_table_turns_out_to_have_was_known_before_the_run() 
     for spec, table in filled():
         if (spec.kind, table.name) == ("profile", "ranks"):
             continue  # of files alone: a run has no ranks
-        known = names_in(spec.kind, table.name, spec)
-        for column in (*table.columns[table.axes :], *(offer.column for offer in table.offers)):
+        known = column_names(spec.kind, table.name, spec)
+        for column in (*table.columns[table.axes :], *(offer.column for offer in table.on_request)):
             for spelling in filter(None, (column.key, column.title, column.group)):
                 assert is_known(spelling, known), f"{spec.kind} {table.name}: {spelling}"
 
 
 def test_every_table_knows_its_columns_before_there_is_a_record() -> None:
     for kind in kinds():
-        assert all(isinstance(table, DeclaredTable) for table in measuring(kind).part("tables").values())
+        assert all(isinstance(table, DeclaredTable) for table in command_of(kind).part("tables").values())

@@ -19,7 +19,7 @@ CAPTURE_RANGE = "sysbench"
 """The NVTX range inside which Nsight Systems records a worker."""
 
 
-def die_with_the_parent() -> None:
+def exit_with_parent() -> None:
     """Make the Linux kernel kill this process when its parent ends.
 
     On other systems, do nothing; the worker's next message to its parent will fail.
@@ -33,7 +33,7 @@ def die_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def started_as_rank(environment: Mapping[str, str]) -> int:
+def rank_from_environment(environment: Mapping[str, str]) -> int:
     """Return the rank of this process under torchrun or srun; 0 if neither started this process.
 
     Rank 0 runs the engine. Other ranks run a worker (`sysbench.engine.nodes`), or exit if the command needs none.

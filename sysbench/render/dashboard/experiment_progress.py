@@ -16,7 +16,7 @@ from sysbench.render import theme
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingCell:
     """A cell that has not been measured yet."""
 
     kind: str
@@ -26,7 +26,7 @@ class Waiting:
 
 
 @dataclass
-class Overall:
+class ExperimentProgress:
     """Progress of an experiment: run `number` of `count`, and all unfinished cells.
 
     A cell of unknown duration is expected to take the mean time of the finished cells of its command or, if there are
@@ -34,58 +34,58 @@ class Overall:
     """
 
     count: int
-    waiting: dict[tuple[str, str], Waiting]
+    pending: dict[tuple[str, str], PendingCell]
     """Unfinished cells by run and key, in the order of the experiment."""
     number: int = 0
     run: str = ""
-    _since_s: float | None = None
+    _cell_start_s: float | None = None
     """Start of the current cell; the first cell of a run starts with its worker."""
-    _took_s: dict[str, list[float]] = field(default_factory=dict)
+    _durations_s: dict[str, list[float]] = field(default_factory=dict)
     """Durations of finished cells by command."""
 
-    def turn_to(self, number: int, run: str) -> None:
+    def start_run(self, number: int, run: str) -> None:
         """Switch to another run."""
-        self.number, self.run, self._since_s = number, run, None
+        self.number, self.run, self._cell_start_s = number, run, None
 
-    def leave(self, run: str) -> None:
+    def drop_run(self, run: str) -> None:
         """Drop the unfinished cells of a run that has ended or is skipped."""
-        self.waiting = {name: each for name, each in self.waiting.items() if name[0] != run}
+        self.pending = {name: each for name, each in self.pending.items() if name[0] != run}
 
-    def take_in(self, event: Event) -> None:
+    def update(self, event: Event) -> None:
         """Update the progress with an event of the current run."""
         if isinstance(event, RunStarted | RunResumed | CellStarted):
-            self._since_s = event.at_s if self._since_s is None else self._since_s
+            self._cell_start_s = event.at_s if self._cell_start_s is None else self._cell_start_s
         elif isinstance(event, CellFinished):
-            over = self.waiting.pop((self.run, event.cell), None)
-            if over is not None and self._since_s is not None:
-                self._took_s.setdefault(over.kind, []).append(event.at_s - self._since_s)
-            self._since_s = None
+            finished = self.pending.pop((self.run, event.cell), None)
+            if finished is not None and self._cell_start_s is not None:
+                self._durations_s.setdefault(finished.kind, []).append(event.at_s - self._cell_start_s)
+            self._cell_start_s = None
 
-    def left_s(self, now_s: float) -> float | None:
+    def remaining_s(self, now_s: float) -> float | None:
         """Return the expected seconds until all cells are finished; None if a duration cannot be estimated."""
-        typical = {kind: statistics.fmean(took_s) for kind, took_s in self._took_s.items()}
-        all_s = [took_s for each in self._took_s.values() for took_s in each]
-        anywhere_s = statistics.fmean(all_s) if all_s else None
-        left_s = 0.0
-        for each in self.waiting.values():
+        typical = {kind: statistics.fmean(took_s) for kind, took_s in self._durations_s.items()}
+        all_s = [took_s for each in self._durations_s.values() for took_s in each]
+        overall_mean_s = statistics.fmean(all_s) if all_s else None
+        remaining_s = 0.0
+        for each in self.pending.values():
             expected_s = each.expected_s
             if expected_s is None:
-                expected_s = typical.get(each.kind, anywhere_s)
+                expected_s = typical.get(each.kind, overall_mean_s)
             if expected_s is None:
                 return None
-            left_s += expected_s
-        gone_s = now_s - self._since_s if self._since_s is not None else 0.0
-        return max(0.0, left_s - gone_s)
+            remaining_s += expected_s
+        elapsed_s = now_s - self._cell_start_s if self._cell_start_s is not None else 0.0
+        return max(0.0, remaining_s - elapsed_s)
 
-    def said(self, now_s: float) -> str:
+    def describe(self, now_s: float) -> str:
         """Describe the progress: `run 7 of 15, about 12 min left in total`."""
-        left_s = self.left_s(now_s) if self.waiting else None
-        left = f", about {units.duration(left_s)} left in total" if left_s is not None else ""
-        return f"run {self.number} of {self.count}{left}"
+        remaining_s = self.remaining_s(now_s) if self.pending else None
+        remaining = f", about {units.duration(remaining_s)} left in total" if remaining_s is not None else ""
+        return f"run {self.number} of {self.count}{remaining}"
 
 
 @dataclass(frozen=True)
-class Above:
+class WithTopLine:
     """A line, such as the progress of an experiment, above a screen."""
 
     line: str
@@ -93,7 +93,7 @@ class Above:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the line, then the screen in the remaining space."""
-        line = Text(f" {theme.fitted(self.line, options.encoding)}", theme.QUIET, end="")
+        line = Text(f" {theme.terminal_line(self.line, options.encoding)}", theme.QUIET, end="")
         line.truncate(max(1, options.max_width - 1), overflow="ellipsis")
         yield line
         yield Segment.line()
@@ -101,7 +101,7 @@ class Above:
         yield from console.render(self.screen, options.update(height=max(1, height - 1)))
 
 
-def begun(runs: Mapping[str, Mapping[str, Waiting]]) -> Overall:
+def initial_progress(runs: Mapping[str, Mapping[str, PendingCell]]) -> ExperimentProgress:
     """Return the progress of an experiment before its first run; `runs` maps each run to its cells by key."""
-    waiting = {(run, key): each for run, cells in runs.items() for key, each in cells.items()}
-    return Overall(len(runs), waiting)
+    pending = {(run, key): each for run, cells in runs.items() for key, each in cells.items()}
+    return ExperimentProgress(len(runs), pending)

@@ -1,0 +1,160 @@
+"""Selection of table columns by name (`--columns`): instead of the default columns, or in addition to them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sysbench.cells import TITLES
+from sysbench.errors import UsageError, unknown
+from sysbench.render.table import Cell, Column, Remark, Sheet, Table
+
+ADD_PREFIX = "+"
+"""Prefix of a name: the column is added to the default ones instead of replacing them."""
+
+_NON_NAME_CHARACTERS = re.compile(r"[^a-z0-9.]+")
+
+
+@dataclass(frozen=True)
+class ColumnName:
+    """The names of a column: its key, its title, and the heading of its group."""
+
+    key: str
+    title: str = ""
+    group: str = ""
+
+    @property
+    def display_name(self) -> str:
+        """The column's name in messages and lists."""
+        return self.key or _slug(self.title)
+
+    @property
+    def spellings(self) -> frozenset[str]:
+        """All names that select the column."""
+        texts = (self.key, self.title, self.group, f"{self.group} {self.title}")
+        return frozenset(_slug(text) for text in texts if text)
+
+
+@dataclass(frozen=True)
+class _FilledColumn:
+    column: Column
+    cells: tuple[Cell, ...]
+
+
+def select_columns(sheet: Sheet, names: Sequence[str], possible: Collection[ColumnName] = ()) -> Sheet:
+    """Return the sheet with only the named columns, in the order of `names`; unchanged if there are no names.
+
+    A name is a column's key, its title, or the heading of its group. With the prefix `+`, a name adds to the columns
+    named without a prefix or, if there are none, to the default columns. Axis columns are always kept. Tables that have
+    none of the columns named without a prefix are omitted. The sheet gets a note for each named column that is
+    `possible` but in none of the tables. Raises UsageError for any other unknown name.
+    """
+    if not names:
+        return sheet
+    available = [
+        _name(column)
+        for table in sheet.tables
+        for column in (*table.columns[table.axes :], *(offer.column for offer in table.on_request))
+    ]
+    refuse_unknown(names, (*available, *possible))
+    present = [name for name in names if matches_any(name, available)]
+    absent = [name for name in names if name not in present and matches_any(name, possible)]
+    replacing = [name for name in names if not name.startswith(ADD_PREFIX) and name not in absent]
+    tables = _select(
+        sheet.tables, replacing, [name.removeprefix(ADD_PREFIX) for name in present if name.startswith(ADD_PREFIX)]
+    )
+    notes = (
+        Remark("note", f"no column {name.removeprefix(ADD_PREFIX)}: no cell of this run has a value") for name in absent
+    )
+    return replace(sheet, tables=tuple(tables), remarks=(*sheet.remarks, *notes))
+
+
+def refuse_unknown(names: Sequence[str], known: Collection[ColumnName]) -> None:
+    """Raise UsageError for the first name that is neither a column nor an axis."""
+    for each in names:
+        if is_known(each, known):
+            continue
+        name = each.removeprefix(ADD_PREFIX)
+        choices = dict.fromkeys(text for column in known for text in (column.display_name, _slug(column.group)) if text)
+        nearest_first = sorted(choices, key=lambda text: -difflib.SequenceMatcher(None, _slug(name), text).ratio())
+        raise UsageError(f"--columns {unknown(name, 'a column of these tables', nearest_first)}")
+
+
+def is_known(name: str, columns: Iterable[ColumnName]) -> bool:
+    """Whether this is the name of an axis or of one of the columns."""
+    return matches_any(name, columns) or _slug(name) in _AXES
+
+
+def name_of(column: Column) -> str:
+    """Return the name that selects the column on the command line."""
+    return _name(column).display_name
+
+
+def _select(tables: Iterable[Table], replacing: Sequence[str], added: Sequence[str]) -> Iterable[Table]:
+    only_axes = bool(replacing) and all(_slug(name) in _AXES for name in replacing)
+    for table in tables:
+        if only_axes:
+            yield _with_added(table, [], added)
+        elif not replacing:
+            yield _with_added(table, _default_columns(table), added)
+        elif found := _find_columns(table, replacing):
+            # Later columns are less important, so that they are hidden first.
+            ranked = [replace(each, column=replace(each.column, importance=rank)) for rank, each in enumerate(found)]
+            yield _with_added(table, ranked, added)
+
+
+def _with_added(table: Table, base: list[_FilledColumn], added: Sequence[str]) -> Table:
+    """Return the table with its axes, `base`, and the added columns.
+
+    Added columns are never hidden for lack of width, and replace less detailed columns (`OnRequestColumn.replaces`).
+    """
+    base_identities = {_identity(each.column) for each in base}
+    more = [each for each in _find_columns(table, added) if _identity(each.column) not in base_identities]
+    replaced_keys = {offer.replaces for offer in table.on_request for each in more if offer.column == each.column}
+    kept = [each for each in base if each.column.key not in replaced_keys]
+    never_hidden = (replace(each, column=replace(each.column, importance=0)) for each in more)
+    shown = [*_all_columns(table)[: table.axes], *kept, *never_hidden]
+    rows = zip(*(each.cells for each in shown), strict=True) if table.rows else ()
+    return replace(table, columns=tuple(each.column for each in shown), rows=tuple(rows))
+
+
+def _find_columns(table: Table, names: Sequence[str]) -> list[_FilledColumn]:
+    """Return the table's columns with these names, in the order of `names` and without duplicates."""
+    everything = [*_default_columns(table), *(_FilledColumn(offer.column, offer.cells()) for offer in table.on_request)]
+    found = [each for name in names for each in everything if matches_any(name, [_name(each.column)])]
+    return list({id(each): each for each in found}.values())
+
+
+def _default_columns(table: Table) -> list[_FilledColumn]:
+    return _all_columns(table)[table.axes :]
+
+
+def _all_columns(table: Table) -> list[_FilledColumn]:
+    return [
+        _FilledColumn(column, tuple(row[position] for row in table.rows))
+        for position, column in enumerate(table.columns)
+    ]
+
+
+def _identity(column: Column) -> tuple[str, ...]:
+    return (column.key, column.group, column.title)
+
+
+def _name(column: Column) -> ColumnName:
+    return ColumnName(column.key, column.title, column.group)
+
+
+def matches_any(name: str, known: Iterable[ColumnName]) -> bool:
+    """Whether this is the name of one of the columns; axes do not count."""
+    wanted = _slug(name)
+    return bool(wanted) and any(wanted in each.spellings for each in known)
+
+
+def _slug(text: str) -> str:
+    return _NON_NAME_CHARACTERS.sub("_", text.lower()).strip("_")
+
+
+_AXES = frozenset(_slug(text) for axis in TITLES.items() for text in axis)
+"""Columns that are always shown."""
