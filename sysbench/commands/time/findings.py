@@ -370,8 +370,8 @@ def _backward(cells: Cells) -> Iterator[Statement]:
         if found.common_ratio is not None and len(found.ratios) > 1:
             both = _phase_ratios(group, FORWARD_BACKWARD, ("forward",))
             together = both.common_ratio if both is not None else None
-            where = count_phrase(len(found.ratios))
-            text = f"backward takes {pooled_ratio(found.common_ratio)} as long as forward in {where}."
+            in_cells = count_phrase(len(found.ratios))
+            text = f"backward takes {pooled_ratio(found.common_ratio)} as long as forward in {in_cells}."
             if together:
                 text += f" Forward, loss and backward together take {pooled_ratio(together)} as long as forward alone."
         elif len(undecided) == len(found.ratios):
