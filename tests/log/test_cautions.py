@@ -6,7 +6,6 @@ from statistics import median
 import pytest
 
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.cautions import stability
 from sysbench.log.events import (
@@ -18,6 +17,7 @@ from sysbench.log.events import (
     ReadingsLost,
     StepChecked,
     StepMeasured,
+    ThreadsTried,
 )
 from sysbench.log.outcomes import Caution, CautionCode
 from tests.fixtures_timing import A100, TWO_CORES, Machine, events
