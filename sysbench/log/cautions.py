@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sysbench import formulas, statistics, units
-from sysbench.cells import phrase
 from sysbench.log.collect import CellEvents, Run
 from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsTried
 from sysbench.log.outcomes import Caution
@@ -299,11 +298,10 @@ def thread_contention(seen: CellEvents) -> Iterator[Caution]:
     median_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps)
     if max(tried.wall_s) >= WAITING_THREADS_SHARE * median_s:
         return
-    fewer = phrase("threads", tried.threads)
     yield Caution(
         code="threads-wait",
         message=f"the threads of a step wait for each other: a step takes {units.seconds(median_s)} on {tried.before} "
-        f"threads and {units.seconds(standard.median(tried.wall_s))} on {fewer}, because other processes use some of "
-        "the cores",
+        f"threads and {units.seconds(standard.median(tried.wall_s))} on {tried.threads}, because other processes use "
+        "some of the cores",
         remedy=f"use --threads {tried.threads}, or close the other processes",
     )

@@ -187,7 +187,7 @@ def test_threads_wait_for_each_other_where_fewer_are_faster(tried_share: float, 
     if doubted:
         caution = found["threads-wait"]
         assert "on 8 threads" in caution.message
-        assert "on 4 threads" in caution.message
+        assert "on 4, because" in caution.message
         assert caution.remedy.startswith("use --threads 4")
 
 
