@@ -8,13 +8,14 @@ from typing import Literal
 from pydantic import Field
 
 from sysbench import units
+from sysbench.log.cautions import memory_pressure
 from sysbench.log.collect import CellEvents, step_flops, step_tokens
 from sysbench.log.events import Event
 from sysbench.log.outcomes import Caution
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Basis
 from sysbench.spec.model import ModelCell, Phase
-from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, Seconds
+from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, Seconds, Signed
 
 MARK = "PREDICTED, not measured"
 
@@ -110,8 +111,23 @@ class PredictedStep(GpuPrediction):
     """The data sheet's dense rate at this precision."""
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes
+    memory_bytes: Bytes | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Memory of the GPU; None in logs of versions that did not record it."""
+    margin_bytes: Signed | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Free memory of the GPU at the peak; a negative margin is the missing memory. None like `memory_bytes`."""
+    alloc_retries: Count = Field(default=0, exclude_if=lambda value: value == 0)
+    """Number of times the allocator had to release its whole cache to serve a request."""
     less_certain: bool
     """Whether the prediction includes a guess, such as which operators torch.compile fuses."""
+
+    def cautions(self) -> Iterator[Caution]:
+        """Yield reasons to doubt the prediction, and whether the step barely fits in memory.
+
+        Compiled steps get no caution about memory, because the simulated one is that of the eager step.
+        """
+        yield from super().cautions()
+        if not self.less_certain and (self.margin_bytes or 0) >= 0:
+            yield from memory_pressure(self.alloc_retries, self.margin_bytes, self.memory_bytes)
 
 
 class StepPredicted(PredictedStep, Event):

@@ -109,7 +109,7 @@ class SimulatedStep:
         return _replay_cache(*self._step, self._gpu.workspace_bytes).replay_on(self._gpu)
 
     def _step_predicted(self) -> StepPredicted:
-        prediction, gpu, (replay, _) = self.prediction, self._hardware, self._replayed
+        prediction, gpu, (replay, verdict) = self.prediction, self._hardware, self._replayed
         peaks = replay.peaks_of_last_step()
         withheld, peak = prediction.withheld, hardware.peak(gpu, self.cell.compute_precision)
         return StepPredicted(
@@ -126,6 +126,9 @@ class SimulatedStep:
             peak_flops_per_s=peak.flops_per_s if peak else None,
             allocated_peak_bytes=max(each.allocated_bytes for each in peaks),
             reserved_peak_bytes=max(each.reserved_bytes for each in peaks),
+            memory_bytes=gpu.memory_bytes,
+            margin_bytes=verdict.margin_bytes,
+            alloc_retries=replay.allocator.statistics.alloc_retries,
             unknown_operators=dict(prediction.unknown),
             unknown_share=prediction.unknown_share,
             less_certain=prediction.has_estimated_fusion,

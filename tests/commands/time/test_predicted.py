@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from sysbench.predict import simulated_step
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.render.plots import content
 from sysbench.render.table import Measure, Word
+from sysbench.simulate.gpu import CONTEXT_BYTES, MIB
 from sysbench.spec.command_options import command_line, parse_options, validated
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 from tests.fixtures_timing import TWO_CORES
@@ -242,6 +244,37 @@ def test_the_line_that_repeats_a_run_with_prices_can_be_typed() -> None:
     again = shlex.split(command_line(spec))[2:]
     (asked, _) = parse_options("time", again, TimeSpec, TimeOptions)
     assert validated(TimeSpec, asked) == spec
+
+
+def test_a_step_that_barely_fits_gets_the_cautions_that_memory_gives_for_it(tmp_path: Path) -> None:
+    directory = tmp_path / "config" / "sysbench" / "hardware"
+    directory.mkdir(parents=True)
+    sheet = (Path(__file__).parents[3] / "profiles" / "hardware" / "h100.toml").read_text(encoding="utf-8")
+
+    def cautions(command: str, memory_bytes: int) -> list[dict[str, str]]:
+        ours = re.sub(r"(?m)^memory_bytes = \S+", f"memory_bytes = {memory_bytes}", sheet)
+        (directory / "ours.toml").write_text(ours, encoding="utf-8")
+        line = (command, "--size", "tiny", "--ctx", "64", "--mode", "train", "--simulate", "ours", "--json", "-")
+        done = answered(*line, cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path / "config"))
+        assert done.code == 0, done.err
+        found: list[dict[str, str]] = json.loads(done.out)["cells"][0]["cautions"]
+        return found
+
+    needed_bytes = next(each for each in tiny("h100") if isinstance(each, StepPredicted)).reserved_peak_bytes
+    for spare_bytes, codes in ((4 * MIB, ["narrow-margin"]), (1024 * MIB, [])):
+        memory_bytes = needed_bytes + CONTEXT_BYTES + spare_bytes
+        in_time = cautions("time", memory_bytes)
+        assert [each["code"] for each in in_time] == codes
+        assert in_time == cautions("memory", memory_bytes)
+
+
+def test_a_predicted_step_that_releases_the_cache_says_so_but_a_compiled_one_does_not() -> None:
+    pressed = {"memory_bytes": 1000 * MIB, "margin_bytes": 500 * MIB, "alloc_retries": 2}
+    (cell,) = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",)).cells()
+    (caution,) = predicted(cell, 1.0, **pressed).cautions()
+    assert caution.code == "allocator-retried"
+    assert "release its whole cache 2 times" in caution.message
+    assert not list(predicted(cell, 1.0, **pressed, less_certain=True).cautions())
 
 
 @pytest.mark.parametrize(
