@@ -119,6 +119,7 @@ class SimulatedStep:
             host=prediction.host.title,
             step=None if withheld else PredictedTime(**asdict(prediction.time)),
             withheld=withheld,
+            step_draws_s=[] if withheld else [float(f"{each_s:.6g}") for each_s in prediction.draws_s],
             phases=[predicted_phase(phase) for phase in prediction.phases],
             limited_by=prediction.bottleneck.name,
             limited_share=prediction.bottleneck.share,

@@ -14,6 +14,7 @@ import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ class Row(NamedTuple):
     predicted: Estimate
     lower_bound_s: float
     fitted: bool
+    draws_s: tuple[float, ...] = ()
 
     @property
     def error(self) -> float:
@@ -81,14 +83,17 @@ def neusight(*, compiled: bool = False) -> Iterator[Row]:
     for name, rows in of_gpu.items():
         known = rates_of(kernels.SLUGS[name])
         measured = [] if compiled else list({row["mode"]: row for row in reversed(rows)}.values())
-        calibrated = _calibrated(known, [TimedStep(_trace_of(row), _phases_s(row)) for row in measured])
+        timed = [TimedStep(_trace_of(row), _phases_s(row)) for row in measured]
+        calibrated = _calibrated(known, timed) if timed else None
         for row in rows:
             title = f"{row['model']} {row['seq']} × {row['batch']} {row['mode']}{' compiled' if compiled else ''}"
             looked_at = compiled or row["model"] in FITTED_MODELS
             published_s = float(row["total_ms"]) / 1e3
             said = predict(_trace_of(row, compiled=compiled), known, typical_host())
-            yield Row(source, title, known.hardware.slug, published_s, said.time, said.lower_bound_s, looked_at)
-            if measured:
+            yield Row(
+                source, title, known.hardware.slug, published_s, said.time, said.lower_bound_s, looked_at, said.draws_s
+            )
+            if calibrated is not None:
                 said = predict(_trace_of(row), *calibrated)
                 where = known.hardware.slug, published_s
                 yield Row("NeuSight, calibrated", title, *where, said.time, said.lower_bound_s, row in measured)
@@ -289,6 +294,35 @@ def show_steps(rows: Iterable[Row], markdown: bool) -> None:
     _table(head, (_summarised(name, of) for name, belongs in halves if (of := list(filter(belongs, rows)))), markdown)
 
 
+def show_ratios(rows: Iterable[Row], markdown: bool) -> None:
+    """Ratios of the same step on two GPUs of NeuSight: how many lie in the predicted interval, and how wide it is."""
+    of_step: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.source == "NeuSight":
+            of_step.setdefault(row.name, []).append(row)
+    pairs = [pair for on_gpus in of_step.values() for pair in combinations(on_gpus, 2)]
+    published = np.array([first.published_s / second.published_s for first, second in pairs])
+    draw_by_draw = [np.quantile(np.divide(first.draws_s, second.draws_s), (0.05, 0.95)) for first, second in pairs]
+    of_ends = [
+        (first.predicted.low_s / second.predicted.high_s, first.predicted.high_s / second.predicted.low_s)
+        for first, second in pairs
+    ]
+    lines = []
+    for name, intervals in (("draw by draw", draw_by_draw), ("of the ends of both intervals", of_ends)):
+        low, high = np.transpose(intervals)
+        covered, decided = (low <= published) & (published <= high), (low > 1) | (high < 1)
+        right = (published > 1) == (low > 1)
+        lines.append(
+            (
+                name, f"{len(pairs)}", f"{np.mean(covered):.0%}", f"× {np.median(high / low):.2f}",
+                f"{np.mean(decided):.0%}", f"{np.mean(right[decided]):.0%}",
+            )
+        )  # fmt: skip
+    _table(
+        ("ratio of two GPUs", "pairs", "in interval", "width", "faster GPU decided", "of them right"), lines, markdown
+    )
+
+
 def _described(row: Row) -> tuple[str, ...]:
     said, published_ms = row.predicted, 1e3 * row.published_s
     return (
@@ -351,10 +385,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.reference is not None:
         show_kernels(options.reference, options.markdown)
-    show_steps(
-        [*neusight(), *neusight(compiled=True), *neusight_ranks(), *llm_foundry(), *simumax(), *reports()],
-        options.markdown,
-    )
+    rows = [*neusight(), *neusight(compiled=True), *neusight_ranks(), *llm_foundry(), *simumax(), *reports()]
+    show_steps(rows, options.markdown)
+    show_ratios(rows, options.markdown)
 
 
 if __name__ == "__main__":
