@@ -58,6 +58,7 @@ CautionCode = Literal[
     "trace-damaged",
     "calibration-differs",
     "operators-unknown",
+    "host-time-missing",
     "device-unused",
 ]
 

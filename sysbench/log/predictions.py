@@ -123,13 +123,24 @@ class PredictedStep(GpuPrediction):
     """Number of times the allocator had to release its whole cache to serve a request."""
     less_certain: bool
     """Whether the prediction includes a guess, such as which operators torch.compile fuses."""
+    host_time_without: str = Field(default="", exclude_if=lambda value: not value)
+    """Libraries whose own Python code takes host time that the prediction leaves out: `FSDP2 and DTensor`."""
 
     def cautions(self) -> Iterator[Caution]:
         """Yield reasons to doubt the prediction, and whether the step barely fits in memory.
 
-        Compiled steps get no caution about memory, because the simulated one is that of the eager step.
+        Host time that the prediction leaves out matters only if the host limits a phase in which it is spent. Compiled
+        steps get no caution about memory, because the simulated one is that of the eager step.
         """
         yield from super().cautions()
+        issued_by_libraries = [phase for phase in map(self.phase, ("forward", "backward", "optimizer")) if phase]
+        if self.host_time_without and any(phase.limited_by == "host" for phase in issued_by_libraries):
+            yield Caution(
+                code="host-time-missing",
+                message="the prediction leaves out the host time of the Python code of "
+                f"{self.host_time_without}: phases that the host limits take longer than predicted",
+                remedy="use a larger --batch or --ctx, so that the host matters less, or measure on such GPUs",
+            )
         if not self.less_certain and (self.margin_bytes or 0) >= 0:
             yield from memory_pressure(self.alloc_retries, self.margin_bytes, self.memory_bytes)
 

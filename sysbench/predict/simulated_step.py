@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -30,10 +30,18 @@ from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
-from sysbench.spec.ranks import Interconnect
+from sysbench.spec.ranks import Interconnect, Strategy
 
 UNLIMITED_BYTES = 1 << 50
 """Memory of the GPU on which a step is traced: allocations never fail, and no real memory is used."""
+
+HOST_TIME_WITHOUT: Mapping[Strategy, str] = {
+    "fsdp2": "FSDP2 and DTensor",
+    "hsdp": "FSDP2 and DTensor",
+    "tp": "DTensor",
+}
+"""By strategy: libraries whose own Python code the trace does not contain. It contains only the operators that they
+call on this rank's shards; DDP's reducer is written in C++."""
 
 CACHED_TRACES = 4
 """Number of cached traces. The GPUs of one cell are predicted in sequence, and GPUs of one generation share a trace."""
@@ -133,6 +141,7 @@ class SimulatedStep:
             unknown_operators=dict(prediction.unknown),
             unknown_share=prediction.unknown_share,
             less_certain=prediction.has_estimated_fusion,
+            host_time_without=HOST_TIME_WITHOUT.get(self.cell.strategy, "") if self.cell.strategy else "",
             constants=[constant(each) for each in prediction.constants],
             doubts=list(doubts(gpu)),
         )

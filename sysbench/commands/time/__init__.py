@@ -11,6 +11,7 @@ COMMAND = Command(
         (
             "predicted",
             "gpus",
+            "scaling",
             "summary",
             "ranks",
             "phases",

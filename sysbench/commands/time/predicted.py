@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -107,17 +107,25 @@ def _phases(record: TimeRecord) -> tuple[str, ...]:
 MICRO_BATCHES_NOTE = "grad accum: micro-batches per step; forward, loss and backward are sums over all micro-batches"
 
 
-def _notes(record: TimeRecord) -> tuple[str, ...]:
-    hosts = dict.fromkeys(cell.prediction.host for cell in record.cells if cell.prediction)
-    host_note = (f"issued by {join_words(list(hosts))}",) if hosts else ()
-    uncertain = any(cell.prediction and cell.prediction.less_certain for cell in record.cells)
-    accumulates = any(cell.cell.grad_accum > 1 for cell in record.cells)
-    return (
-        INTERVAL,
-        *host_note,
-        *((COMPILED_NOTE,) if uncertain else ()),
-        *((MICRO_BATCHES_NOTE,) if accumulates else ()),
-    )
+def _timed(cells: Iterable[TimeCellRecord]) -> list[tuple[TimeCellRecord, PredictionRecord]]:
+    """Return the cells with a predicted time, each with its prediction."""
+    return [(cell, prediction) for cell in cells if (prediction := _prediction(cell)) and prediction.step is not None]
+
+
+def _interval_note(cells: Iterable[TimeCellRecord]) -> tuple[str, ...]:
+    """Return the note on the brackets behind step times; empty if no step time is shown."""
+    return (INTERVAL,) if _timed(cells) else ()
+
+
+def _notes(record: TimeRecord) -> Iterator[str]:
+    timed = _timed(record.cells)
+    yield from _interval_note(record.cells)
+    if hosts := dict.fromkeys(prediction.host for _, prediction in timed):
+        yield f"issued by {join_words(list(hosts))}"
+    if any(prediction.less_certain for cell in record.cells if (prediction := _prediction(cell))):
+        yield COMPILED_NOTE
+    if any(cell.cell.grad_accum > 1 for cell, _ in timed):
+        yield MICRO_BATCHES_NOTE
 
 
 def _sum_over_phases(name: str) -> Callable[[TimeCellRecord], float | None]:
@@ -169,30 +177,45 @@ PREDICTED = DeclaredTable(
 
 
 def _cells_by_setting(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
-    """Yield the cells of each setting with several GPUs, the best GPU first (see `_best_first`)."""
+    """Yield the cells of each setting with several GPUs, the best GPU first."""
     for group in axes.group_ignoring(record.cells, "simulate"):
         if len(group) > 1:
-            yield sorted(group, key=_best_first)
+            yield _best_first(group)
 
 
-def _best_first(cell: TimeCellRecord) -> tuple[bool, float, float]:
-    """Return the sort key: cells with a predicted step first, then by cost per million tokens, then by step time."""
-    prediction = _prediction(cell)
-    cost = prediction.price_per_million_tokens if prediction else None
-    step = prediction.step if prediction else None
+def _are_compared_by_cost(cells: Iterable[TimeCellRecord]) -> bool:
+    """Whether at least two of these GPUs have a cost; otherwise, step times are compared."""
+    return sum(prediction.price_per_million_tokens is not None for _, prediction in _timed(cells)) > 1
+
+
+def _best_first(cells: Sequence[TimeCellRecord]) -> list[TimeCellRecord]:
+    """Sort the cells by cost, if costs are compared, then by step time; cells without a time come last."""
+    by_cost = _are_compared_by_cost(cells)
     unknown = float("inf")
-    return (step is None, cost if cost is not None else unknown, step.point_s if step else unknown)
+
+    def order(cell: TimeCellRecord) -> tuple[bool, float, float]:
+        prediction = _prediction(cell)
+        cost = prediction.price_per_million_tokens if prediction and by_cost else None
+        step = prediction.step if prediction else None
+        return (step is None, cost if cost is not None else unknown, step.point_s if step else unknown)
+
+    return sorted(cells, key=order)
 
 
 def _gpus_title(cells: Sequence[TimeCellRecord]) -> str:
-    priced = any(cell.prediction and cell.prediction.price_per_million_tokens for cell in cells)
-    return f"{MARK}: GPU comparison, {'cheapest' if priced else 'fastest'} first"
+    order = ", cheapest first" if _are_compared_by_cost(cells) else ", fastest first"
+    return f"{MARK}: GPU comparison{order if len(_timed(cells)) > 1 else ''}"
 
 
-def _gpus_notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
-    common = (", ".join(axes.subject(axes.axes_of([cells[0]]))), INTERVAL)
-    priced = any(cell.prediction and cell.prediction.price_per_hour for cell in cells)
-    return common if priced else (*common, "use --price h100=2.5 to sort by cost per token")
+def _gpus_notes(cells: Sequence[TimeCellRecord]) -> Iterator[str]:
+    yield ", ".join(axes.subject(axes.axes_of([cells[0]])))
+    yield from _interval_note(cells)
+    if len(_timed(cells)) < 2 or _are_compared_by_cost(cells):
+        return
+    if any(prediction.price_per_hour for _, prediction in _timed(cells)):
+        yield "sorted by step time, because only one GPU with a predicted time has a price"
+    else:
+        yield f"use --price {cells[0].cell.simulate}=2.5,… to sort by cost per token"
 
 
 def _cost(cell: TimeCellRecord) -> Cell:
@@ -255,6 +278,20 @@ class _ScaledCell(NamedTuple):
         throughput, base_throughput = (_prediction_field("tokens_per_s")(each) for each in (self.cell, self.base))
         return throughput / base_throughput if throughput and base_throughput else None
 
+    @property
+    def efficiency(self) -> float | None:
+        """Speed-up divided by the ratio of the numbers of ranks."""
+        return self.speedup and self.speedup * self.base.cell.ranks / self.cell.cell.ranks
+
+    @property
+    def gains_from_sharded_optimizer(self) -> bool:
+        """Whether the efficiency is above 1, and the optimizer takes less time than in the baseline."""
+        taken_s, base_s = (
+            prediction.phase("optimizer") if (prediction := _prediction(each)) else None
+            for each in (self.cell, self.base)
+        )
+        return (self.efficiency or 0.0) > 1 and bool(taken_s and base_s and taken_s.point_s < base_s.point_s)
+
 
 def _scaling_groups(record: TimeRecord) -> Iterator[list[_ScaledCell]]:
     """Yield the cells of each setting and strategy by number of ranks; single-rank cells belong to every strategy."""
@@ -273,6 +310,16 @@ def _scaling_title(row: Sequence[_ScaledCell]) -> str:
     return f"{MARK}: {last.strategy}, {kind}"
 
 
+def _scaling_notes(rows: Sequence[_ScaledCell]) -> Iterator[str]:
+    yield ", ".join(axes.subject(axes.axes_of([rows[0].cell])))
+    if any(row.speedup for row in rows):
+        yield "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank"
+    if any(row.gains_from_sharded_optimizer for row in rows):
+        yield "efficiency above 100 %: each rank updates only its own shard of the parameters, in less time"
+    if any(row.cell.cell.interconnect for row in rows):
+        yield "between nodes: assumed values; no network was measured"
+
+
 SCALING = DeclaredTable(
     "scaling",
     _scaling_title,
@@ -289,26 +336,14 @@ SCALING = DeclaredTable(
             "tokens_per_s", "throughput", "tokens_per_s", get=lambda row: _prediction_field("tokens_per_s")(row.cell)
         ),
         Field("speedup", "speed-up", "number", get=lambda row: row.speedup),
-        Field(
-            "efficiency",
-            unit="share",
-            get=lambda row: row.speedup and row.speedup * row.base.cell.ranks / row.cell.cell.ranks,
-        ),
+        Field("efficiency", unit="share", get=lambda row: row.efficiency),
         Field("interconnect", "between nodes", get=lambda row: row.cell.cell.interconnect, optional=True),
     ),
     rows=lambda rows: rows,
     leading=leading_fields(Field("ranks", get=lambda row: row.cell.cell.ranks)),
     parts=_scaling_groups,
     outcome_of=lambda row: missing_time_reason(row.cell),
-    notes=lambda rows: (
-        ", ".join(axes.subject(axes.axes_of([rows[0].cell]))),
-        "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank",
-        *(
-            ("between nodes: assumed values; no network was measured",)
-            if any(row.cell.cell.interconnect for row in rows)
-            else ()
-        ),
-    ),
+    notes=_scaling_notes,
 )
 """One table per setting and strategy, one row per number of ranks."""
 
@@ -340,32 +375,50 @@ class _Candidate(NamedTuple):
     high: float
 
 
-def _candidates(group: Sequence[TimeCellRecord]) -> list[_Candidate]:
-    """Return the GPUs that may be the best, in the order of `_best_first`; empty if no GPU has a predicted time.
+def _compared_gpus(group: Sequence[TimeCellRecord]) -> list[_Candidate]:
+    """Return the GPUs whose costs or times are compared, the best first.
 
-    A GPU may be the best if its 90 % interval begins below the end of every other one. Of GPUs with and without prices,
-    only those with prices are compared.
+    If costs are compared, GPUs without a price are left out.
     """
-    ordered = [
-        (cell.cell.simulate, prediction, prediction.step, prediction.price_per_million_tokens)
-        for cell in sorted(group, key=_best_first)
-        if (prediction := _prediction(cell)) and prediction.step is not None
-    ]
-    priced = any(cost for *_, cost in ordered)
+    by_cost = _are_compared_by_cost(group)
     compared: list[_Candidate] = []
-    for gpu, prediction, step, cost in ordered:
-        if bool(cost) == priced:
-            scale = cost / step.point_s if cost else 1.0
-            compared.append(_Candidate(gpu, prediction, step, step.low_s * scale, step.high_s * scale))
-    first_end = min((each.high for each in compared), default=0.0)
-    return [each for each in compared if each.low <= first_end]
+    for cell, prediction in _timed(_best_first(group)):
+        step, cost = prediction.step, prediction.price_per_million_tokens
+        if step is None or (by_cost and cost is None):
+            continue
+        scale = cost / step.point_s if by_cost and cost else 1.0
+        compared.append(_Candidate(cell.cell.simulate, prediction, step, step.low_s * scale, step.high_s * scale))
+    return compared
 
 
-def _best_gpu_sentence(best: _Candidate) -> str:
+def _comparison_sentence(group: Sequence[TimeCellRecord]) -> str:
+    """Return which GPU is predicted to be the best, or which ones may be; empty if fewer than two can be compared.
+
+    A GPU may be the best if its 90 % interval begins below the end of every other one.
+    """
+    compared = _compared_gpus(group)
+    if len(compared) < 2:
+        return ""
+    by_cost = _are_compared_by_cost(group)
+    first_end = min(each.high for each in compared)
+    candidates = [each for each in compared if each.low <= first_end]
+    among = _among_phrase(len(compared), len(_timed(group)), len(group)) if len(candidates) < len(compared) else ""
+    return (_undecided_sentence if len(candidates) > 1 else _best_gpu_sentence)(candidates, among, by_cost=by_cost)
+
+
+def _among_phrase(compared: int, timed: int, gpus: int) -> str:
+    """Return ` of the 2 GPUs with a price` if not all are compared; `timed` counts those with a predicted time."""
+    missing = ["a price"] * (compared < timed) + ["a predicted time"] * (timed < gpus)
+    return f" of the {compared} GPUs with {' and '.join(missing)}" if missing else ""
+
+
+def _best_gpu_sentence(candidates: Sequence[_Candidate], among: str, *, by_cost: bool) -> str:
+    (best,) = candidates
     cost, step = best.prediction.price_per_million_tokens, best.step
-    what = "the fastest"
-    if cost:
-        what = f"the cheapest, at {cost:.3g} per million tokens (90 % interval {best.low:.3g} to {best.high:.3g})"
+    what = f"the fastest{among}"
+    if by_cost:
+        costs = f"at {cost:.3g} per million tokens (90 % interval {best.low:.3g} to {best.high:.3g})"
+        what = f"the cheapest{among}, {costs}"
     limit = _LIMIT_NAMES.get(best.prediction.limited_by, best.prediction.limited_by)
     return (
         f"{best.gpu} is predicted to be {what}. A step takes {units.seconds(step.point_s)} "
@@ -373,18 +426,17 @@ def _best_gpu_sentence(best: _Candidate) -> str:
     )
 
 
-def _undecided_sentence(candidates: Sequence[_Candidate]) -> str:
-    priced = any(each.prediction.price_per_million_tokens for each in candidates)
+def _undecided_sentence(candidates: Sequence[_Candidate], among: str, *, by_cost: bool) -> str:
     ranges = [
-        f"{cost:.3g} ({each.low:.3g} to {each.high:.3g})"
-        if (cost := each.prediction.price_per_million_tokens)
+        f"{each.prediction.price_per_million_tokens:.3g} ({each.low:.3g} to {each.high:.3g})"
+        if by_cost
         else f"{units.seconds(each.step.point_s)} ({units.seconds(each.low)} to {units.seconds(each.high)})"
         for each in candidates
     ]
     return (
         f"the predictions do not decide which of {join_words([str(each.gpu) for each in candidates])} is the "
-        f"{'cheapest' if priced else 'fastest'}, because their 90 % intervals overlap: {join_words(ranges)} per "
-        f"{'million tokens' if priced else 'step'}."
+        f"{'cheapest' if by_cost else 'fastest'}{among}, because their 90 % intervals overlap: {join_words(ranges)} "
+        f"per {'million tokens' if by_cost else 'step'}."
     )
 
 
@@ -392,24 +444,31 @@ def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
     """Yield the best GPU for each setting, and the cells that are limited by the host."""
     for group in axes.group_ignoring(cells, "simulate")[:MAX_SETTINGS]:
         where = namer(cells, ("simulate",))(group[0])
-        candidates = _candidates(group)
-        if len(group) > 1 and candidates:
-            text = _best_gpu_sentence(candidates[0]) if len(candidates) == 1 else _undecided_sentence(candidates)
+        if text := _comparison_sentence(group):
             yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
-    with_times = [
-        (cell, prediction) for cell in cells if (prediction := _prediction(cell)) and prediction.step is not None
-    ]
-    host_limited = [cell for cell, prediction in with_times if prediction.limited_by == "host"]
-    if host_limited:
-        with_time = "" if len(with_times) == len(cells) else " with a predicted time"
-        sole_cell = f"the only cell{with_time}" if with_time else "this cell"
-        many = f"{len(host_limited)} of {len(with_times)} cells{with_time}" if len(with_times) > 1 else sole_cell
-        intervals = "The interval is" if len(host_limited) == 1 else "Their intervals are"
-        yield Statement(
-            f"the host is predicted to limit {many}; a faster GPU would not help there. {intervals} wide because host "
-            "speeds differ; to reduce this uncertainty, calibrate the host (--host FILE).",
-            tuple(host_limited),
-        )
+    yield from _host_limits(cells)
+
+
+def _host_limits(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
+    """Yield which cells the host limits, and how much time a faster GPU would save at most.
+
+    A step takes at least as long as the host needs to issue its operators, which is its `limited_share`.
+    """
+    timed = _timed(cells)
+    limited = [(cell, prediction) for cell, prediction in timed if prediction.limited_by == "host"]
+    if not limited:
+        return
+    with_time = "" if len(timed) == len(cells) else " with a predicted time"
+    sole_cell = f"the only cell{with_time}" if with_time else "this cell"
+    many = f"{len(limited)} of {len(timed)} cells{with_time}" if len(timed) > 1 else sole_cell
+    saved = units.share(max(1 - prediction.limited_share for _, prediction in limited))
+    steps, intervals = ("the step", "The interval is") if len(limited) == 1 else ("these steps", "Their intervals are")
+    yield Statement(
+        f"the host is predicted to limit {many}; with the same host, a faster GPU would shorten {steps} by at most "
+        f"{saved}. {intervals} wide because host speeds differ; to reduce this uncertainty, calibrate the host "
+        "(--host FILE).",
+        tuple(cell for cell, _ in limited),
+    )
 
 
 # --- figures
