@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
-from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictedTime, PredictionRecord
+from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictedRatio, PredictionRecord, step_ratio
 from sysbench.render.declared import DeclaredTable, Each, Field, leading_fields
 from sysbench.render.findings import Statement, join_words, namer
 from sysbench.render.plots import (
@@ -24,7 +25,7 @@ from sysbench.render.plots import (
     style_axes,
     subject,
 )
-from sysbench.render.table import Cell, Measure, Table, Word
+from sysbench.render.table import Cell, Measure, Table, Word, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +35,9 @@ LOWER_BOUND_NOTE = "lower bound: at data-sheet rates, assuming zero host time; a
 EXPOSED_NOTE = "exposed: time that collectives add to the step on the device, excluding overlap"
 
 COMPILED_NOTE = "compiled cells are less certain: fusion is a guess; memory is that of the eager step, which needs more"
+
+MAX_CANDIDATES = 3
+"""Largest number of GPUs that a finding names."""
 
 MAX_SETTINGS = 4
 """Largest number of settings shown by default."""
@@ -202,20 +206,63 @@ def _best_first(cells: Sequence[TimeCellRecord]) -> list[TimeCellRecord]:
     return sorted(cells, key=order)
 
 
-def _gpus_title(cells: Sequence[TimeCellRecord]) -> str:
+class _ComparedGpu(NamedTuple):
+    """A cell, and its cost or step time relative to that of the best GPU; None if the two cannot be compared."""
+
+    cell: TimeCellRecord
+    ratio: PredictedRatio | None
+
+
+def _compare_gpus(group: Sequence[TimeCellRecord]) -> list[_ComparedGpu]:
+    """Compare the cells of a setting with the best of them, which comes first."""
+    ordered, by_cost = _best_first(group), _are_compared_by_cost(group)
+    return [_ComparedGpu(cell, _relative(_prediction(cell), _prediction(ordered[0]), by_cost)) for cell in ordered]
+
+
+def _relative(this: PredictionRecord | None, best: PredictionRecord | None, by_cost: bool) -> PredictedRatio | None:
+    """Return the ratio of two steps, or of their costs; None if either is unknown."""
+    ratio = step_ratio(this, best) if this and best else None
+    if this is None or best is None or ratio is None or not by_cost:
+        return ratio
+    cost, best_cost = this.price_per_million_tokens, best.price_per_million_tokens
+    return PredictedRatio(*(each * cost / best_cost / ratio.point for each in ratio)) if cost and best_cost else None
+
+
+def _compared_settings(record: TimeRecord) -> Iterator[list[_ComparedGpu]]:
+    return map(_compare_gpus, _cells_by_setting(record))
+
+
+def _gpus_title(gpus: Sequence[_ComparedGpu]) -> str:
+    cells = [gpu.cell for gpu in gpus]
     order = ", cheapest first" if _are_compared_by_cost(cells) else ", fastest first"
     return f"{MARK}: GPU comparison{order if len(_timed(cells)) > 1 else ''}"
 
 
-def _gpus_notes(cells: Sequence[TimeCellRecord]) -> Iterator[str]:
+def _gpus_notes(gpus: Sequence[_ComparedGpu]) -> Iterator[str]:
+    cells = [gpu.cell for gpu in gpus]
     yield ", ".join(axes.subject(axes.axes_of([cells[0]])))
     yield from _interval_note(cells)
-    if len(_timed(cells)) < 2 or _are_compared_by_cost(cells):
+    if len(_timed(cells)) < 2:
+        return
+    by_cost = _are_compared_by_cost(cells)
+    yield f"ratio: {'cost' if by_cost else 'step time'} relative to the first row, {_with_which_host(cells)}"
+    if by_cost:
         return
     if any(prediction.price_per_hour for _, prediction in _timed(cells)):
         yield "sorted by step time, because only one GPU with a predicted time has a price"
     else:
         yield f"use --price {cells[0].cell.simulate}=2.5,… to sort by cost per token"
+
+
+def _with_which_host(cells: Iterable[TimeCellRecord]) -> str:
+    hosts = {prediction.host for _, prediction in _timed(cells)}
+    return "with the same host" if len(hosts) == 1 else "each with its own host"
+
+
+def _ratio(gpu: _ComparedGpu) -> Cell:
+    if gpu.ratio is None or gpu.ratio.low == gpu.ratio.high:  # the first row relative to itself
+        return Measure(1.0) if gpu.ratio else None
+    return Measure(gpu.ratio.point, low=gpu.ratio.low, high=gpu.ratio.high)
 
 
 def _cost(cell: TimeCellRecord) -> Cell:
@@ -224,19 +271,31 @@ def _cost(cell: TimeCellRecord) -> Cell:
     return Measure(cost, text=f"{cost:.3g}") if cost is not None else None
 
 
+def _of_cell(get: Callable[[TimeCellRecord], Any], gpu: _ComparedGpu) -> Any:
+    return get(gpu.cell)
+
+
 GPUS = DeclaredTable(
     "gpus",
     _gpus_title,
     (
-        Field("step", unit="s", get=_step),
-        Field("price", "per hour", "number", get=_prediction_field("price_per_hour"), optional=True, importance=2),
-        Field("million_tokens", "per million tokens", "number", get=_cost, optional=True),
-        *_COMMON_COLUMNS,
+        Field("step", unit="s", get=lambda gpu: _step(gpu.cell)),
+        Field("ratio", unit="number", get=_ratio),
+        Field(
+            "price",
+            "per hour",
+            "number",
+            get=lambda gpu: _prediction_field("price_per_hour")(gpu.cell),
+            optional=True,
+            importance=2,
+        ),
+        Field("million_tokens", "per million tokens", "number", get=lambda gpu: _cost(gpu.cell), optional=True),
+        *(replace(column, get=partial(_of_cell, column.get)) for column in _COMMON_COLUMNS),
     ),
-    rows=lambda cells: cells,
-    leading=leading_fields(Field("gpu", "GPU", get=lambda cell: cell.cell.simulate)),
-    parts=_cells_by_setting,
-    outcome_of=missing_time_reason,
+    rows=lambda gpus: gpus,
+    leading=leading_fields(Field("gpu", "GPU", get=lambda gpu: gpu.cell.cell.simulate)),
+    parts=_compared_settings,
+    outcome_of=lambda gpu: missing_time_reason(gpu.cell),
     notes=_gpus_notes,
 )
 """One table per setting, one row per GPU."""
@@ -365,45 +424,26 @@ _LIMIT_NAMES: Final = {"host": "the host", "matmul": "matrix products", "element
 """Names in sentences of what limits a step; the others are nouns already."""
 
 
-class _Candidate(NamedTuple):
-    """A GPU with its predicted step, and the range of what GPUs are compared by: cost if there are prices, or time."""
-
-    gpu: str | None
-    prediction: PredictionRecord
-    step: PredictedTime
-    low: float
-    high: float
-
-
-def _compared_gpus(group: Sequence[TimeCellRecord]) -> list[_Candidate]:
-    """Return the GPUs whose costs or times are compared, the best first.
-
-    If costs are compared, GPUs without a price are left out.
-    """
-    by_cost = _are_compared_by_cost(group)
-    compared: list[_Candidate] = []
-    for cell, prediction in _timed(_best_first(group)):
-        step, cost = prediction.step, prediction.price_per_million_tokens
-        if step is None or (by_cost and cost is None):
-            continue
-        scale = cost / step.point_s if by_cost and cost else 1.0
-        compared.append(_Candidate(cell.cell.simulate, prediction, step, step.low_s * scale, step.high_s * scale))
-    return compared
-
-
 def _comparison_sentence(group: Sequence[TimeCellRecord]) -> str:
     """Return which GPU is predicted to be the best, or which ones may be; empty if fewer than two can be compared.
 
-    A GPU may be the best if its 90 % interval begins below the end of every other one.
+    A GPU may be the best if the 90 % interval of its ratio to the one that comes first reaches down to 1.
     """
-    compared = _compared_gpus(group)
+    compared = [gpu for gpu in _compare_gpus(group) if gpu.ratio]
     if len(compared) < 2:
         return ""
-    by_cost = _are_compared_by_cost(group)
-    first_end = min(each.high for each in compared)
-    candidates = [each for each in compared if each.low <= first_end]
+    candidates = [gpu for gpu in compared if gpu.ratio and gpu.ratio.low <= 1]
     among = _among_phrase(len(compared), len(_timed(group)), len(group)) if len(candidates) < len(compared) else ""
-    return (_undecided_sentence if len(candidates) > 1 else _best_gpu_sentence)(candidates, among, by_cost=by_cost)
+    best, by_cost = compared[0].cell, _are_compared_by_cost(group)
+    if len(candidates) == 1:
+        return f"{_best_gpu_sentence(best, among, by_cost=by_cost)} {_behind_best(compared[1:2], best, by_cost)}"
+    named = [str(gpu.cell.cell.simulate) for gpu in candidates[:MAX_CANDIDATES]]
+    if len(candidates) > len(named):
+        named = [*named[:-1], f"{len(candidates) - len(named) + 1} others"]
+    return (
+        f"the predictions do not decide which of {join_words(named)} is the {'cheapest' if by_cost else 'fastest'}"
+        f"{among}. {_behind_best(candidates[1:MAX_CANDIDATES], best, by_cost)}"
+    )
 
 
 def _among_phrase(compared: int, timed: int, gpus: int) -> str:
@@ -412,32 +452,32 @@ def _among_phrase(compared: int, timed: int, gpus: int) -> str:
     return f" of the {compared} GPUs with {' and '.join(missing)}" if missing else ""
 
 
-def _best_gpu_sentence(candidates: Sequence[_Candidate], among: str, *, by_cost: bool) -> str:
-    (best,) = candidates
-    cost, step = best.prediction.price_per_million_tokens, best.step
+def _best_gpu_sentence(best: TimeCellRecord, among: str, *, by_cost: bool) -> str:
+    prediction = _prediction(best)
+    assert prediction is not None
+    assert prediction.step is not None
+    cost, step = prediction.price_per_million_tokens, prediction.step
     what = f"the fastest{among}"
-    if by_cost:
-        costs = f"at {cost:.3g} per million tokens (90 % interval {best.low:.3g} to {best.high:.3g})"
-        what = f"the cheapest{among}, {costs}"
-    limit = _LIMIT_NAMES.get(best.prediction.limited_by, best.prediction.limited_by)
+    if by_cost and cost:
+        low, high = (cost / step.point_s * end for end in (step.low_s, step.high_s))
+        what = f"the cheapest{among}, at {cost:.3g} per million tokens (90 % interval {low:.3g} to {high:.3g})"
+    limit = _LIMIT_NAMES.get(prediction.limited_by, prediction.limited_by)
     return (
-        f"{best.gpu} is predicted to be {what}. A step takes {units.seconds(step.point_s)} "
+        f"{best.cell.simulate} is predicted to be {what}. A step takes {units.seconds(step.point_s)} "
         f"(90 % interval {units.seconds(step.low_s)} to {units.seconds(step.high_s)}) and is limited by {limit}."
     )
 
 
-def _undecided_sentence(candidates: Sequence[_Candidate], among: str, *, by_cost: bool) -> str:
-    ranges = [
-        f"{each.prediction.price_per_million_tokens:.3g} ({each.low:.3g} to {each.high:.3g})"
-        if by_cost
-        else f"{units.seconds(each.step.point_s)} ({units.seconds(each.low)} to {units.seconds(each.high)})"
-        for each in candidates
+def _behind_best(gpus: Sequence[_ComparedGpu], best: TimeCellRecord, by_cost: bool) -> str:
+    """Return how much longer a step takes on these GPUs than on the best one, or how much more it costs."""
+    ratios = [
+        f"{gpu.ratio.point:.2f}× (90 % interval {gpu.ratio.low:.2f} to {gpu.ratio.high:.2f})"
+        f" as {'much' if by_cost else 'long'} on {gpu.cell.cell.simulate}"
+        for gpu in gpus
+        if gpu.ratio
     ]
-    return (
-        f"the predictions do not decide which of {join_words([str(each.gpu) for each in candidates])} is the "
-        f"{'cheapest' if by_cost else 'fastest'}{among}, because their 90 % intervals overlap: {join_words(ranges)} "
-        f"per {'million tokens' if by_cost else 'step'}."
-    )
+    host = _with_which_host([best, *(gpu.cell for gpu in gpus)])
+    return sentence(f"{host}, a step {'costs' if by_cost else 'takes'} {join_words(ratios)} as on {best.cell.simulate}")
 
 
 def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
