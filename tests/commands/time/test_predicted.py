@@ -108,11 +108,35 @@ def test_no_gpu_is_said_to_be_the_best_if_its_interval_overlaps_with_the_next_on
     found = record(TimeSpec(**{**THREE.model_dump(), **prices}), (2.0, "ok"), (0.9, "ok"), (0.8, "ok"))
     text = texts(found)[0]
     assert f"which of a100-80gb and h100 is the {'cheapest' if priced else 'fastest'}" in text
-    assert "90 % intervals overlap" in text
     assert "t4" not in text
     assert "is predicted to be" not in text
-    costs = 1 / 3600 * 0.8 / (4 * 128) * 1e6
-    assert (f"{costs:.3g} ({0.8 * costs:.3g} to {1.3 * costs:.3g}) and" if priced else "800.0 ms (640.0 ms to") in text
+    interval = f"1.12× (90 % interval {0.9 * 0.8 / (0.8 * 1.3):.2f} to {0.9 * 1.3 / (0.8 * 0.8):.2f})"
+    assert f"With the same host, a step {'costs' if priced else 'takes'} {interval} as" in text
+
+
+@pytest.mark.parametrize(("gains", "decided"), [((1.3, 1.1, 1.4), True), ((1.3, 0.9, 1.4), False)])
+def test_gpus_with_the_same_host_are_compared_draw_by_draw(gains: tuple[float, ...], decided: bool) -> None:
+    hosts = (1.0, 0.5, 2.0)  # a host that is four times as fast as another leaves the ratios as they are
+    draws = ([host * gain for host, gain in zip(hosts, gains, strict=True)], list(hosts))
+    spec = TimeSpec(**{**THREE.model_dump(), "simulate": ("h100", "a100-80gb")})
+    wide = [predicted(cell, step_s[0], step_draws_s=step_s) for cell, step_s in zip(spec.cells(), draws, strict=True)]
+    found = record(spec, (1.3, "ok"), (1.0, "ok"), predictions=wide)
+    text, (table,) = texts(found)[0], GPUS(found)
+    assert text.startswith("tiny: a100-80gb is predicted to be the fastest. ") is decided
+    assert ("do not decide" in text) is not decided
+    assert "1.30× (90 % interval" in text
+    (ratio,) = (row[i] for row in table.rows[1:] for i, column in enumerate(table.columns) if column.key == "ratio")
+    assert isinstance(ratio, Measure)
+    assert ratio.low is not None
+    assert (ratio.low > 1) is decided
+    assert any("with the same host" in note for note in notes(table))
+
+
+def test_gpus_that_were_calibrated_each_with_its_own_host_are_not_said_to_share_one() -> None:
+    spec = TimeSpec(**{**THREE.model_dump(), "simulate": ("h100", "a100-80gb")})
+    own = [predicted(cell, 1.0, host=f"the host of {cell.simulate}") for cell in spec.cells()]
+    found = record(spec, (1.0, "ok"), (1.0, "ok"), predictions=own)
+    assert "Each with its own host, a step takes" in texts(found)[0]
 
 
 PRICED = {**THREE.model_dump(), "price": "h100=2,a100-80gb=9"}
