@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from functools import cache
@@ -248,7 +249,7 @@ def reports() -> Iterator[Row]:
             for source, on in (("report", (gpu, typical_host())), ("report, calibrated", calibrated[row["gpu"]])):
                 said = predict(whole.with_phases(phases), *on)
                 is_fitted = source == "report" or row in measured
-                yield Row(source, name, row["gpu"], published_s, said.time, said.lower_bound_s, is_fitted)
+                yield Row(source, name, row["gpu"], published_s, said.time, said.lower_bound_s, is_fitted, said.draws_s)
 
 
 def _reported(row: Mapping[str, str]) -> Trace:
@@ -295,32 +296,35 @@ def show_steps(rows: Iterable[Row], markdown: bool) -> None:
 
 
 def show_ratios(rows: Iterable[Row], markdown: bool) -> None:
-    """Ratios of the same step on two GPUs of NeuSight: how many lie in the predicted interval, and how wide it is."""
-    of_step: dict[str, list[Row]] = {}
+    """Ratios of two steps: how many published ones lie in the predicted interval, and how wide it is."""
+    of_step: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row.source == "NeuSight":
-            of_step.setdefault(row.name, []).append(row)
-    pairs = [pair for on_gpus in of_step.values() for pair in combinations(on_gpus, 2)]
+            of_step.setdefault(("the same step on two GPUs (NeuSight)", row.name), []).append(row)
+        elif row.source == "report":
+            without_precision = re.sub("fp32|bf16", "", row.name)
+            of_step.setdefault(("two precisions on one GPU (report)", row.gpu, without_precision), []).append(row)
+    pairs: dict[str, list[tuple[Row, Row]]] = {}
+    for (kind, *_), alike in of_step.items():
+        pairs.setdefault(kind, []).extend(combinations(alike, 2))
+    head = ("ratio", "interval", "pairs", "in interval", "width", "faster one decided", "of them right")
+    _table(head, (line for kind, each in pairs.items() for line in _described_ratios(kind, each)), markdown)
+
+
+def _described_ratios(kind: str, pairs: list[tuple[Row, Row]]) -> Iterator[tuple[str, ...]]:
     published = np.array([first.published_s / second.published_s for first, second in pairs])
     draw_by_draw = [np.quantile(np.divide(first.draws_s, second.draws_s), (0.05, 0.95)) for first, second in pairs]
     of_ends = [
         (first.predicted.low_s / second.predicted.high_s, first.predicted.high_s / second.predicted.low_s)
         for first, second in pairs
     ]
-    lines = []
-    for name, intervals in (("draw by draw", draw_by_draw), ("of the ends of both intervals", of_ends)):
+    for name, intervals in (("draw by draw", draw_by_draw), ("of the ends of both", of_ends)):
         low, high = np.transpose(intervals)
-        covered, decided = (low <= published) & (published <= high), (low > 1) | (high < 1)
-        right = (published > 1) == (low > 1)
-        lines.append(
-            (
-                name, f"{len(pairs)}", f"{np.mean(covered):.0%}", f"× {np.median(high / low):.2f}",
-                f"{np.mean(decided):.0%}", f"{np.mean(right[decided]):.0%}",
-            )
+        decided, right = (low > 1) | (high < 1), (published > 1) == (low > 1)
+        yield (
+            kind, name, f"{len(pairs)}", f"{np.mean((low <= published) & (published <= high)):.0%}",
+            f"× {np.median(high / low):.2f}", f"{np.mean(decided):.0%}", f"{np.mean(right[decided]):.0%}",
         )  # fmt: skip
-    _table(
-        ("ratio of two GPUs", "pairs", "in interval", "width", "faster GPU decided", "of them right"), lines, markdown
-    )
 
 
 def _described(row: Row) -> tuple[str, ...]:

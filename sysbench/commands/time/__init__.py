@@ -11,6 +11,7 @@ COMMAND = Command(
         (
             "predicted",
             "gpus",
+            "choices",
             "scaling",
             "summary",
             "ranks",

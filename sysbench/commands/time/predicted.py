@@ -12,7 +12,7 @@ from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
 from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictedRatio, PredictionRecord, step_ratio
-from sysbench.render.declared import DeclaredTable, Each, Field, leading_fields
+from sysbench.render.declared import DeclaredTable, Each, Field, leading_axes, leading_fields
 from sysbench.render.findings import Statement, join_words, namer
 from sysbench.render.plots import (
     WIDTH_IN,
@@ -38,6 +38,9 @@ COMPILED_NOTE = "compiled cells are less certain: fusion is a guess; memory is t
 
 MAX_CANDIDATES = 3
 """Largest number of GPUs that a finding names."""
+
+MAX_CHOICES = 6
+"""Largest number of choices that a finding compares."""
 
 MAX_SETTINGS = 4
 """Largest number of settings shown by default."""
@@ -206,17 +209,17 @@ def _best_first(cells: Sequence[TimeCellRecord]) -> list[TimeCellRecord]:
     return sorted(cells, key=order)
 
 
-class _ComparedGpu(NamedTuple):
-    """A cell, and its cost or step time relative to that of the best GPU; None if the two cannot be compared."""
+class _ComparedCell(NamedTuple):
+    """A cell, and its cost or step time relative to that of the best cell; None if the two cannot be compared."""
 
     cell: TimeCellRecord
     ratio: PredictedRatio | None
 
 
-def _compare_gpus(group: Sequence[TimeCellRecord]) -> list[_ComparedGpu]:
+def _compare(group: Sequence[TimeCellRecord]) -> list[_ComparedCell]:
     """Compare the cells of a setting with the best of them, which comes first."""
     ordered, by_cost = _best_first(group), _are_compared_by_cost(group)
-    return [_ComparedGpu(cell, _relative(_prediction(cell), _prediction(ordered[0]), by_cost)) for cell in ordered]
+    return [_ComparedCell(cell, _relative(_prediction(cell), _prediction(ordered[0]), by_cost)) for cell in ordered]
 
 
 def _relative(this: PredictionRecord | None, best: PredictionRecord | None, by_cost: bool) -> PredictedRatio | None:
@@ -228,17 +231,17 @@ def _relative(this: PredictionRecord | None, best: PredictionRecord | None, by_c
     return PredictedRatio(*(each * cost / best_cost / ratio.point for each in ratio)) if cost and best_cost else None
 
 
-def _compared_settings(record: TimeRecord) -> Iterator[list[_ComparedGpu]]:
-    return map(_compare_gpus, _cells_by_setting(record))
+def _compared_settings(record: TimeRecord) -> Iterator[list[_ComparedCell]]:
+    return map(_compare, _cells_by_setting(record))
 
 
-def _gpus_title(gpus: Sequence[_ComparedGpu]) -> str:
+def _gpus_title(gpus: Sequence[_ComparedCell]) -> str:
     cells = [gpu.cell for gpu in gpus]
     order = ", cheapest first" if _are_compared_by_cost(cells) else ", fastest first"
     return f"{MARK}: GPU comparison{order if len(_timed(cells)) > 1 else ''}"
 
 
-def _gpus_notes(gpus: Sequence[_ComparedGpu]) -> Iterator[str]:
+def _gpus_notes(gpus: Sequence[_ComparedCell]) -> Iterator[str]:
     cells = [gpu.cell for gpu in gpus]
     yield ", ".join(axes.subject(axes.axes_of([cells[0]])))
     yield from _interval_note(cells)
@@ -259,10 +262,11 @@ def _with_which_host(cells: Iterable[TimeCellRecord]) -> str:
     return "with the same host" if len(hosts) == 1 else "each with its own host"
 
 
-def _ratio(gpu: _ComparedGpu) -> Cell:
-    if gpu.ratio is None or gpu.ratio.low == gpu.ratio.high:  # the first row relative to itself
-        return Measure(1.0) if gpu.ratio else None
-    return Measure(gpu.ratio.point, low=gpu.ratio.low, high=gpu.ratio.high)
+def _ratio(gpu: _ComparedCell) -> Cell:
+    if gpu.ratio is None:
+        return None
+    point, low, high = gpu.ratio
+    return Measure(1.0) if low == high == 1 else Measure(point, low=low, high=high)  # 1 is the first row itself
 
 
 def _cost(cell: TimeCellRecord) -> Cell:
@@ -271,7 +275,7 @@ def _cost(cell: TimeCellRecord) -> Cell:
     return Measure(cost, text=f"{cost:.3g}") if cost is not None else None
 
 
-def _of_cell(get: Callable[[TimeCellRecord], Any], gpu: _ComparedGpu) -> Any:
+def _of_cell(get: Callable[[TimeCellRecord], Any], gpu: _ComparedCell) -> Any:
     return get(gpu.cell)
 
 
@@ -299,6 +303,39 @@ GPUS = DeclaredTable(
     notes=_gpus_notes,
 )
 """One table per setting, one row per GPU."""
+
+
+def _choice_groups(cells: Sequence[TimeCellRecord]) -> list[list[TimeCellRecord]]:
+    """Return the cells that differ only in how the step is computed, if there are several; in the order of the run."""
+    return [group for group in axes.group_ignoring(cells, *axes.CHOICES) if len(group) > 1]
+
+
+def _choices_notes(rows: Sequence[_ComparedCell]) -> Iterator[str]:
+    cells = [row.cell for row in rows]
+    yield ", ".join(axes.subject(axes.axes_of(cells)))
+    yield from _interval_note(cells)
+    if len(_timed(cells)) > 1:
+        yield "ratio: step time relative to the first row"
+
+
+CHOICES = DeclaredTable(
+    "choices",
+    f"{MARK}: choices, fastest first",
+    (
+        Field("step", unit="s", get=lambda row: _step(row.cell)),
+        Field("ratio", unit="number", get=_ratio),
+        *(replace(column, get=partial(_of_cell, column.get)) for column in _COMMON_COLUMNS),
+    ),
+    rows=lambda rows: rows,
+    leading=leading_axes(
+        lambda rows: [axis for axis in axes.varying(axes.axes_of([row.cell for row in rows])) if axis in axes.CHOICES],
+        cells_of=lambda row: (row.cell,),
+    ),
+    parts=lambda record: map(_compare, _choice_groups(record.cells)),
+    outcome_of=lambda row: missing_time_reason(row.cell),
+    notes=_choices_notes,
+)
+"""One table per GPU and setting, one row per combination of precision, attention, optimizer and the like."""
 
 
 def _constants_by_gpu(record: TimeRecord) -> Iterator[tuple[str, PredictedConstant]]:
@@ -406,18 +443,13 @@ SCALING = DeclaredTable(
 )
 """One table per setting and strategy, one row per number of ranks."""
 
-TABLES = {table.name: table for table in (PREDICTED, GPUS, SCALING, CONSTANTS)}
+TABLES = {table.name: table for table in (PREDICTED, GPUS, CHOICES, SCALING, CONSTANTS)}
 
 
 def default_tables(record: TimeRecord) -> list[Table]:
     """Return the default tables."""
-    gpu_tables = GPUS(record)
-    scaling_tables = SCALING(record)
-    return [
-        *PREDICTED(record),
-        *(gpu_tables if len(gpu_tables) <= MAX_SETTINGS else ()),
-        *(scaling_tables if len(scaling_tables) <= MAX_SETTINGS else ()),
-    ]
+    comparisons = [table(record) for table in (GPUS, CHOICES, SCALING)]
+    return [*PREDICTED(record), *(each for tables in comparisons if len(tables) <= MAX_SETTINGS for each in tables)]
 
 
 _LIMIT_NAMES: Final = {"host": "the host", "matmul": "matrix products", "elementwise": "elementwise kernels"}
@@ -429,7 +461,7 @@ def _comparison_sentence(group: Sequence[TimeCellRecord]) -> str:
 
     A GPU may be the best if the 90 % interval of its ratio to the one that comes first reaches down to 1.
     """
-    compared = [gpu for gpu in _compare_gpus(group) if gpu.ratio]
+    compared = [gpu for gpu in _compare(group) if gpu.ratio]
     if len(compared) < 2:
         return ""
     candidates = [gpu for gpu in compared if gpu.ratio and gpu.ratio.low <= 1]
@@ -468,7 +500,7 @@ def _best_gpu_sentence(best: TimeCellRecord, among: str, *, by_cost: bool) -> st
     )
 
 
-def _behind_best(gpus: Sequence[_ComparedGpu], best: TimeCellRecord, by_cost: bool) -> str:
+def _behind_best(gpus: Sequence[_ComparedCell], best: TimeCellRecord, by_cost: bool) -> str:
     """Return how much longer a step takes on these GPUs than on the best one, or how much more it costs."""
     ratios = [
         f"{gpu.ratio.point:.2f}× (90 % interval {gpu.ratio.low:.2f} to {gpu.ratio.high:.2f})"
@@ -480,11 +512,38 @@ def _behind_best(gpus: Sequence[_ComparedGpu], best: TimeCellRecord, by_cost: bo
     return sentence(f"{host}, a step {'costs' if by_cost else 'takes'} {join_words(ratios)} as on {best.cell.simulate}")
 
 
+def _choice_sentence(group: Sequence[TimeCellRecord]) -> str:
+    """Return by how much each single choice changes the step of the first cell with a time, the shortest step first.
+
+    Choices that change together with another one are left out. The sentence is empty if nothing can be compared.
+    """
+    timed, choices = _timed(group), [axis for axis in axes.varying(axes.axes_of(group)) if axis in axes.CHOICES]
+    if not timed:
+        return ""
+    first, base = timed[0]
+    ratios: list[tuple[PredictedRatio, str]] = []
+    for cell, prediction in timed[1:]:
+        changed = [axis for axis in choices if cell.axes.get(axis) != first.axes.get(axis)]
+        if len(changed) == 1 and (ratio := step_ratio(prediction, base)) is not None:
+            ratios.append((ratio, axes.phrase(changed[0], cell.axes.get(changed[0]))))
+    if not ratios:
+        return ""
+    shown = [
+        f"{ratio.point:.2f}× (90 % interval {ratio.low:.2f} to {ratio.high:.2f}) as long for {phrase}"
+        for ratio, phrase in sorted(ratios)[:MAX_CHOICES]
+    ]
+    return f"compared with {axes.label(first.axes, choices)}, a step is predicted to take {join_words(shown)}."
+
+
 def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
-    """Yield the best GPU for each setting, and the cells that are limited by the host."""
+    """Yield the best GPU for each setting, what each choice changes, and the cells that are limited by the host."""
     for group in axes.group_ignoring(cells, "simulate")[:MAX_SETTINGS]:
         where = namer(cells, ("simulate",))(group[0])
         if text := _comparison_sentence(group):
+            yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
+    for group in _choice_groups(cells)[:MAX_SETTINGS]:
+        where = namer(cells, axes.CHOICES)(group[0]) if len(_choice_groups(cells)) > 1 else ""
+        if text := _choice_sentence(group):
             yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
     yield from _host_limits(cells)
 

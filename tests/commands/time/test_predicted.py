@@ -16,7 +16,7 @@ from sysbench import formulas
 from sysbench.commands.report.assemble import tables_of
 from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.predicted import GPUS, LOWER_BOUND_NOTE, PREDICTED, SCALING, prediction_findings
+from sysbench.commands.time.predicted import CHOICES, GPUS, LOWER_BOUND_NOTE, PREDICTED, SCALING, prediction_findings
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
 from sysbench.commands.time.tables import sheet, usual
@@ -137,6 +137,28 @@ def test_gpus_that_were_calibrated_each_with_its_own_host_are_not_said_to_share_
     own = [predicted(cell, 1.0, host=f"the host of {cell.simulate}") for cell in spec.cells()]
     found = record(spec, (1.0, "ok"), (1.0, "ok"), predictions=own)
     assert "Each with its own host, a step takes" in texts(found)[0]
+
+
+def test_choices_stand_side_by_side_and_each_alone_is_compared_with_the_first_cell() -> None:
+    spec = TimeSpec(
+        size=("tiny",), ctx=(128,), simulate=("h100",), precision=("fp32", "bf16"), optimizer=("foreach", "fused")
+    )
+    taken_s = {("fp32", "foreach"): 1.0, ("fp32", "fused"): 0.9, ("bf16", "foreach"): 0.5, ("bf16", "fused"): 0.4}
+    cells = list(spec.cells())
+    events = [
+        predicted(cell, point_s := taken_s[cell.precision, cell.optimizer], step_draws_s=[point_s, 2 * point_s])
+        for cell in cells
+    ]
+    found = record(spec, *[(1.0, "ok")] * 4, predictions=events)
+    (table,) = CHOICES(found)
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
+    assert [(row["precision"], row["optimizer"]) for row in rows] == sorted(taken_s, key=taken_s.__getitem__)
+    assert [row["ratio"].value for row in rows] == pytest.approx([1.0, 1.25, 2.25, 2.5])
+    assert texts(found)[0] == (
+        "compared with foreach AdamW fp32, a step is predicted to take 0.50× (90 % interval 0.50 to 0.50) as long for "
+        "bf16 and 0.90× (90 % interval 0.90 to 0.90) as long for fused AdamW."
+    )
 
 
 PRICED = {**THREE.model_dump(), "price": "h100=2,a100-80gb=9"}
