@@ -171,8 +171,8 @@ def unexplained(step: str, gpu: Hardware, count: int, seed: int = 0, *, compiled
 
     The shape is (count,), and the first factor is 1. Factors for different steps (`Trace.digest`) and for different
     GPUs are independent. With shared ones, the predicted 90 % interval of the ratio of two steps on one GPU would
-    contain 83 % of 30 published pairs of precisions and 65 % of 84 pairs of contexts (tests/bench/published/reports.csv);
-    with independent ones, it contains all.
+    contain 83 % of 30 published pairs of precisions and 65 % of 84 pairs of contexts
+    (tests/bench/published/reports.csv); with independent ones, it contains all.
     """
     spread = COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD
     return np.exp(spread * normal(count, seed, f"{gpu.slug} {step} unexplained"))
