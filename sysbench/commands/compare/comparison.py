@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import (
     SAMPLED_MEMORY,
+    Axes,
     Matching,
     NoMatchingCellsError,
     Side,
@@ -23,7 +24,7 @@ from sysbench.commands.compare.cells import (
     predictions_of,
     times_of,
 )
-from sysbench.commands.compare.differences import Difference, differences, refuse_other_machines, warnings
+from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, warnings
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import SCHEMA_VERSION
 from sysbench.log.outcomes import Outcome
@@ -196,9 +197,18 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         # A run can end before its device is known.
         if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):
             raise LogError(f"{side.name} is empty: it ended before anything was measured")
-    matchings = _match_cells(a, b, kinds, rules.across)
-    refuse_other_machines(a, b, rules.across)
-    cells = [
+    axes_by_kind = {
+        kind: ([cell.axes for cell in a.of_kind(kind)], [cell.axes for cell in b.of_kind(kind)]) for kind in kinds
+    }
+    cells.refuse_obstacles(
+        [
+            *(obstacle for sides in axes_by_kind.values() for obstacle in cells.find_obstacles(*sides, rules.across)),
+            *machine_obstacles(a, b, rules.across),
+        ],
+        rules.across,
+    )
+    matchings = _match_cells(axes_by_kind)
+    compared = [
         _compare_cells(a_cells[index_a], b_cells[index_b], rules)
         for kind in kinds
         for a_cells, b_cells in [(a.of_kind(kind), b.of_kind(kind))]
@@ -211,21 +221,23 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         margin=rules.margin,
         across=across,
         differences=differences(a, b),
-        cells=cells,
+        cells=compared,
         left_over=[*_left_over_cells("A", a, b, matchings), *_left_over_cells("B", b, a, matchings)],
-        geometric_means=list(_geometric_means(cells)),
-        cautions=[*warnings(a, b), *_method_cautions(cells)],
+        geometric_means=list(_geometric_means(compared)),
+        cautions=[*warnings(a, b), *_method_cautions(compared)],
     )
 
 
-def _match_cells(a: Side, b: Side, kinds: Sequence[Kind], across: Sequence[str]) -> dict[Kind, Matching]:
-    """Match the cells of each command; raises NoMatchingCellsError if no command has matching cells."""
+def _match_cells(axes_by_kind: Mapping[Kind, tuple[Sequence[Axes], Sequence[Axes]]]) -> dict[Kind, Matching]:
+    """Match the cells of each command; raises NoMatchingCellsError if no command has matching cells.
+
+    `axes_by_kind` has the axes of all cells of A and of B.
+    """
     matchings: dict[Kind, Matching] = {}
     no_match: NoMatchingCellsError | None = None
-    for kind in kinds:
-        a_cells, b_cells = a.of_kind(kind), b.of_kind(kind)
+    for kind, (a_cells, b_cells) in axes_by_kind.items():
         try:
-            matchings[kind] = cells.match([cell.axes for cell in a_cells], [cell.axes for cell in b_cells], across)
+            matchings[kind] = cells.match(a_cells, b_cells)
         except NoMatchingCellsError as error:
             no_match = error
             matchings[kind] = Matching((), tuple(range(len(a_cells))), tuple(range(len(b_cells))), ())

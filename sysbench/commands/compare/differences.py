@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sysbench import units
-from sysbench.commands.compare.cells import MACHINE, Side, value_text
-from sysbench.errors import UsageError
+from sysbench.commands.compare.cells import MACHINE, Obstacle, Side, value_text
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.options import flag_of
@@ -106,20 +105,16 @@ _ENVIRONMENT_PROPERTIES: Mapping[str, Callable[[Record], str | None]] = {
 }
 
 
-def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
-    """Raise UsageError if the two sides were measured on different machines.
+def machine_obstacles(a: Side, b: Side, across: Sequence[str]) -> list[Obstacle]:
+    """Return an obstacle if the two sides were measured on different machines, unless `across` contains `machine`.
 
     A machine is identified by processor, number of cores and host name; random host names of containers are ignored.
     """
-    if MACHINE in across:
-        return
     a_machines, b_machines = _machines_by_identity(a), _machines_by_identity(b)
-    if a_machines and b_machines and not a_machines.keys() & b_machines.keys():
-        a_machine, b_machine = (next(iter(machines.values())) for machines in (a_machines, b_machines))
-        raise UsageError(
-            f"A was measured on {a_machine}, and B on {b_machine}: differences between the machines would distort the "
-            f"comparison. --across {MACHINE} compares them anyway"
-        )
+    if MACHINE in across or not a_machines or not b_machines or a_machines.keys() & b_machines.keys():
+        return []
+    a_machine, b_machine = (next(iter(machines.values())) for machines in (a_machines, b_machines))
+    return [Obstacle(MACHINE, f"machine is {a_machine} in A and {b_machine} in B")]
 
 
 def _machines_by_identity(side: Side) -> dict[tuple[str, ...], str]:

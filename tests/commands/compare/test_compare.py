@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,18 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
+from sysbench.command import command_of, kinds
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare import tables as compare_tables
-from sysbench.commands.compare.cells import Side, build_side
+from sysbench.commands.compare.cells import (
+    EFFORT_AXES,
+    Side,
+    build_side,
+    find_obstacles,
+    labels,
+    match,
+    refuse_unknown_axes,
+)
 from sysbench.commands.compare.command import exit_code, show
 from sysbench.commands.compare.comparison import Comparison, Rules, apply_gate, compare, refuse_unmeasured
 from sysbench.commands.compare.export import export_text
@@ -270,16 +280,60 @@ def test_two_things_at_once_are_not_told_apart_unless_told() -> None:
     assert set(compared(a, b, across=("attention", "execution")).across) == {"attention", "execution"}
 
 
+def test_one_message_names_every_axis_that_across_needs() -> None:
+    a = measured(1, ctx="128")
+    b = with_environment(
+        measured(2, ctx="256", precision="bf16", batch="8", attention="sdpa"), "host", hostname="elsewhere"
+    )
+    with pytest.raises(UsageError) as caught:
+        compared(a, b, across=("batch",))
+    found = re.search(r"--across (\S+) compares them anyway", str(caught.value))
+    assert found is not None
+    across = found[1].split(",")
+    assert set(across) == {"batch", "precision", "ctx", "attention", "machine"}
+    assert len(compared(a, b, across=tuple(across)).cells) == 1
+
+
+def test_every_axis_of_every_command_can_be_named() -> None:
+    axes = {axis for kind in kinds() for axis in command_of(kind).cell_class.model_fields}
+    refuse_unknown_axes(sorted(axes - set(EFFORT_AXES) - {"kind", "model"}))
+
+
+def test_several_ranks_differ_from_one_in_one_thing_although_one_rank_has_no_strategy() -> None:
+    one, ddp, fsdp = (
+        [{"ranks": 2, "strategy": strategy, knob: 1, "ctx": 128} if strategy else {"ctx": 128}]
+        for strategy, knob in (("", ""), ("ddp", "bucket_mb"), ("fsdp2", "reshard"))
+    )
+    assert find_obstacles(one, ddp) == find_obstacles(ddp, fsdp) == []
+    assert match(one, ddp).across == ("ranks", "strategy", "bucket_mb")
+    assert match(ddp, fsdp).across == ("strategy", "bucket_mb", "reshard")
+    four = [{**fsdp[0], "ranks": 4}]
+    assert [(each.axis, each.description) for each in find_obstacles(ddp, four)] == [
+        ("ranks", "ranks is 2 in A and 4 in B"),
+        ("strategy", "strategy is ddp in A and fsdp2 in B"),
+    ]
+    assert find_obstacles(ddp, four, ("ranks", "strategy")) == []
+    (batch, *_) = find_obstacles(one, [{**ddp[0], "grad_accum": 4}])
+    assert batch.description == "micro-batches per step is 1 in A and 4 in B"
+
+
+def test_cells_that_differ_in_ranks_are_told_apart() -> None:
+    cells = [("time", {"size": "small", "ranks": ranks, "strategy": "ddp"}) for ranks in (2, 4)]
+    assert labels(cells) == ["2 ranks", "4 ranks"]
+
+
 def test_across_takes_one_value_on_each_side() -> None:
     a, b = measured(1, precision="fp32,tf32"), measured(2, precision="bf16")
-    with pytest.raises(UsageError, match=r"--across precision needs one value on each side: precision is fp32, tf32"):
-        compared(a, b, across=("precision",))
+    expected = r"precision is fp32, tf32 in A and bf16 in B\. --across needs a single value of precision on each side"
+    for across in ((), ("precision",)):
+        with pytest.raises(UsageError, match=expected):
+            compared(a, b, across=across)
 
 
 def test_two_machines_are_not_compared_unless_told() -> None:
     a = measured(1)
     b = with_environment(measured(2), "host", hostname="elsewhere")
-    with pytest.raises(UsageError, match=r"A was measured on bench \(.*\), and B on elsewhere \(.*--across machine"):
+    with pytest.raises(UsageError, match=r"machine is bench \(.*\) in A and elsewhere \(.*--across machine"):
         compared(a, b)
     found = compared(a, b, across=("machine",))
     assert [(each.name, each.a, each.b) for each in found.differences] == [("host", "bench", "elsewhere")]
