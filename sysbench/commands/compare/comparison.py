@@ -24,7 +24,7 @@ from sysbench.commands.compare.cells import (
     predictions_of,
     times_of,
 )
-from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, warnings
+from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import SCHEMA_VERSION
 from sysbench.log.outcomes import Outcome
@@ -162,6 +162,8 @@ class Comparison(Frozen):
     across: list[str]
     """Axes in which the two cells of every pair differ."""
     differences: list[Difference]
+    same_code: list[str] = Field(default=[], exclude_if=lambda value: not value)
+    """References to the user's code whose files are equal on both sides."""
     cells: list[CellComparison]
     left_over: list[LeftOver]
     geometric_means: list[GeometricMean]
@@ -221,6 +223,7 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         margin=rules.margin,
         across=across,
         differences=differences(a, b),
+        same_code=same_code(a, b),
         cells=compared,
         left_over=[*_left_over_cells("A", a, b, matchings), *_left_over_cells("B", b, a, matchings)],
         geometric_means=list(_geometric_means(compared)),

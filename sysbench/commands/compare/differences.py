@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from sysbench import units
@@ -17,15 +17,15 @@ Record = RunRecord[Any]
 class Difference(Frozen):
     """A setting or property that differs between the sides; a side with several runs may have several values."""
 
-    part: Literal["spec", "environment"]
+    part: Literal["spec", "code", "environment"]
     name: str
     a: str
     b: str
 
 
 def differences(a: Side, b: Side) -> list[Difference]:
-    """Return all differences: first in the specs, then in the environments."""
-    return [*_spec_differences(a, b), *_environment_differences(a, b)]
+    """Return all differences: first in the specs, then in the user's code, then in the environments."""
+    return [*_spec_differences(a, b), *_code_differences(a, b), *_environment_differences(a, b)]
 
 
 def _spec_differences(a: Side, b: Side) -> Iterator[Difference]:
@@ -40,6 +40,36 @@ def _spec_differences(a: Side, b: Side) -> Iterator[Difference]:
             if set(a_values) != set(b_values):
                 label = f"{kind} {flag_of(name)}" if len(kinds) > 1 else flag_of(name)
                 yield Difference(part="spec", name=label, a=_join(a_values), b=_join(b_values))
+
+
+def _code_differences(a: Side, b: Side) -> Iterator[Difference]:
+    a_digests, b_digests = _digests_by_target(a), _digests_by_target(b)
+    for target in _common_targets(a_digests, b_digests):
+        if set(a_digests[target]) != set(b_digests[target]):
+            a_short, b_short = (_join([digest[:8] for digest in side[target]]) for side in (a_digests, b_digests))
+            yield Difference(part="code", name=f"file of {target}", a=a_short, b=b_short)
+
+
+def same_code(a: Side, b: Side) -> list[str]:
+    """Return the references to the user's code whose files are equal on both sides."""
+    a_digests, b_digests = _digests_by_target(a), _digests_by_target(b)
+    return [
+        target for target in _common_targets(a_digests, b_digests) if set(a_digests[target]) == set(b_digests[target])
+    ]
+
+
+def _common_targets(a: Iterable[str], b: Iterable[str]) -> list[str]:
+    known = set(b)
+    return [target for target in a if target in known]
+
+
+def _digests_by_target(side: Side) -> dict[str, list[str]]:
+    """Return the distinct hashes of the files of the user's code, by reference."""
+    digests: dict[str, dict[str, None]] = {}
+    for file in (file for record in side.records for cell in record.cells for file in cell.code_files):
+        if file.sha256 is not None:
+            digests.setdefault(file.target, {})[file.sha256] = None
+    return {target: list(found) for target, found in digests.items()}
 
 
 def _environment_differences(a: Side, b: Side) -> Iterator[Difference]:

@@ -312,8 +312,19 @@ def _remarks(comparison: Comparison) -> Iterator[Remark]:
     yield from _incomparable_notes(comparison)
     yield from (Remark("caution", caution) for caution in comparison.cautions)
     if not comparison.differences:
-        yield Remark("note", "A and B have no known differences: same spec, same software")
+        yield Remark("note", _describe_sameness(comparison))
     yield from _gate_remarks(comparison)
+
+
+def _describe_sameness(comparison: Comparison) -> str:
+    """Say that no differences are known, and what was not compared because it is not recorded."""
+    code = f", same file of {', '.join(comparison.same_code)}" if comparison.same_code else ""
+    unknown_code = [
+        *(["modules that it imports"] if code else []),
+        *(["the code of the program"] if "loop" in _kinds(comparison) else []),
+    ]
+    caveat = f"; {' and '.join(unknown_code)} could differ" if unknown_code else ""
+    return f"A and B have no known differences: same spec, same software{code}{caveat}"
 
 
 def _describe_mean(mean: GeometricMean) -> str:

@@ -14,7 +14,10 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
+from sysbench.api import measure
 from sysbench.command import command_of, kinds
+from sysbench.commands.attention.fold import fold as fold_attention
+from sysbench.commands.attention.record import AttentionImported, AttentionRecord
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare import tables as compare_tables
 from sysbench.commands.compare.cells import (
@@ -35,7 +38,7 @@ from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.collect import samples_of
-from sysbench.log.events import CellStarted, StepMeasured
+from sysbench.log.events import CellStarted, CodeFile, Event, StepMeasured
 from sysbench.log.outcomes import Outcome
 from sysbench.log.records import RunRecord
 from sysbench.render.latex import latex
@@ -385,6 +388,53 @@ def test_everything_around_that_differs_is_said_first() -> None:
 
 def test_the_same_on_both_sides_is_said_to_be_the_same() -> None:
     assert "A and B have no known differences" in text_of(compared(measured(1), measured(2)))
+
+
+def with_file_of_own_model(record: TimeRecord, digest: str) -> TimeRecord:
+    changed = record.model_dump(mode="json")
+    file = {"target": "gpt.py:GPT", "path": "/src/gpt.py", "sha256": digest}
+    for cell in changed["cells"]:
+        cell["own_model"] = {
+            **dict.fromkeys(("loss", "tokens", "flops", "uncounted")),
+            "class_name": "GPT",
+            "parameters": 1,
+            "trainable_parameters": 1,
+            "inputs": "",
+            "printed": "",
+            "files": [file],
+        }
+    return TimeRecord.model_validate(changed)
+
+
+def test_another_version_of_the_users_model_is_a_difference() -> None:
+    before, after = (with_file_of_own_model(measured(seed), digest * 64) for seed, digest in enumerate("ab"))
+    found = compared(before, after)
+    assert [(each.name, each.a, each.b) for each in found.differences] == [("file of gpt.py:GPT", "a" * 8, "b" * 8)]
+    assert "no known differences" not in text_of(found)
+    unchanged = text_of(compared(before, before), width=200)
+    assert "no known differences: same spec, same software, same file of gpt.py:GPT; modules that it" in unchanged
+
+
+def test_another_version_of_the_users_attention_is_a_difference() -> None:
+    spec = AttentionSpec(impl=("mine:attend",), dim=(64,), seq=(256,))
+
+    def with_file(digest: str) -> AttentionRecord:
+        file = CodeFile(target="mine:attend", path="/src/mine.py", sha256=digest * 64)
+        events: list[Event] = []
+        for event in fixtures_attention.events(spec):
+            events.append(event)
+            if isinstance(event, CellStarted):
+                events.append(AttentionImported(at_s=event.at_s, cell=event.cell, file=file))
+        return fold_attention(events)
+
+    before, after = with_file("a"), with_file("b")
+    assert [each.name for each in compared(before, after).differences] == ["file of mine:attend"]
+    assert AttentionRecord.model_validate_json(after.model_dump_json()) == after
+
+
+def test_what_is_not_known_of_a_loop_is_not_called_the_same() -> None:
+    loop = measure(lambda: None, device="cpu", steps=10).record
+    assert "same software; the code of the program could differ" in text_of(compared(loop, loop), width=200)
 
 
 def test_another_card_of_the_same_model_is_a_caution() -> None:
