@@ -411,7 +411,7 @@ def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) ->
     failed, undecided, passed = [], [], 0
     names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
     for cell, name in zip(comparison.cells, names, strict=True):
-        if cell.a_outcome == "ok" and cell.b_outcome in FAILING_OUTCOMES:
+        if has_failed_in_b(cell):
             failed.append(f"{name}: measured in A, but {cell.b_outcome} in B")
         for fails, text in _check_cell(cell, share):
             if fails:
@@ -420,6 +420,11 @@ def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) ->
                 passed += 1
                 undecided += [f"{name}: {text}"] if text else []
     return GateRecord(share=share, failed=failed, undecided=undecided, passed=passed, strict=strict)
+
+
+def has_failed_in_b(cell: CellComparison) -> bool:
+    """Whether A measured the cell and B could not."""
+    return cell.a_outcome == "ok" and cell.b_outcome in FAILING_OUTCOMES
 
 
 def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:

@@ -566,7 +566,9 @@ def test_a_strict_gate_does_not_pass_what_cannot_be_told() -> None:
     for strict, code in ((False, 0), (True, 3)):
         found = noisy().model_copy(update={"gate": apply_gate(noisy(), 0.03, strict=strict)})
         assert exit_code(found) == code
-        assert ("failed (--strict): 1 of 1" in text_of(found)) == strict
+        assert (
+            "Gate failed (--strict): no regression of more than 3 % was found in 1 time, but" in text_of(found)
+        ) == strict
 
 
 def test_a_strict_gate_passes_what_is_known_to_be_within_it() -> None:
@@ -618,25 +620,47 @@ def test_a_cell_beyond_the_gate_is_a_test_that_failed(regressed: Comparison) -> 
 
 def test_factors_point_one_way_or_say_which(regressed: Comparison) -> None:
     text = " ".join(text_of(regressed, width=140).split())
-    assert "the step is 0.98" in text
-    assert "as fast in B as in A (geometric mean of 2 cells)" in text
+    assert "the step takes 1.02× as long in B as in A (geometric mean of 2 cells)" in text
     assert "B / A, < 1 faster" in text
+    assert "step takes 1.05× as long in B" in text
 
 
 def test_a_mean_without_a_resolved_difference_is_no_headline(regressed: Comparison) -> None:
     (mean,) = regressed.geometric_means
     unresolved = mean.model_copy(update={"verdicts": {"AMBIGUOUS": 2}, "ratio": 0.5})
     assert compare_tables.summary_line(regressed.model_copy(update={"geometric_means": [unresolved]})).startswith(
-        "time: no difference in step time was resolved in any of 2 cells (2 AMBIGUOUS); the geometric mean of the "
-        "speed ratios is 2.00×"
+        "Time: no difference in step time was resolved in any of 2 cells (2 AMBIGUOUS); the geometric mean of B / A "
+        "is 0.50×"
     )
 
 
 def test_quiet_is_one_line(regressed: Comparison) -> None:
     line = compare_tables.summary_line(regressed)
     assert "\n" not in line
-    assert line.startswith("time: the step is 0.98")
-    assert line.endswith("gate failed: 1 of 6 times, peaks and cells regressed by more than 3 %")
+    assert line.startswith("Time: the step takes 1.02× as long")
+    assert line.endswith("gate failed: 1 regression of more than 3 % in 2 times and 4 peaks.")
+
+
+def test_quiet_says_what_the_gate_could_not_decide() -> None:
+    found = noisy()
+    (one_time,) = [cell.model_copy(update={"memory": []}) for cell in found.cells]
+    found = found.model_copy(update={"cells": [one_time]})
+    lenient, strict = (
+        compare_tables.summary_line(found.model_copy(update={"gate": apply_gate(found, 0.03, strict=strict)}))
+        for strict in (False, True)
+    )
+    assert "gate passed: no regression of more than 3 % was found in 1 time, but it has too few samples" in lenient
+    assert "gate failed (--strict): no regression of more than 3 % was found in 1 time, but it has too few" in strict
+
+
+def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
+    a = fixtures_runs.record("memory")
+    line = compare_tables.summary_line(compared(a, grown(a, 1.05)))
+    assert re.match(r"Memory: \d+ of \d+ peaks differ, by \+5\.0 %", line)
+    changed = measured(2).model_dump(mode="json")
+    changed["cells"][1].update(outcome="oom", phases={})
+    line = compare_tables.summary_line(compared(measured(1), TimeRecord.model_validate(changed)))
+    assert "1 cell with different outcomes in A and B" in line
 
 
 def test_a_summary_is_appended_for_github(
