@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sysbench import units
 from sysbench.commands.compare.cells import MACHINE, Obstacle, Side, value_text
+from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.options import flag_of
@@ -166,7 +167,7 @@ def _is_measured(cell: CellRecord) -> bool:
 
 GPU_VARIATION = "GPUs of the same model differ by a few per cent"
 
-TIMING_CAUTIONS = (
+_TIMING_CAUTIONS: tuple[CautionCode, ...] = (
     "throttled",
     "gpu-shared",
     "host-busy",
@@ -180,7 +181,10 @@ TIMING_CAUTIONS = (
     "below-lower-bound",
     "compile-fell-back",
 )
-"""Cautions that affect a comparison of times, in display order."""
+"""Cautions that affect a comparison of times most."""
+
+CAUTIONS = tuple(dict.fromkeys((*_TIMING_CAUTIONS, *get_args(CautionCode))))
+"""All cautions in the order in which they are listed."""
 
 
 def warnings(a: Side, b: Side) -> Iterator[str]:
@@ -196,13 +200,17 @@ def warnings(a: Side, b: Side) -> Iterator[str]:
     ]
     if all(uuids) and not uuids[0] & uuids[1]:
         yield f"A and B were measured on different GPUs: {GPU_VARIATION}"
-    for name, side in (("A", a), ("B", b)):
-        if caution_counts := _count_cautions(side):
+    a_cautions, b_cautions = _count_cautions(a), _count_cautions(b)
+    if a_cautions and a_cautions == b_cautions:
+        yield f"A and B have the same warnings: {a_cautions}; the output of those runs explains them"
+        return
+    for name, caution_counts in (("A", a_cautions), ("B", b_cautions)):
+        if caution_counts:
             yield f"{name} has warnings: {caution_counts}; the output of that run explains them"
 
 
 def _count_cautions(side: Side) -> str:
     """Count the cells with each caution: `host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
     codes_by_cell = [{caution.code for caution in cell.cautions} for record in side.records for cell in record.cells]
-    counts = {code: sum(code in codes for codes in codes_by_cell) for code in TIMING_CAUTIONS}
+    counts = {code: sum(code in codes for codes in codes_by_cell) for code in CAUTIONS}
     return ", ".join(f"{code} ({count} of {len(codes_by_cell)} cells)" for code, count in counts.items() if count)

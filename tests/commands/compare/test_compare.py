@@ -447,12 +447,18 @@ def test_another_card_of_the_same_model_is_a_caution() -> None:
 
 def test_what_was_measured_under_doubt_is_listed_in_one_order_whatever_the_order_in_the_runs() -> None:
     changed = measured(2).model_dump(mode="json")
-    of_cells = (("drift", "two-modes", "throttled"), ("host-busy", "drift"))
+    of_cells = (("outliers", "drift", "two-modes", "throttled"), ("host-busy", "drift", "narrow-margin"))
     for cell, codes in zip(changed["cells"], of_cells, strict=True):
         cell["cautions"] = [{"code": code, "message": "said", "remedy": "wait"} for code in codes]
     found = compared(measured(1), TimeRecord.model_validate(changed))
-    listed = "throttled (1 of 2 cells), host-busy (1 of 2 cells), drift (2 of 2 cells), two-modes (1 of 2 cells)"
+    listed = (
+        "throttled (1 of 2 cells), host-busy (1 of 2 cells), drift (2 of 2 cells), two-modes (1 of 2 cells), "
+        "outliers (1 of 2 cells), narrow-margin (1 of 2 cells)"
+    )
     assert any(said.startswith(f"B has warnings: {listed}; ") for said in found.cautions)
+    doubtful = TimeRecord.model_validate(changed)
+    said_once = [said for said in compared(doubtful, doubtful).cautions if "have the same warnings" in said]
+    assert said_once == [f"A and B have the same warnings: {listed}; the output of those runs explains them"]
 
 
 # Runs that did not come to their end
