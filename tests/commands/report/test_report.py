@@ -32,6 +32,7 @@ from sysbench.render.findings import Statement
 from sysbench.render.table import Measure
 from sysbench.render.terminal import SheetView
 from tests import fixtures_timing
+from tests.commands.time import test_predicted
 from tests.fixtures_runs import KINDS, record, stream
 from tests.fixtures_timing import A100, TWO_CORES
 
@@ -247,10 +248,44 @@ def test_runs_of_one_command_are_told_apart_in_their_titles() -> None:
         section.title for section in assemble_document([ReportedRun("a", small), ReportedRun("b", large)]).sections
     ]
     assert titles == ["Time of a training step: small", "Time of a training step: large"]
-    again = [
-        section.title for section in assemble_document([ReportedRun("a", small), ReportedRun("b", small)]).sections
+
+
+def test_runs_that_are_alike_are_told_apart_by_their_start() -> None:
+    small = fixtures_timing.record(TimeSpec(size=("small",), ctx=(128,)))
+
+    def titles(*starts: str) -> list[str]:
+        runs = [
+            ReportedRun(f"time {number}", small.model_copy(update={"started_at": start}))
+            for number, start in enumerate(starts, 1)
+        ]
+        sections = assemble_document(runs).sections
+        assert [section.subject[-1] for section in sections] == ["cited as time 1", "cited as time 2"]
+        return [section.title for section in sections]
+
+    title, day = "Time of a training step", "2026-11-20T13:50"
+    assert titles(f"{day}:00Z", "2026-11-21T09:00:00Z") == [
+        f"{title} (2026-11-20 13:50 UTC)",
+        f"{title} (2026-11-21 09:00 UTC)",
     ]
-    assert again == ["Time of a training step 1", "Time of a training step 2"]
+    assert titles(f"{day}:00Z", f"{day}:07Z")[1] == f"{title} (2026-11-20 13:50:07 UTC)"
+    assert titles(f"{day}:00Z", f"{day}:00Z")[1] == f"{title} (time 2)"
+
+
+def test_a_prediction_is_marked_once_in_each_heading() -> None:
+    spec = TimeSpec(size=("tiny",), ctx=(128, 256), simulate=("h100",))
+    predicted = test_predicted.record(spec, (0.01, "ok"), (0.02, "ok"))
+    document = assemble_document([ReportedRun("time", predicted), run("accum")])
+    for content in (markdown.text(document, "files"), latex.text(document, "files"), page.render(document)):
+        lines = [line for line in content.splitlines() if "PREDICTED" in line and not line.startswith("<figure")]
+        assert any("step time and phases" in line for line in lines)
+        assert all(line.count("PREDICTED") == 1 for line in lines)
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    for sheet in screen.sheets(document):
+        console.print(SheetView(sheet))
+    (heading,) = (line for line in out.getvalue().splitlines() if line.endswith("PREDICTED"))
+    assert heading.count("PREDICTED") == 1
+    assert "Predicted: The host is predicted" not in out.getvalue()
 
 
 def test_every_run_is_named_with_how_it_ended_and_the_command_that_repeats_it() -> None:
