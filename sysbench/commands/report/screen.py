@@ -31,7 +31,11 @@ def sheets(document: Document) -> Iterator[Sheet]:
         yield Sheet((), section.tables, section.remarks)
     if document.cautions:
         cautions = (
-            Remark("caution", f"{describe_bases(caution.bases)}: {caution.message}", caution.remedy or None)
+            Remark(
+                "caution",
+                caution.message if caution.names_cells else f"{describe_bases(caution.bases)}: {caution.message}",
+                caution.remedy or None,
+            )
             for caution in document.cautions
         )
         yield Sheet(("Cautions",), (), tuple(cautions))

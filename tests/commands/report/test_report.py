@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,16 +149,39 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
     assert caution.bases == (Basis("one", labels), Basis("two", labels))
 
 
-def test_messages_with_other_numbers_in_them_are_one_caution_that_says_whose_numbers_it_has() -> None:
+def drifting(name: str, messages: Iterable[str]) -> ReportedRun[Any]:
+    """A run with a caution of this code in its first cells."""
     clean = record("time")
     cells = [
-        cell.model_copy(update={"cautions": [Caution(code="drift", message=f"by {number} %", remedy="cool it")]})
-        for number, cell in enumerate(clean.cells)
+        cell.model_copy(update={"cautions": [Caution(code="drift", message=message, remedy="cool it")]})
+        for cell, message in zip(clean.cells, messages, strict=False)
     ]
-    named = ReportedRun("time", clean.model_copy(update={"cells": cells}))
-    caution = assemble_document([named]).cautions[0]
-    assert caution.message.startswith(f"by 0 % ({named.label(cells[0])}); by 1 % ({named.label(cells[1])}); by 2 %")
-    assert len(caution.bases[0].cells) == len(cells)
+    return ReportedRun(name, clean.model_copy(update={"cells": cells}))
+
+
+def test_messages_with_other_numbers_in_them_are_one_caution_with_their_range() -> None:
+    runs = [drifting("one", [f"by {number} %" for number in range(8)]), drifting("two", ["by 9 %", "by 10.5 %"])]
+    caution = assemble_document(runs).cautions[0]
+    assert caution.message == "by 0 to 10.5 %"
+    assert caution.message_by_run == {"one": "by 0 to 7 %", "two": "by 9 to 10.5 %"}
+    assert [len(basis.cells) for basis in caution.bases] == [8, 2]
+
+
+def test_cells_of_messages_in_other_words_are_named_once() -> None:
+    one, two = drifting("one", ["by 2 ms", "by 3 ms", "by 1 s"]), drifting("two", ["by 4 s"])
+    document = assemble_document([one, two])
+    caution = document.cautions[0]
+    labels = [one.label(cell) for cell in one.record.cells]
+    other = two.label(two.record.cells[0])
+    assert caution.message == (
+        f"by 2 to 3 ms (one: {labels[0]}, {labels[1]}); by 1 to 4 s (one: {labels[2]}; two: {other})"
+    )
+    assert caution.message_by_run["one"] == f"by 2 to 3 ms ({labels[0]}, {labels[1]}); by 1 s ({labels[2]})"
+    (shown,) = (
+        remark.text for sheet in screen.sheets(document) for remark in sheet.remarks if "by 2 to 3" in remark.text
+    )
+    assert shown == caution.message
+    assert markdown.text(document, "files").count(f"one: {labels[0]}") == 1
 
 
 def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
@@ -200,8 +223,7 @@ def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> Non
     ):
         second = text[: text.index(end)].rpartition(begin)[2]
         assert "109" not in second
-        assert "others used 17" in second
-        assert "others used 29" in second
+        assert "others used 17 to 29" in second
         assert "close" in second
 
 
