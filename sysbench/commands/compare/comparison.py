@@ -393,9 +393,12 @@ def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
 
 
 def refuse_unmeasured(comparison: Comparison) -> None:
-    """Raise UsageError if no cell has a number on both sides: the gate would have nothing to check."""
-    if not any(cell.times or cell.memory for cell in comparison.cells):
-        raise UsageError("--gate: no cell has a time or a memory peak on both sides")
+    """Raise UsageError if the gate has nothing to check: no time or exact peak on both sides, no cell that failed."""
+    if not any(
+        has_failed_in_b(cell) or any(time.headline for time in cell.times) or any(each.exact for each in cell.memory)
+        for cell in comparison.cells
+    ):
+        raise UsageError("--gate: no cell has a measured time or an exact memory peak on both sides")
 
 
 FAILING_OUTCOMES = ("oom", "crashed", "timeout", "invalid")

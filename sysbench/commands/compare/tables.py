@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
-from sysbench.commands.compare.cells import Axes, labels, value_text, varying_axes
+from sysbench.commands.compare.cells import LABEL_ORDER, Axes, labels, value_text, varying_axes
 from sysbench.commands.compare.comparison import (
     CellComparison,
     Comparison,
@@ -224,7 +225,7 @@ def left_over_table(comparison: Comparison) -> Tables:
     """Return the table of cells that only one side has."""
     if not comparison.left_over:
         return []
-    axes = varying_axes([{**each.axes, "kind": each.kind} for each in comparison.left_over])
+    axes = _left_over_axes(comparison)
     several = len({each.kind for each in comparison.left_over}) > 1
     columns = (
         Column("only_in", "only in"),
@@ -242,6 +243,20 @@ def left_over_table(comparison: Comparison) -> Tables:
         for each in comparison.left_over
     )
     return [Table("left-over", "not compared", columns, rows, 1)]
+
+
+def _left_over_axes(comparison: Comparison) -> tuple[str, ...]:
+    """Return the axes that tell the cells that only one side has from each other, and from the compared cells."""
+    left_over = [each.axes for each in comparison.left_over]
+    kinds = {each.kind for each in comparison.left_over}
+    every_cell = [*left_over, *(cell.axes for cell in comparison.cells if cell.kind in kinds)]
+    # Compared cells lack the axes that differ between the sides.
+    common = set.intersection(*map(set, every_cell))
+    telling = {
+        *varying_axes(left_over),
+        *varying_axes([{axis: cell[axis] for axis in common} for cell in every_cell]),
+    }
+    return tuple(axis for axis in dict.fromkeys(LABEL_ORDER) if axis in telling)
 
 
 def cells_table(comparison: Comparison) -> Tables:
@@ -301,6 +316,7 @@ def _axis_values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
 
 def _remarks(comparison: Comparison) -> Iterator[Remark]:
     yield from (Remark("finding", _describe_mean(mean)) for mean in comparison.geometric_means)
+    yield from (Remark("finding", finding) for finding in _prediction_findings(comparison))
     if memory := _memory_finding(comparison):
         yield Remark("finding", memory)
     yield from _outcome_changes(comparison)
@@ -340,6 +356,21 @@ def _describe_mean(mean: GeometricMean) -> str:
     return f"{mean.kind}: {timed} takes {ratio} as long in B as in A{average}; verdict{'s' * several}: {counts}"
 
 
+def _prediction_findings(comparison: Comparison) -> Iterator[str]:
+    """Describe the ratio of the predicted steps of each command; for attention, of forward and of backward."""
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for cell in comparison.cells:
+        has_step = any(each.quantity == "step" for each in cell.predictions)
+        for each in cell.predictions:
+            if each.quantity == "step" or not has_step:
+                ratios.setdefault((cell.kind, each.quantity), []).append(each.ratio)
+    for (kind, quantity), found in ratios.items():
+        timed = "the step" if quantity == "step" else quantity
+        average = f" (geometric mean of {len(found)} cells)" if len(found) > 1 else ""
+        ratio = units.ratio(statistics.geometric_mean(found))
+        yield f"{kind}: {timed} is predicted to take {ratio} as long in B as in A{average}; nothing was measured"
+
+
 def _memory_finding(comparison: Comparison) -> str:
     """Describe the changes of exact memory peaks; empty if there are no such peaks."""
     exact = [memory for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a_bytes]
@@ -358,9 +389,10 @@ def summary_line(comparison: Comparison) -> str:
     changed = sum(cell.a_outcome != cell.b_outcome for cell in comparison.cells)
     sentences = [
         *map(_describe_mean, comparison.geometric_means),
+        *_prediction_findings(comparison),
         *filter(None, [_memory_finding(comparison)]),
         *([f"{_counted(changed, 'cell')} with different outcomes in A and B"] if changed else []),
-    ] or [f"{_counted(len(comparison.cells), 'cell')}, without a measured time or an exact memory peak on both sides"]
+    ] or [f"{_counted(len(comparison.cells), 'cell')}, without a time or an exact memory peak on both sides"]
     if comparison.gate is not None:
         sentences.append(_gate_verdict(comparison, comparison.gate))
     return sentence("; ".join(sentences))

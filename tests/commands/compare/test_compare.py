@@ -171,7 +171,12 @@ def test_predictions_are_compared_by_their_points_without_a_verdict() -> None:
     assert (step.a.low_s, step.b.high_s) == pytest.approx((0.008, 0.026))
     shown = text_of(found)
     assert "PREDICTED, not measured" in shown
-    assert "2.00" in shown
+    assert "Time: the step is predicted to take 2.00× as long in B as in A; nothing was measured." in " ".join(
+        shown.split()
+    )
+    assert "the step is predicted to take 2.00× as long" in compare_tables.summary_line(found)
+    with pytest.raises(UsageError, match="no cell has a measured time or an exact memory peak on both sides"):
+        refuse_unmeasured(found)
     assert not {"FASTER", "SLOWER", "SAME", "AMBIGUOUS"} & set(shown.split())
     assert json.loads(found.model_dump_json())["cells"][0]["predictions"][0]["b"]["point_s"] == 0.02
 
@@ -215,6 +220,10 @@ def test_cells_that_only_one_side_has_are_listed() -> None:
     shown = text_of(found)
     assert "not compared" in shown
     assert "512" in shown
+    only = compared(measured(1, ctx="128"), measured(2, ctx="128,256", execution="compiled"))
+    (table,) = compare_tables.tables_for(only, ["left-over"])
+    assert [column.key for column in table.columns] == ["only_in", "ctx", "outcome"]
+    assert [row[:2] for row in table.rows] == [("B", 256)]
 
 
 def test_of_several_kinds_of_run_each_is_compared_with_its_own() -> None:
@@ -781,5 +790,5 @@ def test_accumulation_has_no_time_and_a_gate_is_not_passed_by_having_measured_no
     a = fixtures_runs.record("accum")
     found = compared(a, a)
     assert "accum: 1 cell not compared, because neither side has a time or a memory peak" in text_of(found)
-    with pytest.raises(UsageError, match="no cell has a time or a memory peak on both sides"):
+    with pytest.raises(UsageError, match="no cell has a measured time or an exact memory peak on both sides"):
         refuse_unmeasured(found)
