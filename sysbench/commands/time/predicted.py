@@ -306,8 +306,11 @@ GPUS = DeclaredTable(
 
 
 def _choice_groups(cells: Sequence[TimeCellRecord]) -> list[list[TimeCellRecord]]:
-    """Return the cells that differ only in how the step is computed, if there are several; in the order of the run."""
-    return [group for group in axes.group_ignoring(cells, *axes.CHOICES) if len(group) > 1]
+    """Return the cells that differ only in how the step is computed, in the order of the run.
+
+    Groups of one cell, and groups without a predicted time, are left out.
+    """
+    return [group for group in axes.group_ignoring(cells, *axes.CHOICES) if len(group) > 1 and _timed(group)]
 
 
 def _choices_notes(rows: Sequence[_ComparedCell]) -> Iterator[str]:
