@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from sysbench.errors import LogError
-from sysbench.log.storage import reason
+from sysbench.log.storage import cannot_read
 from sysbench.render.csv import SheetRecord
 from sysbench.render.table import Sheet
 from sysbench.spec.validation import first_error
@@ -64,8 +64,9 @@ def read(path: Path) -> Artefact | None:
     Raises LogError if the file cannot be read.
     """
     name = path.name.lower()
-    if not path.is_file():
-        return None
+    with _as_log_errors(path):
+        if not path.is_file():
+            return None
     if name.endswith(SNAPSHOT_SUFFIXES):
         from sysbench.commands.memory.snapshot_tables import sheet
         from sysbench.snapshot import snapshot
@@ -112,6 +113,6 @@ def _as_log_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LogError(f"cannot read {path}: {reason(error)}") from error
+        raise cannot_read(path, error) from error
     except ValidationError as error:
         raise LogError(f"{path} is not in sysbench's format: {first_error(error)}") from None

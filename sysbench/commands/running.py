@@ -22,6 +22,7 @@ from sysbench.bootstrap import rank_from_environment
 from sysbench.command import Kind, command_of
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.garbage import gc_paused
+from sysbench.log import storage
 from sysbench.log.outcomes import FAILURES
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.command_options import Given, option_name, validated
@@ -98,7 +99,7 @@ def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
 
     Raises LogError unless the name matches exactly one run.
     """
-    if path.exists() or path.suffix or path.name != str(path):
+    if storage.exists(path) or path.suffix or path.name != str(path):
         return path
     from sysbench.log import runs
 
@@ -254,7 +255,6 @@ def show_plan(spec: RunSpec, options: RunOptions) -> None:
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
     """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file."""
-    from sysbench.log import storage
     from sysbench.render import output
     from sysbench.render.csv import sheet_json
 
@@ -271,7 +271,7 @@ def run_cells(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
     """Run the cells, then save and show the record; raises UsageError for columns that the run cannot have."""
     refuse_unknown_columns(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
-    from sysbench.log import runs, storage
+    from sysbench.log import runs
 
     # A first or second signal does not prevent saving, whether it arrives during the run or while the record is saved.
     with catch_interrupts():
@@ -386,8 +386,6 @@ def show(record: RunRecord[Any], options: RecordOptions) -> None:
 
 def show_saved(record: RunRecord[Any], options: RecordOptions) -> None:
     """Show the record of an earlier run, and write it to the file of `--json`."""
-    from sysbench.log import storage
-
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
     show(record, options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,7 +22,7 @@ from sysbench.log import journal as log
 from sysbench.log import manifest, upgrades
 from sysbench.log.events import SCHEMA_VERSION, RunStarted
 from sysbench.log.records import RunRecord
-from sysbench.log.storage import reason
+from sysbench.log.storage import cannot_read, exists
 from sysbench.spec.validation import first_error
 
 RUNS = Path("runs")
@@ -80,11 +80,11 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
     log and a record, the record is used unless the log is newer. Raises LogError if no run matches, or if a name is
     ambiguous.
     """
-    if Path(name).exists():
+    if exists(Path(name)):
         return _runs_at(Path(name), None)
     kind, separator, rest = name.partition(":")
     if separator and kind in kinds():
-        return _runs_at(Path(rest), kind) if rest and Path(rest).exists() else _find_named(name, rest, kind, directory)
+        return _runs_at(Path(rest), kind) if rest and exists(Path(rest)) else _find_named(name, rest, kind, directory)
     return _find_named(name, name, None, directory)
 
 
@@ -94,7 +94,7 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
     The name of an experiment, such as `quick`, selects its latest run. Raises LogError if no directory matches, or if a
     name is ambiguous.
     """
-    if Path(name).exists() or Path(name).name != name:
+    if exists(Path(name)) or Path(name).name != name:
         return Path(name)
     entries = _experiments(directory)
     if not entries:
@@ -137,8 +137,7 @@ def load(path: Path) -> RunRecord[Any]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
-        raise LogError(f"cannot read {path}: {why}") from error
+        raise cannot_read(path, error) from error
     return _parse_record(path, _upgrade(path, content))
 
 
@@ -148,7 +147,7 @@ def _runs_at(path: Path, kind: str | None) -> list[Path]:
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not a record of `sysbench {kind}`")
         return [path]
-    found = _of_kind(_runs_below(path), kind)
+    found = _of_kind(_runs_below(path, _refuse_unreadable), kind)
     if not found:
         raise LogError(f"{path} contains no run of `sysbench {kind}`" if kind else f"{path} contains no runs")
     return found
@@ -204,8 +203,9 @@ def _list_names(entries: Sequence[_Entry]) -> str:
 def _entries(directory: Path) -> list[_Entry]:
     """Return all entries of a directory in the order in which the runs started."""
     children = _children(directory)
-    single = [_Entry(path.stem, (path,)) for path in _preferred(children)]
-    nested = [_Entry(path.name, tuple(_runs_below(path))) for path in children if path.is_dir()]
+    # A file that cannot be read does not prevent the user from naming another run.
+    single = [_Entry(path.stem, (path,)) for path in _preferred(children, _ignore_unreadable)]
+    nested = [_Entry(path.name, tuple(_runs_below(path, _ignore_unreadable))) for path in children if path.is_dir()]
     return sorted((entry for entry in [*single, *nested] if entry.paths), key=lambda entry: entry.order)
 
 
@@ -213,21 +213,31 @@ def _children(directory: Path) -> list[Path]:
     try:
         return sorted(directory.iterdir()) if directory.is_dir() else []
     except OSError as error:
-        raise LogError(f"cannot read {directory}: {reason(error)}") from error
+        raise cannot_read(directory, error) from error
 
 
 MAX_SEARCHED = 100_000
 """Maximum number of files and directories searched under one directory; searching them takes about a second."""
 
 
-def _runs_below(directory: Path) -> list[Path]:
+def _refuse_unreadable(error: OSError) -> None:
+    """Raise LogError: a run in a directory that the user named must not be missing from the result unnoticed."""
+    raise cannot_read(Path(os.fsdecode(error.filename)), error)
+
+
+def _ignore_unreadable(error: OSError) -> None:
+    """Ignore a file or a directory that cannot be read."""
+
+
+def _runs_below(directory: Path, on_unreadable: Callable[[OSError], None]) -> list[Path]:
     """Return the runs in a directory and its subdirectories, ignoring other files.
 
-    Raises LogError if the directory contains more than MAX_SEARCHED files and directories.
+    `on_unreadable` is called with the error for each file or directory that cannot be read. Raises LogError if the
+    directory contains more than MAX_SEARCHED files and directories.
     """
     files: list[Path] = []
     seen = 0
-    for folder, folders, names in os.walk(directory):
+    for folder, folders, names in os.walk(directory, onerror=on_unreadable):
         seen += len(folders) + len(names)
         if seen > MAX_SEARCHED:
             raise LogError(
@@ -235,20 +245,23 @@ def _runs_below(directory: Path) -> list[Path]:
                 "holds the runs"
             )
         files += (Path(folder, name) for name in names if ".json" in name)
-    return sorted(_preferred(sorted(files)), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
+    return sorted(_preferred(sorted(files), on_unreadable), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
 
 
-def _preferred(files: Iterable[Path]) -> list[Path]:
+def _preferred(files: Iterable[Path], on_unreadable: Callable[[OSError], None]) -> list[Path]:
     """Return the files that are logs or records; for a run with both, the newer file, and in a tie the record."""
     preferred: dict[Path, Path] = {}
     for path in files:
-        if path.suffix not in (".json", ".jsonl") or not path.is_file() or kind_at(path) is None:
-            continue
-        stem = path.with_suffix("")
-        other = preferred.get(stem)
-        # sorted() puts .json before .jsonl
-        if other is None or path.stat().st_mtime_ns > other.stat().st_mtime_ns:
-            preferred[stem] = path
+        try:
+            if path.suffix not in (".json", ".jsonl") or not path.is_file() or _kind_of(path) is None:
+                continue
+            stem = path.with_suffix("")
+            other = preferred.get(stem)
+            # sorted() puts .json before .jsonl
+            if other is None or path.stat().st_mtime_ns > other.stat().st_mtime_ns:
+                preferred[stem] = path
+        except OSError as error:
+            on_unreadable(error)
     return list(preferred.values())
 
 
@@ -261,10 +274,15 @@ _TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
 def kind_at(path: Path) -> Kind | None:
     """Return the command that wrote a log or record, according to the beginning of the file; None for other files."""
     try:
-        with path.open("rb") as file:
-            beginning = file.read(_BEGINNING_BYTES)
+        return _kind_of(path)
     except OSError:
         return None
+
+
+def _kind_of(path: Path) -> Kind | None:
+    """Like `kind_at`, but raises OSError for a file that cannot be read."""
+    with path.open("rb") as file:
+        beginning = file.read(_BEGINNING_BYTES)
     is_sysbench_file = b'"schema_version"' in beginning and b'"sysbench_version"' in beginning
     found = _KIND.search(beginning) if is_sysbench_file else None
     return next((kind for kind in kinds() if found and found[1] == kind.encode()), None)

@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sysbench.errors import LogError, OutputError
+from sysbench.log.storage import cannot_read
 from sysbench.snapshot.layout import (
     ACTION_CODE,
     NONE,
@@ -86,7 +87,7 @@ def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
     except IsADirectoryError:
         raise LogError(f"{path} is a directory, not a memory snapshot") from None
     except OSError as error:
-        raise LogError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        raise cannot_read(path, error) from error
 
 
 def of(snapshot: Mapping[str, Any] | list[Any]) -> Snapshot:

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from sysbench.command import spec_of
 from sysbench.errors import LogError, OutputError
-from sysbench.log import manifest, runs
+from sysbench.log import manifest, runs, storage
 from sysbench.spec.command_options import command_line
 
 
@@ -79,7 +79,7 @@ def find_run(name: str, directory: Path) -> EarlierRun:
     """Return the run with this name or path; raises LogError unless exactly one run matches."""
     paths = runs.find(name, directory)
     named = Path(name)
-    if named.exists():
+    if storage.exists(named):
         return _read_run(named.absolute().parent, named.absolute().name if named.is_dir() else named.stem, paths)
     return next(
         _read_run(directory, found, run_paths)
