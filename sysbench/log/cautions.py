@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sysbench import formulas, statistics, units
 from sysbench.log.collect import CellEvents, Run
-from sysbench.log.events import OwnModelBuilt, ReadingsLost
+from sysbench.log.events import OwnModelBuilt, ReadingsLost, ThreadsTried
 from sysbench.log.outcomes import Caution
 from sysbench.spec.model import ModelCell
 
@@ -28,6 +28,9 @@ THROTTLED_SHARE = 0.1
 
 BUSY_SHARE = 0.15
 """Share of all cores used by other processes beyond which a CPU measurement is doubtful."""
+
+WAITING_THREADS_SHARE = 0.8
+"""Threads count as waiting only if every step on fewer threads takes less than this share of the median step."""
 
 LAUNCH_BOUND_SHARE = 0.05
 """A phase is launch-bound if, after the last launch, the device works for less than this share of the phase. A full
@@ -285,3 +288,20 @@ def shared_cores(cell: ModelCell, seen: CellEvents, run: Run) -> Iterator[Cautio
             remedy=f"use --ranks {max(cores, 2)} or fewer; these times only show that the run works; they are not a "
             "performance measurement",
         )
+
+
+def thread_contention(seen: CellEvents) -> Iterator[Caution]:
+    """Yield a caution if threads wait for each other: the same step is much faster on fewer threads."""
+    tried = seen.last(ThreadsTried)
+    if tried is None or not seen.steps:
+        return
+    median_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps)
+    if max(tried.wall_s) >= WAITING_THREADS_SHARE * median_s:
+        return
+    yield Caution(
+        code="threads-wait",
+        message=f"the threads of a step wait for each other: a step takes {units.seconds(median_s)} on {tried.before} "
+        f"threads and {units.seconds(standard.median(tried.wall_s))} on {tried.threads}, because other processes use "
+        "some of the cores",
+        remedy=f"use --threads {tried.threads}, or close the other processes",
+    )

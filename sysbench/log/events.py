@@ -357,6 +357,18 @@ class StepChecked(Event):
     """Operator that ran attention, for example `aten::_scaled_dot_product_flash_attention`."""
 
 
+class ThreadsTried(Event):
+    """Steps of a CPU cell, repeated on fewer threads: if they are faster, threads have been waiting for each other."""
+
+    event: Literal["threads_tried"] = "threads_tried"
+    cell: str
+    before: Size
+    """Number of threads in the measured steps."""
+    threads: Size
+    """Number of threads in the repeated steps."""
+    wall_s: Annotated[list[Seconds], Field(min_length=1)]
+
+
 class Reading(Event):
     """A sensor reading that the parent process takes from outside the worker; unknown values are None."""
 

@@ -6,7 +6,6 @@ from statistics import median
 import pytest
 
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.log.cautions import stability
 from sysbench.log.events import (
@@ -18,6 +17,7 @@ from sysbench.log.events import (
     ReadingsLost,
     StepChecked,
     StepMeasured,
+    ThreadsTried,
 )
 from sysbench.log.outcomes import Caution, CautionCode
 from tests.fixtures_timing import A100, TWO_CORES, Machine, events
@@ -187,7 +187,7 @@ def test_threads_wait_for_each_other_where_fewer_are_faster(tried_share: float, 
     if doubted:
         caution = found["threads-wait"]
         assert "on 8 threads" in caution.message
-        assert "on 4 threads" in caution.message
+        assert "on 4, because" in caution.message
         assert caution.remedy.startswith("use --threads 4")
 
 

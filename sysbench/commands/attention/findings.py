@@ -136,11 +136,13 @@ class Growth:
         return self.cells[0].cell.implementation
 
 
-def growth(cells: Iterable[AttentionCellRecord], axis: str) -> list[Growth]:
+def growth(
+    cells: Iterable[AttentionCellRecord], axis: str, quantities: Sequence[Quantity] = QUANTITIES
+) -> list[Growth]:
     """Return the growth of each quantity along `axis`, for each row in which at least two cells have a value."""
     found = []
     for row in rows_along(cells, axis):
-        for quantity in QUANTITIES:
+        for quantity in quantities:
             points = {int(cell.axes[axis]): (cell, y) for cell in row if (y := value(cell, quantity))}
             if len(points) > 1:
                 law = power_law(list(points), [y for _, y in points.values()])
@@ -330,7 +332,7 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
         for told, found in (
             (modelled_mark, _fastest(timed, dim)),
             (modelled_mark, _compiled(timed, dim)),
-            ("times predicted, memory simulated" if modelled else mark, _grows(believed, timed)),
+            ("times predicted, memory simulated" if modelled else mark, _grows(cells, believed, dim)),
             (modelled_mark, _phases(timed, dim)),
             (mark, _kept([cell for cell in cells if cell.cell.dim == dim], dim)),
             (mark, _ends(cells)),
@@ -434,21 +436,25 @@ def _compiled(cells: Cells, dim: int | None) -> Iterator[Finding]:
             yield Finding(text, [cell for pair in ends for cell in (pair.first, pair.second)])
 
 
-def _grows(cells: Cells, here: Cells) -> Iterator[Finding]:
-    """Yield how quantities grow with N, and how times grow with d at the longest sequence.
+def _grows(cells: Cells, reliable: Cells, dim: int | None) -> Iterator[Finding]:
+    """Yield how times and memory at `dim` grow with N, and how times grow with d at the longest sequence.
 
-    Implementations with identical statements share a sentence.
+    Times are those of the `reliable` cells. Implementations with identical statements share a sentence.
     """
-    dim, every_dim = usual_dim(cells), dims(cells)
-    timed = [cell for cell in cells if value(cell, "forward") is not None]
+    every_dim = dims(reliable)
+    timed = [cell for cell in reliable if value(cell, "forward") is not None]
     complete = [row for row in group_ignoring(timed, "implementation", "dim") if dims(row) == every_dim]
     longest = max((row[0].cell.seq for row in complete), default=None)
-    laws = [each for each in growth(here, "seq") if isinstance(each.law, PowerLaw) or not each.law.too_few]
+    grows_with_n = [
+        *growth([cell for cell in reliable if cell.cell.dim == dim], "seq", TIMES),
+        *growth([cell for cell in cells if cell.cell.dim == dim], "seq", ("saved",)),
+    ]
+    laws = [each for each in grows_with_n if isinstance(each.law, PowerLaw) or not each.law.too_few]
     in_n = [each for each in laws if each.quantity == "saved" or _tells(each)]
     in_d = [
         each
-        for each in growth([cell for cell in cells if cell.cell.seq == longest], "dim")
-        if each.quantity in TIMES and isinstance(each.law, PowerLaw) and _tells(each)
+        for each in growth([cell for cell in reliable if cell.cell.seq == longest], "dim", TIMES)
+        if isinstance(each.law, PowerLaw) and _tells(each)
     ]
     grouped: dict[tuple[str, str], list[Growth]] = {}
     for name in implementations(cells):

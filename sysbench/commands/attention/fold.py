@@ -21,7 +21,7 @@ from sysbench.commands.attention.record import (
 from sysbench.commands.attention.spec import AttentionCell
 from sysbench.formulas import AttentionCostsPhase as Phase
 from sysbench.log import collect as run_record
-from sysbench.log.cautions import emulation
+from sysbench.log.cautions import emulation, environment_cautions
 from sysbench.log.collect import CellEvents, Run, fold_cells, samples_of
 from sysbench.log.events import Event, GpuSimulated
 from sysbench.log.outcomes import Caution
@@ -45,7 +45,7 @@ def fold(events: Iterable[Event]) -> AttentionRecord:
     return AttentionRecord(**run_record.run_fields(run), cells=cells)
 
 
-def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
+def _cell(cell: AttentionCell, seen: CellEvents, run: Run) -> AttentionCellRecord:
     gpu, memory, accounted = seen.last(GpuSimulated), seen.last(AttentionMemory), seen.last(AttentionAccounted)
     kernels, checked = seen.last(AttentionKernels), seen.last(AttentionChecked)
     timed = seen.all(AttentionTimed)
@@ -69,6 +69,7 @@ def _cell(cell: AttentionCell, seen: CellEvents, _: Run) -> AttentionCellRecord:
         cautions=[
             *_cautions(seen, times, rates),
             *(emulation(cell.precision, seen) if timed else ()),
+            *(environment_cautions(seen, run.lost) if timed else ()),
             *(prediction.cautions() if prediction else ()),
         ],
         source="predicted" if prediction and rates else "simulated" if cell.simulated else "measured",

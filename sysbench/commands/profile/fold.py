@@ -17,7 +17,7 @@ from sysbench.commands.profile.record import (
 )
 from sysbench.commands.profile.spec import ProfileCell, ProfileSpec
 from sysbench.log import collect as run_record
-from sysbench.log.cautions import compilation, emulation, environment_cautions, shared_cores
+from sysbench.log.cautions import compilation, emulation, environment_cautions, shared_cores, thread_contention
 from sysbench.log.collect import CellEvents, Run, collect, samples_of
 from sysbench.log.events import Event, StepMeasured
 from sysbench.log.outcomes import Caution
@@ -51,6 +51,7 @@ def cell_cautions(
         _overhead_cautions(record, summary),
         () if cell.simulate else emulation(cell.compute_precision, seen),
         environment_cautions(timed, run.lost),
+        thread_contention(timed),
         shared_cores(cell, seen, run),
         compilation(seen),
     )

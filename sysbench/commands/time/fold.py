@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import math
 import statistics as standard
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from sysbench import units
-from sysbench.cells import phrase
 from sysbench.commands.time.record import (
     CeilingRecord,
     EnergyRecord,
     RankRecord,
     RateRecord,
     ReadingsRecord,
-    ThreadsTried,
     TimeCellRecord,
     TimeRecord,
 )
@@ -30,7 +27,6 @@ from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, Reading
-from sysbench.log.outcomes import Caution
 from sysbench.log.predictions import prediction_of
 from sysbench.log.records import PeakRecord, PhaseRecord
 from sysbench.spec import hardware
@@ -80,9 +76,6 @@ def energy(cell: ModelCell, seen: CellEvents) -> EnergyRecord | None:
     )
 
 
-WAITING_THREADS_SHARE = 0.8
-"""Threads count as waiting only if every step on fewer threads takes less than this share of the median step."""
-
 MAX_CEILING_SHARE = 1.1
 """Highest credible share of the measured ceiling: above 1, because of noise and untried matrix sizes."""
 
@@ -107,7 +100,7 @@ def _cell(cell: TimeCell, seen: CellEvents, run: Run) -> TimeCellRecord:
     return TimeCellRecord(
         **run_record.model_cell_fields(cell, seen),
         cautions=[
-            *_thread_contention(seen),
+            *cautions.thread_contention(seen),
             *cautions.judge(cell, seen, rates, run.lost),
             *cautions.shared_cores(cell, seen, run),
             *(prediction.cautions() if prediction else ()),
@@ -147,24 +140,6 @@ def _ranks(cell: TimeCell, seen: CellEvents) -> list[RankRecord]:
         )
         for rank, each in sorted({0: seen, **seen.ranks}.items())
     ]
-
-
-def _thread_contention(seen: CellEvents) -> Iterator[Caution]:
-    """Yield a caution if threads wait for each other: the same step is much faster on fewer threads."""
-    tried = seen.last(ThreadsTried)
-    if tried is None or not seen.steps:
-        return
-    median_s = standard.median(step.step.wall_s or 0.0 for step in seen.steps)
-    if max(tried.wall_s) >= WAITING_THREADS_SHARE * median_s:
-        return
-    fewer = phrase("threads", tried.threads)
-    yield Caution(
-        code="threads-wait",
-        message=f"the threads of a step wait for each other: a step takes {units.seconds(median_s)} on {tried.before} "
-        f"threads and {units.seconds(standard.median(tried.wall_s))} on {fewer}, because other processes use some of "
-        "the cores",
-        remedy=f"use --threads {tried.threads}, or close the other processes",
-    )
 
 
 def _rates(cell: TimeCell, seen: CellEvents, phases: dict[str, PhaseRecord], run: Run) -> RateRecord | None:

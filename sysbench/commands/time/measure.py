@@ -12,7 +12,6 @@ from statistics import median
 import torch
 
 from sysbench.commands.own_models import own_model_built
-from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import TimeCell
 from sysbench.garbage import gc_paused
 from sysbench.lab import allocator
@@ -22,7 +21,7 @@ from sysbench.lab.devices import synchronize, torch_device, using_threads
 from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import max_over_ranks, mesh_of
-from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured
+from sysbench.log.events import DeviceInfo, Event, MemoryMeasured, StepChecked, StepMeasured, ThreadsTried
 from sysbench.statistics import has_enough_samples
 
 SCATTERED_RATIO = 1.5

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from sysbench.commands.time.spec import TimeCell
-from sysbench.log.events import Event
 from sysbench.log.predictions import PredictionRecord
 from sysbench.log.records import ModelCellRecord, PeakRecord, PhaseRecord, RunRecord, Samples
 from sysbench.spec.frozen import Frozen
@@ -83,18 +82,6 @@ class EnergyRecord(Frozen):
     """Why the energy is withheld."""
     steps_needed: Count | None
     """Approximate number of steps needed to report the energy."""
-
-
-class ThreadsTried(Event):
-    """Steps of a CPU cell, repeated on fewer threads: if they are faster, threads have been waiting for each other."""
-
-    event: Literal["threads_tried"] = "threads_tried"
-    cell: str
-    before: Size
-    """Number of threads in the measured steps."""
-    threads: Size
-    """Number of threads in the repeated steps."""
-    wall_s: Annotated[list[Seconds], Field(min_length=1)]
 
 
 class RankRecord(Frozen):

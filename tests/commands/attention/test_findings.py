@@ -24,7 +24,7 @@ from sysbench.commands.attention.fold import fold
 from sysbench.commands.attention.record import AttentionCellRecord, AttentionRecord, AttentionTimed
 from sysbench.commands.attention.spec import AttentionCell, AttentionSpec
 from sysbench.commands.attention.tables import FRONTIER, sheet
-from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished
+from sysbench.log.events import CellFinished, CellStarted, Event, Reading, RunFinished
 from sysbench.render.table import Word
 from sysbench.statistics import PowerLaw
 from tests import fixtures_attention as runs
@@ -123,6 +123,20 @@ def test_a_time_under_what_the_hardware_allows_is_doubted() -> None:
     ]
     assert {caution.code for cell in fold(events).cells for caution in cell.cautions} >= {"below-lower-bound"}
     assert not any(c.code == "below-lower-bound" for cell in runs.record(ONE).cells for c in cell.cautions)
+
+
+@pytest.mark.parametrize("others", [0.01, 0.76])
+def test_times_on_a_busy_cpu_support_no_finding_but_memory_does(others: float) -> None:
+    stream: list[Event] = []
+    for event in runs.events(ONE, machine=runs.TWO_CORES):
+        stream.append(event)
+        if isinstance(event, AttentionTimed):
+            stream.append(Reading(at_s=event.at_s, host_cpu_share=others))
+    record, busy = fold(stream), others > 0.15
+    assert all(("host-busy" in {caution.code for caution in cell.cautions}) is busy for cell in record.cells)
+    text = " ".join(said(record))
+    assert ("backward takes" in text) is not busy
+    assert "memory kept for backward grows as N^2.00" in text if busy else "and memory kept for backward as" in text
 
 
 # Growth

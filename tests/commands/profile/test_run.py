@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -23,7 +24,7 @@ from sysbench.engine.plan import PlacedCell
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.session import run
 from sysbench.errors import SysbenchError
-from sysbench.log.events import CellFinished, CellStarted, Event, StepMeasured, WorkerExited, WorkerReady
+from sysbench.log.events import CellFinished, CellStarted, Event, StepMeasured, ThreadsTried, WorkerExited, WorkerReady
 from sysbench.render.table import Word
 from sysbench.spec.run import RunOptions
 from sysbench.trace.summary import Check, DeviceUse, KernelName, KernelTimeColumns, ProfileSummary
@@ -355,3 +356,19 @@ def test_a_profiler_that_makes_steps_much_longer_is_said_to(tmp_path: Path) -> N
     assert cell.cost_share == pytest.approx(3)
     said = {caution.code: caution.message for caution in cell.cautions}["profiler-costly"]
     assert said.startswith("the profiled step took 4.00 ms instead of 1.00 ms")
+
+
+def test_threads_that_wait_for_each_other_slow_a_profile_too(tmp_path: Path) -> None:
+    events = carry_out(spec_of(), tmp_path)
+    timed = only(spec_of()).reference_time_cell
+    assert timed is not None
+    tried = ThreadsTried(at_s=events[-1].at_s, cell=timed.key, before=8, threads=4, wall_s=[0.0005] * 3)
+    (cell,) = fold([*events[:-1], tried, events[-1]]).cells
+    assert "threads-wait" in {caution.code for caution in cell.cautions}
+    # The program that profiles reads what the timed process reports, although it has imported no other command.
+    reads = "import sys; from sysbench.commands.profile import record; from sysbench.log.events import decode; "
+    reads += "print(decode(sys.stdin.buffer.read()).threads); assert 'sysbench.commands.time.record' not in sys.modules"
+    ran = subprocess.run(
+        [sys.executable, "-c", reads], input=tried.model_dump_json(), capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout.strip(), ran.stderr) == ("4", "")

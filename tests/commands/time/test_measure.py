@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from sysbench import formulas
 from sysbench.command import command_of, runnable
 from sysbench.commands.time import measure as timing
-from sysbench.commands.time.record import ThreadsTried
 from sysbench.commands.time.spec import Sync, TimeCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.clocks import Call, Clock, StepTimes
@@ -30,6 +29,7 @@ from sysbench.log.events import (
     StageEntered,
     StepChecked,
     StepMeasured,
+    ThreadsTried,
     decode,
     encode,
 )
