@@ -211,7 +211,9 @@ def _entries(directory: Path) -> list[_Entry]:
 
 def _children(directory: Path) -> list[Path]:
     try:
-        return sorted(directory.iterdir()) if directory.is_dir() else []
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
         raise cannot_read(directory, error) from error
 

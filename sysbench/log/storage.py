@@ -59,6 +59,7 @@ def exists(path: Path) -> bool:
 def make_directory(path: Path) -> None:
     """Create a directory and its missing parents; raises OutputError if that fails."""
     try:
+        _refuse_link_to_itself(path)
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise OutputError(f"cannot write to {path}: it is a file, not a directory") from None
@@ -68,15 +69,15 @@ def make_directory(path: Path) -> None:
 
 def refuse_unwritable(path: Path) -> None:
     """Raise OutputError now if writing `path` later is certain to fail: missing directory, no permission."""
-    if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a directory")
-    if not path.parent.is_dir():
-        raise OutputError(f"cannot write {path}: there is no directory {path.parent}")
     try:
+        if path.is_dir():
+            raise OutputError(f"cannot write {path}: it is a directory")
+        if not path.parent.is_dir():
+            raise OutputError(f"cannot write {path}: there is no directory {path.parent}")
         _refuse_link_to_itself(path)
+        writable = os.access(path, os.W_OK) if path.exists() else os.access(path.parent, os.W_OK | os.X_OK)
     except OSError as error:
         raise cannot_write(path, error) from error
-    writable = os.access(path, os.W_OK) if path.exists() else os.access(path.parent, os.W_OK | os.X_OK)
     if not writable:
         raise OutputError(f"cannot write {path}: no permission")
 
