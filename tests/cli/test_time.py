@@ -122,7 +122,7 @@ def test_an_interrupted_run_is_saved_and_can_be_finished(tmp_path: Path) -> None
     assert process.returncode == 130, err
     interrupted = record_in(tmp_path)
     assert interrupted["status"] == "interrupted"
-    assert [cell["outcome"] for cell in interrupted["cells"]] == ["interrupted", "interrupted"]
+    assert [cell["outcome"] for cell in interrupted["cells"]] == ["interrupted", "not run"]
     assert len(interrupted["cells"][0]["phases"]["step"]["wall"]["samples_s"]) >= 45
     assert "interrupted" in out
     assert "Traceback" not in err

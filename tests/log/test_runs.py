@@ -205,7 +205,7 @@ def test_a_log_that_is_torn_in_mid_line_is_read_up_to_there(tmp_path: Path) -> N
     path = write_log(tmp_path / "a.jsonl")
     path.write_bytes(path.read_bytes()[:-300])
     record = load(path)
-    assert record.status == "interrupted"
+    assert record.status == "unfinished"
     assert record.cells[0].outcome == "ok"
 
 

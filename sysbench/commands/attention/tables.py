@@ -124,7 +124,7 @@ def status(cell: AttentionCellRecord) -> Word:
         return Word("ok" if cell.source == "measured" else cell.source, "quiet")
     if over_memory(cell):
         return Word("does not fit" if cell.cell.simulated else cell.outcome, "bad")
-    return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+    return remarks.outcome_word(cell.outcome)
 
 
 # --- values of columns

@@ -137,7 +137,7 @@ def _reported_axes(cell: MemoryCellRecord) -> _ReportedAxes:
 def _outcome_word(cell: MemoryCellRecord) -> Word:
     if cell.verdict is not None and not cell.verdict.fits:
         return Word("does not fit", "bad")
-    return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+    return remarks.outcome_word(cell.outcome)
 
 
 # --- a row per cell

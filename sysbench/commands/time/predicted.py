@@ -24,6 +24,7 @@ from sysbench.render.plots import (
     style_axes,
     subject,
 )
+from sysbench.render.remarks import outcome_word
 from sysbench.render.table import Cell, Measure, Table, Word
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _prediction(cell: TimeCellRecord) -> PredictionRecord | None:
 def missing_time_reason(cell: TimeCellRecord) -> Word | None:
     """Return the reason why a cell has no predicted time: its outcome (`oom`), or `withheld`; None if it has a time."""
     if cell.outcome != "ok":
-        return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+        return outcome_word(cell.outcome)
     return Word("withheld", "bad") if cell.prediction is None or cell.prediction.step is None else None
 
 

@@ -18,10 +18,11 @@ from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, MIN_COUNTED_S
 from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
-from sysbench.render.remarks import cautions, outcomes, own_models
+from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
 from sysbench.spec.run import Selection
 from sysbench.statistics import Ratio, direction, ratio
@@ -32,13 +33,10 @@ from sysbench.units import Unit
 PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer", "step")
 """Phases in the order of a step; `step` is their sum."""
 
-MEASURED_OUTCOMES = ("ok", "interrupted")
-"""Outcomes whose samples are shown; samples of crashed cells are not shown."""
-
 
 def measured_samples(cell: TimeCellRecord, phase: str) -> Samples | None:
     """Return the samples of a phase; None if the cell failed."""
-    return cell.samples(phase) if cell.outcome in MEASURED_OUTCOMES else None
+    return cell.samples(phase) if cell.outcome in MEASURED else None
 
 
 def phases_in(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
@@ -49,9 +47,9 @@ def phases_in(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
 
 def outcome(cell: TimeCellRecord) -> Word | None:
     """Return the outcome of a cell without numbers; None for a cell with numbers."""
-    if cell.outcome in MEASURED_OUTCOMES and cell.phases:
+    if cell.outcome in MEASURED and cell.phases:
         return None
-    return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+    return outcome_word(cell.outcome)
 
 
 def _mean_and_std(values_s: Sequence[float] | None) -> Cell:
@@ -71,7 +69,7 @@ def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
 
 def _sum_of_phases(cell: TimeCellRecord, phases: Sequence[str], required: str) -> list[float] | None:
     """Return the sum of these phases for each step in seconds; None if the cell does not have the phase `required`."""
-    return cell.sum_of_phases(phases) if required in cell.phases and cell.outcome in MEASURED_OUTCOMES else None
+    return cell.sum_of_phases(phases) if required in cell.phases and cell.outcome in MEASURED else None
 
 
 _forward = partial(_sum_of_phases, phases=("forward",), required="forward")
@@ -168,7 +166,7 @@ _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 1
 
 def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
     """Return the median step time of each rank in seconds; empty for a single-process cell and for a failed cell."""
-    if cell.outcome not in MEASURED_OUTCOMES:
+    if cell.outcome not in MEASURED:
         return {}
     return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
 
@@ -222,9 +220,7 @@ RANKS = DeclaredTable(
             get=lambda row: row[1].host_rss_peak_bytes,
         ),
     ),
-    rows=lambda record: [
-        (cell, each) for cell in record.cells if cell.outcome in MEASURED_OUTCOMES for each in cell.ranks
-    ],
+    rows=lambda record: [(cell, each) for cell in record.cells if cell.outcome in MEASURED for each in cell.ranks],
     leading=(
         leading_axes(cells_of=lambda row: row[:1]),
         leading_fields(Field("rank", get=lambda row: str(row[1].rank))),
