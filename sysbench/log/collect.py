@@ -243,7 +243,7 @@ def outcome_fields(seen: CellEvents) -> dict[str, Any]:
     if seen.finished is not None:
         return {"outcome": seen.finished.outcome, "detail": seen.finished.detail}
     if seen.started is not None:
-        return {"outcome": "unfinished", "detail": "the run is in progress or was killed"}
+        return {"outcome": "unfinished", "detail": "the run is in progress or ended abruptly"}
     return {"outcome": "not run", "detail": None}
 
 

@@ -30,8 +30,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from sysbench.errors import LogError, OutputError
-from sysbench.log.storage import cannot_read
+from sysbench.errors import LogError
+from sysbench.log.storage import cannot_read, cannot_write
 from sysbench.snapshot.layout import (
     ACTION_CODE,
     NONE,
@@ -105,7 +105,7 @@ def write(path: Path, snapshot: Mapping[str, Any]) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        raise cannot_write(path, error) from error
 
 
 def _load(path: Path, stream: ByteStream, budget_bytes: int) -> Snapshot:

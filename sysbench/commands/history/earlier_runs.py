@@ -66,7 +66,7 @@ class EarlierRun:
                 for path in self.files:
                     path.unlink()
         except OSError as error:
-            raise OutputError(f"cannot remove {self.path}: {error.strerror}") from error
+            raise OutputError(f"cannot remove {self.path}: {storage.reason(error)}") from error
 
 
 def list_runs(directory: Path) -> list[EarlierRun]:
