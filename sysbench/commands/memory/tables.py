@@ -324,6 +324,7 @@ RANKS = DeclaredTable(
         leading_fields(Field("rank", get=lambda row: str(row[1].rank))),
     ),
     notes=("the results of a cell are those of the rank with the highest peak, or on which memory ran out",),
+    needs="the memory of several ranks (--ranks 2)",
 )
 """One row per measured rank of each cell: its peak and the breakdown of the peak."""
 
@@ -402,6 +403,7 @@ GRID = DeclaredTable(
     leading=leading_axes(lambda grid: grid.row_axes, lambda row: map(_reported_axes, row.values())),
     notes=("forward keeps its graph and the loss alive",),
     words=_SOURCES,
+    needs="several values of --mode or --precision",
 )
 """A compact table for reports: contexts in rows; modes, with their precisions, in columns."""
 

@@ -165,6 +165,7 @@ PREDICTED = DeclaredTable(
     when=is_predicted,
     outcome_of=missing_time_reason,
     notes=_notes,
+    needs="predicted times (--simulate h100)",
 )
 """One row per cell."""
 
@@ -216,6 +217,7 @@ GPUS = DeclaredTable(
     parts=_cells_by_setting,
     outcome_of=missing_time_reason,
     notes=_gpus_notes,
+    needs="predicted times on several GPUs (--simulate h100,rtx-4090)",
 )
 """One table per setting, one row per GPU."""
 
@@ -241,6 +243,7 @@ CONSTANTS = DeclaredTable(
     rows=_constants_by_gpu,
     leading=leading_fields(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
     notes=("in FLOP/s, bytes/s, elements/s and seconds; spread: standard deviation of the logarithm",),
+    needs="predicted times (--simulate h100)",
 )
 """All rates of each GPU and its host, with their sources."""
 
@@ -310,6 +313,7 @@ SCALING = DeclaredTable(
             else ()
         ),
     ),
+    needs="predicted times for several numbers of ranks (--simulate h100 --ranks 1,2,4)",
 )
 """One table per setting and strategy, one row per number of ranks."""
 

@@ -24,6 +24,7 @@ from sysbench.log.records import PhaseRecord, Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
 from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
+from sysbench.spec.options import flag_of
 from sysbench.spec.run import Selection
 from sysbench.statistics import Ratio, direction, ratio
 from sysbench.units import Unit
@@ -225,6 +226,7 @@ RANKS = DeclaredTable(
         leading_axes(cells_of=lambda row: row[:1]),
         leading_fields(Field("rank", get=lambda row: str(row[1].rank))),
     ),
+    needs="times of several ranks (--ranks 2)",
 )
 """One row per rank of each cell with several ranks: phases and peak memory."""
 
@@ -297,6 +299,7 @@ SUMMARY = DeclaredTable(
     outcome_of=outcome,
     notes=_phase_notes,
     keep_empty=True,
+    needs="measured times",
 )
 """One row per cell: phases as mean ± std, achieved rates, and shares of the machine's limits."""
 
@@ -315,6 +318,7 @@ MEMORY = DeclaredTable(
     ),
     when=lambda record: any(peak is not None for cell in record.cells for peak in cell.memory.model_dump().values()),
     outcome_of=outcome,
+    needs="a measured memory peak",
 )
 """Peaks of every cell: tensors, the allocator, the whole device, and the worker on the host."""
 
@@ -356,6 +360,7 @@ PHASE_TABLE = DeclaredTable(
     when=lambda record: any("backward" in cell.phases for cell in record.cells),
     outcome_of=outcome,
     notes=("fwd + bwd: forward, loss and backward, excluding zero_grad and the optimizer step",),
+    needs="a backward pass that is timed as a phase of its own",
 )
 """Forward, forward + loss + backward, the full step if there is an optimizer, and their ratios to forward."""
 
@@ -501,6 +506,7 @@ def arms_table(axis: str) -> DeclaredTable:
         ),
         parts=lambda record: (_Arms(record, axis),),
         when=lambda arms: any(arms.rows()),
+        needs=f"measured times for several values of {flag_of(axis)}",
     )
 
 
@@ -600,6 +606,7 @@ GRID = DeclaredTable(
     leading=leading_axes(lambda part: part[2].row_axes, cells_of=lambda row: row.values()),
     parts=_phase_grids,
     name_of=lambda part: f"grid-{part[0]}",
+    needs="measured times for several values of --ctx or --batch, and of another option",
 )
 """One table per phase, mean ± std: contexts (or batches) in columns, all other varying axes in rows."""
 
@@ -667,6 +674,7 @@ DEVICES = DeclaredTable(
         ),
         "fwd + bwd: forward, loss and backward, without the optimizer",
     ),
+    needs="measured times on several devices",
 )
 """Models with dimensions and parameters in rows; devices in columns, each with forward and forward + backward."""
 
@@ -766,6 +774,7 @@ FIRST_STEPS = DeclaredTable(
     rows=_first_steps,
     leading=leading_axes(cells_of=lambda row: row[:1]),
     notes=("warm-up steps in brackets",),
+    needs="a measured step",
 )
 """The first steps of every cell in order, including warm-up steps."""
 
@@ -927,9 +936,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
     """
     if chosen := tuple(names):
-        return build_tables(
-            TABLES, record, chosen, why=": it compares the values of an axis, and this run has only one"
-        )
+        return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
         return predicted.default_tables(record)
     differing = axes.varying(axes.axes_of(record.cells))
