@@ -210,6 +210,12 @@ def test_a_full_disk_loses_nothing_that_was_finished(tmp_path: Path) -> None:
     assert record_in(tmp_path)["status"] == "complete"
 
 
+def test_showing_a_run_that_failed_does_not_fail() -> None:
+    failed = Path(__file__).parents[1] / "fixtures" / "runs" / "time-failures.json"
+    shown = answered("time", "--from", str(failed))
+    assert (shown.code, "crashed" in shown.out) == (0, True)
+
+
 FILLING = """
 import resource, sys
 from sysbench.cli import main
