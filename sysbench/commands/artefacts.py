@@ -22,8 +22,8 @@ from sysbench.spec.validation import first_error
 from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
 
-TRACE_SUFFIXES = (".json", ".json.gz", ".sqlite", ".nsys-rep")
-"""Suffixes of traces."""
+BINARY_TRACE_SUFFIXES = (".json.gz", ".sqlite", ".nsys-rep")
+"""Suffixes of traces that are not text."""
 
 SNAPSHOT_SUFFIXES = (".pickle", ".pickle.gz", ".pkl")
 """Suffixes of memory snapshots."""
@@ -73,11 +73,9 @@ def read(path: Path) -> Artefact | None:
         from sysbench.snapshot.categories import from_snapshot
 
         return TablesArtefact(path.name, sheet(from_snapshot(snapshot.read(path)), path.name), "snapshot")
-    if not name.endswith(TRACE_SUFFIXES):
-        return None
     with _as_log_errors(path), path.open("rb") as file:
         beginning = file.read(_BEGINNING_BYTES)
-    if name.endswith(".json") and not _TRACE_START.search(beginning):
+    if not name.endswith(BINARY_TRACE_SUFFIXES) and not _TRACE_START.search(beginning):
         return _read_saved_json(path, beginning)
     from sysbench.trace import traces
 

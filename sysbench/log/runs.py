@@ -59,16 +59,33 @@ class _Entry:
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')
 """First characters of a record; no trace starts with them."""
 
+_LOG = re.compile(rb'\s*\{\s*"event"')
+"""First characters of a log."""
+
 
 def is_log_or_record(path: Path) -> bool:
-    """Whether a file is a sysbench log or record; traces, which also end in .json, are neither."""
-    if path.suffix != ".json":
-        return path.suffix == ".jsonl"
+    """Whether a file is a sysbench log or record; traces, which also end in .json, are neither.
+
+    Logs and records may have any name: `--json FILE` and copies need not end in .json or .jsonl.
+    """
+    if path.suffix == ".jsonl":
+        return True
+    beginning = _beginning(path)
+    return _RECORD.match(beginning) is not None or (path.suffix != ".json" and _LOG.match(beginning) is not None)
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file that is a log or a record is a record; decided by its content if the ending does not tell."""
+    return path.suffix == ".json" or (path.suffix != ".jsonl" and _RECORD.match(_beginning(path)) is not None)
+
+
+def _beginning(path: Path) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read, which reading it later reports."""
     try:
         with path.open("rb") as file:
-            return _RECORD.match(file.read(_BEGINNING_BYTES)) is not None
+            return file.read(_BEGINNING_BYTES)
     except OSError:
-        return False  # reading the file later reports the reason
+        return b""
 
 
 def find(name: str, directory: Path = RUNS) -> list[Path]:
@@ -132,7 +149,7 @@ def load(path: Path) -> RunRecord[Any]:
     A log of a run that was killed is read up to its last complete line. Raises LogError if the file cannot be read, has
     a newer schema (naming the version that wrote it), or is not in sysbench's format.
     """
-    if path.suffix != ".json":
+    if not is_record(path):
         return _fold_log(path)
     try:
         content = path.read_bytes()

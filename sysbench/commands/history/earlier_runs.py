@@ -124,9 +124,8 @@ def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
     """Return the run or directory of runs called `name`; `paths` contains the log or the record of each of its runs."""
     run_directory = directory / name
     if not run_directory.is_dir() or paths[0].stem == name:
-        log_and_record = tuple(
-            each for each in (paths[0].with_suffix(".jsonl"), paths[0].with_suffix(".json")) if each.is_file()
-        )
+        candidates = dict.fromkeys((paths[0].with_suffix(".jsonl"), paths[0].with_suffix(".json"), paths[0]))
+        log_and_record = tuple(each for each in candidates if each.is_file())
         summary = _read_summary(paths[0])
         return EarlierRun(name, paths[0], log_and_record, summary.kind, summary.what, summary.began_s, summary.outcome)
     summaries = [_read_summary(path) for path in paths]
@@ -167,7 +166,7 @@ def _read_summary(path: Path) -> _RunSummary:
     kind = runs.kind_at(path) or "unknown"
     try:
         spec, began_s, status, cells = (
-            _summary_fields_of_log(path) if path.suffix == ".jsonl" else _summary_fields_of_record(path)
+            _summary_fields_of_record(path) if runs.is_record(path) else _summary_fields_of_log(path)
         )
         what = command_line(spec_of({"kind": kind, **spec})).removeprefix(f"sysbench {kind}").strip()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
