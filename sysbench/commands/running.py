@@ -135,6 +135,8 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
             command.part("files")(record, options)
         return
     spec = validated(command.spec_class, {**resumed_spec_fields(kind, options.resume), **spec_given})
+    if unused := [option_name(type(spec), name) for name in spec.unused if name in spec_given]:
+        say(f"no effect with --simulate, which measures nothing: {', '.join(unused)}", options)
     if options.plan:
         show_plan(spec, options)
         return

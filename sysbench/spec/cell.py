@@ -143,7 +143,9 @@ def threads_problem(cell: RunCell, device: DeviceType | None) -> str | None:
     """Return the reason why `threads` cannot be set for this type of device, or None if it can."""
     if cell.threads is None or device in (None, "cpu"):
         return None
-    return f"--threads sets how many threads compute on a CPU; on {device} leave it out, or add --device cpu"
+    if cell.simulated is not None:
+        return "--threads sets how many threads compute on a CPU, but --simulate predicts a GPU: drop one of them"
+    return f"--threads sets how many threads compute on a CPU; on {device} leave it out, or use --device cpu"
 
 
 class RunSpec(BaseModel):
@@ -161,6 +163,11 @@ class RunSpec(BaseModel):
     def python_call(self) -> str | None:
         """The sysbench call in the user's program that started the run; None for runs from the command line."""
         return None
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Fields without an effect on this run: those that say how to measure, if --simulate predicts instead."""
+        return ()
 
     def cells(self) -> Iterator[Any]:
         """Yield every cell of the run in the order of measurement."""
