@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sysbench.spec.axes import integers, split_words
 from sysbench.spec.quantities import Size
+from sysbench.spec.validation import invalid_spec
 
 if TYPE_CHECKING:
     from sysbench.commands.time.spec import TimeCell
@@ -152,6 +153,16 @@ class RunSpec(BaseModel):
     """The input of one run; each command has its own subclass with its axes, identified by `kind`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True, allow_inf_nan=False)
+
+    def __init__(self, **fields: Any) -> None:
+        """Build the spec from its fields; raises SpecError, with one line, for an invalid field."""
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise invalid_spec(type(self), error) from None
+
+    # Otherwise pydantic would call it from `model_validate`, which reports all errors by itself.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     if TYPE_CHECKING:  # a field of every command's own spec, with the kind as default
 
