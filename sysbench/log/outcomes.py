@@ -71,6 +71,7 @@ CautionCode = Literal[
     "trace-damaged",
     "calibration-differs",
     "operators-unknown",
+    "host-time-missing",
     "device-unused",
 ]
 
