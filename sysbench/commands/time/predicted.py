@@ -334,7 +334,7 @@ CHOICES = DeclaredTable(
         lambda rows: [axis for axis in axes.varying(axes.axes_of([row.cell for row in rows])) if axis in axes.CHOICES],
         cells_of=lambda row: (row.cell,),
     ),
-    parts=lambda record: map(_compare, _choice_groups(record.cells)),
+    parts=lambda record: map(_compare, _choice_groups(record.cells) if is_predicted(record) else ()),
     outcome_of=lambda row: missing_time_reason(row.cell),
     notes=_choices_notes,
     needs="predicted times for several values of an option such as --precision or --attention",

@@ -323,6 +323,7 @@ def test_any_table_can_be_asked_for_by_name(sweep: TimeRecord) -> None:
         ("attention", "measured times for several values of --attention"),
         ("ranks", "times of several ranks (--ranks 2)"),
         ("constants", "predicted times (--simulate h100)"),
+        ("choices", "predicted times for several values of an option such as --precision or --attention"),
     ],
 )
 def test_a_table_without_data_says_what_it_needs(sweep: TimeRecord, name: str, needs: str) -> None:
