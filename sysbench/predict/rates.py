@@ -170,8 +170,9 @@ def unexplained(step: str, gpu: Hardware, count: int, seed: int = 0, *, compiled
     """Return random factors for the variation in the times of a step on `gpu` that no rate explains.
 
     The shape is (count,), and the first factor is 1. Factors for different steps (`Trace.digest`) and for different
-    GPUs are independent: if they were shared, 65 to 83 % of 114 ratios of published steps would lie in the predicted
-    90 % interval (`python -m tests.bench.prediction`).
+    GPUs are independent. With shared ones, the predicted 90 % interval of the ratio of two steps on one GPU would
+    contain 83 % of 30 published pairs of precisions and 65 % of 84 pairs of contexts
+    (tests/bench/published/reports.csv); with independent ones, it contains all.
     """
     spread = COMPILED_SPREAD if compiled else UNEXPLAINED_SPREAD
     return np.exp(spread * normal(count, seed, f"{gpu.slug} {step} unexplained"))
