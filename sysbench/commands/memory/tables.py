@@ -592,9 +592,25 @@ RESIDUAL = DeclaredTable(
 )
 """Size of one residual stream, and its factors."""
 
+
+def _strategies(record: MemoryRecord) -> list[str]:
+    """Return the strategies of the cells with several ranks."""
+    cells = (cell.shown_cell for cell in record.cells)
+    return list(dict.fromkeys(cell.strategy for cell in cells if cell.ranks > 1 and cell.strategy is not None))
+
+
+def _state_notes(record: MemoryRecord) -> Iterator[str]:
+    """Yield how the numbers are computed and, for several ranks, how much of them one rank holds."""
+    yield "in fp32 for every precision; copies made by autocast count as activations; computed, not measured"
+    strategies = _strategies(record)
+    shares = [f"with {each}, every rank holds {'all' if each == 'ddp' else 'a part'} of it" for each in strategies]
+    if shares:
+        yield f"of the whole model: {'; '.join(shares)}"
+
+
 STATE = DeclaredTable(
     "state",
-    "persistent training state",
+    lambda record: f"persistent training state{' of the whole model' if _strategies(record) else ''}",
     (
         Field("parameters", unit="count", get=lambda cell: cell.model.parameters),
         Field("weights", unit="bytes", get=lambda cell: 4 * (cell.model.parameters or 0)),
@@ -604,7 +620,7 @@ STATE = DeclaredTable(
     ),
     rows=lambda record: {cell.cell.size: cell for cell in record.cells if cell.cell.own is None}.values(),
     leading=leading_fields(Field("size", get=lambda cell: cell.cell.size)),
-    notes=("in fp32 for every precision; copies made by autocast count as activations; computed, not measured",),
+    notes=_state_notes,
 )
 """Weights, gradients and AdamW's state: 4, 4 and 8 bytes per parameter."""
 

@@ -157,8 +157,21 @@ def test_not_fitting_is_running_out_of_memory() -> None:
     assert is_out_of_memory(DoesNotFitError("no"))
 
 
-def test_a_search_starts_from_its_first_value_and_says_what_it_found() -> None:
-    run = spec(mode="forward", simulate="700MiB", find="ctx", ctx="64,128")
+def test_the_table_of_state_says_what_one_of_several_ranks_holds() -> None:
+    run = spec(mode="train", simulate="24GiB", ctx=64, ranks="1,2", strategy="tp,ddp")
+    alone = memory_fold.fold(run_of(spec(mode="train", simulate="24GiB", ctx=64)))
+    (table,) = memory_tables.TABLES["state"](memory_fold.fold(run_of(run)))
+    assert table.title == "persistent training state of the whole model"
+    assert (
+        "of the whole model: with tp, every rank holds a part of it; with ddp, every rank holds all of it"
+        in table.notes
+    )
+    (table,) = memory_tables.TABLES["state"](alone)
+    assert table.title == "persistent training state"
+
+
+def test_a_search_starts_from_its_value_and_says_what_it_found() -> None:
+    run = spec(mode="forward", simulate="700MiB", find="ctx", ctx="64")
     (cell,) = run.cells()
     assert cell.ctx == 64
     (record,) = memory_fold.fold(run_of(run)).cells
