@@ -121,6 +121,8 @@ def _live_bytes(recording: Recording) -> list[int]:
 def _simulated(cell: ModelCell, protocol: Protocol) -> list[Moment]:
     recording = record(cell, protocol, CPU)
     totals = _live_bytes(recording)
+    # Building ends with the last span before the first step.
+    built = sum(span.step < 0 for span in recording.spans) - 1
     return [
         Moment(
             span.step,
@@ -128,7 +130,7 @@ def _simulated(cell: ModelCell, protocol: Protocol) -> list[Moment]:
             totals[span.end],
             max(totals[span.first : span.end + 1]) if span.step >= 0 else 0,
         )
-        for span in recording.spans
+        for span in recording.spans[built:]
     ]
 
 

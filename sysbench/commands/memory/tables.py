@@ -20,6 +20,7 @@ from sysbench.commands.memory.record import (
     RankRecord,
 )
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.log.outcomes import stage_phrase
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_axes, leading_fields
 from sysbench.render.findings import join_words
@@ -187,7 +188,7 @@ def _out_of_memory_notes(record: MemoryRecord) -> list[str]:
         return []
     phases = [cell.verdict.failed_phase for cell in failed if cell.verdict is not None]
     if len(record.cells) == 1:
-        return [f"memory runs out in {phases[0]}: the values are the highest until then"]
+        return [f"memory runs out {stage_phrase(phases[0])}: the values are the highest until then"]
     return [f"memory runs out for {remarks.name_cells(failed, record.cells)}: their values are the highest until then"]
 
 
@@ -711,4 +712,5 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         yield Remark("note", f"the residual stream takes {units.size(cell.residual_bytes or 0)}: {product}")
         if cell.cell.mode in MODES_WITH_GRADIENTS and (state := _persistent_state(cell)):
             each = ", ".join(f"{part} {units.size(size_bytes)}" for part, size_bytes in state.items())
-            yield Remark("note", f"persistent training state: {each}")
+            whole = " of the whole model" if _strategies(record) else ""
+            yield Remark("note", f"persistent training state{whole}: {each}")
