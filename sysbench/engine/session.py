@@ -142,7 +142,7 @@ class Session:
                     from sysbench.engine.elsewhere.crew import Elsewhere  # few runs need it
                     from sysbench.engine.elsewhere.pools import pool_of
 
-                    executor = Elsewhere(pool_of(self._options), interrupts, self._spec, self._options)
+                    executor = Elsewhere(pool_of(self._options, run), interrupts, self._spec, self._options)
                     events = executor.run(pending)
                 elif pending:
                     executor = self._supervisor(interrupts, all(cell.simulated for _, cell in pending))

@@ -32,6 +32,10 @@ BUSY_SHARE = 0.15
 WAITING_THREADS_SHARE = 0.8
 """Threads count as waiting only if every step on fewer threads takes less than this share of the median step."""
 
+MARGIN_UNCERTAINTY_SHARE = 0.02
+"""A margin below this share of the GPU's memory is uncertain: CUDA contexts take 300 to 600 MiB, and simulated peaks
+are within 1 % of recorded snapshots."""
+
 LAUNCH_BOUND_SHARE = 0.05
 """A phase is launch-bound if, after the last launch, the device works for less than this share of the phase. A full
 launch queue (1,024 entries in CUDA) takes far longer to drain.
@@ -271,6 +275,34 @@ def phases_not_measured(sync: Sync, seen: CellEvents) -> Iterator[Caution]:
             code="not-measured",
             message="phases have no separate times: with --sync step, only device events could provide them",
             remedy="use --sync phase",
+        )
+
+
+def memory_pressure(alloc_retries: int, margin_bytes: int | None, simulated_bytes: int | None) -> Iterator[Caution]:
+    """Warn about a step that barely fits in memory: the allocator had to release its cache, or the margin is narrow.
+
+    alloc_retries    number of times the allocator released its whole cache to serve a request
+    margin_bytes     free device memory at the peak; None if unknown
+    simulated_bytes  memory of the simulated GPU; None if the peak was measured, because its margin is then certain
+    """
+    if alloc_retries:
+        times = "once" if alloc_retries == 1 else f"{alloc_retries} times"
+        yield Caution(
+            code="allocator-retried",
+            message=f"the allocator had to release its whole cache {times}: "
+            "steps stall while it does, and a slightly larger step would not fit",
+            remedy="use a smaller --batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        )
+    if simulated_bytes is None or margin_bytes is None:
+        return
+    uncertainty_bytes = MARGIN_UNCERTAINTY_SHARE * simulated_bytes
+    if margin_bytes < uncertainty_bytes:
+        yield Caution(
+            code="narrow-margin",
+            message=f"only {units.size(margin_bytes)} to spare: less than the uncertainty of a simulation "
+            f"({units.size(uncertainty_bytes)}, {MARGIN_UNCERTAINTY_SHARE * 100:g} % of the "
+            "memory: the CUDA context is assumed)",
+            remedy="use a slightly smaller --batch or --ctx, or measure on the GPU itself",
         )
 
 

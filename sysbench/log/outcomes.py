@@ -75,6 +75,7 @@ CautionCode = Literal[
     "trace-damaged",
     "calibration-differs",
     "operators-unknown",
+    "host-time-missing",
     "device-unused",
 ]
 

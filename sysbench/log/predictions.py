@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from sysbench import units
+from sysbench.log.cautions import memory_pressure
 from sysbench.log.collect import CellEvents, step_flops, step_tokens
 from sysbench.log.events import Event
 from sysbench.log.outcomes import Caution
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.hardware import Basis
 from sysbench.spec.model import ModelCell, Phase
-from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, Seconds
+from sysbench.spec.quantities import Amount, Bytes, Count, Flops, PerSecond, Seconds, Signed
+from sysbench.statistics.samples import percentile
 
 MARK = "PREDICTED, not measured"
 
@@ -103,6 +105,9 @@ class PredictedStep(GpuPrediction):
     host: str
     step: PredictedTime | None
     """None if times are withheld."""
+    step_draws_s: list[Seconds] = Field(default=[], exclude_if=lambda value: not value)
+    """Step times at randomly drawn rates, the first at nominal ones; empty in logs of versions without them.
+    Predictions with the same host share the draws of its rates, so the i-th draws of two GPUs belong together."""
     limited_by: str
     limited_share: Amount
     lower_bound_s: Seconds
@@ -110,8 +115,58 @@ class PredictedStep(GpuPrediction):
     """The data sheet's dense rate at this precision."""
     allocated_peak_bytes: Bytes
     reserved_peak_bytes: Bytes
+    memory_bytes: Bytes | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Memory of the GPU; None in logs of versions that did not record it."""
+    margin_bytes: Signed | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Free memory of the GPU at the peak; a negative margin is the missing memory. None like `memory_bytes`."""
+    alloc_retries: Count = Field(default=0, exclude_if=lambda value: value == 0)
+    """Number of times the allocator had to release its whole cache to serve a request."""
     less_certain: bool
     """Whether the prediction includes a guess, such as which operators torch.compile fuses."""
+    host_time_without: str = Field(default="", exclude_if=lambda value: not value)
+    """Libraries whose own Python code takes host time that the prediction leaves out: `FSDP2 and DTensor`."""
+
+    def cautions(self) -> Iterator[Caution]:
+        """Yield reasons to doubt the prediction, and whether the step barely fits in memory.
+
+        Host time that the prediction leaves out matters only if the host limits a phase in which it is spent. Compiled
+        steps get no caution about memory, because the simulated one is that of the eager step.
+        """
+        yield from super().cautions()
+        issued_by_libraries = [phase for phase in map(self.phase, ("forward", "backward", "optimizer")) if phase]
+        if self.host_time_without and any(phase.limited_by == "host" for phase in issued_by_libraries):
+            yield Caution(
+                code="host-time-missing",
+                message="the prediction leaves out the host time of the Python code of "
+                f"{self.host_time_without}: phases that the host limits take longer than predicted",
+                remedy="use a larger --batch or --ctx, so that the host matters less, or measure on such GPUs",
+            )
+        if not self.less_certain and (self.margin_bytes or 0) >= 0:
+            yield from memory_pressure(self.alloc_retries, self.margin_bytes, self.memory_bytes)
+
+
+class PredictedRatio(NamedTuple):
+    """A ratio of two predicted step times with its 90 % prediction interval."""
+
+    point: float
+    low: float
+    high: float
+
+
+def step_ratio(first: PredictedStep, second: PredictedStep) -> PredictedRatio | None:
+    """Return the ratio of the first step time to the second; None if either is withheld.
+
+    The interval is that of the ratio of matching draws: with the same host, its unknown speed cancels where it limits
+    both steps. In 90 pairs of published steps (NeuSight, the same step on two GPUs), it contained 90 % of the ratios.
+    Without draws, the interval reaches from the ratio of the shortest to that of the longest times.
+    """
+    if first.step is None or second.step is None:
+        return None
+    point = first.step.point_s / second.step.point_s
+    if len(first.step_draws_s) != len(second.step_draws_s) or not first.step_draws_s:
+        return PredictedRatio(point, first.step.low_s / second.step.high_s, first.step.high_s / second.step.low_s)
+    ratios = sorted(a / b for a, b in zip(first.step_draws_s, second.step_draws_s, strict=True))
+    return PredictedRatio(point, min(point, percentile(ratios, 5)), max(point, percentile(ratios, 95)))
 
 
 class StepPredicted(PredictedStep, Event):

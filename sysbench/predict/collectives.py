@@ -115,7 +115,7 @@ def seconds(kernel: Kernel, hardware: Hardware, interconnect: Interconnect | Non
         network = NETWORK_SHARE * _GBIT_PER_S[interconnect or "ib-400"] / 8 * 1e9 * node_ranks
         bandwidth, spread = (min(bandwidth, network) if node_ranks > 1 else network), NETWORK_SPREAD
         taken_s += NETWORK_LATENCY_S * (nodes - 1 if kernel.name != "all_reduce" else 2 * math.ceil(math.log2(nodes)))
-    factors: Draws = np.exp(spread * normal(count, seed, "collectives"))
+    factors: Draws = np.exp(spread * normal(count, seed, f"{hardware.slug} collectives"))
     return (taken_s + moved_bytes / bandwidth) * factors
 
 

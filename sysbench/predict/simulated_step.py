@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -31,10 +31,18 @@ from sysbench.simulate.replay import Replay, ReplayCache, Verdict
 from sysbench.spec import hardware
 from sysbench.spec.hardware import Hardware
 from sysbench.spec.model import ModelCell
-from sysbench.spec.ranks import Interconnect
+from sysbench.spec.ranks import Interconnect, Strategy
 
 UNLIMITED_BYTES = 1 << 50
 """Memory of the GPU on which a step is traced: allocations never fail, and no real memory is used."""
+
+HOST_TIME_WITHOUT: Mapping[Strategy, str] = {
+    "fsdp2": "FSDP2 and DTensor",
+    "hsdp": "FSDP2 and DTensor",
+    "tp": "DTensor",
+}
+"""By strategy: libraries whose own Python code the trace does not contain. It contains only the operators that they
+call on this rank's shards; DDP's reducer is written in C++."""
 
 CACHED_TRACES = 4
 """Number of cached traces. The GPUs of one cell are predicted in sequence, and GPUs of one generation share a trace."""
@@ -109,7 +117,7 @@ class SimulatedStep:
         return _replay_cache(*self._step, self._gpu.workspace_bytes).replay_on(self._gpu)
 
     def _step_predicted(self) -> StepPredicted:
-        prediction, gpu, (replay, _) = self.prediction, self._hardware, self._replayed
+        prediction, gpu, (replay, verdict) = self.prediction, self._hardware, self._replayed
         peaks = replay.peaks_of_last_step()
         withheld, peak = prediction.withheld, hardware.peak(gpu, self.cell.compute_precision)
         return StepPredicted(
@@ -119,6 +127,7 @@ class SimulatedStep:
             host=prediction.host.title,
             step=None if withheld else PredictedTime(**asdict(prediction.time)),
             withheld=withheld,
+            step_draws_s=[] if withheld else [float(f"{each_s:.6g}") for each_s in prediction.draws_s],
             phases=[predicted_phase(phase) for phase in prediction.phases],
             limited_by=prediction.bottleneck.name,
             limited_share=prediction.bottleneck.share,
@@ -126,9 +135,13 @@ class SimulatedStep:
             peak_flops_per_s=peak.flops_per_s if peak else None,
             allocated_peak_bytes=max(each.allocated_bytes for each in peaks),
             reserved_peak_bytes=max(each.reserved_bytes for each in peaks),
+            memory_bytes=gpu.memory_bytes,
+            margin_bytes=verdict.margin_bytes,
+            alloc_retries=replay.allocator.statistics.alloc_retries,
             unknown_operators=dict(prediction.unknown),
             unknown_share=prediction.unknown_share,
             less_certain=prediction.has_estimated_fusion,
+            host_time_without=HOST_TIME_WITHOUT.get(self.cell.strategy, "") if self.cell.strategy else "",
             constants=[constant(each) for each in prediction.constants],
             doubts=list(doubts(gpu)),
         )

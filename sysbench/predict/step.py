@@ -38,7 +38,7 @@ class Estimate:
     high_s: float
 
     @classmethod
-    def of(cls, drawn: Draws, minimum_s: float) -> Estimate:
+    def of(cls, drawn: Draws, minimum_s: float = 0.0) -> Estimate:
         """Build an estimate from draws: the first draw is the point estimate, quantiles give the interval.
 
         All values are at least `minimum_s`.
@@ -129,6 +129,9 @@ class StepPrediction:
     """Share of unknown operators in the device time."""
     kernel_s: tuple[float, ...]
     """Seconds of each kernel in `trace.kernels`."""
+    draws_s: tuple[float, ...]
+    """Seconds of the step in each random draw of the rates, the nominal rates first. Predictions for several GPUs with
+    the same host share the host's rates, draw by draw."""
 
     @property
     def withheld(self) -> str | None:
@@ -184,7 +187,7 @@ def predict(
     cases, phase times assume a wait after each phase. The time of a phase is the sum over its occurrences.
     """
     drawn, issued = gpu.drawn(draws, seed), _issued(trace, host, draws, seed)
-    factor = unexplained(draws, seed, compiled=trace.compiled)
+    factor = unexplained(trace.digest, gpu.hardware, draws, seed, compiled=trace.compiled)
     unique_s = seconds(trace.kernels, gpu, drawn)
     walk = partial(walking.walk, gap_s=drawn["gap_s"], synchronous=gpu.hardware.synchronous)
     limits = [limit(kernel, drawn) for kernel in trace.kernels]
@@ -220,19 +223,20 @@ def predict(
         total_s = walk(walking.Issued(trace.phases, host.drawn(draws, seed)), unique_s).total_s
     host_s, device_s = math.fsum(each.host_s for each in phases), math.fsum(each.device_s for each in phases)
     bound_s = math.fsum(each.lower_bound_s for each in phases)
-    unknown = _unknown(trace)
-    unknown_s = math.fsum(unique_s[i, 0] * count for i, count in unknown.items())
+    draws_s = np.maximum(total_s * factor, bounded * bound_s)
+    unknown, unknown_s = _unknown(trace, unique_s[:, 0])
     return StepPrediction(
         trace=trace,
         gpu=gpu,
         host=host,
-        time=Estimate.of(total_s * factor, bounded * bound_s),
+        time=Estimate.of(draws_s),
         phases=tuple(phases),
         bottleneck=_bottleneck(host_s, device_s, total_s[0], device),
         lower_bound_s=bound_s,
-        unknown={trace.kernels[i].name: count for i, count in unknown.items()},
-        unknown_share=float(unknown_s / max(sum(device.values()), 1e-12)),
+        unknown=unknown,
+        unknown_share=unknown_s / max(sum(device.values()), 1e-12),
         kernel_s=tuple(unique_s[:, 0].tolist()),
+        draws_s=tuple(draws_s.tolist()),
     )
 
 
@@ -271,7 +275,9 @@ def _bottleneck(host_s: float, device_s: float, total_s: float, seconds_by_limit
     return Bottleneck(name, float(min(1.0, most_s / max(total_s, 1e-12))))
 
 
-def _unknown(trace: Trace) -> dict[int, int]:
-    """Return the number of launches of each unknown kernel, by the kernel's position in the trace."""
+def _unknown(trace: Trace, kernel_s: Draws) -> tuple[dict[str, int], float]:
+    """Return the number of launches of each unknown operator, and the seconds of all of them."""
     counts = sum(trace.counts.values(), np.zeros(len(trace.kernels), dtype=np.intp))
-    return {i: int(counts[i]) for i, kernel in enumerate(trace.kernels) if kernel.kind == "unknown"}
+    unknown = [i for i, kernel in enumerate(trace.kernels) if kernel.kind == "unknown"]
+    unknown_s = math.fsum(float(kernel_s[i]) * int(counts[i]) for i in unknown)
+    return {trace.kernels[i].name: int(counts[i]) for i in unknown}, unknown_s

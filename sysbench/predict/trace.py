@@ -6,6 +6,7 @@ every launch the position of its kernel. A prediction times each distinct kernel
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -147,6 +148,12 @@ class Trace:
     def flops(self) -> int:
         """Return the FLOPs of matrix products in the whole step."""
         return sum(self.kernels[i].flops * int(n) for counts in self.counts.values() for i, n in enumerate(counts))
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a hash of the kernels that each phase launches: equal for equal steps, in every process."""
+        launched = {name: counts.tolist() for name, counts in self.counts.items()}
+        return hashlib.sha256(repr((self.kernels, launched)).encode()).hexdigest()[:16]
 
     def with_phases(self, phases: Iterable[str]) -> Trace:
         """Return a trace with only these phases."""

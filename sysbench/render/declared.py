@@ -33,7 +33,7 @@ import itertools
 import re
 import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -217,6 +217,8 @@ class DeclaredTable:
         axes = [column for each in first for column in each.columns(part)]
         values = [each.values(part) for each in first]
         shown, offered = self._columns(part, rows)
+        if all(outcome is not None for outcome in outcomes):
+            shown = [(bound, _noted_column(bound, column)) for bound, column in shown]
         outcome_column = min(
             (column for bound, column in shown if not bound.field.shown_with_outcome),
             key=lambda column: column.importance,
@@ -310,6 +312,11 @@ def _column(bound: _BoundField, words: Mapping[str, Any], importance: int, note:
         declared.wide_range,
         declared.elastic,
     )
+
+
+def _noted_column(bound: _BoundField, column: Column) -> Column:
+    """Return the column of a table whose rows all have outcomes: without its note, unless it keeps its values."""
+    return column if bound.field.shown_with_outcome else replace(column, note="")
 
 
 def _cell(declared: Field, value: Any) -> Cell:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +58,7 @@ class Row(NamedTuple):
     predicted: Estimate
     lower_bound_s: float
     fitted: bool
+    draws_s: tuple[float, ...] = ()
 
     @property
     def error(self) -> float:
@@ -81,14 +84,17 @@ def neusight(*, compiled: bool = False) -> Iterator[Row]:
     for name, rows in of_gpu.items():
         known = rates_of(kernels.SLUGS[name])
         measured = [] if compiled else list({row["mode"]: row for row in reversed(rows)}.values())
-        calibrated = _calibrated(known, [TimedStep(_trace_of(row), _phases_s(row)) for row in measured])
+        timed = [TimedStep(_trace_of(row), _phases_s(row)) for row in measured]
+        calibrated = _calibrated(known, timed) if timed else None
         for row in rows:
             title = f"{row['model']} {row['seq']} × {row['batch']} {row['mode']}{' compiled' if compiled else ''}"
             looked_at = compiled or row["model"] in FITTED_MODELS
             published_s = float(row["total_ms"]) / 1e3
             said = predict(_trace_of(row, compiled=compiled), known, typical_host())
-            yield Row(source, title, known.hardware.slug, published_s, said.time, said.lower_bound_s, looked_at)
-            if measured:
+            yield Row(
+                source, title, known.hardware.slug, published_s, said.time, said.lower_bound_s, looked_at, said.draws_s
+            )
+            if calibrated is not None:
                 said = predict(_trace_of(row), *calibrated)
                 where = known.hardware.slug, published_s
                 yield Row("NeuSight, calibrated", title, *where, said.time, said.lower_bound_s, row in measured)
@@ -243,7 +249,7 @@ def reports() -> Iterator[Row]:
             for source, on in (("report", (gpu, typical_host())), ("report, calibrated", calibrated[row["gpu"]])):
                 said = predict(whole.with_phases(phases), *on)
                 is_fitted = source == "report" or row in measured
-                yield Row(source, name, row["gpu"], published_s, said.time, said.lower_bound_s, is_fitted)
+                yield Row(source, name, row["gpu"], published_s, said.time, said.lower_bound_s, is_fitted, said.draws_s)
 
 
 def _reported(row: Mapping[str, str]) -> Trace:
@@ -287,6 +293,38 @@ def show_steps(rows: Iterable[Row], markdown: bool) -> None:
     ]
     head = ("steps", "rows", "median", "p90", "in interval", "width", "roofline's median / ours")
     _table(head, (_summarised(name, of) for name, belongs in halves if (of := list(filter(belongs, rows)))), markdown)
+
+
+def show_ratios(rows: Iterable[Row], markdown: bool) -> None:
+    """Ratios of two steps: how many published ones lie in the predicted interval, and how wide it is."""
+    of_step: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row.source == "NeuSight":
+            of_step.setdefault(("the same step on two GPUs (NeuSight)", row.name), []).append(row)
+        elif row.source == "report":
+            without_precision = re.sub("fp32|bf16", "", row.name)
+            of_step.setdefault(("two precisions on one GPU (report)", row.gpu, without_precision), []).append(row)
+    pairs: dict[str, list[tuple[Row, Row]]] = {}
+    for (kind, *_), alike in of_step.items():
+        pairs.setdefault(kind, []).extend(combinations(alike, 2))
+    head = ("ratio", "interval", "pairs", "in interval", "width", "faster one decided", "of them right")
+    _table(head, (line for kind, each in pairs.items() for line in _described_ratios(kind, each)), markdown)
+
+
+def _described_ratios(kind: str, pairs: list[tuple[Row, Row]]) -> Iterator[tuple[str, ...]]:
+    published = np.array([first.published_s / second.published_s for first, second in pairs])
+    draw_by_draw = [np.quantile(np.divide(first.draws_s, second.draws_s), (0.05, 0.95)) for first, second in pairs]
+    of_ends = [
+        (first.predicted.low_s / second.predicted.high_s, first.predicted.high_s / second.predicted.low_s)
+        for first, second in pairs
+    ]
+    for name, intervals in (("draw by draw", draw_by_draw), ("of the ends of both", of_ends)):
+        low, high = np.transpose(intervals)
+        decided, right = (low > 1) | (high < 1), (published > 1) == (low > 1)
+        yield (
+            kind, name, f"{len(pairs)}", f"{np.mean((low <= published) & (published <= high)):.0%}",
+            f"× {np.median(high / low):.2f}", f"{np.mean(decided):.0%}", f"{np.mean(right[decided]):.0%}",
+        )  # fmt: skip
 
 
 def _described(row: Row) -> tuple[str, ...]:
@@ -351,10 +389,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.reference is not None:
         show_kernels(options.reference, options.markdown)
-    show_steps(
-        [*neusight(), *neusight(compiled=True), *neusight_ranks(), *llm_foundry(), *simumax(), *reports()],
-        options.markdown,
-    )
+    rows = [*neusight(), *neusight(compiled=True), *neusight_ranks(), *llm_foundry(), *simumax(), *reports()]
+    show_steps(rows, options.markdown)
+    show_ratios(rows, options.markdown)
 
 
 if __name__ == "__main__":

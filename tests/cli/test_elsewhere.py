@@ -77,7 +77,7 @@ def test_a_process_that_is_killed_loses_its_cell_and_no_other(
         wait_until(lambda: bool(finished(tmp_path)), running)
         before = finished(tmp_path)
         # The one that started last: those beside the finished one may be about to end.
-        max(carrying_out("sysbench.engine.elsewhere.share", running.pid), key=psutil.Process.create_time).kill()
+        max(carrying_out("sysbench.engine.elsewhere", running.pid), key=psutil.Process.create_time).kill()
         running.communicate(timeout=120)
     assert running.returncode == 1
     assert set(before) <= set(finished(tmp_path))

@@ -5,7 +5,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+from grimp import build_graph
 
 from sysbench.command import commands, kinds
 
@@ -54,6 +57,14 @@ def test_every_part_that_a_command_names_is_there() -> None:
             "findings", "figures", "lines",
         ):  # fmt: skip
             assert callable(command.part(name)) or name == "tables", (kind, name)
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = build_graph("sysbench", exclude_type_checking_imports=True)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    # The package itself only passes on what `sysbench.api` and the specs offer, once somebody asks for it.
+    imported["sysbench"] = set()
+    TopologicalSorter(imported).prepare()
 
 
 def test_axes_are_rarely_looked_up_by_name() -> None:

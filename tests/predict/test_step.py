@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -139,3 +141,19 @@ def test_a_compiled_step_has_the_same_products_fewer_kernels_fewer_bytes_and_les
 def of_phase(of: Trace, phase: str) -> list[Kernel]:
     (found,) = (each for each in of.phases if each.name == phase)
     return [of.kernels[i] for i in found.kernels]
+
+
+def test_draws_of_a_step_begin_with_the_point_and_have_the_quantiles_of_its_interval() -> None:
+    said = predict(traced()[1], gpu("h100"), typical_host())
+    assert said.draws_s[0] == said.time.point_s
+    assert np.quantile(said.draws_s, (0.05, 0.95)) == pytest.approx((said.time.low_s, said.time.high_s))
+
+
+@pytest.mark.parametrize(("slower", "shared"), [(10.0, True), (1e-3, False)])
+def test_two_gpus_share_the_draws_of_their_host_and_nothing_else(slower: float, shared: bool) -> None:
+    typical = typical_host()
+    scaled = {name: rate.model_copy(update={"value": slower * rate.value}) for name, rate in typical.rates.items()}
+    host = replace(typical, rates=scaled)
+    first, second = (np.log(predict(traced()[1], gpu(slug), host).draws_s) for slug in ("h100", "a100-80gb"))
+    assert bool(np.corrcoef(first, second)[0, 1] > 0.8) is shared
+    assert bool(np.std(first - second) < np.std(first)) is shared

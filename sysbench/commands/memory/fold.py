@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from sysbench import formulas, units
+from sysbench import formulas
 from sysbench.commands.memory.record import (
     CandidateTried,
     LargestAllocations,
@@ -25,15 +25,12 @@ from sysbench.commands.memory.record import (
     find_fullest_rank,
 )
 from sysbench.commands.memory.spec import MemoryCell
+from sysbench.log import cautions
 from sysbench.log import collect as run_record
 from sysbench.log.collect import CellEvents, Run, fold_cells
 from sysbench.log.events import Event, GpuSimulated
 from sysbench.log.outcomes import Caution
 from sysbench.log.records import SimulatedGpuRecord
-
-MARGIN_UNCERTAINTY_SHARE = 0.02
-"""A margin below this share of the GPU's memory is uncertain: CUDA contexts take 300 to 600 MiB, and simulated peaks
-are within 1 % of recorded snapshots."""
 
 _EVENT_ONLY_FIELDS = {"event", "at_s", "cell", "source"}
 """Fields of events that records do not have."""
@@ -111,23 +108,5 @@ def _cautions(seen: CellEvents) -> Iterator[Caution]:
     peak, gpu, verdict = seen.last(PeakMeasured), seen.last(GpuSimulated), seen.last(VerdictReached)
     if peak is None or verdict is None or not verdict.fits:
         return  # an allocator always retries before it runs out of memory, so this caution would add nothing
-    if peak.alloc_retries:
-        times = "once" if peak.alloc_retries == 1 else f"{peak.alloc_retries} times"
-        yield Caution(
-            code="allocator-retried",
-            message=f"the allocator had to release its whole cache {times}: "
-            "steps stall while it does, and a slightly larger step would not fit",
-            remedy="use a smaller --batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        )
-    if (
-        gpu is not None
-        and verdict.margin_bytes is not None
-        and verdict.margin_bytes < MARGIN_UNCERTAINTY_SHARE * gpu.memory_bytes
-    ):
-        yield Caution(
-            code="narrow-margin",
-            message=f"only {units.size(verdict.margin_bytes)} to spare: less than the uncertainty of a simulation "
-            f"({units.size(MARGIN_UNCERTAINTY_SHARE * gpu.memory_bytes)}, {MARGIN_UNCERTAINTY_SHARE * 100:g} % of the "
-            "memory: the CUDA context is assumed)",
-            remedy="use a slightly smaller --batch or --ctx, or measure on the GPU itself",
-        )
+    simulated_bytes = gpu.memory_bytes if gpu is not None else None
+    yield from cautions.memory_pressure(peak.alloc_retries or 0, verdict.margin_bytes, simulated_bytes)

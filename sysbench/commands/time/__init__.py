@@ -11,6 +11,8 @@ COMMAND = Command(
         (
             "predicted",
             "gpus",
+            "choices",
+            "scaling",
             "summary",
             "ranks",
             "phases",

@@ -627,7 +627,7 @@ class _WarmupEffect:
     slow: bool
     """Whether the very first step is slower than the measured steps."""
     settles_after: int
-    """Number of steps before the first one that has settled."""
+    """Number of the last warm-up step that has not settled; 0 if all have."""
     excess_share: float
     """Relative increase in the mean if the same number of steps had been measured without a warm-up."""
     steps: int
@@ -659,7 +659,9 @@ def _first_steps(cells: Cells, name: Namer) -> Iterator[Statement]:
     worst = slow[0]
     excess = f"the mean of {worst.steps} steps without warm-up would be {units.share(worst.excess_share)} higher"
     noticeable = worst.excess_share >= MIN_REPORTED_SHARE
-    after = f"step times are stable from step {max(each.settles_after for each in slow) + 1} on"
+    last_slow = max(each.settles_after for each in slow)
+    which = "no later step is" if last_slow == 1 else f"step {last_slow} is the last that is"
+    after = f"{which} clearly slower than the measured ones"
     if len(found) == 1:
         text = f"the first step takes {_multiple_text(worst.first)} as long as later steps; {after}."
         text += f" {sentence(excess)}" * noticeable

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.commands.time.record import TimeCellRecord, TimeRecord
-from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictedTime, PredictionRecord
-from sysbench.render.declared import DeclaredTable, Each, Field, leading_fields
+from sysbench.log.predictions import INTERVAL, MARK, PredictedConstant, PredictedRatio, PredictionRecord, step_ratio
+from sysbench.render.declared import DeclaredTable, Each, Field, leading_axes, leading_fields
 from sysbench.render.findings import Statement, join_words, namer
 from sysbench.render.plots import (
     WIDTH_IN,
@@ -24,7 +25,7 @@ from sysbench.render.plots import (
     style_axes,
     subject,
 )
-from sysbench.render.table import Cell, Measure, Table, Word
+from sysbench.render.table import Cell, Measure, Table, Word, sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +35,12 @@ LOWER_BOUND_NOTE = "lower bound: at data-sheet rates, assuming zero host time; a
 EXPOSED_NOTE = "exposed: time that collectives add to the step on the device, excluding overlap"
 
 COMPILED_NOTE = "compiled cells are less certain: fusion is a guess; memory is that of the eager step, which needs more"
+
+MAX_CANDIDATES = 3
+"""Largest number of GPUs that a finding names."""
+
+MAX_CHOICES = 6
+"""Largest number of choices that a finding compares."""
 
 MAX_SETTINGS = 4
 """Largest number of settings shown by default."""
@@ -107,17 +114,25 @@ def _phases(record: TimeRecord) -> tuple[str, ...]:
 MICRO_BATCHES_NOTE = "grad accum: micro-batches per step; forward, loss and backward are sums over all micro-batches"
 
 
-def _notes(record: TimeRecord) -> tuple[str, ...]:
-    hosts = dict.fromkeys(cell.prediction.host for cell in record.cells if cell.prediction)
-    host_note = (f"issued by {join_words(list(hosts))}",) if hosts else ()
-    uncertain = any(cell.prediction and cell.prediction.less_certain for cell in record.cells)
-    accumulates = any(cell.cell.grad_accum > 1 for cell in record.cells)
-    return (
-        INTERVAL,
-        *host_note,
-        *((COMPILED_NOTE,) if uncertain else ()),
-        *((MICRO_BATCHES_NOTE,) if accumulates else ()),
-    )
+def _timed(cells: Iterable[TimeCellRecord]) -> list[tuple[TimeCellRecord, PredictionRecord]]:
+    """Return the cells with a predicted time, each with its prediction."""
+    return [(cell, prediction) for cell in cells if (prediction := _prediction(cell)) and prediction.step is not None]
+
+
+def _interval_note(cells: Iterable[TimeCellRecord]) -> tuple[str, ...]:
+    """Return the note on the brackets behind step times; empty if no step time is shown."""
+    return (INTERVAL,) if _timed(cells) else ()
+
+
+def _notes(record: TimeRecord) -> Iterator[str]:
+    timed = _timed(record.cells)
+    yield from _interval_note(record.cells)
+    if hosts := dict.fromkeys(prediction.host for _, prediction in timed):
+        yield f"issued by {join_words(list(hosts))}"
+    if any(prediction.less_certain for cell in record.cells if (prediction := _prediction(cell))):
+        yield COMPILED_NOTE
+    if any(cell.cell.grad_accum > 1 for cell, _ in timed):
+        yield MICRO_BATCHES_NOTE
 
 
 def _sum_over_phases(name: str) -> Callable[[TimeCellRecord], float | None]:
@@ -169,30 +184,89 @@ PREDICTED = DeclaredTable(
 
 
 def _cells_by_setting(record: TimeRecord) -> Iterator[list[TimeCellRecord]]:
-    """Yield the cells of each setting with several GPUs, the best GPU first (see `_best_first`)."""
+    """Yield the cells of each setting with several GPUs, the best GPU first."""
     for group in axes.group_ignoring(record.cells, "simulate"):
         if len(group) > 1:
-            yield sorted(group, key=_best_first)
+            yield _best_first(group)
 
 
-def _best_first(cell: TimeCellRecord) -> tuple[bool, float, float]:
-    """Return the sort key: cells with a predicted step first, then by cost per million tokens, then by step time."""
-    prediction = _prediction(cell)
-    cost = prediction.price_per_million_tokens if prediction else None
-    step = prediction.step if prediction else None
+def _are_compared_by_cost(cells: Iterable[TimeCellRecord]) -> bool:
+    """Whether at least two of these GPUs have a cost; otherwise, step times are compared."""
+    return sum(prediction.price_per_million_tokens is not None for _, prediction in _timed(cells)) > 1
+
+
+def _best_first(cells: Sequence[TimeCellRecord]) -> list[TimeCellRecord]:
+    """Sort the cells by cost, if costs are compared, then by step time; cells without a time come last."""
+    by_cost = _are_compared_by_cost(cells)
     unknown = float("inf")
-    return (step is None, cost if cost is not None else unknown, step.point_s if step else unknown)
+
+    def order(cell: TimeCellRecord) -> tuple[bool, float, float]:
+        prediction = _prediction(cell)
+        cost = prediction.price_per_million_tokens if prediction and by_cost else None
+        step = prediction.step if prediction else None
+        return (step is None, cost if cost is not None else unknown, step.point_s if step else unknown)
+
+    return sorted(cells, key=order)
 
 
-def _gpus_title(cells: Sequence[TimeCellRecord]) -> str:
-    priced = any(cell.prediction and cell.prediction.price_per_million_tokens for cell in cells)
-    return f"{MARK}: GPU comparison, {'cheapest' if priced else 'fastest'} first"
+class _ComparedCell(NamedTuple):
+    """A cell, and its cost or step time relative to that of the best cell; None if the two cannot be compared."""
+
+    cell: TimeCellRecord
+    ratio: PredictedRatio | None
 
 
-def _gpus_notes(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
-    common = (", ".join(axes.subject(axes.axes_of([cells[0]]))), INTERVAL)
-    priced = any(cell.prediction and cell.prediction.price_per_hour for cell in cells)
-    return common if priced else (*common, "use --price h100=2.5 to sort by cost per token")
+def _compare(group: Sequence[TimeCellRecord]) -> list[_ComparedCell]:
+    """Compare the cells of a setting with the best of them, which comes first."""
+    ordered, by_cost = _best_first(group), _are_compared_by_cost(group)
+    return [_ComparedCell(cell, _relative(_prediction(cell), _prediction(ordered[0]), by_cost)) for cell in ordered]
+
+
+def _relative(this: PredictionRecord | None, best: PredictionRecord | None, by_cost: bool) -> PredictedRatio | None:
+    """Return the ratio of two steps, or of their costs; None if either is unknown."""
+    ratio = step_ratio(this, best) if this and best else None
+    if this is None or best is None or ratio is None or not by_cost:
+        return ratio
+    cost, best_cost = this.price_per_million_tokens, best.price_per_million_tokens
+    return PredictedRatio(*(each * cost / best_cost / ratio.point for each in ratio)) if cost and best_cost else None
+
+
+def _compared_settings(record: TimeRecord) -> Iterator[list[_ComparedCell]]:
+    return map(_compare, _cells_by_setting(record))
+
+
+def _gpus_title(gpus: Sequence[_ComparedCell]) -> str:
+    cells = [gpu.cell for gpu in gpus]
+    order = ", cheapest first" if _are_compared_by_cost(cells) else ", fastest first"
+    return f"{MARK}: GPU comparison{order if len(_timed(cells)) > 1 else ''}"
+
+
+def _gpus_notes(gpus: Sequence[_ComparedCell]) -> Iterator[str]:
+    cells = [gpu.cell for gpu in gpus]
+    yield ", ".join(axes.subject(axes.axes_of([cells[0]])))
+    yield from _interval_note(cells)
+    if len(_timed(cells)) < 2:
+        return
+    by_cost = _are_compared_by_cost(cells)
+    yield f"ratio: {'cost' if by_cost else 'step time'} relative to the first row, {_with_which_host(cells)}"
+    if by_cost:
+        return
+    if any(prediction.price_per_hour for _, prediction in _timed(cells)):
+        yield "sorted by step time, because only one GPU with a predicted time has a price"
+    else:
+        yield f"use --price {cells[0].cell.simulate}=2.5,… to sort by cost per token"
+
+
+def _with_which_host(cells: Iterable[TimeCellRecord]) -> str:
+    hosts = {prediction.host for _, prediction in _timed(cells)}
+    return "with the same host" if len(hosts) == 1 else "each with its own host"
+
+
+def _ratio(gpu: _ComparedCell) -> Cell:
+    if gpu.ratio is None:
+        return None
+    point, low, high = gpu.ratio
+    return Measure(1.0) if low == high == 1 else Measure(point, low=low, high=high)  # 1 is the first row itself
 
 
 def _cost(cell: TimeCellRecord) -> Cell:
@@ -201,22 +275,67 @@ def _cost(cell: TimeCellRecord) -> Cell:
     return Measure(cost, text=f"{cost:.3g}") if cost is not None else None
 
 
+def _of_cell(get: Callable[[TimeCellRecord], Any], gpu: _ComparedCell) -> Any:
+    return get(gpu.cell)
+
+
 GPUS = DeclaredTable(
     "gpus",
     _gpus_title,
     (
-        Field("step", unit="s", get=_step),
-        Field("price", "per hour", "number", get=_prediction_field("price_per_hour"), optional=True, importance=2),
-        Field("million_tokens", "per million tokens", "number", get=_cost, optional=True),
-        *_COMMON_COLUMNS,
+        Field("step", unit="s", get=lambda gpu: _step(gpu.cell)),
+        Field("ratio", unit="number", get=_ratio),
+        Field(
+            "price",
+            "per hour",
+            "number",
+            get=lambda gpu: _prediction_field("price_per_hour")(gpu.cell),
+            optional=True,
+            importance=2,
+        ),
+        Field("million_tokens", "per million tokens", "number", get=lambda gpu: _cost(gpu.cell), optional=True),
+        *(replace(column, get=partial(_of_cell, column.get)) for column in _COMMON_COLUMNS),
     ),
-    rows=lambda cells: cells,
-    leading=leading_fields(Field("gpu", "GPU", get=lambda cell: cell.cell.simulate)),
-    parts=_cells_by_setting,
-    outcome_of=missing_time_reason,
+    rows=lambda gpus: gpus,
+    leading=leading_fields(Field("gpu", "GPU", get=lambda gpu: gpu.cell.cell.simulate)),
+    parts=_compared_settings,
+    outcome_of=lambda gpu: missing_time_reason(gpu.cell),
     notes=_gpus_notes,
 )
 """One table per setting, one row per GPU."""
+
+
+def _choice_groups(cells: Sequence[TimeCellRecord]) -> list[list[TimeCellRecord]]:
+    """Return the cells that differ only in how the step is computed, if there are several; in the order of the run."""
+    return [group for group in axes.group_ignoring(cells, *axes.CHOICES) if len(group) > 1]
+
+
+def _choices_notes(rows: Sequence[_ComparedCell]) -> Iterator[str]:
+    cells = [row.cell for row in rows]
+    yield ", ".join(axes.subject(axes.axes_of(cells)))
+    yield from _interval_note(cells)
+    if len(_timed(cells)) > 1:
+        yield "ratio: step time relative to the first row"
+
+
+CHOICES = DeclaredTable(
+    "choices",
+    f"{MARK}: choices, fastest first",
+    (
+        Field("step", unit="s", get=lambda row: _step(row.cell)),
+        Field("ratio", unit="number", get=_ratio),
+        *(replace(column, get=partial(_of_cell, column.get)) for column in _COMMON_COLUMNS),
+    ),
+    rows=lambda rows: rows,
+    leading=leading_axes(
+        lambda rows: [axis for axis in axes.varying(axes.axes_of([row.cell for row in rows])) if axis in axes.CHOICES],
+        cells_of=lambda row: (row.cell,),
+    ),
+    parts=lambda record: map(_compare, _choice_groups(record.cells)),
+    outcome_of=lambda row: missing_time_reason(row.cell),
+    notes=_choices_notes,
+)
+"""One table per GPU and setting, one row per combination of precision, attention, optimizer and the like."""
 
 
 def _constants_by_gpu(record: TimeRecord) -> Iterator[tuple[str, PredictedConstant]]:
@@ -255,6 +374,20 @@ class _ScaledCell(NamedTuple):
         throughput, base_throughput = (_prediction_field("tokens_per_s")(each) for each in (self.cell, self.base))
         return throughput / base_throughput if throughput and base_throughput else None
 
+    @property
+    def efficiency(self) -> float | None:
+        """Speed-up divided by the ratio of the numbers of ranks."""
+        return self.speedup and self.speedup * self.base.cell.ranks / self.cell.cell.ranks
+
+    @property
+    def gains_from_sharded_optimizer(self) -> bool:
+        """Whether the efficiency is above 1, and the optimizer takes less time than in the baseline."""
+        taken_s, base_s = (
+            prediction.phase("optimizer") if (prediction := _prediction(each)) else None
+            for each in (self.cell, self.base)
+        )
+        return (self.efficiency or 0.0) > 1 and bool(taken_s and base_s and taken_s.point_s < base_s.point_s)
+
 
 def _scaling_groups(record: TimeRecord) -> Iterator[list[_ScaledCell]]:
     """Yield the cells of each setting and strategy by number of ranks; single-rank cells belong to every strategy."""
@@ -273,6 +406,16 @@ def _scaling_title(row: Sequence[_ScaledCell]) -> str:
     return f"{MARK}: {last.strategy}, {kind}"
 
 
+def _scaling_notes(rows: Sequence[_ScaledCell]) -> Iterator[str]:
+    yield ", ".join(axes.subject(axes.axes_of([rows[0].cell])))
+    if any(row.speedup for row in rows):
+        yield "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank"
+    if any(row.gains_from_sharded_optimizer for row in rows):
+        yield "efficiency above 100 %: each rank updates only its own shard of the parameters, in less time"
+    if any(row.cell.cell.interconnect for row in rows):
+        yield "between nodes: assumed values; no network was measured"
+
+
 SCALING = DeclaredTable(
     "scaling",
     _scaling_title,
@@ -289,127 +432,142 @@ SCALING = DeclaredTable(
             "tokens_per_s", "throughput", "tokens_per_s", get=lambda row: _prediction_field("tokens_per_s")(row.cell)
         ),
         Field("speedup", "speed-up", "number", get=lambda row: row.speedup),
-        Field(
-            "efficiency",
-            unit="share",
-            get=lambda row: row.speedup and row.speedup * row.base.cell.ranks / row.cell.cell.ranks,
-        ),
+        Field("efficiency", unit="share", get=lambda row: row.efficiency),
         Field("interconnect", "between nodes", get=lambda row: row.cell.cell.interconnect, optional=True),
     ),
     rows=lambda rows: rows,
     leading=leading_fields(Field("ranks", get=lambda row: row.cell.cell.ranks)),
     parts=_scaling_groups,
     outcome_of=lambda row: missing_time_reason(row.cell),
-    notes=lambda rows: (
-        ", ".join(axes.subject(axes.axes_of([rows[0].cell]))),
-        "speed-up: throughput relative to the fewest ranks; efficiency: speed-up per rank",
-        *(
-            ("between nodes: assumed values; no network was measured",)
-            if any(row.cell.cell.interconnect for row in rows)
-            else ()
-        ),
-    ),
+    notes=_scaling_notes,
 )
 """One table per setting and strategy, one row per number of ranks."""
 
-TABLES = {table.name: table for table in (PREDICTED, GPUS, SCALING, CONSTANTS)}
+TABLES = {table.name: table for table in (PREDICTED, GPUS, CHOICES, SCALING, CONSTANTS)}
 
 
 def default_tables(record: TimeRecord) -> list[Table]:
     """Return the default tables."""
-    gpu_tables = GPUS(record)
-    scaling_tables = SCALING(record)
-    return [
-        *PREDICTED(record),
-        *(gpu_tables if len(gpu_tables) <= MAX_SETTINGS else ()),
-        *(scaling_tables if len(scaling_tables) <= MAX_SETTINGS else ()),
-    ]
+    comparisons = [table(record) for table in (GPUS, CHOICES, SCALING)]
+    return [*PREDICTED(record), *(each for tables in comparisons if len(tables) <= MAX_SETTINGS for each in tables)]
 
 
 _LIMIT_NAMES: Final = {"host": "the host", "matmul": "matrix products", "elementwise": "elementwise kernels"}
 """Names in sentences of what limits a step; the others are nouns already."""
 
 
-class _Candidate(NamedTuple):
-    """A GPU with its predicted step, and the range of what GPUs are compared by: cost if there are prices, or time."""
+def _comparison_sentence(group: Sequence[TimeCellRecord]) -> str:
+    """Return which GPU is predicted to be the best, or which ones may be; empty if fewer than two can be compared.
 
-    gpu: str | None
-    prediction: PredictionRecord
-    step: PredictedTime
-    low: float
-    high: float
-
-
-def _candidates(group: Sequence[TimeCellRecord]) -> list[_Candidate]:
-    """Return the GPUs that may be the best, in the order of `_best_first`; empty if no GPU has a predicted time.
-
-    A GPU may be the best if its 90 % interval begins below the end of every other one. Of GPUs with and without prices,
-    only those with prices are compared.
+    A GPU may be the best if the 90 % interval of its ratio to the one that comes first reaches down to 1.
     """
-    ordered = [
-        (cell.cell.simulate, prediction, prediction.step, prediction.price_per_million_tokens)
-        for cell in sorted(group, key=_best_first)
-        if (prediction := _prediction(cell)) and prediction.step is not None
-    ]
-    priced = any(cost for *_, cost in ordered)
-    compared: list[_Candidate] = []
-    for gpu, prediction, step, cost in ordered:
-        if bool(cost) == priced:
-            scale = cost / step.point_s if cost else 1.0
-            compared.append(_Candidate(gpu, prediction, step, step.low_s * scale, step.high_s * scale))
-    first_end = min((each.high for each in compared), default=0.0)
-    return [each for each in compared if each.low <= first_end]
-
-
-def _best_gpu_sentence(best: _Candidate) -> str:
-    cost, step = best.prediction.price_per_million_tokens, best.step
-    what = "the fastest"
-    if cost:
-        what = f"the cheapest, at {cost:.3g} per million tokens (90 % interval {best.low:.3g} to {best.high:.3g})"
-    limit = _LIMIT_NAMES.get(best.prediction.limited_by, best.prediction.limited_by)
+    compared = [gpu for gpu in _compare(group) if gpu.ratio]
+    if len(compared) < 2:
+        return ""
+    candidates = [gpu for gpu in compared if gpu.ratio and gpu.ratio.low <= 1]
+    among = _among_phrase(len(compared), len(_timed(group)), len(group)) if len(candidates) < len(compared) else ""
+    best, by_cost = compared[0].cell, _are_compared_by_cost(group)
+    if len(candidates) == 1:
+        return f"{_best_gpu_sentence(best, among, by_cost=by_cost)} {_behind_best(compared[1:2], best, by_cost)}"
+    named = [str(gpu.cell.cell.simulate) for gpu in candidates[:MAX_CANDIDATES]]
+    if len(candidates) > len(named):
+        named = [*named[:-1], f"{len(candidates) - len(named) + 1} others"]
     return (
-        f"{best.gpu} is predicted to be {what}. A step takes {units.seconds(step.point_s)} "
+        f"the predictions do not decide which of {join_words(named)} is the {'cheapest' if by_cost else 'fastest'}"
+        f"{among}. {_behind_best(candidates[1:MAX_CANDIDATES], best, by_cost)}"
+    )
+
+
+def _among_phrase(compared: int, timed: int, gpus: int) -> str:
+    """Return ` of the 2 GPUs with a price` if not all are compared; `timed` counts those with a predicted time."""
+    missing = ["a price"] * (compared < timed) + ["a predicted time"] * (timed < gpus)
+    return f" of the {compared} GPUs with {' and '.join(missing)}" if missing else ""
+
+
+def _best_gpu_sentence(best: TimeCellRecord, among: str, *, by_cost: bool) -> str:
+    prediction = _prediction(best)
+    assert prediction is not None
+    assert prediction.step is not None
+    cost, step = prediction.price_per_million_tokens, prediction.step
+    what = f"the fastest{among}"
+    if by_cost and cost:
+        low, high = (cost / step.point_s * end for end in (step.low_s, step.high_s))
+        what = f"the cheapest{among}, at {cost:.3g} per million tokens (90 % interval {low:.3g} to {high:.3g})"
+    limit = _LIMIT_NAMES.get(prediction.limited_by, prediction.limited_by)
+    return (
+        f"{best.cell.simulate} is predicted to be {what}. A step takes {units.seconds(step.point_s)} "
         f"(90 % interval {units.seconds(step.low_s)} to {units.seconds(step.high_s)}) and is limited by {limit}."
     )
 
 
-def _undecided_sentence(candidates: Sequence[_Candidate]) -> str:
-    priced = any(each.prediction.price_per_million_tokens for each in candidates)
-    ranges = [
-        f"{cost:.3g} ({each.low:.3g} to {each.high:.3g})"
-        if (cost := each.prediction.price_per_million_tokens)
-        else f"{units.seconds(each.step.point_s)} ({units.seconds(each.low)} to {units.seconds(each.high)})"
-        for each in candidates
+def _behind_best(gpus: Sequence[_ComparedCell], best: TimeCellRecord, by_cost: bool) -> str:
+    """Return how much longer a step takes on these GPUs than on the best one, or how much more it costs."""
+    ratios = [
+        f"{gpu.ratio.point:.2f}× (90 % interval {gpu.ratio.low:.2f} to {gpu.ratio.high:.2f})"
+        f" as {'much' if by_cost else 'long'} on {gpu.cell.cell.simulate}"
+        for gpu in gpus
+        if gpu.ratio
     ]
-    return (
-        f"the predictions do not decide which of {join_words([str(each.gpu) for each in candidates])} is the "
-        f"{'cheapest' if priced else 'fastest'}, because their 90 % intervals overlap: {join_words(ranges)} per "
-        f"{'million tokens' if priced else 'step'}."
-    )
+    host = _with_which_host([best, *(gpu.cell for gpu in gpus)])
+    return sentence(f"{host}, a step {'costs' if by_cost else 'takes'} {join_words(ratios)} as on {best.cell.simulate}")
+
+
+def _choice_sentence(group: Sequence[TimeCellRecord]) -> str:
+    """Return by how much each single choice changes the step of the first cell with a time, the shortest step first.
+
+    Choices that change together with another one are left out. The sentence is empty if nothing can be compared.
+    """
+    timed, choices = _timed(group), [axis for axis in axes.varying(axes.axes_of(group)) if axis in axes.CHOICES]
+    if not timed:
+        return ""
+    first, base = timed[0]
+    ratios: list[tuple[PredictedRatio, str]] = []
+    for cell, prediction in timed[1:]:
+        changed = [axis for axis in choices if cell.axes.get(axis) != first.axes.get(axis)]
+        if len(changed) == 1 and (ratio := step_ratio(prediction, base)) is not None:
+            ratios.append((ratio, axes.phrase(changed[0], cell.axes.get(changed[0]))))
+    if not ratios:
+        return ""
+    shown = [
+        f"{ratio.point:.2f}× (90 % interval {ratio.low:.2f} to {ratio.high:.2f}) as long for {phrase}"
+        for ratio, phrase in sorted(ratios)[:MAX_CHOICES]
+    ]
+    return f"compared with {axes.label(first.axes, choices)}, a step is predicted to take {join_words(shown)}."
 
 
 def prediction_findings(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
-    """Yield the best GPU for each setting, and the cells that are limited by the host."""
+    """Yield the best GPU for each setting, what each choice changes, and the cells that are limited by the host."""
     for group in axes.group_ignoring(cells, "simulate")[:MAX_SETTINGS]:
         where = namer(cells, ("simulate",))(group[0])
-        candidates = _candidates(group)
-        if len(group) > 1 and candidates:
-            text = _best_gpu_sentence(candidates[0]) if len(candidates) == 1 else _undecided_sentence(candidates)
+        if text := _comparison_sentence(group):
             yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
-    with_times = [
-        (cell, prediction) for cell in cells if (prediction := _prediction(cell)) and prediction.step is not None
-    ]
-    host_limited = [cell for cell, prediction in with_times if prediction.limited_by == "host"]
-    if host_limited:
-        with_time = "" if len(with_times) == len(cells) else " with a predicted time"
-        sole_cell = f"the only cell{with_time}" if with_time else "this cell"
-        many = f"{len(host_limited)} of {len(with_times)} cells{with_time}" if len(with_times) > 1 else sole_cell
-        intervals = "The interval is" if len(host_limited) == 1 else "Their intervals are"
-        yield Statement(
-            f"the host is predicted to limit {many}; a faster GPU would not help there. {intervals} wide because host "
-            "speeds differ; to reduce this uncertainty, calibrate the host (--host FILE).",
-            tuple(host_limited),
-        )
+    for group in _choice_groups(cells)[:MAX_SETTINGS]:
+        where = namer(cells, axes.CHOICES)(group[0]) if len(_choice_groups(cells)) > 1 else ""
+        if text := _choice_sentence(group):
+            yield Statement(f"{f'{where}: ' if where else ''}{text}", group)
+    yield from _host_limits(cells)
+
+
+def _host_limits(cells: Sequence[TimeCellRecord]) -> Iterator[Statement]:
+    """Yield which cells the host limits, and how much time a faster GPU would save at most.
+
+    A step takes at least as long as the host needs to issue its operators, which is its `limited_share`.
+    """
+    timed = _timed(cells)
+    limited = [(cell, prediction) for cell, prediction in timed if prediction.limited_by == "host"]
+    if not limited:
+        return
+    with_time = "" if len(timed) == len(cells) else " with a predicted time"
+    sole_cell = f"the only cell{with_time}" if with_time else "this cell"
+    many = f"{len(limited)} of {len(timed)} cells{with_time}" if len(timed) > 1 else sole_cell
+    saved = units.share(max(1 - prediction.limited_share for _, prediction in limited))
+    steps, intervals = ("the step", "The interval is") if len(limited) == 1 else ("these steps", "Their intervals are")
+    yield Statement(
+        f"the host is predicted to limit {many}; with the same host, a faster GPU would shorten {steps} by at most "
+        f"{saved}. {intervals} wide because host speeds differ; to reduce this uncertainty, calibrate the host "
+        "(--host FILE).",
+        tuple(cell for cell, _ in limited),
+    )
 
 
 # --- figures

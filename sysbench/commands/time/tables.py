@@ -960,7 +960,7 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 def usual(spec: TimeSpec) -> tuple[str, ...]:
     """Return the names of the default tables for a run of this spec."""
     if spec.simulate:
-        return ("predicted", "gpus")
+        return ("predicted", "gpus", *(("scaling",) if max(spec.ranks) > 1 else ()))
     return (
         "summary",
         *(("ranks",) if max(spec.ranks) > 1 else ()),

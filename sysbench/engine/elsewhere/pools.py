@@ -10,11 +10,12 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from sysbench.engine.elsewhere.share import Share, carried_out, carried_out_and_sent
+from sysbench.engine.elsewhere.share import RunCells, Share, carried_out, carried_out_and_sent
 from sysbench.engine.launchers import command, environment
 from sysbench.errors import LogError, UsageError
 from sysbench.log import journal
@@ -104,7 +105,7 @@ class _Process:
     def done(self) -> bool:
         if self.process is None and self.pool.has_room():
             words = [
-                *command("sysbench.engine.elsewhere.share"),
+                *command("sysbench.engine.elsewhere"),
                 str(self.place / "share"),
                 str(self.place),
                 str(os.getpid()),
@@ -138,7 +139,7 @@ class _Process:
 class OnRay:
     """A pool on a Ray cluster: an existing one, or one started on this machine for the run."""
 
-    def __init__(self, address: str | None, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, address: str | None, arguments: Mapping[str, Any], run: RunCells) -> None:
         """Connect to the cluster at `address`, or start one; raises UsageError if that fails."""
         self._ray = _optional("ray")
         try:
@@ -152,6 +153,7 @@ class OnRay:
             raise UsageError(f"--on {address or 'ray'}: no Ray cluster answers: {_words(error)}") from error
         self.slots = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         self._arguments = arguments
+        self._run = run
         resources = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         self._most_cpus = max(each.get("CPU", 1) for each in resources)
         self._most_gpus = max(each.get("GPU", 0) for each in resources)
@@ -176,7 +178,7 @@ class OnRay:
                 task = self._ray.remote(**wanted)(carried_out_and_sent)
             except (TypeError, ValueError) as error:
                 raise UsageError(f"--on-arg: rejected by Ray: {_words(error)}") from error
-            started.append(_RayTask(self._ray, task.remote(share)))
+            started.append(_RayTask(self._ray, task.remote(share, self._run)))
         return started
 
     def close(self) -> None:
@@ -215,7 +217,7 @@ class OnSlurm:
 
     slots = 32
 
-    def __init__(self, asked: str, folder: Path, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, asked: str, folder: Path, arguments: Mapping[str, Any], run: RunCells) -> None:
         """Prepare submission to SLURM, or to local processes for `slurm:local`.
 
         Raises UsageError if SLURM is missing.
@@ -223,6 +225,7 @@ class OnSlurm:
         submitit = _optional("submitit")
         self._asked = asked
         self._folder = folder.absolute()
+        self._run = run
         try:
             self._executor = submitit.AutoExecutor(self._folder, cluster=asked.removeprefix("slurm:"))
             self._executor.update_parameters(**{"name": "sysbench", "timeout_min": 60, **arguments})
@@ -235,7 +238,7 @@ class OnSlurm:
         self._folder.mkdir(parents=True, exist_ok=True)
         places = [Path(tempfile.mkdtemp(prefix="share-", dir=self._folder)) for _ in shares]
         try:
-            jobs = self._executor.map_array(carried_out, shares, places)
+            jobs = self._executor.map_array(partial(carried_out, run=self._run), shares, places)
         except Exception as error:
             raise UsageError(f"--on {self._asked}: {_words(error)}") from error
         return [_SlurmJob(job, place) for job, place in zip(jobs, places, strict=True)]
@@ -293,15 +296,18 @@ def _left_in(place: Path) -> list[Event]:
         return []
 
 
-def pool_of(options: RunOptions) -> Pool:
-    """Return the pool for `--on` or `--parallel`; raises UsageError if the pool is not available."""
+def pool_of(options: RunOptions, run: RunCells) -> Pool:
+    """Return the pool for `--on` or `--parallel`, whose shares are run with `run`.
+
+    Raises UsageError if the pool is not available.
+    """
     arguments = dict(options.on_arg)
     match options.on:
         case None:
             return Processes(options.parallel or 1)
         case "slurm" | "slurm:local":
-            return OnSlurm(options.on, options.out / "slurm", arguments)
+            return OnSlurm(options.on, options.out / "slurm", arguments, run)
         case "ray":
-            return OnRay(None, arguments)
+            return OnRay(None, arguments, run)
         case address:
-            return OnRay(address, arguments)
+            return OnRay(address, arguments, run)

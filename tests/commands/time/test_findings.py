@@ -92,14 +92,22 @@ def test_of_the_fourth_report_the_first_step_takes_twelve_times_as_long_and_spoi
     cold = [value * MS for value in FOURTH_COLD]
     cell = time_cell({"forward": warm}, size="large", warmup=5, warmup_s=cold[:5])
     assert about([cell], "the first step").text == (
-        "the first step takes 12.6× as long as later steps; step times are stable from step 2 on. The mean of 10 steps "
-        "without warm-up would be 116 % higher."
+        "the first step takes 12.6× as long as later steps; no later step is clearly slower than the measured ones. "
+        "The mean of 10 steps without warm-up would be 116 % higher."
     )
     cells = [cell, time_cell({"forward": cold}, size="large", warmup=0, cautions=["warmup-unfinished"])]
     assert about(cells, "without warm-up, the mean of 10 steps is").text == (
         "without warm-up, the mean of 10 steps is 116 % above the median (301.9 ± 513.5 ms). After 5 warm-up steps, "
         "the mean differs from the median by less than 0.05 % (139.59 ± 0.07 ms)."
     )
+
+
+def test_the_last_slow_warmup_step_is_named_and_no_steps_are_called_stable_that_were_not_compared() -> None:
+    steps = [value * MS for value in FOURTH_WARM]
+    warmup = [12 * steps[0], steps[0], 2 * steps[0], steps[1], steps[2]]
+    text = about([time_cell({"forward": steps}, warmup=5, warmup_s=warmup)], "the first step").text
+    assert "; step 3 is the last that is clearly slower than the measured ones." in text
+    assert "stable" not in text
 
 
 def test_of_the_first_report_deviations_are_mostly_small_and_the_worst_is_named() -> None:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sysbench import formulas
+from sysbench.commands.report.assemble import tables_of
 from sysbench.commands.time.figures import of_run
 from sysbench.commands.time.fold import fold
-from sysbench.commands.time.predicted import GPUS, PREDICTED, prediction_findings
+from sysbench.commands.time.predicted import CHOICES, GPUS, LOWER_BOUND_NOTE, PREDICTED, SCALING, prediction_findings
 from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeCell, TimeOptions, TimeSpec
+from sysbench.commands.time.tables import sheet, usual
 from sysbench.engine.sensors import nvml
 from sysbench.errors import UnavailableError
 from sysbench.log.events import CellFinished, CellStarted, Event, RunFinished, RunStarted
 from sysbench.log.outcomes import Outcome
-from sysbench.log.predictions import PredictedTime, StepPredicted
+from sysbench.log.predictions import INTERVAL, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict import simulated_step
 from sysbench.predict.simulated_step import SimulatedStep
 from sysbench.render.plots import content
-from sysbench.render.table import Measure, Word
+from sysbench.render.table import Measure, Word, notes
+from sysbench.simulate.gpu import CONTEXT_BYTES, MIB
 from sysbench.spec.command_options import command_line, parse_options, validated
 from tests.cli.running import MINUTE, Ran, answered, ran_once, record_in
 from tests.fixtures_timing import TWO_CORES
@@ -41,20 +46,23 @@ def predicted(cell: TimeCell, step_s: float | None, **fields: Any) -> StepPredic
     return StepPredicted(at_s=0, cell=cell.key, step=step, **{**plain, **fields})
 
 
-def record(spec: TimeSpec, *found: tuple[float | None, Outcome]) -> TimeRecord:
+def record(
+    spec: TimeSpec, *found: tuple[float | None, Outcome], predictions: Sequence[StepPredicted] = ()
+) -> TimeRecord:
     """The record of a run in which each cell was predicted to take so long, and ended so."""
     cells = list(spec.cells())
+    predictions = predictions or [predicted(cell, step_s) for cell, (step_s, _) in zip(cells, found, strict=True)]
     events: list[Event] = [
         RunStarted(
             at_s=0, kind="time", sysbench_version="0", source_digest="", spec=spec.model_dump(mode="json"),
             host=TWO_CORES.host, driver=None, cells=len(cells),
         )
     ]  # fmt: skip
-    for number, (cell, (step_s, outcome)) in enumerate(zip(cells, found, strict=True)):
+    for number, (cell, (_, outcome), prediction) in enumerate(zip(cells, found, predictions, strict=True)):
         axes = cell.model_dump(mode="json")
         events += [
             CellStarted(at_s=0, cell=cell.key, index=number, axes=axes, device=TWO_CORES.device),
-            predicted(cell, step_s),
+            prediction,
             CellFinished(at_s=0, cell=cell.key, outcome=outcome),
         ]
     return fold([*events, RunFinished(at_s=0, status="complete")])
@@ -90,7 +98,8 @@ def test_the_cheapest_gpu_is_named_with_the_interval_of_its_cost_where_no_other_
     text = texts(record(spec, (0.2, "ok"), (0.9, "ok"), (0.5, "ok")))[0]
     cost = 2 / 3600 * 0.9 / (4 * 128) * 1e6  # its interval is from 0.8 to 1.3 times as much
     interval = f"(90 % interval {0.8 * cost:.3g} to {1.3 * cost:.3g})"
-    assert f"h100 is predicted to be the cheapest, at {cost:.3g} per million tokens {interval}. A step takes" in text
+    cheapest = f"h100 is predicted to be the cheapest of the 2 GPUs with a price, at {cost:.3g} per million tokens"
+    assert f"{cheapest} {interval}. A step takes" in text
 
 
 @pytest.mark.parametrize("priced", [True, False])
@@ -99,11 +108,153 @@ def test_no_gpu_is_said_to_be_the_best_if_its_interval_overlaps_with_the_next_on
     found = record(TimeSpec(**{**THREE.model_dump(), **prices}), (2.0, "ok"), (0.9, "ok"), (0.8, "ok"))
     text = texts(found)[0]
     assert f"which of a100-80gb and h100 is the {'cheapest' if priced else 'fastest'}" in text
-    assert "90 % intervals overlap" in text
     assert "t4" not in text
     assert "is predicted to be" not in text
-    costs = 1 / 3600 * 0.8 / (4 * 128) * 1e6
-    assert (f"{costs:.3g} ({0.8 * costs:.3g} to {1.3 * costs:.3g}) and" if priced else "800.0 ms (640.0 ms to") in text
+    interval = f"1.12× (90 % interval {0.9 * 0.8 / (0.8 * 1.3):.2f} to {0.9 * 1.3 / (0.8 * 0.8):.2f})"
+    assert f"With the same host, a step {'costs' if priced else 'takes'} {interval} as" in text
+
+
+@pytest.mark.parametrize(("gains", "decided"), [((1.3, 1.1, 1.4), True), ((1.3, 0.9, 1.4), False)])
+def test_gpus_with_the_same_host_are_compared_draw_by_draw(gains: tuple[float, ...], decided: bool) -> None:
+    hosts = (1.0, 0.5, 2.0)  # a host that is four times as fast as another leaves the ratios as they are
+    draws = ([host * gain for host, gain in zip(hosts, gains, strict=True)], list(hosts))
+    spec = TimeSpec(**{**THREE.model_dump(), "simulate": ("h100", "a100-80gb")})
+    wide = [predicted(cell, step_s[0], step_draws_s=step_s) for cell, step_s in zip(spec.cells(), draws, strict=True)]
+    found = record(spec, (1.3, "ok"), (1.0, "ok"), predictions=wide)
+    text, (table,) = texts(found)[0], GPUS(found)
+    assert text.startswith("tiny: a100-80gb is predicted to be the fastest. ") is decided
+    assert ("do not decide" in text) is not decided
+    assert "1.30× (90 % interval" in text
+    (ratio,) = (row[i] for row in table.rows[1:] for i, column in enumerate(table.columns) if column.key == "ratio")
+    assert isinstance(ratio, Measure)
+    assert ratio.low is not None
+    assert (ratio.low > 1) is decided
+    assert any("with the same host" in note for note in notes(table))
+
+
+def test_gpus_that_were_calibrated_each_with_its_own_host_are_not_said_to_share_one() -> None:
+    spec = TimeSpec(**{**THREE.model_dump(), "simulate": ("h100", "a100-80gb")})
+    own = [predicted(cell, 1.0, host=f"the host of {cell.simulate}") for cell in spec.cells()]
+    found = record(spec, (1.0, "ok"), (1.0, "ok"), predictions=own)
+    assert "Each with its own host, a step takes" in texts(found)[0]
+
+
+def test_choices_stand_side_by_side_and_each_alone_is_compared_with_the_first_cell() -> None:
+    spec = TimeSpec(
+        size=("tiny",), ctx=(128,), simulate=("h100",), precision=("fp32", "bf16"), optimizer=("foreach", "fused")
+    )
+    taken_s = {("fp32", "foreach"): 1.0, ("fp32", "fused"): 0.9, ("bf16", "foreach"): 0.5, ("bf16", "fused"): 0.4}
+    cells = list(spec.cells())
+    events = [
+        predicted(cell, point_s := taken_s[cell.precision, cell.optimizer], step_draws_s=[point_s, 2 * point_s])
+        for cell in cells
+    ]
+    found = record(spec, *[(1.0, "ok")] * 4, predictions=events)
+    (table,) = CHOICES(found)
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
+    assert [(row["precision"], row["optimizer"]) for row in rows] == sorted(taken_s, key=taken_s.__getitem__)
+    assert [row["ratio"].value for row in rows] == pytest.approx([1.0, 1.25, 2.25, 2.5])
+    assert texts(found)[0] == (
+        "compared with foreach AdamW fp32, a step is predicted to take 0.50× (90 % interval 0.50 to 0.50) as long for "
+        "bf16 and 0.90× (90 % interval 0.90 to 0.90) as long for fused AdamW."
+    )
+
+
+PRICED = {**THREE.model_dump(), "price": "h100=2,a100-80gb=9"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        (THREE, ((1.0, "oom"), (None, "invalid"), (0.5, "ok"))),
+        (THREE, ((1.0, "oom"), (None, "ok"), (0.5, "ok"))),
+        (TimeSpec(**PRICED), ((0.2, "oom"), (0.9, "ok"), (None, "ok"))),
+    ],
+)
+def test_a_gpu_that_is_compared_with_no_other_is_not_called_the_best(spec: TimeSpec, found: tuple[Any, ...]) -> None:
+    ran = record(spec, *found)
+    (table,) = GPUS(ran)
+    for text in (*texts(ran), table.title, *notes(table)):
+        assert not any(word in text for word in ("fastest", "cheapest", "sort"))
+
+
+def test_step_times_are_compared_if_only_one_gpu_has_a_price() -> None:
+    found = record(TimeSpec(**{**THREE.model_dump(), "price": "h100=2"}), (2.0, "ok"), (0.9, "ok"), (0.3, "ok"))
+    assert texts(found)[0].startswith("tiny: a100-80gb is predicted to be the fastest. ")
+    (table,) = GPUS(found)
+    assert [row[0] for row in table.rows] == ["a100-80gb", "h100", "t4"]
+    assert "fastest first" in table.title
+    assert "sorted by step time, because only one GPU with a predicted time has a price" in notes(table)
+
+
+def test_the_best_gpu_is_the_best_of_those_that_could_be_compared() -> None:
+    text = texts(record(THREE, (1.0, "oom"), (0.9, "ok"), (0.3, "ok")))[0]
+    assert "a100-80gb is predicted to be the fastest of the 2 GPUs with a predicted time. A step" in text
+    four = TimeSpec(**{**PRICED, "simulate": ("t4", "h100", "a100-80gb", "v100-32gb")})
+    text = texts(record(four, (0.2, "ok"), (0.9, "ok"), (0.5, "ok"), (1.0, "oom")))[0]
+    assert "h100 is predicted to be the cheapest of the 2 GPUs with a price and a predicted time, at" in text
+
+
+def test_a_faster_gpu_is_said_to_save_at_most_the_time_that_the_host_does_not_need() -> None:
+    *_, text = texts(record(THREE, (1.0, "ok"), (0.9, "ok"), (0.5, "ok")))  # the host needs 90 % of each step
+    assert "with the same host, a faster GPU would shorten these steps by at most 10 %" in text
+    assert "would not help" not in text
+
+
+def test_a_table_without_any_time_has_no_notes_about_times() -> None:
+    ran = record(THREE, (1.0, "oom"), (0.9, "oom"), (None, "ok"))
+    for table in (*PREDICTED(ran), *GPUS(ran)):
+        assert not any(word in note for note in notes(table) for word in ("bracket", "lower bound", "issued by"))
+    with_time = record(THREE, (1.0, "oom"), (0.9, "oom"), (0.5, "ok"))
+    for table in (*PREDICTED(with_time), *GPUS(with_time)):
+        assert {INTERVAL, LOWER_BOUND_NOTE} <= set(notes(table))
+
+
+SHARDED = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",), ranks=(1, 4), strategy=("fsdp2",))
+
+
+def scaled(*found: tuple[float, float]) -> TimeRecord:
+    """The record of a run whose cells take so long for the optimizer, and for everything else."""
+    cells = list(SHARDED.cells())
+    fields = {"host_s": 0.1, "device_s": 0.2, "limited_by": "bandwidth", "limited_share": 1.0, "lower_bound_s": 0.1}
+    phases = [
+        [
+            PredictedPhase(name=name, point_s=taken_s, low_s=taken_s, high_s=taken_s, launches=1, **fields)
+            for name, taken_s in (("backward", rest_s), ("optimizer", optimizer_s))
+        ]
+        for optimizer_s, rest_s in found
+    ]
+    predictions = [
+        predicted(cell, sum(taken), phases=each) for cell, taken, each in zip(cells, found, phases, strict=True)
+    ]
+    return record(SHARDED, *((sum(taken), "ok") for taken in found), predictions=predictions)
+
+
+@pytest.mark.parametrize(("taken", "explained"), [((0.2, 1.0), True), ((0.2, 2.0), False), ((1.0, 0.9), False)])
+def test_an_efficiency_above_one_is_explained_by_the_optimizer_that_updates_a_shard(
+    taken: tuple[float, float], explained: bool
+) -> None:
+    (table,) = SCALING(scaled((1.0, 1.0), taken))
+    assert any("each rank updates only its own shard" in note for note in notes(table)) == explained
+
+
+def test_a_report_has_every_table_that_the_terminal_shows() -> None:
+    for found in (record(THREE, (1.0, "ok"), (0.9, "ok"), (0.5, "ok")), scaled((1.0, 1.0), (0.2, 1.0))):
+        shown = [table.name for table in sheet(found).tables]
+        assert len(shown) == 2
+        assert [table.name for table in tables_of(found)] == shown
+        assert set(shown) <= set(usual(TimeSpec(**{k: v for k, v in found.spec.items() if k != "kind"})))
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+@pytest.mark.parametrize(("strategy", "names"), [("fsdp2", "FSDP2 and DTensor"), ("tp", "DTensor"), ("ddp", None)])
+def test_a_prediction_that_the_host_limits_says_whose_host_time_it_leaves_out(strategy: Any, names: str | None) -> None:
+    (found,) = [event for event in tiny("h100", ranks=(2,), strategy=(strategy,)) if isinstance(event, StepPredicted)]
+    messages = [each.message for each in found.cautions() if each.code == "host-time-missing"]
+    assert [f"the Python code of {names}: phases" in each for each in messages] == [True] * (names is not None)
+    fast_host = [each.model_copy(update={"limited_by": "bandwidth"}) for each in found.phases]
+    assert not list(found.model_copy(update={"phases": fast_host}).cautions())
 
 
 def test_only_cells_with_a_time_count_among_those_that_the_host_limits() -> None:
@@ -242,6 +393,37 @@ def test_the_line_that_repeats_a_run_with_prices_can_be_typed() -> None:
     again = shlex.split(command_line(spec))[2:]
     (asked, _) = parse_options("time", again, TimeSpec, TimeOptions)
     assert validated(TimeSpec, asked) == spec
+
+
+def test_a_step_that_barely_fits_gets_the_cautions_that_memory_gives_for_it(tmp_path: Path) -> None:
+    directory = tmp_path / "config" / "sysbench" / "hardware"
+    directory.mkdir(parents=True)
+    sheet = (Path(__file__).parents[3] / "profiles" / "hardware" / "h100.toml").read_text(encoding="utf-8")
+
+    def cautions(command: str, memory_bytes: int) -> list[dict[str, str]]:
+        ours = re.sub(r"(?m)^memory_bytes = \S+", f"memory_bytes = {memory_bytes}", sheet)
+        (directory / "ours.toml").write_text(ours, encoding="utf-8")
+        line = (command, "--size", "tiny", "--ctx", "64", "--mode", "train", "--simulate", "ours", "--json", "-")
+        done = answered(*line, cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path / "config"))
+        assert done.code == 0, done.err
+        found: list[dict[str, str]] = json.loads(done.out)["cells"][0]["cautions"]
+        return found
+
+    needed_bytes = next(each for each in tiny("h100") if isinstance(each, StepPredicted)).reserved_peak_bytes
+    for spare_bytes, codes in ((4 * MIB, ["narrow-margin"]), (1024 * MIB, [])):
+        memory_bytes = needed_bytes + CONTEXT_BYTES + spare_bytes
+        in_time = cautions("time", memory_bytes)
+        assert [each["code"] for each in in_time] == codes
+        assert in_time == cautions("memory", memory_bytes)
+
+
+def test_a_predicted_step_that_releases_the_cache_says_so_but_a_compiled_one_does_not() -> None:
+    pressed = {"memory_bytes": 1000 * MIB, "margin_bytes": 500 * MIB, "alloc_retries": 2}
+    (cell,) = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",)).cells()
+    (caution,) = predicted(cell, 1.0, **pressed).cautions()
+    assert caution.code == "allocator-retried"
+    assert "release its whole cache 2 times" in caution.message
+    assert not list(predicted(cell, 1.0, **pressed, less_certain=True).cautions())
 
 
 @pytest.mark.parametrize(
