@@ -224,11 +224,13 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
 
     `what` is a spec (`TimeSpec(size="tiny")`) or a command line (`"time --size tiny"`). `options` are the command's
     options by field name (`out="elsewhere"`, `timeout_s=60`, `force=True`). `progress` is called with every event as
-    it is written to the log; nothing is printed. A failed cell raises nothing: its record holds the outcome. Raises
-    SysbenchError where the command line would exit with an error. Ctrl-C ends the run cleanly and returns the results
-    so far, with the status `interrupted`.
+    it is written to the log; nothing is printed. A failed cell raises nothing: its record holds the outcome.
+
+    Raises SysbenchError where the command line would exit with an error. Ctrl-C raises KeyboardInterrupt once the
+    results so far are saved; `load("latest")` returns them, with the status `interrupted`.
     """
     from sysbench.commands import running
+    from sysbench.engine.interrupts import catch_interrupts
     from sysbench.spec.validation import validated
 
     command, given, words = _parse_command_line(what) if isinstance(what, str) else (command_of(what.kind), None, {})
@@ -242,7 +244,11 @@ def run(what: RunSpec | str, *, progress: Callable[[Event], object] | None = Non
         raise UsageError("--plan and --from do not run anything; sysbench.load reads an earlier run")
     if given is not None:
         what = validated(command.spec_class, {**running.resumed_spec_fields(command.name, chosen.resume), **given})
-    return Run(command.part("perform")(what, chosen).record)
+    with catch_interrupts() as interrupts:
+        record = command.part("perform")(what, chosen).record
+    if interrupts.requested or record.status == "interrupted":
+        raise KeyboardInterrupt
+    return Run(record)
 
 
 def measure(

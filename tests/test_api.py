@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +16,8 @@ from typing import Any
 import pytest
 
 import sysbench
-from tests.cli.running import answered
+from sysbench.log.events import Event, StepMeasured
+from tests.cli.running import QUICK, answered
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "tests" / "fixtures" / "runs"
@@ -117,6 +120,22 @@ def test_a_run_of_a_spec_lands_where_its_options_say_and_prints_nothing(
     assert (events[0], events[-1]) == ("run_started", "run_finished")
     assert len(list((tmp_path / "here").iterdir())) == 2
     assert capfd.readouterr() == ("", "")
+
+
+def test_ctrl_c_reaches_the_program_once_the_results_are_saved(tmp_path: Path) -> None:
+    def interrupt(event: Event) -> None:
+        if isinstance(event, StepMeasured) and event.index == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    words = ("time", *QUICK, "--steps", "1000000")
+    with pytest.raises(KeyboardInterrupt):
+        sysbench.run(" ".join(words), out=tmp_path, progress=interrupt)
+    (saved,) = tmp_path.glob("*.json")
+    run = sysbench.load(saved)
+    assert run.record.status == "interrupted"
+    assert len(run.cells[0].phases["step"].wall.samples_s) >= 3
+    assert signal.getsignal(signal.SIGINT) == handler
 
 
 @pytest.mark.parametrize(

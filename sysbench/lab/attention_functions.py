@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
 from sysbench.errors import UnavailableError
 from sysbench.lab.attention import softmax
 from sysbench.lab.precision import compute_dtype
+from sysbench.lab.workload.imports import code_file
+from sysbench.log.events import CodeFile
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -129,19 +132,30 @@ def flash_attn(cell: AttentionCell, kernel: Any) -> Attention:
 
 def _user_function(name: str) -> Attention:
     """Import the user's function `module:function`; modules in the current directory can be imported."""
-    module_name, _, function_name = name.partition(":")
+    function_name = name.partition(":")[2]
+    module = _user_module(name)
+    function: Any = getattr(module, function_name, None)
+    if not callable(function):
+        raise UnavailableError(f"{module.__name__} has no function {function_name}")
+    attend: Attention = function
+    return attend
+
+
+def user_file(name: str) -> CodeFile:
+    """Import the user's function `module:function`, and return the file of its module."""
+    file = getattr(_user_module(name), "__file__", None)
+    return code_file(name, None if file is None else Path(file))
+
+
+def _user_module(name: str) -> ModuleType:
+    module_name = name.partition(":")[0]
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name)
     except ImportError as error:
         raise UnavailableError(f"{module_name} cannot be imported from {here}: {error}") from error
-    function: Any = getattr(module, function_name, None)
-    if not callable(function):
-        raise UnavailableError(f"{module_name} has no function {function_name}")
-    attend: Attention = function
-    return attend
 
 
 Inputs = tuple[Tensor, Tensor, Tensor]

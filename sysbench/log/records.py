@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Generic, Self, TypeVar
 
@@ -10,6 +11,7 @@ from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 from sysbench.command import Kind
 from sysbench.log.events import (
     SCHEMA_VERSION,
+    CodeFile,
     DeviceInfo,
     HostInfo,
     OwnModelFacts,
@@ -97,6 +99,11 @@ class CellRecord(Frozen):
     own_model: OwnModelFacts | None = Field(default=None, exclude_if=lambda value: value is None)
     """The user's model, as it ran; None for the built-in model, and for one that was never built."""
     cautions: list[Caution]
+
+    @property
+    def code_files(self) -> Sequence[CodeFile]:
+        """Files of the user's code that the cell ran; empty if there are none, or if they are unknown."""
+        return self.own_model.files if self.own_model else ()
 
     @cached_property
     def axes(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -249,6 +250,33 @@ def share_range(values: Sequence[tuple[float, AnyCell]], name: Callable[[AnyCell
     return f"{units.share(low)} ({name(least)}) to {units.share(high)} ({name(most)})"
 
 
+_QUANTITY: Final = re.compile(r"(?<![\w.,])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
+"""A number that stands alone: `1,016.0`, but no part of a name such as `a100-80gb` or `fp16`."""
+
+
+def with_ranges(texts: Sequence[str]) -> list[str]:
+    """Return for each text the sentence that combines it with all texts that differ from it only in numbers.
+
+    Each number that differs becomes a range: `spans 11 to 48 %`.
+    """
+    grouped: dict[str, list[str]] = {}
+    for text in texts:
+        grouped.setdefault(_QUANTITY.sub("", text), []).append(text)
+    combined = {words: _combine_alike(alike) for words, alike in grouped.items()}
+    return [combined[_QUANTITY.sub("", text)] for text in texts]
+
+
+def _combine_alike(texts: Sequence[str]) -> str:
+    columns = zip(*(_QUANTITY.findall(text) for text in texts), strict=True)
+    ranges = (sorted(set(column), key=_value) for column in columns)
+    words = iter([ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}" for ends in ranges])
+    return _QUANTITY.sub(lambda _: next(words), texts[0])
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", "").replace("−", "-"))
+
+
 def excluded_cells(
     cells: Sequence[AnyCell], cautions_of: Callable[[AnyCell], Iterable[CautionCode]], result: str
 ) -> Iterator[Statement]:
@@ -260,7 +288,10 @@ def excluded_cells(
     for cell in cells:
         for code in sorted(cautions_of(cell)):
             by_code.setdefault(code, []).append(cell)
+    codes_by_cells: dict[str, list[CautionCode]] = {}
+    for code, excluded in by_code.items():
+        codes_by_cells.setdefault(name_cells(excluded, namer(cells)), []).append(code)
     if by_code:
-        words = [f"{name_cells(excluded, namer(cells))} ({code})" for code, excluded in by_code.items()]
+        words = [f"{names} ({', '.join(codes)})" for names, codes in codes_by_cells.items()]
         text = f"Excluded from {result} because of cautions: {'; '.join(words)}."
         yield Statement(text, tuple({cell.key: cell for found in by_code.values() for cell in found}.values()), True)

@@ -65,6 +65,11 @@ def test_two_traces_differ_by_class_and_by_kernel_per_step(traces: tuple[Path, P
     assert kernels[0] == "sm80_xmma_gemm_f32f32", "what differs most comes first"
     ratio = next(row["ratio_ratio"] for row in found["classes"] if row["class"] == "matmul")
     assert ratio == pytest.approx(0.5)
+    calls = {row["class"]: (row["a_calls"], row["b_calls"]) for row in found["classes"]}
+    assert calls == {"matmul": (2, 2), "reduction": (1, 0), "copy": (0, 1), "all": (3, 3)}
+    assert [row["a_calls"] for row in found["kernels"] if row["kernel"] == kernels[0]] == [2]
+    shown = command_line("compare", *map(str, traces)).out
+    assert "one sample per side, so there are no intervals" in shown
 
 
 def test_what_from_json_wrote_of_a_trace_stands_for_the_trace(traces: tuple[Path, Path], tmp_path: Path) -> None:

@@ -21,12 +21,13 @@ from sysbench.commands.attention.record import (
     AttentionAccounted,
     AttentionChecked,
     AttentionError,
+    AttentionImported,
     AttentionKernels,
     AttentionMemory,
     AttentionTimed,
 )
 from sysbench.commands.attention.simulate import SimulatedAttention, predicted, simulate
-from sysbench.commands.attention.spec import AttentionCell
+from sysbench.commands.attention.spec import IMPLEMENTATIONS, AttentionCell
 from sysbench.commands.memory.simulate import allocator_settings
 from sysbench.engine.sensors.memory_limits import host_available_bytes
 from sysbench.errors import BeyondMemoryError, DoesNotFitError, OverBudgetError, UnavailableError
@@ -42,6 +43,7 @@ from sysbench.lab.attention_functions import (
     gradient_for,
     inputs_for,
     naive,
+    user_file,
 )
 from sysbench.lab.clocks import Clock, clock_for
 from sysbench.lab.compilation import compiled_event, fresh_compiler, reset_counters, stage_entered
@@ -74,6 +76,8 @@ def run(
     if memory runs out, NotTriedError for a cell that would need too much host memory or time, and any error of the
     implementation.
     """
+    if cell.implementation not in IMPLEMENTATIONS:
+        yield AttentionImported(at_s=time.time(), cell=cell.key, file=user_file(cell.implementation))
     if cell.simulate is not None:
         yield from _simulated(cell, hardware.by_name(cell.simulate))
         return

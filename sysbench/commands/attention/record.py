@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from sysbench.commands.attention.spec import AttentionCell
-from sysbench.log.events import Event, PhaseSample, Source
+from sysbench.log.events import CodeFile, Event, PhaseSample, Source
 from sysbench.log.predictions import GpuPrediction
 from sysbench.log.records import CellRecord, RunRecord, Samples, SimulatedGpuRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.quantities import Amount, Bytes, Count, Flops, Number, Seconds
+
+
+class AttentionImported(Event):
+    """The file of the user's implementation."""
+
+    event: Literal["attention_imported"] = "attention_imported"
+    cell: str
+    file: CodeFile
 
 
 class AttentionTimed(Event):
@@ -125,6 +134,8 @@ class AttentionCellRecord(CellRecord):
     source: Source | Literal["predicted"]
     """Source of the values; memory is simulated if times are predicted."""
     gpu: SimulatedGpuRecord | None
+    code: CodeFile | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The file of the user's implementation; None for sysbench's own ones."""
     kernel: str | None
     """The operator that attention actually ran."""
     compile_s: Seconds | None
@@ -155,6 +166,11 @@ class AttentionCellRecord(CellRecord):
     available_bytes: Bytes | None
     prediction: GpuPrediction | None = Field(default=None, exclude_if=lambda value: value is None)
     """Times on a simulated GPU; None if the cell was measured, or if the rates of the GPU are unknown."""
+
+    @property
+    def code_files(self) -> Sequence[CodeFile]:
+        """The file of the user's implementation, if there is one."""
+        return (self.code,) if self.code else ()
 
 
 class AttentionRecord(RunRecord[AttentionCellRecord]):

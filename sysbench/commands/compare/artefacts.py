@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sysbench.commands.artefacts import Artefact, TraceArtefact
 from sysbench.errors import LogError, UsageError, unknown
 from sysbench.render.csv import tidy
-from sysbench.render.table import Column, Measure, Remark, Sheet, Table
+from sysbench.render.table import Cell, Column, Measure, Remark, Sheet, Table
 from sysbench.units import Unit
 
 Key = tuple[str, ...]
@@ -30,25 +30,34 @@ class _Amounts:
     b: dict[Key, float]
     total_label: str = ""
     """Label of the row with the total; empty if the amounts are incomplete and have no total."""
+    calls: tuple[Mapping[Key, float], Mapping[Key, float]] | None = None
+    """Calls per step on both sides, by name; None for memory, which has none."""
 
     def to_table(self) -> Table:
         """Return a table with a row per name, the largest difference first, and a row for the total."""
         sides = {key: (self.a.get(key, 0.0), self.b.get(key, 0.0)) for key in {**self.a, **self.b}}
         keys = sorted(sides, key=lambda key: (abs(sides[key][1] - sides[key][0]), max(sides[key])), reverse=True)
-        rows = [self._row(key, self.a.get(key), self.b.get(key)) for key in keys[:MAX_ROWS]]
+        rows: list[tuple[Cell, ...]] = [
+            (*self._row(key, self.a.get(key), self.b.get(key)), *self._calls_of(key)) for key in keys[:MAX_ROWS]
+        ]
         if self.total_label:
             total_key = (self.total_label, *("" for _ in self.columns[1:]))
-            rows.append(self._row(total_key, sum(self.a.values()), sum(self.b.values())))
+            totals = tuple(sum(side.values()) for side in self.calls) if self.calls else ()
+            rows.append((*self._row(total_key, sum(self.a.values()), sum(self.b.values())), *map(Measure, totals)))
         columns = (
             *(Column(name, name, elastic=True) for name in self.columns),
             Column("a", "A", self.unit),
             Column("b", "B", self.unit),
             Column("difference", "B - A", self.unit, signed=True),
             Column("ratio", "B / A", "ratio", note="B / A: above 1, B is larger"),
+            *(Column(f"{side.lower()}_calls", side, "count", "calls per step") for side in "AB" if self.calls),
         )
         omitted = len(keys) - MAX_ROWS
         notes = (f"{omitted} more with smaller differences",) if omitted > 0 else ()
         return Table(self.table, self.title, columns, tuple(rows), len(self.columns), notes)
+
+    def _calls_of(self, key: Key) -> tuple[Measure, ...]:
+        return tuple(Measure(side.get(key, 0.0)) for side in self.calls or ())
 
     def _row(self, key: Key, a: float | None, b: float | None) -> tuple[str | Measure | None, ...]:
         """Return the row for `key`. An amount missing on one side is 0 if the amounts are complete, else unknown."""
@@ -74,7 +83,7 @@ def sheet(a: Artefact, b: Artefact, names: Iterable[str] = ()) -> Sheet:
     for name in (table_names := tuple(names) or tuple(tables)):
         if name not in tables:
             raise UsageError(f"--tables {unknown(name, f'a table of two {a.kind}s', tables)}")
-    remarks = (Remark("note", "one sample per side: a difference may be noise"),)
+    remarks = (Remark("note", "one sample per side, so there are no intervals: a difference may be noise"),)
     subject = ("compare", f"A {a.name}", f"B {b.name}", basis)
     return Sheet(subject, tuple(tables[name].to_table() for name in table_names), remarks if a.kind == "trace" else ())
 
@@ -85,25 +94,42 @@ def _describe_steps(trace: TraceArtefact) -> str:
 
 
 def _trace_amounts(a: TraceArtefact, b: TraceArtefact) -> Iterator[_Amounts]:
-    (classes_a, kernels_a), (classes_b, kernels_b) = _seconds_by_kernel(a), _seconds_by_kernel(b)
-    yield _Amounts("classes", "time by class of kernel", ("class",), "s", classes_a, classes_b, "all")
-    yield _Amounts("kernels", "time by kernel", ("class", "kernel"), "s", kernels_a, kernels_b, "all")
+    (a_seconds, a_calls), (b_seconds, b_calls) = _kernels_per_step(a), _kernels_per_step(b)
+    yield _Amounts(
+        "classes",
+        "time by class of kernel",
+        ("class",),
+        "s",
+        _by_class(a_seconds),
+        _by_class(b_seconds),
+        "all",
+        (_by_class(a_calls), _by_class(b_calls)),
+    )
+    yield _Amounts(
+        "kernels", "time by kernel", ("class", "kernel"), "s", a_seconds, b_seconds, "all", (a_calls, b_calls)
+    )
 
 
-def _seconds_by_kernel(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
-    """Return seconds per step by class of kernel, and by class and kernel; for several traces, their mean."""
-    by_class: dict[Key, float] = defaultdict(float)
-    by_kernel: dict[Key, float] = defaultdict(float)
+def _kernels_per_step(trace: TraceArtefact) -> tuple[dict[Key, float], dict[Key, float]]:
+    """Return seconds and calls per step, by class and name of kernel; for several traces, their mean."""
+    seconds: dict[Key, float] = defaultdict(float)
+    calls: dict[Key, float] = defaultdict(float)
     for summary in trace.summaries:
-        per_step = 1e-9 / (max(summary.steps, 1) * len(trace.summaries))
-        for phase, kernel, total_ns in zip(
-            summary.spent.phase, summary.spent.kernel, summary.spent.total_ns, strict=True
-        ):
+        spent, step_count = summary.spent, max(summary.steps, 1) * len(trace.summaries)
+        for phase, kernel, total_ns, count in zip(spent.phase, spent.kernel, spent.total_ns, spent.calls, strict=True):
             name = summary.names[kernel]
-            kernel_class = name.class_in(summary.phases[phase])
-            by_class[(kernel_class,)] += total_ns * per_step
-            by_kernel[kernel_class, name.short] += total_ns * per_step
-    return by_class, by_kernel
+            key = (name.class_in(summary.phases[phase]), name.short)
+            seconds[key] += total_ns * 1e-9 / step_count
+            calls[key] += count / step_count
+    return seconds, calls
+
+
+def _by_class(amounts: Mapping[Key, float]) -> dict[Key, float]:
+    """Return the sum of the amounts by class of kernel."""
+    by_class: dict[Key, float] = defaultdict(float)
+    for (kernel_class, _), amount in amounts.items():
+        by_class[(kernel_class,)] += amount
+    return by_class
 
 
 def _snapshot_amounts(a: Artefact, b: Artefact) -> Iterator[_Amounts]:

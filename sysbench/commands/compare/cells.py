@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sysbench.cells import AXES
 from sysbench.command import Kind
 from sysbench.commands.attention.record import AttentionCellRecord
 from sysbench.commands.loop.record import LoopCellRecord
@@ -15,6 +16,7 @@ from sysbench.commands.time.record import TimeCellRecord
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import PredictedStep, PredictedTime
 from sysbench.log.records import CellRecord, RunRecord, Samples
+from sysbench.spec.ranks import KNOBS
 
 CONTROLLED_AXES: Mapping[str, str] = {
     "precision": "precision",
@@ -37,6 +39,17 @@ TREATMENT_AXES: Mapping[str, str] = {
     "execution": "execution",
     "optimizer": "optimizer",
     "threads": "threads",
+    "ranks": "ranks",
+    "strategy": "strategy",
+    "bucket_mb": "bucket size in MiB",
+    "gradient_as_bucket_view": "gradients as bucket views",
+    "reshard": "resharding",
+    "param_dtype": "parameter dtype",
+    "reduce_dtype": "reduction dtype",
+    "prefetch": "prefetching",
+    "no_sync": "no_sync",
+    "interconnect": "interconnect",
+    "host": "predicted host",
     "implementation": "implementation",
     "dim": "head dimension",
     "seq": "sequence length",
@@ -46,16 +59,36 @@ TREATMENT_AXES: Mapping[str, str] = {
     "shapes": "recorded shapes",
     "find": "search",
     "name": "name",
+    "experiment": "experiment",
+    "dtypes": "dtypes",
+    "value": "value",
+    "count": "count",
+    "orders": "orders of summation",
+    "block": "block",
+    "width": "width",
+    "eps": "eps",
+    "scales": "scales",
+    "lengths": "lengths",
+    "part": "part",
+    "precisions": "precisions",
+    "timed": "timed run",
 }
 """Axes whose effect a comparison can show, with their names in messages."""
 
-EFFORT_AXES = ("warmup", "steps", "until", "max_steps", "repeats", "active", "budget", "seed")
+EFFORT_AXES = ("warmup", "steps", "until", "max_steps", "repeats", "active", "budget", "budget_s", "seed")
 """Axes of measurement effort: how often or how long something was measured."""
 
 MACHINE = "machine"
 
 ACROSS = (*CONTROLLED_AXES, *TREATMENT_AXES, MACHINE)
 """Allowed values of --across."""
+
+DETERMINED_BY: Mapping[str, str] = {
+    "strategy": "ranks",
+    "interconnect": "ranks",
+    **dict.fromkeys(KNOBS, "strategy"),
+}
+"""Axes that some cells lack because of another axis: a single rank has no strategy, a strategy has its own knobs."""
 
 
 class NoMatchingCellsError(UsageError):
@@ -80,22 +113,74 @@ def refuse_unknown_axes(across: Iterable[str]) -> None:
             raise UsageError(f"--across {unknown(name, 'an axis', ACROSS)}")
 
 
-def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> Matching:
+@dataclass(frozen=True)
+class Obstacle:
+    """A difference between the sides that prevents a comparison unless `--across` names its axis."""
+
+    axis: str
+    description: str
+    """The values on both sides: `precision is fp32 in A and bf16 in B`."""
+    confounds: bool = False
+    """Whether the axis is an obstacle only because other axes differ as well."""
+    coverable: bool = True
+    """Whether naming the axis in `--across` helps: it must have a single value on each side."""
+
+
+def find_obstacles(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> list[Obstacle]:
+    """Return the differences between the cells of two sides, all of one command, that prevent a comparison.
+
+    These are the axes of CONTROLLED_AXES without a common value, and all axes with a different value on each side if
+    there are several. Axes in `across` do not count if they have a single value on each side.
+    """
+    disjoint, single_valued = _differing_axes(a, b)
+    controlled = [
+        axis
+        for axis in disjoint
+        if (axis in CONTROLLED_AXES and axis not in across)
+        or (axis in across and axis not in single_valued and axis not in EFFORT_AXES)
+    ]
+    treatments = [
+        axis
+        for axis in single_valued
+        if axis not in across and axis not in controlled and not _follows_from_another(axis, disjoint, a, b)
+    ]
+    return [
+        Obstacle(axis, _describe_difference(axis, a, b), coverable=axis in single_valued) for axis in controlled
+    ] + [Obstacle(axis, _describe_difference(axis, a, b), confounds=True) for axis in treatments if len(treatments) > 1]
+
+
+def refuse_obstacles(obstacles: Iterable[Obstacle], across: Sequence[str] = ()) -> None:
+    """Raise UsageError if there are obstacles; the message has the complete `--across`, or what it cannot cover.
+
+    `across` has the axes that were given already.
+    """
+    distinct = list(dict.fromkeys(obstacles))
+    if not distinct:
+        return
+    reason = (
+        "A and B differ in several ways, so the cause of a difference would be unclear"
+        if all(each.confounds for each in distinct)
+        else "A and B are not comparable"
+    )
+    uncoverable = dict.fromkeys(each.axis for each in distinct if not each.coverable)
+    axes = dict.fromkeys([*across, *(each.axis for each in distinct)])
+    advice = (
+        f"--across needs a single value of {' and of '.join(uncoverable)} on each side"
+        if uncoverable
+        else f"--across {','.join(axes)} compares them anyway"
+    )
+    raise UsageError(f"{reason}: {'; '.join(each.description for each in distinct)}. {advice}")
+
+
+def match(a: Sequence[Axes], b: Sequence[Axes]) -> Matching:
     """Match the cells of two sides, all of one command, by their axes.
 
     Cells match if they agree on all axes, with two exceptions. An axis of EFFORT_AXES is ignored if none of its values
     occurs on both sides. An axis with a single value on each side may differ: it is then the subject of the comparison.
 
-    Raises UsageError for several such axes, or for an axis of CONTROLLED_AXES without common values, unless they are in
-    `across`. Raises NoMatchingCellsError if no cells match.
+    Raises NoMatchingCellsError if no cells match.
     """
-    names = list(dict.fromkeys(name for cell in (*a, *b) for name in cell))
-    value_sets = {name: (set(distinct_values(a, name)), set(distinct_values(b, name))) for name in names}
-    disjoint = [name for name, (a_values, b_values) in value_sets.items() if not a_values & b_values]
-    single_valued = [
-        name for name in disjoint if name not in EFFORT_AXES and all(len(side) == 1 for side in value_sets[name])
-    ]
-    _refuse_incomparable(disjoint, single_valued, across, a, b)
+    disjoint, single_valued = _differing_axes(a, b)
     ignored = {*single_valued, *(axis for axis in disjoint if axis in EFFORT_AXES)}
     keys_a, keys_b = _index_by_key(a, ignored), _index_by_key(b, ignored)
     pairs = tuple((index, keys_b[key]) for key, index in keys_a.items() if key in keys_b)
@@ -113,9 +198,29 @@ def match(a: Sequence[Axes], b: Sequence[Axes], across: Sequence[str] = ()) -> M
     )
 
 
+def _differing_axes(a: Sequence[Axes], b: Sequence[Axes]) -> tuple[list[str], list[str]]:
+    """Return the axes without a common value, and those of them that have a single value on each side.
+
+    The latter exclude EFFORT_AXES.
+    """
+    names = dict.fromkeys(name for cell in (*a, *b) for name in cell)
+    value_sets = {name: (set(distinct_values(a, name)), set(distinct_values(b, name))) for name in names}
+    disjoint = [name for name, (a_values, b_values) in value_sets.items() if not a_values & b_values]
+    single_valued = [
+        name for name in disjoint if name not in EFFORT_AXES and all(len(side) == 1 for side in value_sets[name])
+    ]
+    return disjoint, single_valued
+
+
+def _follows_from_another(axis: str, disjoint: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]) -> bool:
+    """Whether a side lacks this axis only because another axis differs."""
+    return DETERMINED_BY.get(axis) in disjoint and any(all(cell.get(axis) is None for cell in side) for side in (a, b))
+
+
 def distinct_values(cells: Iterable[Axes], axis: str) -> tuple[str, ...]:
-    """Return the distinct values of an axis as text, in order of appearance."""
-    return tuple(dict.fromkeys(value_text(cell.get(axis)) for cell in cells))
+    """Return the distinct values of an axis as text, in order of appearance; cells without it have its default."""
+    default = AXES[axis].stored_default if axis in AXES else None
+    return tuple(dict.fromkeys(value_text(cell.get(axis, default)) for cell in cells))
 
 
 def value_text(value: object) -> str:
@@ -129,28 +234,6 @@ def value_text(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(value_text(each) for each in value) or "none"
     return str(value)
-
-
-def _refuse_incomparable(
-    disjoint: Sequence[str], single_valued: Sequence[str], across: Sequence[str], a: Sequence[Axes], b: Sequence[Axes]
-) -> None:
-    """Raise UsageError if the axes without a common value (`disjoint`) make the two sides incomparable."""
-    unequal = [axis for axis in disjoint if axis in CONTROLLED_AXES and axis not in across]
-    if unequal:
-        raise UsageError(
-            f"A and B are not comparable: {'; '.join(_describe_difference(axis, a, b) for axis in unequal)}. "
-            f"--across {','.join(unequal)} compares them anyway"
-        )
-    several = [axis for axis in single_valued if axis not in across]
-    if len(several) > 1:
-        raise UsageError(
-            "A and B differ in several ways, so the cause of a difference would be unclear: "
-            f"{'; '.join(_describe_difference(axis, a, b) for axis in several)}. --across {','.join(several)} compares "
-            "them anyway"
-        )
-    for axis in disjoint:
-        if axis in across and axis not in single_valued and axis not in EFFORT_AXES:
-            raise UsageError(f"--across {axis} needs one value on each side: {_describe_difference(axis, a, b)}")
 
 
 def _describe_difference(axis: str, a: Sequence[Axes], b: Sequence[Axes]) -> str:
@@ -261,7 +344,7 @@ def flatten_axes(axes: Axes, device: str | None = None) -> dict[str, Any]:
 
     For simulated cells, `device` is `simulation`: the device that runs a simulation does not matter.
     """
-    flat = {name: value for name, value in axes.items() if name not in ("kind", "model")}
+    flat = {name: value for name, value in axes.items() if name not in ("kind", "model", "hardware")}
     if isinstance(model := axes.get("model"), Mapping):
         label = str(axes.get("size"))
         flat["size"] = f"{label} of {model['target']}" if "target" in model else _size_label(label, model)
@@ -380,10 +463,23 @@ _LABEL_FORMATS = {
     "tokens": "{} tokens",
     "name": "{}",
     "active": "{} profiled steps",
+    "ranks": "{} ranks",
+    "host": "host {}",
 }
 """Labels for axes whose value alone would be unclear."""
 
-_AXES_SHOWN_AS_VALUE = ("device", "size", "implementation", "precision", "mode", "execution", "optimizer", "profiler")
+_AXES_SHOWN_AS_VALUE = (
+    "device",
+    "size",
+    "implementation",
+    "precision",
+    "mode",
+    "execution",
+    "optimizer",
+    "profiler",
+    "strategy",
+    "interconnect",
+)
 
 
 def varying_axes(cells: Sequence[Axes]) -> tuple[str, ...]:

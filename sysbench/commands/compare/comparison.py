@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from sysbench.command import Kind, command_of
 from sysbench.commands.compare import cells
 from sysbench.commands.compare.cells import (
     SAMPLED_MEMORY,
+    Axes,
     Matching,
     NoMatchingCellsError,
     Side,
@@ -23,7 +24,7 @@ from sysbench.commands.compare.cells import (
     predictions_of,
     times_of,
 )
-from sysbench.commands.compare.differences import Difference, differences, refuse_other_machines, warnings
+from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
 from sysbench.errors import LogError, UsageError
 from sysbench.log.events import SCHEMA_VERSION
 from sysbench.log.outcomes import Outcome
@@ -161,6 +162,8 @@ class Comparison(Frozen):
     across: list[str]
     """Axes in which the two cells of every pair differ."""
     differences: list[Difference]
+    same_code: list[str] = Field(default=[], exclude_if=lambda value: not value)
+    """References to the user's code whose files are equal on both sides."""
     cells: list[CellComparison]
     left_over: list[LeftOver]
     geometric_means: list[GeometricMean]
@@ -196,9 +199,18 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         # A run can end before its device is known.
         if not any(record.environment.devices or any(cell.device for cell in record.cells) for record in side.records):
             raise LogError(f"{side.name} is empty: it ended before anything was measured")
-    matchings = _match_cells(a, b, kinds, rules.across)
-    refuse_other_machines(a, b, rules.across)
-    cells = [
+    axes_by_kind = {
+        kind: ([cell.axes for cell in a.of_kind(kind)], [cell.axes for cell in b.of_kind(kind)]) for kind in kinds
+    }
+    cells.refuse_obstacles(
+        [
+            *(obstacle for sides in axes_by_kind.values() for obstacle in cells.find_obstacles(*sides, rules.across)),
+            *machine_obstacles(a, b, rules.across),
+        ],
+        rules.across,
+    )
+    matchings = _match_cells(axes_by_kind)
+    compared = [
         _compare_cells(a_cells[index_a], b_cells[index_b], rules)
         for kind in kinds
         for a_cells, b_cells in [(a.of_kind(kind), b.of_kind(kind))]
@@ -211,21 +223,24 @@ def compare(a: Side, b: Side, rules: Rules) -> Comparison:
         margin=rules.margin,
         across=across,
         differences=differences(a, b),
-        cells=cells,
+        same_code=same_code(a, b),
+        cells=compared,
         left_over=[*_left_over_cells("A", a, b, matchings), *_left_over_cells("B", b, a, matchings)],
-        geometric_means=list(_geometric_means(cells)),
-        cautions=[*warnings(a, b), *_method_cautions(cells)],
+        geometric_means=list(_geometric_means(compared)),
+        cautions=[*warnings(a, b), *_method_cautions(compared)],
     )
 
 
-def _match_cells(a: Side, b: Side, kinds: Sequence[Kind], across: Sequence[str]) -> dict[Kind, Matching]:
-    """Match the cells of each command; raises NoMatchingCellsError if no command has matching cells."""
+def _match_cells(axes_by_kind: Mapping[Kind, tuple[Sequence[Axes], Sequence[Axes]]]) -> dict[Kind, Matching]:
+    """Match the cells of each command; raises NoMatchingCellsError if no command has matching cells.
+
+    `axes_by_kind` has the axes of all cells of A and of B.
+    """
     matchings: dict[Kind, Matching] = {}
     no_match: NoMatchingCellsError | None = None
-    for kind in kinds:
-        a_cells, b_cells = a.of_kind(kind), b.of_kind(kind)
+    for kind, (a_cells, b_cells) in axes_by_kind.items():
         try:
-            matchings[kind] = cells.match([cell.axes for cell in a_cells], [cell.axes for cell in b_cells], across)
+            matchings[kind] = cells.match(a_cells, b_cells)
         except NoMatchingCellsError as error:
             no_match = error
             matchings[kind] = Matching((), tuple(range(len(a_cells))), tuple(range(len(b_cells))), ())
@@ -378,9 +393,12 @@ def _method_cautions(cells: Sequence[CellComparison]) -> Iterator[str]:
 
 
 def refuse_unmeasured(comparison: Comparison) -> None:
-    """Raise UsageError if no cell has a number on both sides: the gate would have nothing to check."""
-    if not any(cell.times or cell.memory for cell in comparison.cells):
-        raise UsageError("--gate: no cell has a time or a memory peak on both sides")
+    """Raise UsageError if the gate has nothing to check: no time or exact peak on both sides, no cell that failed."""
+    if not any(
+        has_failed_in_b(cell) or any(time.headline for time in cell.times) or any(each.exact for each in cell.memory)
+        for cell in comparison.cells
+    ):
+        raise UsageError("--gate: no cell has a measured time or an exact memory peak on both sides")
 
 
 FAILING_OUTCOMES = ("oom", "crashed", "timeout", "invalid")
@@ -396,7 +414,7 @@ def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) ->
     failed, undecided, passed = [], [], 0
     names = labels([(cell.kind, cell.axes) for cell in comparison.cells])
     for cell, name in zip(comparison.cells, names, strict=True):
-        if cell.a_outcome == "ok" and cell.b_outcome in FAILING_OUTCOMES:
+        if has_failed_in_b(cell):
             failed.append(f"{name}: measured in A, but {cell.b_outcome} in B")
         for fails, text in _check_cell(cell, share):
             if fails:
@@ -405,6 +423,11 @@ def apply_gate(comparison: Comparison, share: float, *, strict: bool = False) ->
                 passed += 1
                 undecided += [f"{name}: {text}"] if text else []
     return GateRecord(share=share, failed=failed, undecided=undecided, passed=passed, strict=strict)
+
+
+def has_failed_in_b(cell: CellComparison) -> bool:
+    """Whether A measured the cell and B could not."""
+    return cell.a_outcome == "ok" and cell.b_outcome in FAILING_OUTCOMES
 
 
 def _check_cell(cell: CellComparison, share: float) -> Iterator[tuple[bool, str]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from sysbench import units
-from sysbench.commands.compare.cells import MACHINE, Side, value_text
-from sysbench.errors import UsageError
+from sysbench.commands.compare.cells import MACHINE, Obstacle, Side, value_text
+from sysbench.log.outcomes import CautionCode
 from sysbench.log.records import CellRecord, RunRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.spec.options import flag_of
@@ -18,15 +18,15 @@ Record = RunRecord[Any]
 class Difference(Frozen):
     """A setting or property that differs between the sides; a side with several runs may have several values."""
 
-    part: Literal["spec", "environment"]
+    part: Literal["spec", "code", "environment"]
     name: str
     a: str
     b: str
 
 
 def differences(a: Side, b: Side) -> list[Difference]:
-    """Return all differences: first in the specs, then in the environments."""
-    return [*_spec_differences(a, b), *_environment_differences(a, b)]
+    """Return all differences: first in the specs, then in the user's code, then in the environments."""
+    return [*_spec_differences(a, b), *_code_differences(a, b), *_environment_differences(a, b)]
 
 
 def _spec_differences(a: Side, b: Side) -> Iterator[Difference]:
@@ -41,6 +41,36 @@ def _spec_differences(a: Side, b: Side) -> Iterator[Difference]:
             if set(a_values) != set(b_values):
                 label = f"{kind} {flag_of(name)}" if len(kinds) > 1 else flag_of(name)
                 yield Difference(part="spec", name=label, a=_join(a_values), b=_join(b_values))
+
+
+def _code_differences(a: Side, b: Side) -> Iterator[Difference]:
+    a_digests, b_digests = _digests_by_target(a), _digests_by_target(b)
+    for target in _common_targets(a_digests, b_digests):
+        if set(a_digests[target]) != set(b_digests[target]):
+            a_short, b_short = (_join([digest[:8] for digest in side[target]]) for side in (a_digests, b_digests))
+            yield Difference(part="code", name=f"file of {target}", a=a_short, b=b_short)
+
+
+def same_code(a: Side, b: Side) -> list[str]:
+    """Return the references to the user's code whose files are equal on both sides."""
+    a_digests, b_digests = _digests_by_target(a), _digests_by_target(b)
+    return [
+        target for target in _common_targets(a_digests, b_digests) if set(a_digests[target]) == set(b_digests[target])
+    ]
+
+
+def _common_targets(a: Iterable[str], b: Iterable[str]) -> list[str]:
+    known = set(b)
+    return [target for target in a if target in known]
+
+
+def _digests_by_target(side: Side) -> dict[str, list[str]]:
+    """Return the distinct hashes of the files of the user's code, by reference."""
+    digests: dict[str, dict[str, None]] = {}
+    for file in (file for record in side.records for cell in record.cells for file in cell.code_files):
+        if file.sha256 is not None:
+            digests.setdefault(file.target, {})[file.sha256] = None
+    return {target: list(found) for target, found in digests.items()}
 
 
 def _environment_differences(a: Side, b: Side) -> Iterator[Difference]:
@@ -106,20 +136,16 @@ _ENVIRONMENT_PROPERTIES: Mapping[str, Callable[[Record], str | None]] = {
 }
 
 
-def refuse_other_machines(a: Side, b: Side, across: Sequence[str]) -> None:
-    """Raise UsageError if the two sides were measured on different machines.
+def machine_obstacles(a: Side, b: Side, across: Sequence[str]) -> list[Obstacle]:
+    """Return an obstacle if the two sides were measured on different machines, unless `across` contains `machine`.
 
     A machine is identified by processor, number of cores and host name; random host names of containers are ignored.
     """
-    if MACHINE in across:
-        return
     a_machines, b_machines = _machines_by_identity(a), _machines_by_identity(b)
-    if a_machines and b_machines and not a_machines.keys() & b_machines.keys():
-        a_machine, b_machine = (next(iter(machines.values())) for machines in (a_machines, b_machines))
-        raise UsageError(
-            f"A was measured on {a_machine}, and B on {b_machine}: differences between the machines would distort the "
-            f"comparison. --across {MACHINE} compares them anyway"
-        )
+    if MACHINE in across or not a_machines or not b_machines or a_machines.keys() & b_machines.keys():
+        return []
+    a_machine, b_machine = (next(iter(machines.values())) for machines in (a_machines, b_machines))
+    return [Obstacle(MACHINE, f"machine is {a_machine} in A and {b_machine} in B")]
 
 
 def _machines_by_identity(side: Side) -> dict[tuple[str, ...], str]:
@@ -141,7 +167,7 @@ def _is_measured(cell: CellRecord) -> bool:
 
 GPU_VARIATION = "GPUs of the same model differ by a few per cent"
 
-TIMING_CAUTIONS = (
+_TIMING_CAUTIONS: tuple[CautionCode, ...] = (
     "throttled",
     "gpu-shared",
     "host-busy",
@@ -155,7 +181,10 @@ TIMING_CAUTIONS = (
     "below-lower-bound",
     "compile-fell-back",
 )
-"""Cautions that affect a comparison of times, in display order."""
+"""Cautions that affect a comparison of times most."""
+
+CAUTIONS = tuple(dict.fromkeys((*_TIMING_CAUTIONS, *get_args(CautionCode))))
+"""All cautions in the order in which they are listed."""
 
 
 def warnings(a: Side, b: Side) -> Iterator[str]:
@@ -171,13 +200,17 @@ def warnings(a: Side, b: Side) -> Iterator[str]:
     ]
     if all(uuids) and not uuids[0] & uuids[1]:
         yield f"A and B were measured on different GPUs: {GPU_VARIATION}"
-    for name, side in (("A", a), ("B", b)):
-        if caution_counts := _count_cautions(side):
+    a_cautions, b_cautions = _count_cautions(a), _count_cautions(b)
+    if a_cautions and a_cautions == b_cautions:
+        yield f"A and B have the same warnings: {a_cautions}; the output of those runs explains them"
+        return
+    for name, caution_counts in (("A", a_cautions), ("B", b_cautions)):
+        if caution_counts:
             yield f"{name} has warnings: {caution_counts}; the output of that run explains them"
 
 
 def _count_cautions(side: Side) -> str:
     """Count the cells with each caution: `host-busy (3 of 4 cells), drift (1 of 4 cells)`."""
     codes_by_cell = [{caution.code for caution in cell.cautions} for record in side.records for cell in record.cells]
-    counts = {code: sum(code in codes for codes in codes_by_cell) for code in TIMING_CAUTIONS}
+    counts = {code: sum(code in codes for codes in codes_by_cell) for code in CAUTIONS}
     return ", ".join(f"{code} ({count} of {len(codes_by_cell)} cells)" for code, count in counts.items() if count)

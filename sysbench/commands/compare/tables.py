@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sysbench import units
-from sysbench.commands.compare.cells import Axes, labels, value_text, varying_axes
+from sysbench.commands.compare.cells import LABEL_ORDER, Axes, labels, value_text, varying_axes
 from sysbench.commands.compare.comparison import (
     CellComparison,
     Comparison,
@@ -14,11 +15,12 @@ from sysbench.commands.compare.comparison import (
     MemoryComparison,
     SideRecord,
     TimeComparison,
+    has_failed_in_b,
 )
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK, PredictedTime
 from sysbench.render.declared import build_tables
-from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word
+from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, sentence
 from sysbench.render.theme import elided
 from sysbench.statistics.verdict import Verdict
 
@@ -223,7 +225,7 @@ def left_over_table(comparison: Comparison) -> Tables:
     """Return the table of cells that only one side has."""
     if not comparison.left_over:
         return []
-    axes = varying_axes([{**each.axes, "kind": each.kind} for each in comparison.left_over])
+    axes = _left_over_axes(comparison)
     several = len({each.kind for each in comparison.left_over}) > 1
     columns = (
         Column("only_in", "only in"),
@@ -241,6 +243,20 @@ def left_over_table(comparison: Comparison) -> Tables:
         for each in comparison.left_over
     )
     return [Table("left-over", "not compared", columns, rows, 1)]
+
+
+def _left_over_axes(comparison: Comparison) -> tuple[str, ...]:
+    """Return the axes that tell the cells that only one side has from each other, and from the compared cells."""
+    left_over = [each.axes for each in comparison.left_over]
+    kinds = {each.kind for each in comparison.left_over}
+    every_cell = [*left_over, *(cell.axes for cell in comparison.cells if cell.kind in kinds)]
+    # Compared cells lack the axes that differ between the sides.
+    common = set.intersection(*map(set, every_cell))
+    telling = {
+        *varying_axes(left_over),
+        *varying_axes([{axis: cell[axis] for axis in common} for cell in every_cell]),
+    }
+    return tuple(axis for axis in dict.fromkeys(LABEL_ORDER) if axis in telling)
 
 
 def cells_table(comparison: Comparison) -> Tables:
@@ -300,47 +316,86 @@ def _axis_values(cell: Axes, axes: Sequence[str]) -> tuple[Cell, ...]:
 
 def _remarks(comparison: Comparison) -> Iterator[Remark]:
     yield from (Remark("finding", _describe_mean(mean)) for mean in comparison.geometric_means)
-    exact = [memory for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a_bytes]
-    changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
-    if exact and not changes:
-        peaks = "the peak is" if len(exact) == 1 else f"all {len(exact)} peaks are"
-        yield Remark("finding", f"memory: {peaks} identical to the byte")
-    elif changes:
-        change_range = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
-        yield Remark("finding", f"memory: {len(changes)} of {len(exact)} peaks differ, by {change_range}")
+    yield from (Remark("finding", finding) for finding in _prediction_findings(comparison))
+    if memory := _memory_finding(comparison):
+        yield Remark("finding", memory)
     yield from _outcome_changes(comparison)
     yield from _incomparable_notes(comparison)
     yield from (Remark("caution", caution) for caution in comparison.cautions)
     if not comparison.differences:
-        yield Remark("note", "A and B have no known differences: same spec, same software")
+        yield Remark("note", _describe_sameness(comparison))
     yield from _gate_remarks(comparison)
 
 
+def _describe_sameness(comparison: Comparison) -> str:
+    """Say that no differences are known, and what was not compared because it is not recorded."""
+    code = f", same file of {', '.join(comparison.same_code)}" if comparison.same_code else ""
+    unknown_code = [
+        *(["modules that it imports"] if code else []),
+        *(["the code of the program"] if "loop" in _kinds(comparison) else []),
+    ]
+    caveat = f"; {' and '.join(unknown_code)} could differ" if unknown_code else ""
+    return f"A and B have no known differences: same spec, same software{code}{caveat}"
+
+
 def _describe_mean(mean: GeometricMean) -> str:
-    """Describe a mean: `time: the step is 1.18× as fast in B as in A (geometric mean of 2 cells); verdicts: 1 FASTER, 1
-    SAME`. If all verdicts are AMBIGUOUS, no difference was resolved, and the ratio comes last.
+    """Describe a mean: `time: the step takes 0.85× as long in B as in A (geometric mean of 2 cells); verdicts: 2 SAME`.
+
+    If all verdicts are AMBIGUOUS, no difference was resolved, and the ratio comes last.
     """
     several = mean.cells > 1
-    ratio = units.ratio(1 / mean.ratio)
+    ratio = units.ratio(mean.ratio)
     counts = ", ".join(f"{count} {verdict}" if several else verdict for verdict, count in mean.verdicts.items())
     if set(mean.verdicts) == {"AMBIGUOUS"}:
         where = f" in any of {mean.cells} cells" if several else ""
         unresolved = f"no difference in {mean.quantity} time was resolved{where} ({counts})"
-        average = "geometric mean of the speed ratios" if several else "speed ratio"
-        return f"{mean.kind}: {unresolved}; the {average} is {ratio}"
+        average = "the geometric mean of B / A" if several else "B / A"
+        return f"{mean.kind}: {unresolved}; {average} is {ratio}"
     timed = "the step" if mean.quantity == "step" else mean.quantity
     average = f" (geometric mean of {mean.cells} cells)" if several else ""
-    return f"{mean.kind}: {timed} is {ratio} as fast in B as in A{average}; verdict{'s' * several}: {counts}"
+    return f"{mean.kind}: {timed} takes {ratio} as long in B as in A{average}; verdict{'s' * several}: {counts}"
+
+
+def _prediction_findings(comparison: Comparison) -> Iterator[str]:
+    """Describe the ratio of the predicted steps of each command; for attention, of forward and of backward."""
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for cell in comparison.cells:
+        has_step = any(each.quantity == "step" for each in cell.predictions)
+        for each in cell.predictions:
+            if each.quantity == "step" or not has_step:
+                ratios.setdefault((cell.kind, each.quantity), []).append(each.ratio)
+    for (kind, quantity), found in ratios.items():
+        timed = "the step" if quantity == "step" else quantity
+        average = f" (geometric mean of {len(found)} cells)" if len(found) > 1 else ""
+        ratio = units.ratio(statistics.geometric_mean(found))
+        yield f"{kind}: {timed} is predicted to take {ratio} as long in B as in A{average}; nothing was measured"
+
+
+def _memory_finding(comparison: Comparison) -> str:
+    """Describe the changes of exact memory peaks; empty if there are no such peaks."""
+    exact = [memory for cell in comparison.cells for memory in cell.memory if memory.exact and memory.a_bytes]
+    changes = [memory.b_bytes / memory.a_bytes - 1 for memory in exact if memory.b_bytes != memory.a_bytes]
+    if not exact:
+        return ""
+    if not changes:
+        peaks = "the peak is" if len(exact) == 1 else f"all {len(exact)} peaks are"
+        return f"memory: {peaks} identical to the byte"
+    change_range = " to ".join(dict.fromkeys(f"{change * 100:+.1f} %" for change in (min(changes), max(changes))))
+    return f"memory: {len(changes)} of {len(exact)} peaks differ, by {change_range}"
 
 
 def summary_line(comparison: Comparison) -> str:
-    """Summarize a comparison on one line: every geometric mean, then the verdict of the gate."""
-    sentences = [_describe_mean(mean) for mean in comparison.geometric_means] or [
-        f"{len(comparison.cells)} cells, none with times on both sides"
-    ]
+    """Summarize a comparison on one line: times, memory, cells with other outcomes, and the verdict of the gate."""
+    changed = sum(cell.a_outcome != cell.b_outcome for cell in comparison.cells)
+    sentences = [
+        *map(_describe_mean, comparison.geometric_means),
+        *_prediction_findings(comparison),
+        *filter(None, [_memory_finding(comparison)]),
+        *([f"{_counted(changed, 'cell')} with different outcomes in A and B"] if changed else []),
+    ] or [f"{_counted(len(comparison.cells), 'cell')}, without a time or an exact memory peak on both sides"]
     if comparison.gate is not None:
-        sentences.append(_gate_verdict(comparison.gate))
-    return "; ".join(sentences)
+        sentences.append(_gate_verdict(comparison, comparison.gate))
+    return sentence("; ".join(sentences))
 
 
 def _incomparable_notes(comparison: Comparison) -> Iterator[Remark]:
@@ -356,7 +411,7 @@ def _incomparable_notes(comparison: Comparison) -> Iterator[Remark]:
             and (cell.a_outcome, cell.b_outcome) == ("ok", "ok")
         ]
         if empty:
-            cells = f"{len(empty)} cell{'' if len(empty) == 1 else 's'}"
+            cells = _counted(len(empty), "cell")
             yield Remark("note", f"{kind}: {cells} not compared, because neither side has a time or a memory peak")
 
 
@@ -387,19 +442,44 @@ def _gate_remarks(comparison: Comparison) -> Iterator[Remark]:
     if missing:
         cells = "1 cell of A is" if missing == 1 else f"{missing} cells of A are"
         yield Remark("note", f"{cells} missing in B and not checked by the gate")
-    yield Remark("finding", _gate_verdict(gate))
+    yield Remark("finding", _gate_verdict(comparison, gate))
 
 
-def _gate_verdict(gate: GateRecord) -> str:
-    """Describe the result of the gate: `gate failed: 1 of 6 times, peaks and cells regressed by more than 3 %`."""
-    checked = gate.passed + len(gate.failed)
-    share = _percent(gate.share)
+def _gate_verdict(comparison: Comparison, gate: GateRecord) -> str:
+    """Describe the result of the gate, including the times that are undecided.
+
+    For example: `gate passed: no regression of more than 3 % was found in 2 times and 1 peak, but 1 of them has too few
+    samples to rule one out`.
+    """
+    checked = _checked_by_gate(comparison)
+    regression = f"more than {_percent(gate.share)}"
     if gate.failed:
-        return f"gate failed: {len(gate.failed)} of {checked} times, peaks and cells regressed by more than {share}"
-    if not gate.holds:
-        times = f"{len(gate.undecided)} of {checked} times and peaks"
-        return f"gate failed (--strict): {times} may have regressed by more than {share}"
-    return f"gate passed: no regression of more than {share} was found in {checked} times and peaks"
+        more = f"; {len(gate.undecided)} more cannot be ruled out" if gate.undecided else ""
+        return f"gate failed: {_counted(len(gate.failed), 'regression')} of {regression} in {checked}{more}"
+    result = "passed" if gate.holds else "failed (--strict)"
+    undecided = ""
+    if gate.undecided:
+        which = "it has" if gate.passed == 1 else f"{len(gate.undecided)} of them {_have(len(gate.undecided))}"
+        undecided = f", but {which} too few samples to rule one out"
+    return f"gate {result}: no regression of {regression} was found in {checked}{undecided}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
+def _checked_by_gate(comparison: Comparison) -> str:
+    """Name what the gate checked: `2 times, 1 peak and 1 cell without a result in B`."""
+    times = sum(time.headline for cell in comparison.cells for time in cell.times)
+    peaks = sum(memory.exact for cell in comparison.cells for memory in cell.memory)
+    failed = sum(has_failed_in_b(cell) for cell in comparison.cells)
+    parts = [_counted(times, "time")] * bool(times) + [_counted(peaks, "peak")] * bool(peaks)
+    parts += [f"{_counted(failed, 'cell')} without a result in B"] * bool(failed)
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def _first_sentences(sentences: Sequence[str], max_count: int) -> list[str]:

@@ -33,6 +33,7 @@ from sysbench.commands.report.document import (
 from sysbench.commands.report.environment import Identity, Machine
 from sysbench.commands.report.wording import group_cautions, reservation_caution
 from sysbench.errors import UsageError, unknown
+from sysbench.log.predictions import MARK
 from sysbench.log.records import RunRecord
 from sysbench.render import output as sheets
 from sysbench.render.plots import DOTS_PER_INCH
@@ -241,8 +242,10 @@ def _section(
         run=run.name,
         machine=machines[environment.identity(run)].name if len(machines) > 1 else "",
         subject=(
-            *(phrase for phrase in sheet.subject if phrase.casefold() != title.casefold()),
+            # The origin is marked in every section that was not measured.
+            *(phrase for phrase in sheet.subject if phrase.casefold() != title.casefold() and phrase != MARK),
             *([run.note] if run.note else []),
+            *([f"cited as {run.name}"] if run.name != run.record.kind else []),
         ),
         origin=run.origin,
         findings=tuple(findings),
@@ -286,7 +289,32 @@ def _run_titles(runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, 
         distinguishing = [phrase for phrase in subject if any(phrase not in other for other in others)]
         suffix = f": {', '.join(distinguishing[:MAX_TITLE_PHRASES])}" if distinguishing else ""
         titles.append(run.title or f"{report_layout(run.record.kind).title}{suffix}")
-    return number_duplicates(titles)
+    return _tell_apart(titles, runs, subjects)
+
+
+def _tell_apart(
+    titles: Sequence[str], runs: Sequence[ReportedRun[Any]], subjects: Sequence[tuple[str, ...]]
+) -> list[str]:
+    """Return the titles, equal ones with what tells them apart in brackets: properties, start times, or names."""
+    members_by_title: dict[str, list[int]] = {}
+    for number, title in enumerate(titles):
+        members_by_title.setdefault(title, []).append(number)
+    result = list(titles)
+    for title, members in members_by_title.items():
+        if len(members) == 1:
+            continue
+        common = set.intersection(*(set(subjects[each]) for each in members))
+        properties = [", ".join(phrase for phrase in subjects[each] if phrase not in common) for each in members]
+        minutes, seconds = (
+            [f"{runs[each].record.started_at[:length].replace('T', ' ')} UTC" for each in members]
+            for length in (16, 19)
+        )
+        names = [runs[each].name for each in members]
+        candidates = (properties, minutes, seconds, names)
+        distinct = next(details for details in candidates if len(set(details)) == len(members))
+        for each, detail in zip(members, distinct, strict=True):
+            result[each] = f"{title} ({detail})" if detail else title
+    return result
 
 
 def _rename_duplicates(tables: Sequence[Table]) -> Iterator[Table]:

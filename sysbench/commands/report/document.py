@@ -91,7 +91,9 @@ class GroupedCaution:
     remedy: str
     bases: tuple[Basis, ...]
     message_by_run: Mapping[str, str] = field(default_factory=dict)
-    """For each run, the message with that run's numbers, if it differs from `message`."""
+    """For each run, the message with that run's numbers."""
+    names_cells: bool = False
+    """Whether `message` names all cells in `bases`."""
 
     def applies_to(self, run: str) -> bool:
         """Whether the caution applies to a cell of this run."""

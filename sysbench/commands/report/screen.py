@@ -31,7 +31,11 @@ def sheets(document: Document) -> Iterator[Sheet]:
         yield Sheet((), section.tables, section.remarks)
     if document.cautions:
         cautions = (
-            Remark("caution", f"{describe_bases(caution.bases)}: {caution.message}", caution.remedy or None)
+            Remark(
+                "caution",
+                caution.message if caution.names_cells else f"{describe_bases(caution.bases)}: {caution.message}",
+                caution.remedy or None,
+            )
             for caution in document.cautions
         )
         yield Sheet(("Cautions",), (), tuple(cautions))
@@ -39,8 +43,8 @@ def sheets(document: Document) -> Iterator[Sheet]:
         yield Sheet(("Environment",), document.environment)
 
 
-_ORIGIN_PREFIX: Final = re.compile(r"[^:]*\b(predicted|simulated)\b[^:]*:", re.IGNORECASE)
-"""Matches a finding that begins with the origin of its numbers."""
+_STATED_ORIGIN: Final = re.compile(r"\b(predicted|predictions?|simulated|simulations?)\b", re.IGNORECASE)
+"""Matches a finding that states the origin of its numbers."""
 
 
 def _finding(finding: Finding, section_title: str = "") -> Remark:
@@ -49,7 +53,7 @@ def _finding(finding: Finding, section_title: str = "") -> Remark:
     For example: `Simulated: 2.7b: the peak …`.
     """
     mark = ORIGIN_MARKS[finding.origin]
-    states_origin = _ORIGIN_PREFIX.match(finding.text) is not None
+    states_origin = _STATED_ORIGIN.search(finding.text) is not None
     text = f"{mark.capitalize()}: {finding.text}" if mark and not states_origin else finding.text
     return Remark(
         "finding", f"{section_title}{'' if section_title.endswith('?') else ':'} {text}" if section_title else text

@@ -22,6 +22,7 @@ from sysbench.log.outcomes import Caution
 from sysbench.log.records import CellRecord
 from sysbench.render import pages, theme
 from sysbench.render import plots as picture_file
+from sysbench.render.findings import with_ranges
 
 MAX_HEADLINES: Final = 10
 """Largest number of section findings that the summary repeats, unless there are more sections than that."""
@@ -183,30 +184,39 @@ def reservation_caution(finding: Finding) -> GroupedCaution:
 
 
 def _group_caution(cautioned_cells: Sequence[CautionedCell]) -> GroupedCaution:
+    by_run: dict[str, list[CautionedCell]] = {}
+    for each in cautioned_cells:
+        by_run.setdefault(each[0].name, []).append(each)
+    message, names_cells = _combined_message(cautioned_cells)
+    return GroupedCaution(
+        message,
+        cautioned_cells[0][2].remedy,
+        _bases(cautioned_cells),
+        {name: _combined_message(cells, omitted_run=name)[0] for name, cells in by_run.items()},
+        names_cells,
+    )
+
+
+def _combined_message(cautioned_cells: Sequence[CautionedCell], omitted_run: str = "") -> tuple[str, bool]:
+    """Return one message for a caution about several cells, and whether it names all of them.
+
+    Messages that differ only in numbers are combined into one, with the range of each number. If they differ in words,
+    each is followed by its cells; the name of the run is omitted if it is `omitted_run`.
+    """
+    cells_by_text: dict[str, list[CautionedCell]] = {}
+    for text, each in zip(with_ranges([each[2].message for each in cautioned_cells]), cautioned_cells, strict=True):
+        cells_by_text.setdefault(text, []).append(each)
+    if len(cells_by_text) == 1:
+        return next(iter(cells_by_text)), False
+    texts = [f"{text} ({describe_bases(_bases(cells), omitted_run)})" for text, cells in cells_by_text.items()]
+    if len(texts) > MAX_NAMED_CELLS + 1:
+        return "; ".join([*texts[:MAX_NAMED_CELLS], f"and {len(texts) - MAX_NAMED_CELLS} more"]), False
+    return "; ".join(texts), True
+
+
+def _bases(cautioned_cells: Sequence[CautionedCell]) -> tuple[Basis, ...]:
+    """Return the cells as bases, one for each run."""
     by_run: dict[str, tuple[ReportedRun[Any], list[CellRecord]]] = {}
     for run, cell, _ in cautioned_cells:
         by_run.setdefault(run.name, (run, []))[1].append(cell)
-    message_by_run = {
-        name: _combined_message([each for each in cautioned_cells if each[0].name == name]) for name in by_run
-    }
-    messages = set(message_by_run.values())
-    message = (
-        messages.pop() if len(messages) == 1 else "; ".join(f"{name}: {text}" for name, text in message_by_run.items())
-    )
-    bases = tuple(run.basis(cells) for run, cells in by_run.values())
-    return GroupedCaution(message, cautioned_cells[0][2].remedy, bases, message_by_run)
-
-
-def _combined_message(cautioned_cells: Sequence[CautionedCell]) -> str:
-    """Return one message for a caution about several cells of a run; if their messages differ, list them by cell."""
-    by_message: dict[str, list[str]] = {}
-    for run, cell, caution in cautioned_cells:
-        by_message.setdefault(caution.message, []).append(run.label(cell))
-    if len(by_message) == 1:
-        return cautioned_cells[0][2].message
-    texts = [f"{message} ({', '.join(labels)})" for message, labels in by_message.items()]
-    return "; ".join(
-        [*texts[:MAX_NAMED_CELLS], f"and {len(texts) - MAX_NAMED_CELLS} more"]
-        if len(texts) > MAX_NAMED_CELLS + 1
-        else texts
-    )
+    return tuple(run.basis(cells) for run, cells in by_run.values())

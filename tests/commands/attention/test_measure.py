@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from sysbench.commands.attention.measure_memory import count_memory
 from sysbench.commands.attention.record import (
     AttentionAccounted,
     AttentionChecked,
+    AttentionImported,
     AttentionKernels,
     AttentionMemory,
     AttentionTimed,
@@ -209,6 +211,10 @@ def test_a_function_of_the_users_own_is_measured_like_ours(own: Path) -> None:
     events = list(run(cell(impl="my_attention:good"), CPU))
     assert len(said(events, AttentionTimed)) == 8
     assert not said(events, AttentionMemory), "what is not known to be counted right is not counted"
+    (imported,) = said(events, AttentionImported)
+    assert isinstance(imported, AttentionImported)
+    assert imported.file.path == str(own / "my_attention.py")
+    assert imported.file.sha256 == hashlib.sha256((own / "my_attention.py").read_bytes()).hexdigest()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,21 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
+from sysbench.api import measure
+from sysbench.command import command_of, kinds
+from sysbench.commands.attention.fold import fold as fold_attention
+from sysbench.commands.attention.record import AttentionImported, AttentionRecord
 from sysbench.commands.attention.spec import AttentionSpec
 from sysbench.commands.compare import tables as compare_tables
-from sysbench.commands.compare.cells import Side, build_side
+from sysbench.commands.compare.cells import (
+    EFFORT_AXES,
+    Side,
+    build_side,
+    find_obstacles,
+    labels,
+    match,
+    refuse_unknown_axes,
+)
 from sysbench.commands.compare.command import exit_code, show
 from sysbench.commands.compare.comparison import Comparison, Rules, apply_gate, compare, refuse_unmeasured
 from sysbench.commands.compare.export import export_text
@@ -25,7 +38,7 @@ from sysbench.commands.time.record import TimeRecord
 from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError, SysbenchError, UsageError
 from sysbench.log.collect import samples_of
-from sysbench.log.events import CellStarted, StepMeasured
+from sysbench.log.events import CellStarted, CodeFile, Event, StepMeasured
 from sysbench.log.outcomes import Outcome
 from sysbench.log.records import RunRecord
 from sysbench.render.latex import latex
@@ -158,7 +171,12 @@ def test_predictions_are_compared_by_their_points_without_a_verdict() -> None:
     assert (step.a.low_s, step.b.high_s) == pytest.approx((0.008, 0.026))
     shown = text_of(found)
     assert "PREDICTED, not measured" in shown
-    assert "2.00" in shown
+    assert "Time: the step is predicted to take 2.00× as long in B as in A; nothing was measured." in " ".join(
+        shown.split()
+    )
+    assert "the step is predicted to take 2.00× as long" in compare_tables.summary_line(found)
+    with pytest.raises(UsageError, match="no cell has a measured time or an exact memory peak on both sides"):
+        refuse_unmeasured(found)
     assert not {"FASTER", "SLOWER", "SAME", "AMBIGUOUS"} & set(shown.split())
     assert json.loads(found.model_dump_json())["cells"][0]["predictions"][0]["b"]["point_s"] == 0.02
 
@@ -202,6 +220,10 @@ def test_cells_that_only_one_side_has_are_listed() -> None:
     shown = text_of(found)
     assert "not compared" in shown
     assert "512" in shown
+    only = compared(measured(1, ctx="128"), measured(2, ctx="128,256", execution="compiled"))
+    (table,) = compare_tables.tables_for(only, ["left-over"])
+    assert [column.key for column in table.columns] == ["only_in", "ctx", "outcome"]
+    assert [row[:2] for row in table.rows] == [("B", 256)]
 
 
 def test_of_several_kinds_of_run_each_is_compared_with_its_own() -> None:
@@ -270,16 +292,60 @@ def test_two_things_at_once_are_not_told_apart_unless_told() -> None:
     assert set(compared(a, b, across=("attention", "execution")).across) == {"attention", "execution"}
 
 
+def test_one_message_names_every_axis_that_across_needs() -> None:
+    a = measured(1, ctx="128")
+    b = with_environment(
+        measured(2, ctx="256", precision="bf16", batch="8", attention="sdpa"), "host", hostname="elsewhere"
+    )
+    with pytest.raises(UsageError) as caught:
+        compared(a, b, across=("batch",))
+    found = re.search(r"--across (\S+) compares them anyway", str(caught.value))
+    assert found is not None
+    across = found[1].split(",")
+    assert set(across) == {"batch", "precision", "ctx", "attention", "machine"}
+    assert len(compared(a, b, across=tuple(across)).cells) == 1
+
+
+def test_every_axis_of_every_command_can_be_named() -> None:
+    axes = {axis for kind in kinds() for axis in command_of(kind).cell_class.model_fields}
+    refuse_unknown_axes(sorted(axes - set(EFFORT_AXES) - {"kind", "model"}))
+
+
+def test_several_ranks_differ_from_one_in_one_thing_although_one_rank_has_no_strategy() -> None:
+    one, ddp, fsdp = (
+        [{"ranks": 2, "strategy": strategy, knob: 1, "ctx": 128} if strategy else {"ctx": 128}]
+        for strategy, knob in (("", ""), ("ddp", "bucket_mb"), ("fsdp2", "reshard"))
+    )
+    assert find_obstacles(one, ddp) == find_obstacles(ddp, fsdp) == []
+    assert match(one, ddp).across == ("ranks", "strategy", "bucket_mb")
+    assert match(ddp, fsdp).across == ("strategy", "bucket_mb", "reshard")
+    four = [{**fsdp[0], "ranks": 4}]
+    assert [(each.axis, each.description) for each in find_obstacles(ddp, four)] == [
+        ("ranks", "ranks is 2 in A and 4 in B"),
+        ("strategy", "strategy is ddp in A and fsdp2 in B"),
+    ]
+    assert find_obstacles(ddp, four, ("ranks", "strategy")) == []
+    (batch, *_) = find_obstacles(one, [{**ddp[0], "grad_accum": 4}])
+    assert batch.description == "micro-batches per step is 1 in A and 4 in B"
+
+
+def test_cells_that_differ_in_ranks_are_told_apart() -> None:
+    cells = [("time", {"size": "small", "ranks": ranks, "strategy": "ddp"}) for ranks in (2, 4)]
+    assert labels(cells) == ["2 ranks", "4 ranks"]
+
+
 def test_across_takes_one_value_on_each_side() -> None:
     a, b = measured(1, precision="fp32,tf32"), measured(2, precision="bf16")
-    with pytest.raises(UsageError, match=r"--across precision needs one value on each side: precision is fp32, tf32"):
-        compared(a, b, across=("precision",))
+    expected = r"precision is fp32, tf32 in A and bf16 in B\. --across needs a single value of precision on each side"
+    for across in ((), ("precision",)):
+        with pytest.raises(UsageError, match=expected):
+            compared(a, b, across=across)
 
 
 def test_two_machines_are_not_compared_unless_told() -> None:
     a = measured(1)
     b = with_environment(measured(2), "host", hostname="elsewhere")
-    with pytest.raises(UsageError, match=r"A was measured on bench \(.*\), and B on elsewhere \(.*--across machine"):
+    with pytest.raises(UsageError, match=r"machine is bench \(.*\) in A and elsewhere \(.*--across machine"):
         compared(a, b)
     found = compared(a, b, across=("machine",))
     assert [(each.name, each.a, each.b) for each in found.differences] == [("host", "bench", "elsewhere")]
@@ -333,6 +399,53 @@ def test_the_same_on_both_sides_is_said_to_be_the_same() -> None:
     assert "A and B have no known differences" in text_of(compared(measured(1), measured(2)))
 
 
+def with_file_of_own_model(record: TimeRecord, digest: str) -> TimeRecord:
+    changed = record.model_dump(mode="json")
+    file = {"target": "gpt.py:GPT", "path": "/src/gpt.py", "sha256": digest}
+    for cell in changed["cells"]:
+        cell["own_model"] = {
+            **dict.fromkeys(("loss", "tokens", "flops", "uncounted")),
+            "class_name": "GPT",
+            "parameters": 1,
+            "trainable_parameters": 1,
+            "inputs": "",
+            "printed": "",
+            "files": [file],
+        }
+    return TimeRecord.model_validate(changed)
+
+
+def test_another_version_of_the_users_model_is_a_difference() -> None:
+    before, after = (with_file_of_own_model(measured(seed), digest * 64) for seed, digest in enumerate("ab"))
+    found = compared(before, after)
+    assert [(each.name, each.a, each.b) for each in found.differences] == [("file of gpt.py:GPT", "a" * 8, "b" * 8)]
+    assert "no known differences" not in text_of(found)
+    unchanged = text_of(compared(before, before), width=200)
+    assert "no known differences: same spec, same software, same file of gpt.py:GPT; modules that it" in unchanged
+
+
+def test_another_version_of_the_users_attention_is_a_difference() -> None:
+    spec = AttentionSpec(impl=("mine:attend",), dim=(64,), seq=(256,))
+
+    def with_file(digest: str) -> AttentionRecord:
+        file = CodeFile(target="mine:attend", path="/src/mine.py", sha256=digest * 64)
+        events: list[Event] = []
+        for event in fixtures_attention.events(spec):
+            events.append(event)
+            if isinstance(event, CellStarted):
+                events.append(AttentionImported(at_s=event.at_s, cell=event.cell, file=file))
+        return fold_attention(events)
+
+    before, after = with_file("a"), with_file("b")
+    assert [each.name for each in compared(before, after).differences] == ["file of mine:attend"]
+    assert AttentionRecord.model_validate_json(after.model_dump_json()) == after
+
+
+def test_what_is_not_known_of_a_loop_is_not_called_the_same() -> None:
+    loop = measure(lambda: None, device="cpu", steps=10).record
+    assert "same software; the code of the program could differ" in text_of(compared(loop, loop), width=200)
+
+
 def test_another_card_of_the_same_model_is_a_caution() -> None:
     changed = measured(2).model_dump(mode="json")
     for cell in changed["cells"]:
@@ -343,12 +456,18 @@ def test_another_card_of_the_same_model_is_a_caution() -> None:
 
 def test_what_was_measured_under_doubt_is_listed_in_one_order_whatever_the_order_in_the_runs() -> None:
     changed = measured(2).model_dump(mode="json")
-    of_cells = (("drift", "two-modes", "throttled"), ("host-busy", "drift"))
+    of_cells = (("outliers", "drift", "two-modes", "throttled"), ("host-busy", "drift", "narrow-margin"))
     for cell, codes in zip(changed["cells"], of_cells, strict=True):
         cell["cautions"] = [{"code": code, "message": "said", "remedy": "wait"} for code in codes]
     found = compared(measured(1), TimeRecord.model_validate(changed))
-    listed = "throttled (1 of 2 cells), host-busy (1 of 2 cells), drift (2 of 2 cells), two-modes (1 of 2 cells)"
+    listed = (
+        "throttled (1 of 2 cells), host-busy (1 of 2 cells), drift (2 of 2 cells), two-modes (1 of 2 cells), "
+        "outliers (1 of 2 cells), narrow-margin (1 of 2 cells)"
+    )
     assert any(said.startswith(f"B has warnings: {listed}; ") for said in found.cautions)
+    doubtful = TimeRecord.model_validate(changed)
+    said_once = [said for said in compared(doubtful, doubtful).cautions if "have the same warnings" in said]
+    assert said_once == [f"A and B have the same warnings: {listed}; the output of those runs explains them"]
 
 
 # Runs that did not come to their end
@@ -462,7 +581,9 @@ def test_a_strict_gate_does_not_pass_what_cannot_be_told() -> None:
     for strict, code in ((False, 0), (True, 3)):
         found = noisy().model_copy(update={"gate": apply_gate(noisy(), 0.03, strict=strict)})
         assert exit_code(found) == code
-        assert ("failed (--strict): 1 of 1" in text_of(found)) == strict
+        assert (
+            "Gate failed (--strict): no regression of more than 3 % was found in 1 time, but" in text_of(found)
+        ) == strict
 
 
 def test_a_strict_gate_passes_what_is_known_to_be_within_it() -> None:
@@ -514,25 +635,47 @@ def test_a_cell_beyond_the_gate_is_a_test_that_failed(regressed: Comparison) -> 
 
 def test_factors_point_one_way_or_say_which(regressed: Comparison) -> None:
     text = " ".join(text_of(regressed, width=140).split())
-    assert "the step is 0.98" in text
-    assert "as fast in B as in A (geometric mean of 2 cells)" in text
+    assert "the step takes 1.02× as long in B as in A (geometric mean of 2 cells)" in text
     assert "B / A, < 1 faster" in text
+    assert "step takes 1.05× as long in B" in text
 
 
 def test_a_mean_without_a_resolved_difference_is_no_headline(regressed: Comparison) -> None:
     (mean,) = regressed.geometric_means
     unresolved = mean.model_copy(update={"verdicts": {"AMBIGUOUS": 2}, "ratio": 0.5})
     assert compare_tables.summary_line(regressed.model_copy(update={"geometric_means": [unresolved]})).startswith(
-        "time: no difference in step time was resolved in any of 2 cells (2 AMBIGUOUS); the geometric mean of the "
-        "speed ratios is 2.00×"
+        "Time: no difference in step time was resolved in any of 2 cells (2 AMBIGUOUS); the geometric mean of B / A "
+        "is 0.50×"
     )
 
 
 def test_quiet_is_one_line(regressed: Comparison) -> None:
     line = compare_tables.summary_line(regressed)
     assert "\n" not in line
-    assert line.startswith("time: the step is 0.98")
-    assert line.endswith("gate failed: 1 of 6 times, peaks and cells regressed by more than 3 %")
+    assert line.startswith("Time: the step takes 1.02× as long")
+    assert line.endswith("gate failed: 1 regression of more than 3 % in 2 times and 4 peaks.")
+
+
+def test_quiet_says_what_the_gate_could_not_decide() -> None:
+    found = noisy()
+    (one_time,) = [cell.model_copy(update={"memory": []}) for cell in found.cells]
+    found = found.model_copy(update={"cells": [one_time]})
+    lenient, strict = (
+        compare_tables.summary_line(found.model_copy(update={"gate": apply_gate(found, 0.03, strict=strict)}))
+        for strict in (False, True)
+    )
+    assert "gate passed: no regression of more than 3 % was found in 1 time, but it has too few samples" in lenient
+    assert "gate failed (--strict): no regression of more than 3 % was found in 1 time, but it has too few" in strict
+
+
+def test_quiet_says_what_became_of_memory_and_of_cells() -> None:
+    a = fixtures_runs.record("memory")
+    line = compare_tables.summary_line(compared(a, grown(a, 1.05)))
+    assert re.match(r"Memory: \d+ of \d+ peaks differ, by \+5\.0 %", line)
+    changed = measured(2).model_dump(mode="json")
+    changed["cells"][1].update(outcome="oom", phases={})
+    line = compare_tables.summary_line(compared(measured(1), TimeRecord.model_validate(changed)))
+    assert "1 cell with different outcomes in A and B" in line
 
 
 def test_a_summary_is_appended_for_github(
@@ -647,5 +790,5 @@ def test_accumulation_has_no_time_and_a_gate_is_not_passed_by_having_measured_no
     a = fixtures_runs.record("accum")
     found = compared(a, a)
     assert "accum: 1 cell not compared, because neither side has a time or a memory peak" in text_of(found)
-    with pytest.raises(UsageError, match="no cell has a time or a memory peak on both sides"):
+    with pytest.raises(UsageError, match="no cell has a measured time or an exact memory peak on both sides"):
         refuse_unmeasured(found)

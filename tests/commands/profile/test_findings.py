@@ -164,10 +164,13 @@ def test_a_cell_without_a_profile_says_nothing() -> None:
 
 
 def test_headlines_say_which_cells_they_are_not_of() -> None:
-    busy = Caution(code="host-busy", message="", remedy="")
-    quiet, doubted = profile_cell(LARGE, source="cpu"), profile_cell(LARGE, source="cpu", cautions=[busy], size="xl")
+    busy, shared = (Caution(code=code, message="", remedy="") for code in ("host-busy", "check-failed"))
+    quiet, doubted = (
+        profile_cell(LARGE, source="cpu"),
+        profile_cell(LARGE, source="cpu", cautions=[busy, shared], size="xl"),
+    )
     *_, last = [each.text for each in headlines([quiet, doubted])]
-    assert last == "Excluded from all findings because of cautions: xl (host-busy)."
+    assert last == "Excluded from all findings because of cautions: xl (check-failed, host-busy)."
     assert not any("Excluded from" in each.text for each in headlines([quiet]))
     assert not list(headlines([doubted]))  # nothing is said, and the caution itself is above it
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from sysbench.render.findings import Statement
 from sysbench.render.table import Measure
 from sysbench.render.terminal import SheetView
 from tests import fixtures_timing
+from tests.commands.time import test_predicted
 from tests.fixtures_runs import KINDS, record, stream
 from tests.fixtures_timing import A100, TWO_CORES
 
@@ -148,16 +149,39 @@ def test_a_caution_is_said_once_with_all_the_cells_it_is_about() -> None:
     assert caution.bases == (Basis("one", labels), Basis("two", labels))
 
 
-def test_messages_with_other_numbers_in_them_are_one_caution_that_says_whose_numbers_it_has() -> None:
+def drifting(name: str, messages: Iterable[str]) -> ReportedRun[Any]:
+    """A run with a caution of this code in its first cells."""
     clean = record("time")
     cells = [
-        cell.model_copy(update={"cautions": [Caution(code="drift", message=f"by {number} %", remedy="cool it")]})
-        for number, cell in enumerate(clean.cells)
+        cell.model_copy(update={"cautions": [Caution(code="drift", message=message, remedy="cool it")]})
+        for cell, message in zip(clean.cells, messages, strict=False)
     ]
-    named = ReportedRun("time", clean.model_copy(update={"cells": cells}))
-    caution = assemble_document([named]).cautions[0]
-    assert caution.message.startswith(f"by 0 % ({named.label(cells[0])}); by 1 % ({named.label(cells[1])}); by 2 %")
-    assert len(caution.bases[0].cells) == len(cells)
+    return ReportedRun(name, clean.model_copy(update={"cells": cells}))
+
+
+def test_messages_with_other_numbers_in_them_are_one_caution_with_their_range() -> None:
+    runs = [drifting("one", [f"by {number} %" for number in range(8)]), drifting("two", ["by 9 %", "by 10.5 %"])]
+    caution = assemble_document(runs).cautions[0]
+    assert caution.message == "by 0 to 10.5 %"
+    assert caution.message_by_run == {"one": "by 0 to 7 %", "two": "by 9 to 10.5 %"}
+    assert [len(basis.cells) for basis in caution.bases] == [8, 2]
+
+
+def test_cells_of_messages_in_other_words_are_named_once() -> None:
+    one, two = drifting("one", ["by 2 ms", "by 3 ms", "by 1 s"]), drifting("two", ["by 4 s"])
+    document = assemble_document([one, two])
+    caution = document.cautions[0]
+    labels = [one.label(cell) for cell in one.record.cells]
+    other = two.label(two.record.cells[0])
+    assert caution.message == (
+        f"by 2 to 3 ms (one: {labels[0]}, {labels[1]}); by 1 to 4 s (one: {labels[2]}; two: {other})"
+    )
+    assert caution.message_by_run["one"] == f"by 2 to 3 ms ({labels[0]}, {labels[1]}); by 1 s ({labels[2]})"
+    (shown,) = (
+        remark.text for sheet in screen.sheets(document) for remark in sheet.remarks if "by 2 to 3" in remark.text
+    )
+    assert shown == caution.message
+    assert markdown.text(document, "files").count(f"one: {labels[0]}") == 1
 
 
 def test_a_summary_has_findings_and_cautions_and_no_tables_of_runs(whole: Document) -> None:
@@ -199,8 +223,7 @@ def test_each_section_says_the_numbers_of_its_own_cells_in_every_format() -> Non
     ):
         second = text[: text.index(end)].rpartition(begin)[2]
         assert "109" not in second
-        assert "others used 17" in second
-        assert "others used 29" in second
+        assert "others used 17 to 29" in second
         assert "close" in second
 
 
@@ -247,10 +270,44 @@ def test_runs_of_one_command_are_told_apart_in_their_titles() -> None:
         section.title for section in assemble_document([ReportedRun("a", small), ReportedRun("b", large)]).sections
     ]
     assert titles == ["Time of a training step: small", "Time of a training step: large"]
-    again = [
-        section.title for section in assemble_document([ReportedRun("a", small), ReportedRun("b", small)]).sections
+
+
+def test_runs_that_are_alike_are_told_apart_by_their_start() -> None:
+    small = fixtures_timing.record(TimeSpec(size=("small",), ctx=(128,)))
+
+    def titles(*starts: str) -> list[str]:
+        runs = [
+            ReportedRun(f"time {number}", small.model_copy(update={"started_at": start}))
+            for number, start in enumerate(starts, 1)
+        ]
+        sections = assemble_document(runs).sections
+        assert [section.subject[-1] for section in sections] == ["cited as time 1", "cited as time 2"]
+        return [section.title for section in sections]
+
+    title, day = "Time of a training step", "2026-11-20T13:50"
+    assert titles(f"{day}:00Z", "2026-11-21T09:00:00Z") == [
+        f"{title} (2026-11-20 13:50 UTC)",
+        f"{title} (2026-11-21 09:00 UTC)",
     ]
-    assert again == ["Time of a training step 1", "Time of a training step 2"]
+    assert titles(f"{day}:00Z", f"{day}:07Z")[1] == f"{title} (2026-11-20 13:50:07 UTC)"
+    assert titles(f"{day}:00Z", f"{day}:00Z")[1] == f"{title} (time 2)"
+
+
+def test_a_prediction_is_marked_once_in_each_heading() -> None:
+    spec = TimeSpec(size=("tiny",), ctx=(128, 256), simulate=("h100",))
+    predicted = test_predicted.record(spec, (0.01, "ok"), (0.02, "ok"))
+    document = assemble_document([ReportedRun("time", predicted), run("accum")])
+    for content in (markdown.text(document, "files"), latex.text(document, "files"), page.render(document)):
+        lines = [line for line in content.splitlines() if "PREDICTED" in line and not line.startswith("<figure")]
+        assert any("step time and phases" in line for line in lines)
+        assert all(line.count("PREDICTED") == 1 for line in lines)
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    for sheet in screen.sheets(document):
+        console.print(SheetView(sheet))
+    (heading,) = (line for line in out.getvalue().splitlines() if line.endswith("PREDICTED"))
+    assert heading.count("PREDICTED") == 1
+    assert "Predicted: The host is predicted" not in out.getvalue()
 
 
 def test_every_run_is_named_with_how_it_ended_and_the_command_that_repeats_it() -> None:
