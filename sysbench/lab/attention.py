@@ -153,7 +153,17 @@ def unsupported_as_unavailable(prefix: str = "") -> Iterator[None]:
             # The first sentence of each message, without torch's source locations.
             messages = [error, *(reason.message for reason in reasons)]
             sentences = (re.split(r"\. | \(Triggered", str(message), maxsplit=1)[0].rstrip(".") for message in messages)
-            raise UnavailableError(prefix + "; ".join(dict.fromkeys(sentences))) from error
+            why = "; ".join(dict.fromkeys(sentences))
+            raise UnavailableError(f"{prefix}{why}{_precision_advice(why)}") from error
+
+
+def _precision_advice(why: str) -> str:
+    """Return the option that helps if the type of the inputs is the reason, which then names the supported types."""
+    option = next((option for name, option in _OPTIONS_BY_TYPE.items() if name in why.lower()), None)
+    return f"; add {option}" if option is not None and option not in why else ""
+
+
+_OPTIONS_BY_TYPE: Mapping[str, str] = {"bfloat16": "--bf16", "float16": "--fp16", "half": "--fp16"}
 
 
 class OperatorLog(DispatchMode):

@@ -41,14 +41,22 @@ class TrainingStep:
     calls a function for each micro-batch.
     """
 
-    def __init__(self, cell: ModelCell, device: torch.device, mesh: DeviceMesh | None = None) -> None:
+    def __init__(
+        self,
+        cell: ModelCell,
+        device: torch.device,
+        mesh: DeviceMesh | None = None,
+        trial: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Build everything on `device`; raises UnavailableError if a part is missing or incompatible.
 
         With a `mesh` (`strategies.mesh_of`), the model is distributed over the ranks of the mesh by the cell's
         strategy, and this object is this rank's part of the step. Every rank must build the step and run it.
+
+        `trial` creates the context of the trial run of the built-in model's attention, which is part of building.
         """
         self.cell = cell
-        self.work = workload_of(cell, device)
+        self.work = workload_of(cell, device, trial)
         self.model = self.work.model
         self._is_among_ranks = mesh is not None and cell.strategy is not None
         if mesh is not None and cell.strategy is not None:
@@ -198,12 +206,14 @@ class _Scaler(GradScaler):
         return found
 
 
-def workload_of(cell: ModelCell, device: torch.device) -> Workload:
-    """Build the workload of the cell's step on `device`."""
+def workload_of(
+    cell: ModelCell, device: torch.device, trial: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Workload:
+    """Build the workload of the cell's step on `device`; `trial` creates the context of the trial run of attention."""
     if cell.own is not None:
         return own_workload(cell, cell.own, device)
     assert cell.shape is not None
-    return built_in_workload(cell, cell.shape, device)
+    return built_in_workload(cell, cell.shape, device, trial)
 
 
 def _no_user_code(action: str) -> AbstractContextManager[None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -29,6 +30,22 @@ FAILURES: frozenset[Outcome] = frozenset({"crashed", "invalid", "timeout"})
 
 LASTING: frozenset[Outcome] = frozenset({"ok", "oom", "invalid"})
 """Outcomes that would not change if a cell ran again; a resumed run repeats cells with any other outcome."""
+
+BUILD: Final = "build"
+"""The stage before the first step: creation of model and batch."""
+ATTENTION_TRIAL: Final = "attention trial"
+"""The stage within BUILD in which attention runs once, to find out which kernel computes it."""
+
+_STAGE_PHRASES: Final[Mapping[str, str]] = {
+    BUILD: "while the model is built",
+    ATTENTION_TRIAL: "in a trial run of the model's attention",
+}
+
+
+def stage_phrase(stage: str | None) -> str:
+    """Return when something happens: `in backward` for a phase, `while the model is built` for BUILD."""
+    return _STAGE_PHRASES.get(stage or "", f"in {stage}")
+
 
 RunStatus = Literal["complete", "interrupted", "failed", "unfinished"]
 """complete     every cell has an outcome

@@ -18,6 +18,7 @@ import torch
 from sysbench import units
 from sysbench.errors import DoesNotFitError, UnavailableError
 from sysbench.log.events import Event, OwnModelBuilt, StageEntered
+from sysbench.log.outcomes import stage_phrase
 from sysbench.log.predictions import PredictedConstant, PredictedPhase, PredictedTime, StepPredicted
 from sysbench.predict.rates import GpuRates, HostRates, host_of
 from sysbench.predict.step import Constant, PhasePrediction, StepPrediction, predict
@@ -81,9 +82,8 @@ class SimulatedStep:
                 "the memory that compiling saves is only known after a run"
             )
         if not verdict.fits:
-            where = "while building the model" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
             raise DoesNotFitError(
-                f"does not fit on {self._gpu.title}: memory runs out {where}, "
+                f"does not fit on {self._gpu.title}: memory runs out {stage_phrase(verdict.failed_phase)}, "
                 f"{units.size(-verdict.margin_bytes)} more are needed"
             )
 

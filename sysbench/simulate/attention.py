@@ -183,7 +183,7 @@ def _type_problem(kernel: str, q: Tensor, dtypes: tuple[torch.dtype, ...]) -> st
     if q.dtype in dtypes:
         return None
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-    return f"{kernel} takes {names}; this is {str(q.dtype).removeprefix('torch.')}"
+    return f"{kernel} takes {names}; this is {str(q.dtype).removeprefix('torch.')}; add --bf16"
 
 
 LaunchCallback = Callable[[str, Tensor, Tensor, Tensor, bool], None]

@@ -12,7 +12,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from functools import partial
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
@@ -25,6 +26,7 @@ from sysbench.lab.accounting import tensors_in
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.workload.workload import Workload, facts_of, flops
 from sysbench.log.events import OwnModelFacts
+from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.autocast import CUDA_RULES, AutocastRules, cuda_autocast
 from sysbench.simulate.composites import Composites, composites_on, using_composites
 from sysbench.simulate.gpu import Gpu
@@ -47,9 +49,6 @@ from sysbench.spec.ranks import layout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-BUILD = "build"
-"""The span before the first step: creation of model and batch, and a trial run of the attention kernel."""
 
 
 class RealDevice(ObservedDevice):
@@ -131,7 +130,7 @@ class Span(NamedTuple):
     step: int
     """Number of the step, from 0; -1 before the first."""
     name: str
-    """A phase, or `BUILD`."""
+    """A phase, `BUILD` or `ATTENTION_TRIAL`."""
     first: int
     """Position of the first event in `Recording.events`."""
     end: int
@@ -165,25 +164,22 @@ class Recording:
 
         A sharded model can be built on `meta`, without memory, so that it never exists as a whole on any rank.
         """
-        end = self.spans[0].end
+        end = max(span.end for span in self.spans if span.step < 0)
         released = {~event for event in self.events[:end] if event < 0}
         kept = [number for number in range(len(self.allocations)) if number not in released]
         renumbered = {old: new for new, old in enumerate(kept)}
+        is_kept = [(event if event >= 0 else ~event) not in released for event in self.events]
         events = [
             renumbered[event] if event >= 0 else ~renumbered[~event]
-            for event in self.events
-            if (event if event >= 0 else ~event) not in released
+            for event, stays in zip(self.events, is_kept, strict=True)
+            if stays
         ]
-        removed = len(self.events) - len(events)
-        first, *others = self.spans
+        kept_before = [*accumulate(is_kept, initial=0)]
         return replace(
             self,
             events=tuple(events),
             allocations=tuple(self.allocations[number] for number in kept),
-            spans=(
-                first._replace(end=end - removed),
-                *(span._replace(first=span.first - removed, end=span.end - removed) for span in others),
-            ),
+            spans=tuple(span._replace(first=kept_before[span.first], end=kept_before[span.end]) for span in self.spans),
         )
 
     @property
@@ -300,7 +296,12 @@ def _run_steps(
     """Build the model and run the steps; yield the number of the current step after each phase."""
     with gc_paused():
         with recorder.span(-1, BUILD):
-            step = TrainingStep(cell.model_copy(update={"mode": PROCEDURES[protocol].mode}), device, mesh)
+            step = TrainingStep(
+                cell.model_copy(update={"mode": PROCEDURES[protocol].mode}),
+                device,
+                mesh,
+                trial=partial(recorder.span, -1, ATTENTION_TRIAL),
+            )
             # In a new process, the trial run of the attention kernel leaves reference cycles that keep its tensors
             # alive.
             after_build()
@@ -354,6 +355,8 @@ class Recorder:
         self._allocation_origins: list[Origin] = []
         self._categories: dict[int, Category] = {}
         self._spans: list[Span] = []
+        self._open: Span | None = None
+        """The innermost span that has begun and not ended; its end is unknown."""
         self.phase = BUILD
         self.step = -1
         self.occurrence = 0
@@ -422,14 +425,22 @@ class Recorder:
 
     @contextmanager
     def span(self, step: int, name: str) -> Iterator[None]:
-        """Context manager that records all events inside it as one span."""
-        first, self.phase = len(self._events), name
+        """Context manager that records all events inside it as one span.
+
+        A span within another divides the outer one into the span before it and the span after it, of the same name.
+        """
+        outer = self._open
+        if outer is not None:
+            self._spans.append(outer._replace(end=len(self._events)))
+        self._open, self.phase = Span(step, name, len(self._events), len(self._events)), name
         self.occurrence = sum((each.step, each.name) == (step, name) for each in self._spans)
         if self._origins is not None and step != self.step:
             self._origins.forget_forward()
         self.step = step
         yield
-        self._spans.append(Span(step, name, first, len(self._events)))
+        self._spans.append(self._open._replace(end=len(self._events)))
+        self._open = outer._replace(first=len(self._events)) if outer is not None else None
+        self.phase = outer.name if outer is not None else name
 
     def recording(self) -> Recording:
         """Return the recording so far."""

@@ -21,7 +21,7 @@ class Verdict:
 
     fits: bool
     failed_phase: str | None
-    """Phase in which memory runs out, or `build`; None if it fits."""
+    """Phase or stage of building in which memory runs out; None if it fits."""
     failed_step: int | None
     """Step in which memory runs out, from 0; -1 before the first; None if it fits."""
     margin_bytes: int

@@ -24,8 +24,9 @@ import numpy.typing as npt
 
 from sysbench.errors import UsageError
 from sysbench.snapshot import CATEGORIES
+from sysbench.snapshot.block_sizes import block_bytes, rounded_requests
 from sysbench.snapshot.layout import NONE, Annotation, Column, Frame, Snapshot, Stacks
-from sysbench.snapshot.lifetimes import ROUNDING_BYTES, Lifetimes, lifetimes
+from sysbench.snapshot.lifetimes import Lifetimes, lifetimes
 from sysbench.snapshot.timeline import PHASES, UNKNOWN, Allocations, Phase, Timeline
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680
@@ -97,8 +98,8 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
         raise UsageError(f"the snapshot has no data of device {device} (devices: {available})")
     lives = lifetimes(snapshot, device)
     requested = _from_trace_or_block(lives, trace.size_bytes, blocks.requested_bytes)
-    rounded = -(-np.maximum(requested, 1) // ROUNDING_BYTES) * ROUNDING_BYTES
-    size = np.where(lives.block == NONE, rounded, np.append(blocks.size_bytes, 0)[lives.block])
+    rounded = rounded_requests(requested, snapshot.settings)
+    address = _from_trace_or_block(lives, trace.address, blocks.address).astype(np.uint64)
     stack = _position_from_trace_or_block(lives, trace.stack, blocks.stack).astype(np.int32)
     freed_stack = np.append(trace.stack, NONE)[lives.freed_row].astype(np.int32)
     recorded = _recorded_origins(snapshot, lives)
@@ -106,7 +107,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
     name = snapshot.metadata.get("device_name")
     return Timeline(
         allocations=Allocations(
-            size_bytes=size,
+            size_bytes=block_bytes(snapshot, device, lives, rounded, address),
             requested_bytes=requested,
             born=lives.born,
             died=lives.died,
@@ -114,7 +115,7 @@ def from_snapshot(snapshot: Snapshot, device: int | None = None) -> Timeline:
             module=found.module,
             stack=stack,
             freed_stack=freed_stack,
-            address=_from_trace_or_block(lives, trace.address, blocks.address).astype(np.uint64),
+            address=address,
             stream=_from_trace_or_block(lives, trace.stream, segments.stream[blocks.segment]),
         ),
         states=lives.states,
@@ -428,11 +429,18 @@ def _categories_between_phases(
     # The last allocation made in the same gap between phases.
     last = np.zeros(len(phases) + 1, np.int64)
     np.maximum.at(last, before, np.where(lives.born < following, lives.born, 0))
+    # What a loss needs only for itself is released before the first tensor of the forward it follows.
+    ends = np.array([*(phase.end for phase in phases), 0])[before]
+    released = np.full(len(phases) + 1, lives.states)
+    np.minimum.at(
+        released, before, np.where((lives.born < ends) & (lives.died > last[before]), lives.died, lives.states)
+    )
+    kept_until = np.where(released < lives.states, released, last + 1)[before]
     return np.select(
         [
             ~is_kept & (following < lives.states) & (lives.died > following),
             # Without a later step that would release them, kept tensors are still live.
-            after_forward & np.where(following < lives.states, lives.died > last[before], is_kept),
+            after_forward & np.where(following < lives.states, lives.died >= kept_until, is_kept),
             ~is_kept,
         ],
         [_CODE["inputs"], _CODE["activations"], _CODE["temporaries"]],

@@ -10,9 +10,6 @@ import numpy.typing as npt
 from sysbench.snapshot.layout import ACTION_CODE, NONE, STATES, Snapshot
 from sysbench.snapshot.timeline import OutOfMemory, Reserved, SegmentHistory
 
-ROUNDING_BYTES = 512
-"""Block sizes in the allocator are multiples of this (kMinBlockSize in c10/cuda/CUDACachingAllocator.cpp)."""
-
 _ALLOC = ACTION_CODE["alloc"]
 _GROWS = (ACTION_CODE["segment_alloc"], ACTION_CODE["segment_map"])
 _SHRINKS = (ACTION_CODE["segment_free"], ACTION_CODE["segment_unmap"])

@@ -20,7 +20,7 @@ from sysbench.errors import NotTriedError, SysbenchError, UnavailableError
 from sysbench.lab import allocator, ceiling, strategies
 from sysbench.lab import devices as device
 from sysbench.log.events import CeilingFailed, CellFinished, DeviceInfo, Event, MemoryForeseen, WorkerReady, encode
-from sysbench.log.outcomes import Outcome
+from sysbench.log.outcomes import Outcome, stage_phrase
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import simulate
@@ -150,14 +150,13 @@ def foresee(cell: RunCell, device: DeviceInfo, free_bytes: int) -> MemoryForesee
         raise UnavailableError("only training steps are simulated in advance")
     result = simulate(step, step.mode, Gpu.like(device, free_bytes), settings, origins=False)
     verdict = result.verdict
-    where = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
     return MemoryForeseen(
         at_s=time.time(),
         cell=cell.key,
         free_bytes=free_bytes,
         fits=verdict.fits,
         lacking_bytes=None if verdict.fits else -verdict.margin_bytes,
-        detail=None if verdict.fits else f"memory would run out {where}",
+        detail=None if verdict.fits else f"memory would run out {stage_phrase(verdict.failed_phase)}",
     )
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sysbench.simulate.allocator.blocks import Frames
-from sysbench.simulate.allocator.settings import SMALL_BYTES, SMALL_SEGMENT_BYTES, AllocatorSettings
+from sysbench.simulate.allocator.settings import SMALL_SEGMENT_BYTES, AllocatorSettings
+from sysbench.snapshot.block_sizes import SMALL_BYTES
 
 
 @dataclass

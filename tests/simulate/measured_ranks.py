@@ -24,10 +24,15 @@ from sysbench.simulate.recording import StepRecording, record_real
 
 
 def live(recording: StepRecording) -> list[tuple[int, str, int]]:
-    """Step, phase and live bytes at the end of each span."""
+    """Step, phase and live bytes at the end of each span.
+
+    Of the spans before the first step, only the last: until it ends, a real rank has the whole model, and a simulated
+    one does not.
+    """
+    built = sum(span.step < 0 for span in recording.spans) - 1
     return [
         (span.step, span.name, sum(recording.allocations[each].size_bytes for each in recording.live_at(span.end)))
-        for span in recording.spans
+        for span in recording.spans[built:]
     ]
 
 

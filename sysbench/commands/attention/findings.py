@@ -117,6 +117,19 @@ def settings(cells: Iterable[AttentionCellRecord]) -> list[list[AttentionCellRec
     return group_ignoring(cells, "implementation", "dim", "seq")
 
 
+def named_settings(cells: Iterable[AttentionCellRecord]) -> Iterator[tuple[str, list[AttentionCellRecord]]]:
+    """Yield the cells of each setting with its name, such as `h100, batch 8`; a single setting has an empty name."""
+    groups = settings(cells)
+    firsts = [group[0].axes for group in groups]
+    differing = [axis for axis in _SETTING if len({str(axes.get(axis)) for axes in firsts}) > 1]
+    for group, axes in zip(groups, firsts, strict=True):
+        words = [
+            f"{axis} {axes[axis]}" if axis in ("batch", "heads", "threads") else str(axes[axis] or "measured")
+            for axis in differing
+        ]
+        yield ", ".join(words), group
+
+
 # --- numbers
 
 
@@ -244,6 +257,8 @@ class Passage:
     dim: int
     quantity: Quantity
     crossover: Crossover
+    cells: Cells
+    """The cells of both implementations at this dimension."""
 
 
 def passages(cells: Cells) -> list[Passage]:
@@ -257,7 +272,8 @@ def passages(cells: Cells) -> list[Passage]:
                 lengths = [float(pair.first.cell.seq) for pair in pairs]
                 for each in crossovers(lengths, [pair.ratio for pair in pairs]):
                     late, early = (first, second) if each.falls else (second, first)
-                    found.append(Passage(late, early, dim, quantity, each))
+                    both = [cell for cell in here if cell.cell.implementation in (first, second)]
+                    found.append(Passage(late, early, dim, quantity, each, both))
     return found
 
 
@@ -313,14 +329,7 @@ class Finding(Statement):
 
 def findings(record: AttentionRecord) -> Iterator[Finding]:
     """Yield all findings, setting by setting; if there are several settings, each sentence names its setting."""
-    groups = settings(record.cells)
-    firsts = [group[0].axes for group in groups]
-    differing = [axis for axis in _SETTING if len({str(axes.get(axis)) for axes in firsts}) > 1]
-    for cells, axes in zip(groups, firsts, strict=True):
-        words = [
-            f"{axis} {axes[axis]}" if axis in ("batch", "heads", "threads") else str(axes[axis] or "measured")
-            for axis in differing
-        ]
+    for setting, cells in named_settings(record.cells):
         dim = usual_dim(cells)
         # Times of doubtful cells are excluded, but their memory is exact and is included.
         doubted = partial(excluding_cautions, self_comparison=False)
@@ -338,10 +347,10 @@ def findings(record: AttentionRecord) -> Iterator[Finding]:
             (mark, _ends(cells)),
             (mark, _accounted(cells)),
         ):
-            prefix = ", ".join(filter(None, [*words, told]))
+            prefix = ", ".join(filter(None, [setting, told]))
             for each in found:
                 yield replace(each, text=f"{prefix}: {each.text}" if prefix else each.text)
-        prefix = f"{', '.join(words)}: " if words else ""
+        prefix = f"{setting}: " if setting else ""
         for excluded in excluded_cells(cells, doubted, "findings about times"):
             yield Finding(f"{prefix}{excluded.text}", excluded.cells, excluded.is_exclusion)
 
@@ -570,16 +579,24 @@ def _ends(cells: Cells) -> Iterator[Finding]:
         there = (
             f"N {fits} fits at d {which}, but N {beyond} does not" if fits else f"N {beyond} does not fit at d {which}"
         )
+        known = [row.beyond for row in rows if row.beyond is not None and row.beyond.needed_bytes is not None]
         needs = ""
-        needing = next((row.beyond for row in rows if row.beyond and row.beyond.needed_bytes is not None), None)
-        if needing is not None and needing.needed_bytes is not None:
-            needs = f": it needs {units.size(needing.needed_bytes)}"
-            if needing.available_bytes is not None:
-                needs += f", and {units.size(needing.available_bytes)} are available"
+        if known:
+            needs = f": it needs {_size_range([cell.needed_bytes or 0 for cell in known])}"
+            if len(known) < len(rows):
+                needs += f" at d {join_words([str(dim) for dim in dims(known)])}"
+            if available := [cell.available_bytes for cell in known if cell.available_bytes is not None]:
+                needs += f", and {_size_range(available)} are available"
         were = "was" if len(untried) == 1 else "were"
         skipped = f" N {join_words(list(map(str, untried)))} {were} not tried." if untried else ""
         ends = [cell for row in rows for cell in (row.fits, row.beyond) if cell is not None]
         yield Finding(f"{name}: {there}{needs}.{skipped}", ends)
+
+
+def _size_range(sizes_bytes: Sequence[int]) -> str:
+    """Return `56.0 GiB`, or `56.0 GiB to 64.1 GiB` if the sizes differ in what is shown."""
+    smallest, largest = units.size(min(sizes_bytes)), units.size(max(sizes_bytes))
+    return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
 def _accounted(cells: Cells) -> Iterator[Finding]:
@@ -597,7 +614,7 @@ def _accounted(cells: Cells) -> Iterator[Finding]:
         if count == 1:
             parts.append(f"{units.size(size_bytes)} for {'a ' if name.startswith('tensor') else ''}{name}")
         else:
-            many = name.replace("tensor of", "tensors of", 1) if name.startswith("tensor") else f"× {name}"
+            many = re.sub(r"^(tensor|workspace) of", r"\1s of", name)
             parts.append(f"{units.size(size_bytes)} for each of {count} {many}")
     smaller = sum(list(grouped.values())[LARGEST:])
     parts += [f"{smaller} smaller tensors"] if smaller else []

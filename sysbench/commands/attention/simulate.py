@@ -30,6 +30,7 @@ from sysbench.lab.attention_functions import (
     inputs_for,
     naive,
 )
+from sysbench.log.outcomes import BUILD
 from sysbench.predict.rates import GpuRates, host_of
 from sysbench.predict.simulated_step import constant, doubts, predicted_phase
 from sysbench.predict.step import predict
@@ -39,7 +40,7 @@ from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.attention import flash_attn_on, flex_attention, reporting_launches
 from sysbench.simulate.composites import using_composites
 from sysbench.simulate.gpu import Gpu
-from sysbench.simulate.recording import BUILD, Platform, Recorder, Recording
+from sysbench.simulate.recording import Platform, Recorder, Recording
 from sysbench.simulate.replay import Replay, Verdict, available_bytes, replay_unlimited, verdict_of
 from sysbench.simulate.tensors import DEVICE
 from sysbench.spec.hardware import Hardware

@@ -26,6 +26,7 @@ from sysbench.commands.attention.findings import (
     frontier,
     growth,
     implementations,
+    named_settings,
     over_memory,
     passages,
     predicted,
@@ -135,16 +136,19 @@ def _values(cell: Mapping[str, Any], named: Sequence[str]) -> tuple[Cell, ...]:
     return tuple(absent.get(axis, "") if cell.get(axis) is None else cell[axis] for axis in named)
 
 
-def _along(
-    named: Callable[[Any], Sequence[str]], cell_of: Callable[[Any], AttentionCellRecord] = lambda row: row
-) -> Leading:
-    """Declare leading columns for the axes that `named` returns for the cells of a table."""
+def _along(named: Callable[[Any], Sequence[str]], cells_of: Callable[[Any], Cells] = lambda row: (row,)) -> Leading:
+    """Declare leading columns for the axes that `named` returns, on which all cells of a row must agree."""
 
     def values(part: Any) -> Callable[[Any], Sequence[Cell]]:
         axis_names = named(part)
-        return lambda row: _values(cell_of(row).axes, axis_names)
+        return lambda row: _values(cells_of(row)[0].axes, axis_names)
 
-    return Leading(columns=lambda part: axes.columns(named(part)), values=values, cells_of=lambda row: (cell_of(row),))
+    return Leading(columns=lambda part: axes.columns(named(part)), values=values, cells_of=cells_of)
+
+
+def _varying_settings(record: AttentionRecord) -> tuple[str, ...]:
+    """Return the axes in which the cells differ besides implementation, dimension and length, such as the GPU."""
+    return tuple(axis for axis in varying(record.cells) if axis not in ("implementation", "dim", "seq"))
 
 
 def _time(cell: AttentionCellRecord, phase: Quantity) -> Measure | None:
@@ -386,7 +390,7 @@ COMPARISON = DeclaredTable(
         Field("kernel", "kernel used", importance=9, optional=True, get=lambda row: row.cell.kernel or ""),
     ),
     rows=lambda part: part.rows(),
-    leading=_along(lambda part: part.named, lambda row: row.cell),
+    leading=_along(lambda part: part.named, lambda row: (row.cell,)),
     parts=lambda record: (_Comparison(record.cells),),
     outcome_of=lambda row: status(row.cell) if row.cell.outcome != "ok" else None,
     notes=lambda part: _clock(part.cells),
@@ -399,25 +403,27 @@ COMPARISON = DeclaredTable(
 
 @dataclass(frozen=True)
 class _Grid:
-    """A table of one quantity and implementation: head dimensions by sequence lengths."""
+    """A table of one quantity, implementation and setting: head dimensions by sequence lengths."""
 
+    setting: str
     name: str
     quantity: Quantity
     cells: Cells
 
     @classmethod
     def all_of(cls, record: AttentionRecord) -> Iterator[_Grid]:
-        for cells in settings(record.cells):
+        for setting, cells in named_settings(record.cells):
             for name, quantity in product(implementations(cells), QUANTITIES):
                 here = [cell for cell in cells if cell.cell.implementation == name]
                 if any(value(cell, quantity) is not None for cell in here):
-                    yield cls(name, quantity, here)
+                    yield cls(setting, name, quantity, here)
 
     @property
     def title(self) -> str:
         times = self.quantity != "saved"
         what = "besides inputs and output" if not times else "one call" if _is_predicted(self.cells) else "median"
-        return _marked(f"{self.name}: {NAMES[self.quantity]}, {what}", self.cells, times=times)
+        where = f"{self.name}, {self.setting}" if self.setting else self.name
+        return _marked(f"{where}: {NAMES[self.quantity]}, {what}", self.cells, times=times)
 
     def rows(self) -> list[tuple[int, dict[int, Cell]]]:
         """Return each head dimension with its values by sequence length."""
@@ -488,13 +494,16 @@ EXPONENTS = DeclaredTable(
         for each in growth(record.cells, axis)
         if not isinstance(each.law, NoPowerLaw) or not each.law.too_few
     ],
-    leading=leading_fields(
-        Field("implementation", get=lambda each: each.implementation),
-        Field("quantity", "what", get=lambda each: NAMES[each.quantity]),
-        Field("axis", "grows", get=lambda each: f"in {SYMBOLS[each.axis]}"),
-        Field(
-            "at",
-            get=lambda each: f"d {each.cells[0].cell.dim}" if each.axis == "seq" else f"N {each.cells[0].cell.seq}",
+    leading=(
+        _along(_varying_settings, lambda each: each.cells),
+        leading_fields(
+            Field("implementation", get=lambda each: each.implementation),
+            Field("quantity", "what", get=lambda each: NAMES[each.quantity]),
+            Field("axis", "grows", get=lambda each: f"in {SYMBOLS[each.axis]}"),
+            Field(
+                "at",
+                get=lambda each: f"d {each.cells[0].cell.dim}" if each.axis == "seq" else f"N {each.cells[0].cell.seq}",
+            ),
         ),
     ),
     notes=("fitted by least squares on logarithms to at least three sizes; 95 % CI from the residuals",),
@@ -512,8 +521,11 @@ CROSSOVERS = DeclaredTable(
         Field("bracket", "{source} between", get=lambda each: f"{each.crossover.below:.0f}–{each.crossover.above:.0f}"),
     ),
     rows=lambda record: [each for cells in settings(record.cells) for each in passages(cells)],
-    leading=leading_fields(
-        Field("phase", get=lambda each: each.quantity), Field("dim", axes.TITLES["dim"], get=lambda each: each.dim)
+    leading=(
+        _along(_varying_settings, lambda each: each.cells),
+        leading_fields(
+            Field("phase", get=lambda each: each.quantity), Field("dim", axes.TITLES["dim"], get=lambda each: each.dim)
+        ),
     ),
     notes=lambda record: (
         "interpolated on logarithmic scales; the 90 % intervals of the two times do not overlap on either side"
@@ -561,14 +573,7 @@ FRONTIER = DeclaredTable(
         Field("how", "known by", importance=3, get=lambda row: _beyond(row)[1]),
     ),
     rows=lambda record: frontier(record.cells),
-    leading=_along(
-        lambda record: [
-            *(axis for axis in varying(record.cells) if axis not in ("implementation", "dim", "seq")),
-            "implementation",
-            "dim",
-        ],
-        lambda row: row.cells[0],
-    ),
+    leading=_along(lambda record: (*_varying_settings(record), "implementation", "dim"), lambda row: row.cells),
     needs="a cell that is known to fit or not to fit",
 )
 """The longest sequence that fits, and the memory that the next one would need."""

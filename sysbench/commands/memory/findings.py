@@ -449,8 +449,8 @@ def _context_limits(cells: Sequence[MemoryCellRecord]) -> Iterator[Statement]:
         beyond = min(filter(does_not_fit, row), key=_ctx, default=None)
         if beyond is not None:
             last = max((cell for cell in cells_with_peak(row) if _ctx(cell) < _ctx(beyond)), key=_ctx, default=None)
-            fits = f"ctx {_ctx(last)} fits" if last is not None else "nothing shorter fits"
-            by_result.setdefault(f"{fits}, ctx {_ctx(beyond)} does not", []).append((last, beyond))
+            fits = f"ctx {_ctx(last)} fits, ctx {_ctx(beyond)} does not" if last is not None else ""
+            by_result.setdefault(fits or f"ctx {_ctx(beyond)} does not fit", []).append((last, beyond))
     name = namer(cells, ("ctx",))
     for words, found in by_result.items():
         verdict = found[0][1].verdict

@@ -21,6 +21,7 @@ from sysbench.commands.memory.record import (
 )
 from sysbench.commands.memory.spec import MemoryCell, search_goal
 from sysbench.log.events import GpuSimulated
+from sysbench.log.outcomes import stage_phrase
 from sysbench.render import theme
 from sysbench.render.dashboard import run_state
 from sysbench.render.dashboard.cell_lines import CellLines, label
@@ -202,7 +203,7 @@ def _shortage_words(cell: CellState, verdict: VerdictReached) -> Iterator[str]:
     )
     yield f"{'simulated: ' if cell.gpu is not None else ''}does not fit{searched_value}"
     reached = {phase.phase: phase.allocated_peak_bytes for phase in cell.phases}.get(str(verdict.failed_phase))
-    yield f"runs out{f' at {units.size(reached)}' if reached is not None else ''} in {verdict.failed_phase}"
+    yield f"runs out{f' at {units.size(reached)}' if reached is not None else ''} {stage_phrase(verdict.failed_phase)}"
     if verdict.margin_bytes is not None:
         yield f"needs {units.size(-verdict.margin_bytes)} more"
 

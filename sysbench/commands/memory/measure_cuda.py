@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ from sysbench.lab.precision import matmul_precision
 from sysbench.lab.step import TrainingStep
 from sysbench.lab.strategies import max_over_ranks, mesh_of
 from sysbench.log.events import DeviceInfo, Event, OwnModelBuilt
+from sysbench.log.outcomes import ATTENTION_TRIAL, BUILD
 from sysbench.simulate.memory import MAX_GROUPS
 from sysbench.simulate.recording import phases_of
 from sysbench.snapshot import snapshot as snapshots
@@ -82,9 +84,18 @@ def _run_protocol(
     alive.
     """
     measured_step = PROCEDURES[cell.mode].earlier_steps
-    position = (-1, "build")
+    position = (-1, BUILD)
+
+    @contextmanager
+    def trial() -> Iterator[None]:
+        nonlocal position
+        position = (-1, ATTENTION_TRIAL)
+        yield
+        position = (-1, BUILD)
+
     try:
-        step = TrainingStep(cell.step, device, mesh_of(cell.strategy, cell.ranks, "cuda") if cell.strategy else None)
+        mesh = mesh_of(cell.strategy, cell.ranks, "cuda") if cell.strategy else None
+        step = TrainingStep(cell.step, device, mesh, trial)
         gc.collect()  # checking which attention kernel runs may leave reference cycles that hold its tensors
         history.categorize_initial_blocks(step)
         yield from own_model_ran(cell.key, step)

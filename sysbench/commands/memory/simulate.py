@@ -28,6 +28,7 @@ from sysbench.commands.own_models import own_model_recorded
 from sysbench.errors import DoesNotFitError, UnavailableError
 from sysbench.lab.compilation import stage_entered
 from sysbench.log.events import Event, Source
+from sysbench.log.outcomes import stage_phrase
 from sysbench.simulate.allocator.settings import AllocatorSettings
 from sysbench.simulate.gpu import Gpu
 from sysbench.simulate.memory import SimulatedMemory, simulate
@@ -76,9 +77,8 @@ def run(cell: MemoryCell, slug: str, artifact: Path | None) -> Iterator[Event]:
     if artifact is not None:
         yield write_snapshot(artifact, result.snapshot(), cell.key)
     if not verdict.fits:
-        failed_in = "while the model is built" if verdict.failed_phase == "build" else f"in {verdict.failed_phase}"
         raise DoesNotFitError(
-            f"does not fit on {result.gpu.title}: memory runs out {failed_in}; "
+            f"does not fit on {result.gpu.title}: memory runs out {stage_phrase(verdict.failed_phase)}; "
             f"{units.size(-verdict.margin_bytes)} more are needed"
         )
 

@@ -8,8 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from sysbench.command import STORED
 from sysbench.spec import hardware
 from sysbench.spec.axes import choices
 from sysbench.spec.model import STEP, DeviceType, GridCell, Mode, ModelCell, ModelSpec, Phase
@@ -144,7 +145,7 @@ class MemorySpec(ModelSpec):
     )
     find: Annotated[SearchAxis | None, Option(metavar="AXIS", panel=SIMULATION)] = Field(
         default=None,
-        description="With --simulate: find the largest batch or ctx that fits, starting from its first value, or the "
+        description="With --simulate: find the largest batch or ctx that fits, starting from the given value, or the "
         "fewest ranks that fit.",
     )
 
@@ -171,6 +172,19 @@ class MemorySpec(ModelSpec):
             raise ValueError(
                 "--device names the device to measure on, but --simulate measures nothing: drop one of them"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_list_to_search(self, info: ValidationInfo) -> Self:
+        """Refuse several values of the searched axis; specs in older logs may have them, and used the first."""
+        if self.find is not None and self.find != "ranks" and info.context != STORED:
+            values = getattr(self, self.find)
+            if len(values) > 1 and values != type(self).model_fields[self.find].default:
+                listed = ",".join(map(str, values))
+                raise ValueError(
+                    f"--find {self.find} starts from one value of --{self.find}, not from {listed}. "
+                    f"Give one: --{self.find} {values[0]}"
+                )
         return self
 
     @property

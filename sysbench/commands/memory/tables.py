@@ -20,6 +20,7 @@ from sysbench.commands.memory.record import (
     RankRecord,
 )
 from sysbench.commands.memory.spec import MemoryCell, MemorySpec
+from sysbench.log.outcomes import stage_phrase
 from sysbench.render import remarks
 from sysbench.render.declared import DeclaredTable, Each, Field, Fill, build_tables, leading_axes, leading_fields
 from sysbench.render.findings import join_words
@@ -187,7 +188,7 @@ def _out_of_memory_notes(record: MemoryRecord) -> list[str]:
         return []
     phases = [cell.verdict.failed_phase for cell in failed if cell.verdict is not None]
     if len(record.cells) == 1:
-        return [f"memory runs out in {phases[0]}: the values are the highest until then"]
+        return [f"memory runs out {stage_phrase(phases[0])}: the values are the highest until then"]
     return [f"memory runs out for {remarks.name_cells(failed, record.cells)}: their values are the highest until then"]
 
 
@@ -594,9 +595,25 @@ RESIDUAL = DeclaredTable(
 )
 """Size of one residual stream, and its factors."""
 
+
+def _strategies(record: MemoryRecord) -> list[str]:
+    """Return the strategies of the cells with several ranks."""
+    cells = (cell.shown_cell for cell in record.cells)
+    return list(dict.fromkeys(cell.strategy for cell in cells if cell.ranks > 1 and cell.strategy is not None))
+
+
+def _state_notes(record: MemoryRecord) -> Iterator[str]:
+    """Yield how the numbers are computed and, for several ranks, how much of them one rank holds."""
+    yield "in fp32 for every precision; copies made by autocast count as activations; computed, not measured"
+    strategies = _strategies(record)
+    shares = [f"with {each}, every rank holds {'all' if each == 'ddp' else 'a part'} of it" for each in strategies]
+    if shares:
+        yield f"of the whole model: {'; '.join(shares)}"
+
+
 STATE = DeclaredTable(
     "state",
-    "persistent training state",
+    lambda record: f"persistent training state{' of the whole model' if _strategies(record) else ''}",
     (
         Field("parameters", unit="count", get=lambda cell: cell.model.parameters),
         Field("weights", unit="bytes", get=lambda cell: 4 * (cell.model.parameters or 0)),
@@ -606,7 +623,7 @@ STATE = DeclaredTable(
     ),
     rows=lambda record: {cell.cell.size: cell for cell in record.cells if cell.cell.own is None}.values(),
     leading=leading_fields(Field("size", get=lambda cell: cell.cell.size)),
-    notes=("in fp32 for every precision; copies made by autocast count as activations; computed, not measured",),
+    notes=_state_notes,
 )
 """Weights, gradients and AdamW's state: 4, 4 and 8 bytes per parameter."""
 
@@ -697,4 +714,5 @@ def _notes(record: MemoryRecord) -> Iterator[Remark]:
         yield Remark("note", f"the residual stream takes {units.size(cell.residual_bytes or 0)}: {product}")
         if cell.cell.mode in MODES_WITH_GRADIENTS and (state := _persistent_state(cell)):
             each = ", ".join(f"{part} {units.size(size_bytes)}" for part, size_bytes in state.items())
-            yield Remark("note", f"persistent training state: {each}")
+            whole = " of the whole model" if _strategies(record) else ""
+            yield Remark("note", f"persistent training state{whole}: {each}")

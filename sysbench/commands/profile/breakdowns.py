@@ -250,6 +250,7 @@ def _class_notes(profiles: Profiles) -> list[str]:
                 f"{profile.summary.names[kernel].short} {units.share(total_ns / profile.total_ns)}"
                 for kernel, total_ns in named_kernels.most_common(MAX_OTHERS)
             ]
+            names[0] += f" of all {profiles.work_noun} time"
             more = len(named_kernels) - len(names)
             notes.append(f"in other: {', '.join([*names, *([f'{more} more'] if more else [])])}")
         softmax_classes = [kind for kind, _ in softmax.most_common(MAX_SOFTMAX_CLASSES)]

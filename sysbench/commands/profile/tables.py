@@ -359,14 +359,25 @@ def _intensity_text(softmax: Rate, products: Sequence[Rate], steps: int) -> str:
         return ""
     intensity, products_intensity = softmax.flops / softmax.bytes, sum(rate.flops or 0 for rate in products) / moved
     comparison = (
-        f" Per byte of minimum traffic, softmax does {intensity:.2g} FLOP and the matmuls do {products_intensity:.2g}."
+        f" Per byte of minimum traffic, softmax does {_two_digits(intensity)} FLOP and the matmuls do "
+        f"{_two_digits(products_intensity)}."
     )
-    if softmax.peak_flops_per_s is None or softmax.peak_bytes_per_s is None:
+    bandwidth = softmax.peak_bytes_per_s
+    if softmax.peak_flops_per_s is None or bandwidth is None:
         return comparison
-    ridge = softmax.peak_flops_per_s / softmax.peak_bytes_per_s
-    reached = softmax.bytes / (softmax.total_ns * NS / steps) / softmax.peak_bytes_per_s if softmax.total_ns else 0.0
-    bound = f"Below {ridge:.2g} FLOP per byte, this GPU is memory-bound"
-    return f"{comparison} {bound}; softmax reaches {units.share(reached)} of its bandwidth."
+    # Softmax runs in fp32; the products may run on tensor cores, with a higher peak and a higher limit.
+    limits = f"softmax is memory-bound below {_two_digits(softmax.peak_flops_per_s / bandwidth)} FLOP per byte"
+    peaks = {rate.peak_flops_per_s for rate in products}
+    products_peak = peaks.pop() if len(peaks) == 1 else None
+    if products_peak is not None:
+        limits += f", and the matmuls below {_two_digits(products_peak / bandwidth)}"
+    reached = softmax.bytes / (softmax.total_ns * NS / steps) / bandwidth if softmax.total_ns else 0.0
+    return f"{comparison} On this GPU, {limits}; softmax reaches {units.share(reached)} of the memory bandwidth."
+
+
+def _two_digits(value: float) -> str:
+    """Return a number with two significant digits, or as an integer from 100."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
 
 
 def default_tables(spec: ProfileSpec) -> tuple[str, ...]:

@@ -88,15 +88,19 @@ class Workload:
     own: OwnWorkload | None = None
 
 
-def built_in_workload(cell: ModelCell, shape: ModelShape, device: torch.device) -> Workload:
-    """Build the workload of the built-in Transformer; raises UnavailableError if the attention is unsupported."""
+def built_in_workload(
+    cell: ModelCell, shape: ModelShape, device: torch.device, trial: Callable[[], AbstractContextManager[None]]
+) -> Workload:
+    """Build the workload of the built-in Transformer; raises UnavailableError if the attention is unsupported.
+
+    `trial` creates the context of the trial run of attention.
+    """
     model = build(shape, cell.ctx, cell.attention, device, cell.seed)
     sequences = random_tokens(shape.vocab, cell, device)
     # With inputs of the shape and type that the model's own attention will receive.
-    q, k, v = torch.zeros(
-        (3, cell.batch, shape.heads, cell.ctx, shape.d_head), dtype=compute_dtype(cell.compute_precision), device=device
-    )
-    with torch.enable_grad():
+    size, dtype = (3, cell.batch, shape.heads, cell.ctx, shape.d_head), compute_dtype(cell.compute_precision)
+    with trial(), torch.enable_grad():
+        q, k, v = torch.zeros(size, dtype=dtype, device=device)
         inputs = (each.requires_grad_(cell.mode != "inference") for each in (q, k, v))
         kernel = kernel_of(model.attend, *inputs)
     return Workload(

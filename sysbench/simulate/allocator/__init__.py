@@ -16,8 +16,9 @@ from sysbench.simulate.allocator.blocks import Block, BlockPool, Frames, FreeBlo
 from sysbench.simulate.allocator.device_memory import DeviceMemory
 from sysbench.simulate.allocator.expandable import ExpandableMemory
 from sysbench.simulate.allocator.ledger import AllocatorEvent, AllocatorStatistics, Ledger
-from sysbench.simulate.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES, UNLIMITED, AllocatorSettings
+from sysbench.simulate.allocator.settings import UNLIMITED, AllocatorSettings
 from sysbench.simulate.allocator.snapshot import Annotation, build_snapshot
+from sysbench.snapshot.block_sizes import MIN_BLOCK_BYTES, SMALL_BYTES
 from sysbench.units import size as in_bytes
 
 _DEFAULT_SETTINGS = AllocatorSettings()

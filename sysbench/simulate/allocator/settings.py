@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sysbench.errors import unknown
+from sysbench.snapshot.block_sizes import SMALL_BYTES, rounded_bytes
 
 MIB = 1024 * 1024
 
-MIN_BLOCK_BYTES = 512
-"""kMinBlockSize: every block size is a multiple of this."""
-SMALL_BYTES = 1 * MIB
-"""kSmallSize: the largest request that the small pool serves."""
 SMALL_SEGMENT_BYTES = 2 * MIB
 """kSmallBuffer: segment size of the small pool."""
 MIN_LARGE_BYTES = 10 * MIB
@@ -25,7 +22,6 @@ UNLIMITED = 2**64 - 1
 """SIZE_MAX: blocks of any size may be split."""
 
 _INTERVALS = 16
-_FIRST_INTERVAL_BITS = 20
 
 ENVIRONMENT_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Environment variables of the settings; the first that is set takes precedence (CUDAAllocatorConfig::instance)."""
@@ -129,13 +125,7 @@ class AllocatorSettings:
 
         The size is a multiple of 512 bytes or, with `roundup_power2_divisions`, a step between two powers of two.
         """
-        floor_bits = requested_bytes.bit_length() - 1
-        interval = min(max(floor_bits - _FIRST_INTERVAL_BITS, 0), _INTERVALS - 1)
-        divisions = self.roundup_power2_divisions[interval]
-        multiple = MIN_BLOCK_BYTES
-        if divisions > 1 and requested_bytes > MIN_BLOCK_BYTES * divisions:
-            multiple = (1 << floor_bits) // divisions
-        return (requested_bytes + multiple - 1) // multiple * multiple
+        return rounded_bytes(requested_bytes, self.roundup_power2_divisions)
 
     def segment_bytes(self, block_bytes: int) -> int:
         """Return the size of the new segment for a block of `block_bytes` (get_allocation_size)."""

@@ -289,6 +289,32 @@ def test_the_accounting_adds_up_to_what_is_said_to_be_needed(record: AttentionRe
     assert "in total 24.0 GiB; 12.0 GiB are available" in sentence
 
 
+def test_what_several_dimensions_need_is_a_range(record: AttentionRecord) -> None:
+    needs = {16: 56.0, 32: 64.1, 64: 56.1, 128: 56.0}
+    cells = [
+        cell.model_copy(update={"needed_bytes": int(needs[cell.cell.dim] * runs.GIB), "available_bytes": 40 * runs.GIB})
+        if cell.cell.implementation == "naive" and cell.cell.seq == 16384
+        else cell
+        for cell in record.cells
+    ]
+    (sentence,) = [text for text in said(record.model_copy(update={"cells": cells})) if "aive: N 8192 fits" in text]
+    assert ": it needs 56.0 GiB to 64.1 GiB, and 40.0 GiB are available." in sentence
+    # In a measured run, the cells after the first that ran out were skipped, and what they need is unknown.
+    (measured,) = [text for text in said(record) if "aive: N 8192 fits at d 16, 32, 64 and 128" in text]
+    assert ": it needs 24.0 GiB at d 16, and 12.0 GiB are available." in measured
+
+
+def test_tensors_of_the_same_kind_are_counted_in_words(record: AttentionRecord) -> None:
+    beyond = next(cell for cell in record.cells if cell.tensors)
+    workspace = beyond.tensors[0].model_copy(update={"name": "workspace of cuBLAS", "shape": [], "size_bytes": 2**33})
+    cells = [
+        cell.model_copy(update={"tensors": [workspace, workspace]}) if cell.key == beyond.key else cell
+        for cell in record.cells
+    ]
+    sentence = next(text for text in said(record.model_copy(update={"cells": cells})) if "he smallest cell" in text)
+    assert "8.00 GiB for each of 2 workspaces of cuBLAS" in sentence
+
+
 def test_a_cell_skipped_for_lack_of_time_is_not_beyond_memory() -> None:
     events = runs.events(ONE)
     last = [number for number, event in enumerate(events) if isinstance(event, CellStarted)][-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +84,20 @@ def test_an_error_that_is_no_refusal_stays_what_it_was() -> None:
     with pytest.raises(RuntimeError) as error:
         kernel_of(KINDS["naive"](CTX), q, k, torch.zeros(5, HEADS, CTX, D_HEAD))
     assert not isinstance(error.value, UnavailableError)
+
+
+@pytest.mark.parametrize(("types", "option"), [("{Half, BFloat16}", "; add --bf16"), ("{Half}", "; add --fp16")])
+def test_a_refused_type_names_the_option_that_helps(types: str, option: str) -> None:
+    class Refusing(torch.nn.Module):
+        """What torch does on CUDA (ATen's sdp_utils.h)."""
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            expected = f"Expected query, key and value to all be of dtype: {types}. Got Query dtype: float"
+            warnings.warn(f"{expected} (Triggered internally at sdp_utils.h:92.)", stacklevel=2)
+            raise RuntimeError("No available kernel. Aborting execution.")
+
+    with pytest.raises(UnavailableError, match=r"^No available kernel; Expected query.*\}" + re.escape(option) + "$"):
+        kernel_of(Refusing(), *inputs(torch.float32, gradients=False))
 
 
 def test_asking_for_the_kernel_leaves_no_gradients_on_the_model() -> None:

@@ -184,6 +184,26 @@ def test_simulated_and_measured_are_never_shown_without_saying_so() -> None:
     assert "simulated for NVIDIA A100-SXM4-40GB" in sheet(simulated).subject
 
 
+def test_rows_and_tables_of_several_gpus_name_the_gpu() -> None:
+    record = runs.record(AttentionSpec(impl="naive", dim="64", seq="1024-8192*2", simulate="a100-40gb,h100"))
+    for name in ("exponents", "frontier", "memory"):
+        (table,) = tables_for(record, [name])
+        column = [each.key for each in table.columns].index("simulate")
+        assert {str(row[column]) for row in table.rows} == {"a100-40gb", "h100"}, name
+    titles = [table.title for table in tables_for(record, ["grid"])]
+    assert len(set(titles)) == len(titles)
+    assert all("a100-40gb" in title or "h100" in title for title in titles)
+
+
+def test_a_file_of_data_has_no_length_where_a_row_is_of_several() -> None:
+    one = runs.record(AttentionSpec(impl="naive", dim="64", seq="1024-8192*2", repeats=20))
+    for name in ("exponents", "frontier"):
+        (table,) = tables_for(one, [name])
+        keys = [column.key for column, _ in table.constants]
+        assert "seq" not in keys
+        assert "batch" in keys
+
+
 def test_a_table_that_is_not_there_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match="frontier"):
         tables_for(runs.record(SINGLE), ["frontiers"])

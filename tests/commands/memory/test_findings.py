@@ -186,6 +186,8 @@ def test_by_how_much_it_does_not_fit_is_said_where_it_is_known() -> None:
         memory_cell(None, simulate="h100", ctx=1024, fits=False, margin_bytes=-0.6 * GIB),
     ]
     assert about(cells, "does not") == "2.7b: ctx 512 fits, ctx 1024 does not (short by 614.4 MiB)."
+    # Nothing shorter was tried, so nothing is said of it.
+    assert about(cells[1:], "does not") == "2.7b: ctx 1024 does not fit (short by 614.4 MiB)."
 
 
 def test_measured_and_simulated_cells_are_never_in_one_sentence() -> None:

@@ -31,6 +31,7 @@ from sysbench.log.events import (
     RunFinished,
     RunStarted,
 )
+from sysbench.log.outcomes import stage_phrase
 from sysbench.render.table import Word
 from sysbench.simulate.recording import phases_of
 from tests.simulate.tensor_accounting import TensorAccounting
@@ -148,17 +149,46 @@ def test_a_cell_that_does_not_fit_says_where_and_how_much_is_missing() -> None:
     assert cell.outcome == "oom"
     assert cell.verdict is not None
     assert cell.verdict.failed_phase is not None
-    assert cell.verdict.failed_phase in memory_tables.verdict_text(cell) or "built" in memory_tables.verdict_text(cell)
+    assert stage_phrase(cell.verdict.failed_phase) in memory_tables.verdict_text(cell)
     assert cell.verdict.margin_bytes is not None
     assert cell.verdict.margin_bytes < 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "stage", "said"),
+    [
+        ("602MiB", "build", "runs out while the model is built"),
+        ("700MiB", "attention trial", "runs out in a trial run of the model's attention"),
+    ],
+)
+def test_running_out_before_the_first_step_names_the_stage(memory: str, stage: str, said: str) -> None:
+    """The naive attention of 8 × 1,024 positions takes far more than the small model around it."""
+    (cell,) = memory_fold.fold(run_of(spec(mode="forward", simulate=memory, batch=8, ctx=1024))).cells
+    assert cell.verdict is not None
+    assert cell.verdict.failed_phase == stage
+    assert cell.detail is not None
+    assert said in cell.detail
 
 
 def test_not_fitting_is_running_out_of_memory() -> None:
     assert is_out_of_memory(DoesNotFitError("no"))
 
 
-def test_a_search_starts_from_its_first_value_and_says_what_it_found() -> None:
-    run = spec(mode="forward", simulate="700MiB", find="ctx", ctx="64,128")
+def test_the_table_of_state_says_what_one_of_several_ranks_holds() -> None:
+    run = spec(mode="train", simulate="24GiB", ctx=64, ranks="1,2", strategy="tp,ddp")
+    alone = memory_fold.fold(run_of(spec(mode="train", simulate="24GiB", ctx=64)))
+    (table,) = memory_tables.TABLES["state"](memory_fold.fold(run_of(run)))
+    assert table.title == "persistent training state of the whole model"
+    assert (
+        "of the whole model: with tp, every rank holds a part of it; with ddp, every rank holds all of it"
+        in table.notes
+    )
+    (table,) = memory_tables.TABLES["state"](alone)
+    assert table.title == "persistent training state"
+
+
+def test_a_search_starts_from_its_value_and_says_what_it_found() -> None:
+    run = spec(mode="forward", simulate="700MiB", find="ctx", ctx="64")
     (cell,) = run.cells()
     assert cell.ctx == 64
     (record,) = memory_fold.fold(run_of(run)).cells

@@ -187,7 +187,7 @@ def test_what_the_class_other_is_made_of_is_said_when_it_is_large(profile: Profi
     names = [name.model_copy(update={"kernel_class": "other"}) if name.name == GEMM else name for name in profile.names]
     assert not any(note.startswith("in other") for note in table(profile, "classes").notes)
     note = table(profile.model_copy(update={"names": names}), "classes").notes[0]
-    assert note == f"in other: {GEMM} 87 %"
+    assert note == f"in other: {GEMM} 87 % of all kernel time"
 
 
 def test_kernels_in_no_class_are_other_and_named_when_they_take_long() -> None:
@@ -195,7 +195,7 @@ def test_kernels_in_no_class_are_other_and_named_when_they_take_long() -> None:
     built.launch(5, 900)
     built.kernel("wholly_unheard_of", 6000, 1000, 900)
     profile = summarise(recording(built.trace()))
-    assert "in other: wholly_unheard_of 2.8 %" in table(profile, "classes").notes
+    assert "in other: wholly_unheard_of 2.8 % of all kernel time" in table(profile, "classes").notes
     (row,) = (row for row in rows(table(profile, "kernels")) if row["kernel"] == "wholly_unheard_of")
     assert row["class"] == "other"
 
@@ -236,6 +236,32 @@ def test_softmax_against_the_matmuls_is_said_in_words(profile: ProfileSummary) -
         remark.text.startswith("Forward: softmax takes 3.00 µs, 0.50× the 6.00 µs of both attention matmuls")
         for remark in sheet.remarks
     )
+
+
+def test_the_limit_of_memory_is_that_of_the_units_that_compute(profile: ProfileSummary) -> None:
+    """Softmax runs in fp32, the matmuls on tensor cores; the table says "memory" of both, and so must the sentence."""
+    rates = tuple(
+        rate.model_copy(
+            update={
+                "flops": 200_000.0,
+                "bytes": 2000.0,
+                "peak_flops_per_s": 60e12 if rate.part == "softmax" else 900e12,
+                "peak_bytes_per_s": 3e12,
+            }
+        )
+        for rate in profile.rates
+    )
+    for peaks, said in (
+        (rates, "softmax is memory-bound below 20 FLOP per byte, and the matmuls below 300;"),
+        (
+            tuple(
+                rate if rate.part == "softmax" else rate.model_copy(update={"peak_flops_per_s": None}) for rate in rates
+            ),
+            "softmax is memory-bound below 20 FLOP per byte;",
+        ),
+    ):
+        sheet = profile_tables.traces_sheet([("trace", profile.model_copy(update={"rates": peaks}))])
+        assert any(said in remark.text for remark in sheet.remarks)
 
 
 def test_softmax_is_said_of_a_range_only_where_the_range_has_all_of_it(profile: ProfileSummary) -> None:
