@@ -11,6 +11,7 @@ from sysbench import units
 from sysbench.log.events import OwnModelFacts
 from sysbench.log.outcomes import EXPECTED, Outcome
 from sysbench.log.records import AnyCell, CellRecord, RunRecord
+from sysbench.render.findings import with_ranges
 from sysbench.render.table import Remark, Word
 
 MAX_DETAIL_CHARACTERS = 240
@@ -20,9 +21,6 @@ MAX_NAMED_CELLS = 4
 """Largest number of cells that are all named; if there are more, the remaining ones are counted."""
 
 _NUMBER = re.compile(r"[\d.,]+")
-
-_QUANTITY = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
-"""A number that stands alone: `1,016.0`, but no part of a name such as `a100-80gb` or `fp16`."""
 
 
 def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = None) -> list[Remark]:
@@ -99,14 +97,8 @@ def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> 
 
 def _with_ranges(messages: Sequence[tuple[CellRecord, str]]) -> Sequence[tuple[CellRecord, str]]:
     """Return messages that differ only in numbers as one text with ranges, `spans 11 to 48 %`; other messages as is."""
-    texts = [text for _, text in messages]
-    if len({_QUANTITY.sub("", text) for text in texts}) > 1:
-        return messages
-    columns = zip(*(_QUANTITY.findall(text) for text in texts), strict=True)
-    ranges = (sorted(set(column), key=lambda number: float(number.replace(",", ""))) for column in columns)
-    words = iter([ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}" for ends in ranges])
-    combined = _QUANTITY.sub(lambda _: next(words), texts[0])
-    return [(cell, combined) for cell, _ in messages]
+    combined = with_ranges([text for _, text in messages])
+    return [(cell, combined[0]) for cell, _ in messages] if len(set(combined)) == 1 else messages
 
 
 def _combine(messages: Sequence[tuple[CellRecord, str]], all_cells: Sequence[CellRecord]) -> str:
