@@ -29,9 +29,9 @@ from sysbench.commands.compare.cells import (
     match,
     refuse_unknown_axes,
 )
-from sysbench.commands.compare.command import exit_code, show
 from sysbench.commands.compare.comparison import Comparison, Rules, apply_gate, compare, refuse_unmeasured
 from sysbench.commands.compare.export import export_text
+from sysbench.commands.compare.sides import exit_code, show
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.record import TimeRecord
