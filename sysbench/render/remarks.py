@@ -11,6 +11,7 @@ from sysbench import units
 from sysbench.log.events import OwnModelFacts
 from sysbench.log.outcomes import Outcome
 from sysbench.log.records import AnyCell, CellRecord, RunRecord
+from sysbench.render.findings import with_ranges
 from sysbench.render.table import Remark
 
 MAX_DETAIL_CHARACTERS = 240
@@ -20,9 +21,6 @@ MAX_NAMED_CELLS = 4
 """Largest number of cells that are all named; if there are more, the remaining ones are counted."""
 
 _NUMBER = re.compile(r"[\d.,]+")
-
-_QUANTITY = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
-"""A number that stands alone: `1,016.0`, but no part of a name such as `a100-80gb` or `fp16`."""
 
 
 def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = None) -> list[Remark]:
@@ -76,10 +74,12 @@ def cautions(record: RunRecord[AnyCell]) -> list[Remark]:
     for cell in record.cells:
         for caution in cell.cautions:
             grouped.setdefault((caution.code, caution.remedy), []).append((cell, caution.message))
-    return [
-        Remark("caution", _combine(_with_ranges(messages), record.cells), remedy)
-        for (_, remedy), messages in grouped.items()
-    ]
+    found = []
+    for (_, remedy), messages in grouped.items():
+        texts = set(with_ranges([text for _, text in messages]))
+        alike = [(cell, next(iter(texts))) for cell, _ in messages] if len(texts) == 1 else messages
+        found.append(Remark("caution", _combine(alike, record.cells), remedy))
+    return found
 
 
 def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> str:
@@ -90,18 +90,6 @@ def name_cells(cells: Sequence[CellRecord], all_cells: Sequence[CellRecord]) -> 
     differing = axes.varying(axes.axes_of(all_cells))
     names = ", ".join(axes.label(cell.axes, differing) for cell in shown)
     return names if len(shown) == len(cells) else f"{names} and {len(cells) - len(shown)} more cells"
-
-
-def _with_ranges(messages: Sequence[tuple[CellRecord, str]]) -> Sequence[tuple[CellRecord, str]]:
-    """Return messages that differ only in numbers as one text with ranges, `spans 11 to 48 %`; other messages as is."""
-    texts = [text for _, text in messages]
-    if len({_QUANTITY.sub("", text) for text in texts}) > 1:
-        return messages
-    columns = zip(*(_QUANTITY.findall(text) for text in texts), strict=True)
-    ranges = (sorted(set(column), key=lambda number: float(number.replace(",", ""))) for column in columns)
-    words = iter([ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}" for ends in ranges])
-    combined = _QUANTITY.sub(lambda _: next(words), texts[0])
-    return [(cell, combined) for cell, _ in messages]
 
 
 def _combine(messages: Sequence[tuple[CellRecord, str]], all_cells: Sequence[CellRecord]) -> str:
