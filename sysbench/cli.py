@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,9 +21,12 @@ from sysbench.command import commands, runnable
 from sysbench.engine.interrupts import is_interrupted
 from sysbench.errors import SysbenchError
 from sysbench.garbage import gc_paused
-from sysbench.log.storage import reason
+from sysbench.log.storage import cannot_read, reason
 
 INTERRUPTED = 130
+
+LONGEST_WORD = 255
+"""Longest word that an error message repeats in full, in characters."""
 
 EXAMPLES = """\b
 Examples:
@@ -33,6 +37,7 @@ Examples:
 
 INVALID_PATH_ERRNOS = {
     errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL,
+    errno.EACCES, errno.EPERM,
 }  # fmt: skip
 """Errors of file operations caused by an invalid path; all others are caused by the machine."""
 
@@ -131,13 +136,22 @@ def _explain(error: Exception) -> tuple[str, int]:
     if complaint := usage_error_message(error):
         return complaint, int(getattr(error, "exit_code", 2))
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: {reason(error)}", 2 if error.errno in INVALID_PATH_ERRNOS else 1
+        path = Path(os.fsdecode(error.filename))
+        if error.errno in INVALID_PATH_ERRNOS:  # what cannot be written is an OutputError
+            refused = cannot_read(path, error)
+            return str(refused), refused.exit_code
+        return f"{path}: {reason(error)}", 1
     return f"unexpected {type(error).__name__}: {error} (this is a bug; --debug shows where)", 1
 
 
 def _print_error(words: list[str], message: str) -> None:
     prefix = f"sysbench {words[0]}" if words and words[0] in commands() else "sysbench"
-    stderr.print_line(f"{prefix}: {' '.join(message.split())}")
+    stderr.print_line(f"{prefix}: {' '.join(_shorten(word) for word in message.split())}")
+
+
+def _shorten(word: str) -> str:
+    """Return a word of an error message without its middle if it is longer than any file name may be (NAME_MAX)."""
+    return word if len(word) <= LONGEST_WORD else f"{word[:60]}…{word[-60:]}"
 
 
 __all__ = ["main"]

@@ -26,6 +26,10 @@ class OptionError(UsageError):
         self.field = field
 
 
+class SpecError(OptionError, ValueError):
+    """An invalid field of a spec that a program builds."""
+
+
 class OutputError(SysbenchError):
     """A result could not be written: no such directory, no permission, a full disk."""
 

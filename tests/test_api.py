@@ -156,6 +156,27 @@ def test_what_the_command_line_refuses_is_refused_in_the_same_words(words: str, 
         sysbench.run("time", forze=True)
 
 
+@pytest.mark.parametrize(
+    ("spec", "fields", "complaint"),
+    [
+        (sysbench.TimeSpec, {"size": "smal"}, "size= smal is not a size. Did you mean small? (tiny, small, "),
+        (sysbench.TimeSpec, {"siz": "small"}, "siz= is not a field of TimeSpec. Did you mean size? (size, "),
+        (sysbench.TimeSpec, {"max_steps": 0}, "max_steps= 0 is out of range: it must be 1 or more. Nearest: 1"),
+        (sysbench.TimeSpec, {"device": "cpu", "simulate": "h100"}, "--device names the device to measure on, but"),
+        (sysbench.AttentionSpec, {"impl": "nave"}, "impl= nave is not an implementation. Did you mean naive?"),
+        (sysbench.MemorySpec, {"find": "size"}, "find= "),
+        (sysbench.ProfileSpec, {"active": 0}, "active= 0 is out of range"),
+        (sysbench.AccumSpec, {"experiment": "norms"}, "experiment= norms is not an experiment. Did you mean norm?"),
+    ],
+)
+def test_an_invalid_spec_is_refused_in_one_line(spec: type, fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(sysbench.SysbenchError) as caught:
+        spec(**fields)
+    assert isinstance(caught.value, ValueError)
+    assert str(caught.value).startswith(complaint)
+    assert "\n" not in str(caught.value)
+
+
 def test_importing_sysbench_imports_nothing_else() -> None:
     code = "import sys; before = set(sys.modules); import sysbench; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -15,15 +15,15 @@ from typing import Literal
 from pydantic import ValidationError
 
 from sysbench.errors import LogError
-from sysbench.log.storage import reason
+from sysbench.log.storage import cannot_read
 from sysbench.render.csv import SheetRecord
 from sysbench.render.table import Sheet
 from sysbench.spec.validation import first_error
 from sysbench.trace.ranks.summary import RanksSummary
 from sysbench.trace.summary import ProfileSummary
 
-TRACE_SUFFIXES = (".json", ".json.gz", ".sqlite", ".nsys-rep")
-"""Suffixes of traces."""
+BINARY_TRACE_SUFFIXES = (".json.gz", ".sqlite", ".nsys-rep")
+"""Suffixes of traces that are not text."""
 
 SNAPSHOT_SUFFIXES = (".pickle", ".pickle.gz", ".pkl")
 """Suffixes of memory snapshots."""
@@ -64,19 +64,18 @@ def read(path: Path) -> Artefact | None:
     Raises LogError if the file cannot be read.
     """
     name = path.name.lower()
-    if not path.is_file():
-        return None
+    with _as_log_errors(path):
+        if not path.is_file():
+            return None
     if name.endswith(SNAPSHOT_SUFFIXES):
         from sysbench.commands.memory.snapshot_tables import sheet
         from sysbench.snapshot import snapshot
         from sysbench.snapshot.categories import from_snapshot
 
         return TablesArtefact(path.name, sheet(from_snapshot(snapshot.read(path)), path.name), "snapshot")
-    if not name.endswith(TRACE_SUFFIXES):
-        return None
     with _as_log_errors(path), path.open("rb") as file:
         beginning = file.read(_BEGINNING_BYTES)
-    if name.endswith(".json") and not _TRACE_START.search(beginning):
+    if not name.endswith(BINARY_TRACE_SUFFIXES) and not _TRACE_START.search(beginning):
         return _read_saved_json(path, beginning)
     from sysbench.trace import traces
 
@@ -112,6 +111,6 @@ def _as_log_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LogError(f"cannot read {path}: {reason(error)}") from error
+        raise cannot_read(path, error) from error
     except ValidationError as error:
         raise LogError(f"{path} is not in sysbench's format: {first_error(error)}") from None

@@ -20,8 +20,9 @@ from pydantic import BaseModel, TypeAdapter
 from sysbench import __version__, stderr
 from sysbench.bootstrap import rank_from_environment
 from sysbench.command import Kind, command_of
-from sysbench.errors import LogError, UsageError, unknown
+from sysbench.errors import LogError, SysbenchError, UsageError, unknown
 from sysbench.garbage import gc_paused
+from sysbench.log import storage
 from sysbench.log.outcomes import FAILURES
 from sysbench.spec.cell import RunCell, RunSpec
 from sysbench.spec.command_options import Given, option_name, validated
@@ -98,7 +99,7 @@ def find_run_file(kind: Kind, path: Path, directory: Path) -> Path:
 
     Raises LogError unless the name matches exactly one run.
     """
-    if path.exists() or path.suffix or path.name != str(path):
+    if storage.exists(path) or path.suffix or path.name != str(path):
         return path
     from sysbench.log import runs
 
@@ -134,6 +135,8 @@ def execute_command(kind: Kind, spec_given: Given, options_given: Given) -> None
             command.part("files")(record, options)
         return
     spec = validated(command.spec_class, {**resumed_spec_fields(kind, options.resume), **spec_given})
+    if unused := [option_name(type(spec), name) for name in spec.unused if name in spec_given]:
+        say(f"no effect with --simulate, which measures nothing: {', '.join(unused)}", options)
     if options.plan:
         show_plan(spec, options)
         return
@@ -254,7 +257,6 @@ def show_plan(spec: RunSpec, options: RunOptions) -> None:
 
 def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()) -> None:
     """Print a sheet to stdout as tables, or as JSON with `--json -`; with `--json FILE`, also write the file."""
-    from sysbench.log import storage
     from sysbench.render import output
     from sysbench.render.csv import sheet_json
 
@@ -268,15 +270,21 @@ def show_sheet(content: Sheet, options: ShowOptions, columns: Sequence[str] = ()
 
 
 def run_cells(spec: RunSpec, options: RunOptions, provisions: Provisions | None = None) -> RunRecord[Any]:
-    """Run the cells, then save and show the record; raises UsageError for columns that the run cannot have."""
+    """Run the cells, then save and show the record.
+
+    If the run fails after its first cell has begun (a full disk), its results so far are saved and shown before the
+    error is raised. Raises UsageError for columns that the run cannot have.
+    """
     refuse_unknown_columns(spec, options)
     from sysbench.engine.interrupts import catch_interrupts
-    from sysbench.log import runs, storage
+    from sysbench.log import runs
 
     # A first or second signal does not prevent saving, whether it arrives during the run or while the record is saved.
     with catch_interrupts():
-        path = _run_with_progress(spec, options, provisions)
+        path, failure = _run_with_progress(spec, options, provisions)
         record: RunRecord[Any] = runs.load(path)
+        if failure is not None and all(cell.outcome == "not run" for cell in record.cells):
+            raise failure
         saved_to = path.with_suffix(".json")
         content = record.model_dump_json(indent=1).encode() + b"\n"
         from concurrent.futures import ThreadPoolExecutor
@@ -287,21 +295,40 @@ def run_cells(spec: RunSpec, options: RunOptions, provisions: Provisions | None 
     with writer:
         for line in (*printed_by_models(record), *(tracebacks(path) if options.debug else ())):
             say(line, options)
-        try:
+        failures = [] if failure is None else [failure]
+        # A file that cannot be written does not prevent the other results from being written and shown.
+        with _collect_errors(failures):
             if options.json_path not in (None, "-"):
                 storage.write_atomically(Path(options.json_path), content)
+        with _collect_errors(failures):
             if options.shown:
                 show(record, options)
-        finally:
+        with _collect_errors(failures):
             written.result()
             say(f"saved  {saved_to}", options)
-            if record.status == "interrupted" and not options.log_name:
-                say(f"resume with: sysbench {spec.kind} --resume {shlex.quote(str(path))}", options)
+        if record.status != "complete" and not options.log_name:
+            say(f"resume with: sysbench {spec.kind} --resume {shlex.quote(str(path))}", options)
+    if failures:
+        raise failures[0]
     return record
 
 
-def _run_with_progress(spec: RunSpec, options: RunOptions, provisions: Provisions | None) -> Path:
-    """Run the cells, show their progress, and return the log."""
+@contextmanager
+def _collect_errors(failures: list[SysbenchError]) -> Iterator[None]:
+    """Append an error raised in the block to `failures`."""
+    try:
+        yield
+    except SysbenchError as error:
+        failures.append(error)
+
+
+def _run_with_progress(
+    spec: RunSpec, options: RunOptions, provisions: Provisions | None
+) -> tuple[Path, SysbenchError | None]:
+    """Run the cells and show their progress; return the log, and the error that ended the run, if any.
+
+    Raises UsageError and the errors of a run that could not begin: they leave no log.
+    """
     from sysbench.engine import session
 
     with session.run(spec, options, provisions=provisions) as running:
@@ -322,9 +349,14 @@ def _run_with_progress(spec: RunSpec, options: RunOptions, provisions: Provision
         if defaults_line:
             say(defaults_line, options)
         with _progress_display(spec.kind, options, defaults_line) as progress:
-            for event in chain(first_events, running):
-                progress.show(event)
-        return running.log_path
+            try:
+                for event in chain(first_events, running):
+                    progress.show(event)
+            except UsageError:
+                raise
+            except SysbenchError as error:
+                return running.log_path, error
+        return running.log_path, None
 
 
 def tracebacks(path: Path) -> Iterator[str]:
@@ -386,8 +418,6 @@ def show(record: RunRecord[Any], options: RecordOptions) -> None:
 
 def show_saved(record: RunRecord[Any], options: RecordOptions) -> None:
     """Show the record of an earlier run, and write it to the file of `--json`."""
-    from sysbench.log import storage
-
     if options.json_path not in (None, "-"):
         storage.write_atomically(Path(options.json_path), TypeAdapter(type(record)).dump_json(record, indent=1) + b"\n")
     show(record, options)

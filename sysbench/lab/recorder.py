@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 import torch
 
 from sysbench.bootstrap import CAPTURE_RANGE
-from sysbench.errors import OutputError
 from sysbench.lab import ranges
+from sysbench.log.storage import cannot_write
 
 _FULL_DISK_BYTES: Final = 1 << 20
 """If writing a trace fails and the disk has less free space than this, the disk is assumed to be full."""
@@ -71,7 +71,7 @@ class TorchRecorder:
             self._write(path)
         except OSError as error:
             path.unlink(missing_ok=True)
-            raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+            raise cannot_write(path, error) from error
 
     def _write(self, path: Path) -> None:
         if path.suffix != ".gz":

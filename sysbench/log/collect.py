@@ -213,7 +213,7 @@ def run_fields(run: Run) -> dict[str, Any]:
         "source_digest": run.started.source_digest,
         "started_at": _iso(run.started.at_s),
         "finished_at": _iso(finished_at) if finished_at else None,
-        "status": run.finished.status if run.finished else "interrupted",
+        "status": run.finished.status if run.finished else "unfinished",
         "spec": run.started.spec,
         "environment": EnvironmentRecord(
             host=run.started.host,
@@ -231,12 +231,20 @@ def cell_fields(cell: RunCell, seen: CellEvents) -> dict[str, Any]:
         "axes": cell,
         "device": seen.started.device if seen.started else None,
         "host": seen.started.host if seen.started else None,
-        "outcome": seen.finished.outcome if seen.finished else "interrupted",
-        "detail": seen.finished.detail if seen.finished else "the cell did not finish",
+        **outcome_fields(seen),
         "own_model": OwnModelFacts(**own.model_dump(exclude=_EVENT_FIELDS))
         if (own := seen.last(OwnModelBuilt))
         else None,
     }
+
+
+def outcome_fields(seen: CellEvents) -> dict[str, Any]:
+    """Return the outcome of a cell and its detail; a cell whose end is not in the log is `unfinished` or `not run`."""
+    if seen.finished is not None:
+        return {"outcome": seen.finished.outcome, "detail": seen.finished.detail}
+    if seen.started is not None:
+        return {"outcome": "unfinished", "detail": "the run is in progress or ended abruptly"}
+    return {"outcome": "not run", "detail": None}
 
 
 def phases_of(names: Iterable[str], steps: Sequence[StepMeasured]) -> dict[str, PhaseRecord]:

@@ -36,7 +36,7 @@ from sysbench.log.events import (
     encode,
     other_events_pattern,
 )
-from sysbench.log.storage import cannot_write, make_directory, reason, sync_directory, write_all
+from sysbench.log.storage import cannot_read, cannot_write, make_directory, sync_directory, write_all
 from sysbench.spec.validation import first_error
 
 LINE_LIMIT_BYTES = 16 * 1024**2
@@ -86,7 +86,7 @@ class Log:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
         except FileNotFoundError as error:
-            raise _cannot_read(path, error) from error
+            raise cannot_read(path, error) from error
         except OSError as error:
             raise cannot_write(path, error) from error
         _lock(descriptor, path)
@@ -156,7 +156,7 @@ def read(path: Path, only: Collection[type[Event]] = ()) -> Iterator[Event]:
         with path.open("rb") as file:
             yield from _events(path, file, {kind.model_fields["event"].default for kind in only})
     except OSError as error:
-        raise _cannot_read(path, error) from error
+        raise cannot_read(path, error) from error
 
 
 _BATCH_LINES = 256
@@ -243,11 +243,6 @@ def _schema(path: Path, line: bytes) -> int:
     schema: Any = first.get("schema_version")
     upgrades.refuse_unsupported(path, schema, first.get("sysbench_version"), upgrades.EVENT)
     return int(schema)
-
-
-def _cannot_read(path: Path, error: OSError) -> LogError:
-    why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
-    return LogError(f"cannot read {path}: {why}")
 
 
 def _lock(descriptor: int, path: Path) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from sysbench.command import Kind
 from sysbench.errors import LogError
+from sysbench.log.storage import cannot_read
 from sysbench.spec.frozen import Frozen
 
 FILE_NAME = "manifest.json"
@@ -108,7 +109,7 @@ def read(directory: Path) -> Manifest:
     except FileNotFoundError:
         raise LogError(f"{directory} is not an experiment directory: it has no {FILE_NAME}") from None
     except OSError as error:
-        raise LogError(f"cannot read {path}: {error.strerror}") from error
+        raise cannot_read(path, error) from error
     try:
         version = _Versioned.model_validate_json(content)
         if version.manifest_version > MANIFEST_VERSION:

@@ -7,15 +7,23 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid", "skipped", "interrupted"]
+Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid", "skipped", "interrupted", "unfinished", "not run"]
 """ok           all requested samples were measured
 oom          memory ran out: a result, not a failure
 timeout      the worker was silent for longer than allowed and was stopped
 crashed      the worker raised an exception or died; the detail names the error or the signal
 invalid      this combination is not available here (for example a missing kernel)
 skipped      not started: larger than a cell that ran out of memory, or predicted not to fit
-interrupted  stopped by the user; earlier samples are kept
+interrupted  begun, then stopped by the user; earlier samples are kept
+unfinished   begun, but the log ends before it did: the run is in progress or was killed; earlier samples are kept
+not run      not begun before the run or the log ended
 """
+
+MEASURED: frozenset[Outcome] = frozenset({"ok", "interrupted", "unfinished"})
+"""Outcomes whose samples are valid; samples of a failed cell are not used."""
+
+EXPECTED: frozenset[Outcome] = frozenset({"ok", "skipped", "interrupted", "unfinished", "not run"})
+"""Outcomes that indicate no problem of the cell itself."""
 
 FAILURES: frozenset[Outcome] = frozenset({"crashed", "invalid", "timeout"})
 """Outcomes that make a run exit with 1, whatever its other results."""
@@ -39,7 +47,12 @@ def stage_phrase(stage: str | None) -> str:
     return _STAGE_PHRASES.get(stage or "", f"in {stage}")
 
 
-RunStatus = Literal["complete", "interrupted", "failed"]
+RunStatus = Literal["complete", "interrupted", "failed", "unfinished"]
+"""complete     every cell has an outcome
+interrupted  stopped by the user
+failed       ended by an error
+unfinished   the log has no end: the run is in progress or was killed
+"""
 
 CautionCode = Literal[
     "warmup-unfinished",

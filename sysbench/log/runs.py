@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -22,7 +22,7 @@ from sysbench.log import journal as log
 from sysbench.log import manifest, upgrades
 from sysbench.log.events import SCHEMA_VERSION, RunStarted
 from sysbench.log.records import RunRecord
-from sysbench.log.storage import reason
+from sysbench.log.storage import cannot_read, exists
 from sysbench.spec.validation import first_error
 
 RUNS = Path("runs")
@@ -59,16 +59,33 @@ class _Entry:
 _RECORD = re.compile(rb'\s*\{\s*"schema_version"')
 """First characters of a record; no trace starts with them."""
 
+_LOG = re.compile(rb'\s*\{\s*"event"')
+"""First characters of a log."""
+
 
 def is_log_or_record(path: Path) -> bool:
-    """Whether a file is a sysbench log or record; traces, which also end in .json, are neither."""
-    if path.suffix != ".json":
-        return path.suffix == ".jsonl"
+    """Whether a file is a sysbench log or record; traces, which also end in .json, are neither.
+
+    Logs and records may have any name: `--json FILE` and copies need not end in .json or .jsonl.
+    """
+    if path.suffix == ".jsonl":
+        return True
+    beginning = _beginning(path)
+    return _RECORD.match(beginning) is not None or (path.suffix != ".json" and _LOG.match(beginning) is not None)
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file that is a log or a record is a record; decided by its content if the ending does not tell."""
+    return path.suffix == ".json" or (path.suffix != ".jsonl" and _RECORD.match(_beginning(path)) is not None)
+
+
+def _beginning(path: Path) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read, which reading it later reports."""
     try:
         with path.open("rb") as file:
-            return _RECORD.match(file.read(_BEGINNING_BYTES)) is not None
+            return file.read(_BEGINNING_BYTES)
     except OSError:
-        return False  # reading the file later reports the reason
+        return b""
 
 
 def find(name: str, directory: Path = RUNS) -> list[Path]:
@@ -80,11 +97,11 @@ def find(name: str, directory: Path = RUNS) -> list[Path]:
     log and a record, the record is used unless the log is newer. Raises LogError if no run matches, or if a name is
     ambiguous.
     """
-    if Path(name).exists():
+    if exists(Path(name)):
         return _runs_at(Path(name), None)
     kind, separator, rest = name.partition(":")
     if separator and kind in kinds():
-        return _runs_at(Path(rest), kind) if rest and Path(rest).exists() else _find_named(name, rest, kind, directory)
+        return _runs_at(Path(rest), kind) if rest and exists(Path(rest)) else _find_named(name, rest, kind, directory)
     return _find_named(name, name, None, directory)
 
 
@@ -94,7 +111,7 @@ def find_experiment(name: str, directory: Path = RUNS) -> Path:
     The name of an experiment, such as `quick`, selects its latest run. Raises LogError if no directory matches, or if a
     name is ambiguous.
     """
-    if Path(name).exists() or Path(name).name != name:
+    if exists(Path(name)) or Path(name).name != name:
         return Path(name)
     entries = _experiments(directory)
     if not entries:
@@ -132,13 +149,12 @@ def load(path: Path) -> RunRecord[Any]:
     A log of a run that was killed is read up to its last complete line. Raises LogError if the file cannot be read, has
     a newer schema (naming the version that wrote it), or is not in sysbench's format.
     """
-    if path.suffix != ".json":
+    if not is_record(path):
         return _fold_log(path)
     try:
         content = path.read_bytes()
     except OSError as error:
-        why = "no such file" if isinstance(error, FileNotFoundError) else reason(error)
-        raise LogError(f"cannot read {path}: {why}") from error
+        raise cannot_read(path, error) from error
     return _parse_record(path, _upgrade(path, content))
 
 
@@ -148,7 +164,7 @@ def _runs_at(path: Path, kind: str | None) -> list[Path]:
         if kind is not None and load(path).kind != kind:
             raise LogError(f"{path} is not a record of `sysbench {kind}`")
         return [path]
-    found = _of_kind(_runs_below(path), kind)
+    found = _of_kind(_runs_below(path, _refuse_unreadable), kind)
     if not found:
         raise LogError(f"{path} contains no run of `sysbench {kind}`" if kind else f"{path} contains no runs")
     return found
@@ -204,30 +220,43 @@ def _list_names(entries: Sequence[_Entry]) -> str:
 def _entries(directory: Path) -> list[_Entry]:
     """Return all entries of a directory in the order in which the runs started."""
     children = _children(directory)
-    single = [_Entry(path.stem, (path,)) for path in _preferred(children)]
-    nested = [_Entry(path.name, tuple(_runs_below(path))) for path in children if path.is_dir()]
+    # A file that cannot be read does not prevent the user from naming another run.
+    single = [_Entry(path.stem, (path,)) for path in _preferred(children, _ignore_unreadable)]
+    nested = [_Entry(path.name, tuple(_runs_below(path, _ignore_unreadable))) for path in children if path.is_dir()]
     return sorted((entry for entry in [*single, *nested] if entry.paths), key=lambda entry: entry.order)
 
 
 def _children(directory: Path) -> list[Path]:
     try:
-        return sorted(directory.iterdir()) if directory.is_dir() else []
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
-        raise LogError(f"cannot read {directory}: {reason(error)}") from error
+        raise cannot_read(directory, error) from error
 
 
 MAX_SEARCHED = 100_000
 """Maximum number of files and directories searched under one directory; searching them takes about a second."""
 
 
-def _runs_below(directory: Path) -> list[Path]:
+def _refuse_unreadable(error: OSError) -> None:
+    """Raise LogError: a run in a directory that the user named must not be missing from the result unnoticed."""
+    raise cannot_read(Path(os.fsdecode(error.filename)), error)
+
+
+def _ignore_unreadable(error: OSError) -> None:
+    """Ignore a file or a directory that cannot be read."""
+
+
+def _runs_below(directory: Path, on_unreadable: Callable[[OSError], None]) -> list[Path]:
     """Return the runs in a directory and its subdirectories, ignoring other files.
 
-    Raises LogError if the directory contains more than MAX_SEARCHED files and directories.
+    `on_unreadable` is called with the error for each file or directory that cannot be read. Raises LogError if the
+    directory contains more than MAX_SEARCHED files and directories.
     """
     files: list[Path] = []
     seen = 0
-    for folder, folders, names in os.walk(directory):
+    for folder, folders, names in os.walk(directory, onerror=on_unreadable):
         seen += len(folders) + len(names)
         if seen > MAX_SEARCHED:
             raise LogError(
@@ -235,20 +264,23 @@ def _runs_below(directory: Path) -> list[Path]:
                 "holds the runs"
             )
         files += (Path(folder, name) for name in names if ".json" in name)
-    return sorted(_preferred(sorted(files)), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
+    return sorted(_preferred(sorted(files), on_unreadable), key=lambda path: (path.parent, _Entry(path.stem, ()).order))
 
 
-def _preferred(files: Iterable[Path]) -> list[Path]:
+def _preferred(files: Iterable[Path], on_unreadable: Callable[[OSError], None]) -> list[Path]:
     """Return the files that are logs or records; for a run with both, the newer file, and in a tie the record."""
     preferred: dict[Path, Path] = {}
     for path in files:
-        if path.suffix not in (".json", ".jsonl") or not path.is_file() or kind_at(path) is None:
-            continue
-        stem = path.with_suffix("")
-        other = preferred.get(stem)
-        # sorted() puts .json before .jsonl
-        if other is None or path.stat().st_mtime_ns > other.stat().st_mtime_ns:
-            preferred[stem] = path
+        try:
+            if path.suffix not in (".json", ".jsonl") or not path.is_file() or _kind_of(path) is None:
+                continue
+            stem = path.with_suffix("")
+            other = preferred.get(stem)
+            # sorted() puts .json before .jsonl
+            if other is None or path.stat().st_mtime_ns > other.stat().st_mtime_ns:
+                preferred[stem] = path
+        except OSError as error:
+            on_unreadable(error)
     return list(preferred.values())
 
 
@@ -261,10 +293,15 @@ _TOP_SCHEMA = re.compile(rb'\A\s*{\s*"schema_version":\s*(-?\d+)\b')
 def kind_at(path: Path) -> Kind | None:
     """Return the command that wrote a log or record, according to the beginning of the file; None for other files."""
     try:
-        with path.open("rb") as file:
-            beginning = file.read(_BEGINNING_BYTES)
+        return _kind_of(path)
     except OSError:
         return None
+
+
+def _kind_of(path: Path) -> Kind | None:
+    """Like `kind_at`, but raises OSError for a file that cannot be read."""
+    with path.open("rb") as file:
+        beginning = file.read(_BEGINNING_BYTES)
     is_sysbench_file = b'"schema_version"' in beginning and b'"sysbench_version"' in beginning
     found = _KIND.search(beginning) if is_sysbench_file else None
     return next((kind for kind in kinds() if found and found[1] == kind.encode()), None)

@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from sysbench.errors import OutputError
+from sysbench.errors import LogError, OutputError
 
 _REASONS = {
     errno.ENOSPC: "no space left on the device",
@@ -22,6 +22,7 @@ _REASONS = {
     errno.EISDIR: "it is a directory",
     errno.EPIPE: "the reading end of the pipe is closed",
     errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "the symbolic link leads back to itself",
 }
 
 
@@ -35,9 +36,30 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
     return OutputError(f"cannot write {path}: {reason(error)}")
 
 
+def cannot_read(path: Path, error: OSError) -> LogError:
+    """Return a one-line error for a failed read of a file or a directory."""
+    # `reason` describes a failed write, where a directory is what is missing.
+    return LogError(f"cannot read {path}: {'no such file' if isinstance(error, FileNotFoundError) else reason(error)}")
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file or a directory at `path`; raises LogError if that cannot be told.
+
+    Unlike with `Path.exists`, a symbolic link that leads back to itself is an error.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: no path contains a null character
+        return False
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    return True
+
+
 def make_directory(path: Path) -> None:
     """Create a directory and its missing parents; raises OutputError if that fails."""
     try:
+        _refuse_link_to_itself(path)
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise OutputError(f"cannot write to {path}: it is a file, not a directory") from None
@@ -47,11 +69,15 @@ def make_directory(path: Path) -> None:
 
 def refuse_unwritable(path: Path) -> None:
     """Raise OutputError now if writing `path` later is certain to fail: missing directory, no permission."""
-    if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a directory")
-    if not path.parent.is_dir():
-        raise OutputError(f"cannot write {path}: there is no directory {path.parent}")
-    writable = os.access(path, os.W_OK) if path.exists() else os.access(path.parent, os.W_OK | os.X_OK)
+    try:
+        if path.is_dir():
+            raise OutputError(f"cannot write {path}: it is a directory")
+        if not path.parent.is_dir():
+            raise OutputError(f"cannot write {path}: there is no directory {path.parent}")
+        _refuse_link_to_itself(path)
+        writable = os.access(path, os.W_OK) if path.exists() else os.access(path.parent, os.W_OK | os.X_OK)
+    except OSError as error:
+        raise cannot_write(path, error) from error
     if not writable:
         raise OutputError(f"cannot write {path}: no permission")
 
@@ -63,6 +89,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     writing fails.
     """
     try:
+        _refuse_link_to_itself(path)
         if _is_stream(path):
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
             try:
@@ -91,6 +118,13 @@ def sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _refuse_link_to_itself(path: Path) -> None:
+    """Raise OSError for a symbolic link that leads back to itself: `Path.resolve` raises RuntimeError or returns it."""
+    if path.is_symlink():
+        with suppress(FileNotFoundError):
+            path.stat()
 
 
 def _is_stream(path: Path) -> bool:

@@ -174,7 +174,8 @@ class DeclaredTable:
 
     `outcome_of` returns the outcome (`oom`) of a row without numbers: the most important column shows the outcome, and
     the other columns are empty. A table without rows is omitted, unless `keep_empty` is set. `name_of` names the tables
-    of different parts (`grid-forward`). The tables in `below` follow this one.
+    of different parts (`grid-forward`). The tables in `below` follow this one. `needs` names what a record without rows
+    lacks, as the object of "it needs …"; empty if every record has rows.
     """
 
     name: str
@@ -190,6 +191,7 @@ class DeclaredTable:
     name_of: Callable[[Any], str] | None = None
     keep_empty: bool = False
     below: tuple[DeclaredTable, ...] = ()
+    needs: str = ""
 
     def __call__(self, record: Any) -> list[Table]:
         """Return the tables for a record; none if the record lacks their data."""
@@ -338,7 +340,6 @@ def build_tables(
     record: Any,
     names: Iterable[str],
     what: str = "this run",
-    why: str = "",
 ) -> list[Table]:
     """Return the tables called `names`; raises UsageError if a table is unknown or has no rows."""
     shown: list[Table] = []
@@ -346,7 +347,8 @@ def build_tables(
         if name not in tables:
             raise UsageError(unknown(name, "a table", tables))
         if not (found := tables[name](record)):
-            raise UsageError(f"{what} has no data for the table {name}{why}")
+            needs = getattr(tables[name], "needs", "")
+            raise UsageError(f"{what} has no data for the table {name}{f': it needs {needs}' if needs else ''}")
         shown += found
     return shown
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sysbench.errors import OutputError
+from sysbench.log.storage import cannot_write
 from sysbench.render.theme import elided
 
 if TYPE_CHECKING:
@@ -103,4 +103,4 @@ def write(path: Path, page: str) -> None:
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        raise cannot_write(path, error) from error

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sysbench import cells as axes_of_cells
 from sysbench import units
-from sysbench.errors import OutputError, UsageError
+from sysbench.errors import UsageError
 from sysbench.log.records import CellRecord
+from sysbench.log.storage import cannot_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,7 @@ def write(path: Path, draw: Callable[[], Figure]) -> None:
     try:
         path.write_bytes(picture)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        raise cannot_write(path, error) from error
 
 
 def content(draw: Callable[[], Figure], suffix: str) -> bytes:

@@ -9,10 +9,10 @@ from pathlib import PurePath
 from sysbench import cells as axes
 from sysbench import units
 from sysbench.log.events import OwnModelFacts
-from sysbench.log.outcomes import Outcome
+from sysbench.log.outcomes import EXPECTED, Outcome
 from sysbench.log.records import AnyCell, CellRecord, RunRecord
 from sysbench.render.findings import with_ranges
-from sysbench.render.table import Remark
+from sysbench.render.table import Remark, Word
 
 MAX_DETAIL_CHARACTERS = 240
 """Largest number of characters shown of an error message; the record contains the whole text."""
@@ -32,6 +32,11 @@ def outcomes(record: RunRecord[AnyCell], cells: Sequence[CellRecord] | None = No
             # The same reason may contain different byte counts for every cell.
             grouped.setdefault(_NUMBER.sub("", text), []).append((cell, text))
     return [Remark("outcome", _combine(group, record.cells)) for group in grouped.values()]
+
+
+def outcome_word(outcome: Outcome) -> Word:
+    """Return an outcome as the text of a table cell."""
+    return Word(outcome, "quiet" if outcome in EXPECTED else "bad")
 
 
 def reason(cell: CellRecord) -> str:

@@ -30,7 +30,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from sysbench.errors import LogError, OutputError
+from sysbench.errors import LogError
+from sysbench.log.storage import cannot_read, cannot_write
 from sysbench.snapshot.layout import (
     ACTION_CODE,
     NONE,
@@ -86,7 +87,7 @@ def read(path: Path, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> Snapshot:
     except IsADirectoryError:
         raise LogError(f"{path} is a directory, not a memory snapshot") from None
     except OSError as error:
-        raise LogError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+        raise cannot_read(path, error) from error
 
 
 def of(snapshot: Mapping[str, Any] | list[Any]) -> Snapshot:
@@ -104,7 +105,7 @@ def write(path: Path, snapshot: Mapping[str, Any]) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+        raise cannot_write(path, error) from error
 
 
 def _load(path: Path, stream: ByteStream, budget_bytes: int) -> Snapshot:

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sysbench.spec.axes import integers, split_words
 from sysbench.spec.quantities import Size
+from sysbench.spec.validation import invalid_spec
 
 if TYPE_CHECKING:
     from sysbench.commands.time.spec import TimeCell
@@ -143,13 +144,25 @@ def threads_problem(cell: RunCell, device: DeviceType | None) -> str | None:
     """Return the reason why `threads` cannot be set for this type of device, or None if it can."""
     if cell.threads is None or device in (None, "cpu"):
         return None
-    return f"--threads sets how many threads compute on a CPU; on {device} leave it out, or add --device cpu"
+    if cell.simulated is not None:
+        return "--threads sets how many threads compute on a CPU, but --simulate predicts a GPU: drop one of them"
+    return f"--threads sets how many threads compute on a CPU; on {device} leave it out, or use --device cpu"
 
 
 class RunSpec(BaseModel):
     """The input of one run; each command has its own subclass with its axes, identified by `kind`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, validate_default=True, allow_inf_nan=False)
+
+    def __init__(self, **fields: Any) -> None:
+        """Build the spec from its fields; raises SpecError, with one line, for an invalid field."""
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise invalid_spec(type(self), error) from None
+
+    # Otherwise pydantic would call it from `model_validate`, which reports all errors by itself.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     if TYPE_CHECKING:  # a field of every command's own spec, with the kind as default
 
@@ -161,6 +174,11 @@ class RunSpec(BaseModel):
     def python_call(self) -> str | None:
         """The sysbench call in the user's program that started the run; None for runs from the command line."""
         return None
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Fields without an effect on this run: those that say how to measure, if --simulate predicts instead."""
+        return ()
 
     def cells(self) -> Iterator[Any]:
         """Yield every cell of the run in the order of measurement."""

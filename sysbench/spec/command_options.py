@@ -22,11 +22,11 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sysbench.command import Kind, command_of
+from sysbench.command import Kind, command_of, kinds
 from sysbench.errors import UsageError, nearest
 from sysbench.spec.cell import RunSpec
 from sysbench.spec.options import OPTION_SYNONYMS, Option, flag_of
-from sysbench.spec.validation import Given, option_name, option_of, validated
+from sysbench.spec.validation import Given, literals, option_name, option_of, validated
 
 __all__ = ["Given", "command_options", "option_name", "parse_options", "validated"]
 
@@ -82,7 +82,7 @@ def usage_error_message(error: Exception) -> str | None:
     if not isinstance(typed, str) or context is None:
         message = " ".join(str(format_message()).split())
         if extra_arguments := re.fullmatch(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", message):
-            return f"unexpected: {extra_arguments[1]}. Commas separate several values of one option: --ctx 128,256"
+            return f"unexpected: {extra_arguments[1]}. {_option_for(extra_arguments[1].split(), context)}"
         return message
     flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
     name = typed.lstrip("-").replace("_", "-")
@@ -91,6 +91,27 @@ def usage_error_message(error: Exception) -> str | None:
     suggestion = own_name if own_name in names else nearest(name, names)
     question = f". Did you mean --{suggestion}?" if suggestion else f". {context.command_path} --help lists all"
     return f"No such option: {typed}{question}"
+
+
+def _option_for(words: Sequence[str], context: Any) -> str:
+    """Return a hint about words without an option: the option that one of them is a value of, or the use of commas."""
+    kind = getattr(context, "info_name", None)
+    options = keys_of(kind).values() if kind in kinds() else ()
+    for word in words:
+        for key in options:
+            if key.shorthand_value is None and set(word.split(",")) <= set(_values(key.info)):
+                return f"Did you mean {option_name(key.model, key.field)} {word}?"
+    return "Commas separate several values of one option: --ctx 128,256"
+
+
+def _values(field: FieldInfo) -> Iterable[str]:
+    """Return the values that an option accepts; empty if they cannot be listed."""
+    option = option_of(field)
+    if (option.metavar or "").startswith("GPU,"):
+        from sysbench.spec import hardware  # only commands that simulate need it
+
+        return [each.slug for each in hardware.known()]
+    return option.values or literals(field.annotation)
 
 
 def _parameters(model: type[BaseModel]) -> Iterator[inspect.Parameter]:

@@ -5,6 +5,7 @@ These options do not change what is measured, and may differ when a log is resum
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -168,8 +169,9 @@ class RunOptions(BaseModel):
     def _refuse_duplicate_files(self) -> Self:
         """Refuse the same path in two options: the second file would overwrite the first or an input file."""
         taken: dict[Path, str] = {}
+        # Path.resolve raises RuntimeError for a symbolic link that leads back to itself; reading it reports the reason.
         for name, path in self._files():
-            first = taken.setdefault(path.resolve(), name)
+            first = taken.setdefault(Path(os.path.realpath(path)), name)
             if first != name:
                 raise ValueError(f"{name} {path} is also the file of {first}: give each its own file")
         return self

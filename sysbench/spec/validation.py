@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from sysbench.errors import OptionError, unknown
+from sysbench.errors import OptionError, SpecError, unknown
 from sysbench.spec.options import Option, flag_of
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -19,7 +19,7 @@ Given = dict[str, Any]
 def validated(model: type[Model], values: Given) -> Model:
     """Build the spec from the given options; raises OptionError with one line that names the invalid option."""
     try:
-        return model(**values)
+        return model.model_validate(values)
     except ValidationError as error:
         where = error.errors()[0]["loc"]
         raise OptionError(_explain(model, error), str(where[0]) if where else None) from error
@@ -30,10 +30,23 @@ def validated_arguments(model: type[Model], values: Given) -> Model:
     try:
         return validated(model, values)
     except OptionError as error:
-        if error.field is None:
-            raise
-        argument = str(error).removeprefix(f"{option_name(model, error.field)} ")
-        raise OptionError(f"{error.field}= {argument}", error.field) from None
+        raise OptionError(_name_argument(model, error), error.field) from None
+
+
+def invalid_spec(model: type[BaseModel], error: ValidationError) -> SpecError:
+    """Return the one-line error of a spec that a program builds from invalid fields."""
+    first = error.errors()[0]
+    field = str(first["loc"][0]) if first["loc"] else None
+    if first["type"] == "extra_forbidden":
+        return SpecError(unknown(f"{field}=", f"a field of {model.__name__}", model.model_fields), field)
+    return SpecError(_name_argument(model, OptionError(_explain(model, error), field)), field)
+
+
+def _name_argument(model: type[BaseModel], error: OptionError) -> str:
+    """Return the message of an error with the name of the argument, `size= `, instead of the option."""
+    if error.field is None:
+        return str(error)
+    return f"{error.field}= {str(error).removeprefix(f'{option_name(model, error.field)} ')}"
 
 
 def option_name(model: type[BaseModel], field: str) -> str:

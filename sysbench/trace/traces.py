@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from sysbench.errors import LogError, SysbenchError
+from sysbench.log.storage import cannot_read
 from sysbench.spec.validation import first_error
 from sysbench.trace.readers.reading import Progress, no_progress
 from sysbench.trace.summary import ProfileSummary
@@ -34,10 +35,8 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)
-    except FileNotFoundError:
-        raise LogError(f"cannot read {path}: no such file") from None
     except OSError as error:
-        raise LogError(f"cannot read {path}: {error.strerror}") from error
+        raise cannot_read(path, error) from error
     if not beginning:
         raise LogError(f"{path} is empty")
     if nsys.is_export(beginning) or path.suffix.lower() in nsys.REPORT_SUFFIXES:

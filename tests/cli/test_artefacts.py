@@ -72,9 +72,12 @@ def test_two_traces_differ_by_class_and_by_kernel_per_step(traces: tuple[Path, P
     assert "one sample per side, so there are no intervals" in shown
 
 
-def test_what_from_json_wrote_of_a_trace_stands_for_the_trace(traces: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["written.json", "written"])
+def test_what_from_json_wrote_of_a_trace_stands_for_the_trace(
+    traces: tuple[Path, Path], tmp_path: Path, name: str
+) -> None:
     a, b = traces
-    written = tmp_path / "written.json"
+    written = tmp_path / name
     assert command_line("profile", "--from", str(a), "--json", str(written)).code == 0
     assert compared(written, b) == compared(a, b)
 
@@ -99,13 +102,32 @@ def test_two_snapshots_differ_by_category_and_the_sums_are_their_peaks(snapshots
         assert parameters[f"{side}_bytes"] == own["parameters"]
 
 
+@pytest.mark.parametrize("name", ["written.json", "written"])
 def test_what_from_json_wrote_of_a_snapshot_stands_for_the_snapshot(
-    snapshots: tuple[Path, Path], tmp_path: Path
+    snapshots: tuple[Path, Path], tmp_path: Path, name: str
 ) -> None:
     a, b = snapshots
-    written = tmp_path / "written.json"
+    written = tmp_path / name
     assert command_line("memory", "--from", str(a), "--json", str(written)).code == 0
     assert compared(written, b) == compared(a, b)
+
+
+@pytest.mark.parametrize(
+    ("record", "kind"),
+    [("time-a100", "time"), ("memory-a100", "memory"), ("profile-train", "profile"), ("attention-cpu", "attention")],
+)
+def test_a_record_without_an_ending_is_read_by_every_command(record: str, kind: str, tmp_path: Path) -> None:
+    named, unnamed = FIXTURES / f"{record}.json", tmp_path / "saved"
+    if not named.exists():
+        assert (
+            command_line(kind, "--from", str(named.with_suffix(".jsonl")), "--json", str(tmp_path / "r.json")).code == 0
+        )
+        named = tmp_path / "r.json"
+    unnamed.write_bytes(named.read_bytes())
+    assert command_line(kind, "--from", str(unnamed)).out == command_line(kind, "--from", str(named)).out
+    assert command_line("report", str(unnamed)).code == 0
+    assert "the same" in command_line("compare", str(unnamed), str(unnamed)).err
+    assert command_line("history", str(unnamed)).code == 0
 
 
 def test_a_report_has_a_section_for_each(

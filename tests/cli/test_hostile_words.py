@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sysbench.log import runs
 from tests.cli.running import answered
+from tests.unprivileged import permissions_obeyed
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
 
@@ -15,6 +19,8 @@ UNDECODED = "runs-\udcff"
 """How Python hands on a byte that is not UTF-8."""
 
 TOO_LONG = "x" * 300
+
+LOG = RUNS / "ab" / "2026-11-22T02-24-39-compare" / "A" / "round-01.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +68,114 @@ def test_a_path_that_is_no_file_is_answered_in_one_line(words: tuple[str, ...], 
 @pytest.mark.parametrize(
     "words",
     [
+        ("time", "--from", "link"),
+        ("time", "--from", "link.json"),
+        ("time", "--resume", "link"),
+        ("memory", "--from", "link.pickle"),
+        ("profile", "--from", "link.json"),
+        ("report", "link"),
+        ("compare", "link", "link"),
+        ("history", "link"),
+        ("history", "--runs", "link"),
+        ("history", "latest", "--runs", "link"),
+        ("run", "link.toml"),
+        ("run", "--resume", "link"),
+    ],
+)
+def test_a_link_to_itself_cannot_be_read(words: tuple[str, ...], tmp_path: Path) -> None:
+    for name in {word for word in words if word.startswith("link")}:
+        (tmp_path / name).symlink_to(name)
+    ran = answered(*words, cwd=tmp_path)
+    assert (ran.code, ran.out) == (2, "")
+    assert re.search(r"cannot read link\S*: the symbolic link leads back to itself$", ran.complaint)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", str(LOG), "-o", "link.html"),
+        ("time", "--from", str(LOG), "--json", "link.json"),
+        ("doctor", "--json", "link.json"),
+        ("time", "--simulate", "h100", "--out", "link"),
+    ],
+)
+def test_a_link_to_itself_cannot_be_written(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / words[-1]).symlink_to(words[-1])
+    ran = answered(*words, cwd=tmp_path)
+    assert ran.code == 1
+    assert re.search(r"cannot (write|create) link\S*: the symbolic link leads back to itself$", ran.complaint)
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Path]:
+    """A directory that holds a run, and beside a run a directory without any permission."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    shutil.copy(LOG, tmp_path / "a.jsonl")
+    shutil.copy(LOG, closed / "b.jsonl")
+    closed.chmod(0)
+    with permissions_obeyed():
+        yield tmp_path
+    closed.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("words", "unreadable"),
+    [
+        (("time", "--from", "closed"), "closed"),
+        (("time", "--from", "closed/b.jsonl"), "closed/b.jsonl"),
+        (("time", "--resume", "closed/b.jsonl"), "closed/b.jsonl"),
+        (("memory", "--from", "closed"), "closed"),
+        (("memory", "--from", "closed/b.pickle"), "closed/b.pickle"),
+        (("profile", "--from", "closed/b.json"), "closed/b.json"),
+        (("report", "closed"), "closed"),
+        (("report", "."), "closed"),
+        (("compare", "closed", "latest"), "closed"),
+        (("compare", ".", "."), "closed"),
+        (("history", "closed"), "closed"),
+        (("history", "--runs", "closed"), "closed"),
+        (("history", "--runs", "closed/deeper"), "closed/deeper"),
+        (("history", "latest", "--runs", "closed"), "closed"),
+        (("run", "closed/b.toml"), "closed/b.toml"),
+        (("run", "--resume", "closed"), "closed/manifest.json"),
+    ],
+)
+def test_what_may_not_be_read_is_not_said_to_be_empty(words: tuple[str, ...], unreadable: str, locked: Path) -> None:
+    ran = answered(*words, cwd=locked)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.complaint.endswith(f"cannot read {unreadable}: no permission")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", str(LOG), "-o", "closed/report.html"),
+        ("time", "--from", str(LOG), "--json", "closed/record.json"),
+        ("doctor", "--json", "closed/record.json"),
+    ],
+)
+def test_what_may_not_be_written_is_not_said_to_be_unreadable(words: tuple[str, ...], locked: Path) -> None:
+    ran = answered(*words, cwd=locked)
+    assert ran.code == 1
+    assert ran.complaint.endswith(f"cannot write {words[-1]}: no permission")
+
+
+def test_other_runs_are_listed_beside_a_directory_that_may_not_be_read(locked: Path) -> None:
+    ran = answered("history", "--runs", ".", cwd=locked)
+    assert (ran.code, ran.err) == (0, "")
+    assert "1 run" in ran.out
+
+
+def test_a_long_word_is_repeated_without_its_middle() -> None:
+    ran = answered("time", "--from", "x" * 5000 + ".json")
+    assert ran.code == 2
+    assert re.search(r" x{60}…x+\.json: the name is too long$", ran.complaint)
+    assert len(ran.complaint) < 255
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ("time", "--size", "a\x1b[31mb"),
         ("time", "--ctx", "1\x1b]0;title\x07"),
         ("time", "--\x1b[2J", "1"),
@@ -79,8 +193,7 @@ def test_what_a_terminal_would_obey_is_escaped(words: tuple[str, ...], tmp_path:
 
 
 def test_the_name_of_a_file_is_escaped_where_it_is_said_to_be_saved(tmp_path: Path) -> None:
-    log = RUNS / "ab" / "2026-11-22T02-24-39-compare" / "A" / "round-01.jsonl"
-    ran = answered("report", str(log), "-o", "red\x1b[31m.md", cwd=tmp_path)
+    ran = answered("report", str(LOG), "-o", "red\x1b[31m.md", cwd=tmp_path)
     assert (ran.code, ran.complaint) == (0, r"saved  red\x1b[31m.md")
     assert (tmp_path / "red\x1b[31m.md").is_file()
 

@@ -172,6 +172,21 @@ def test_version_is_the_packages() -> None:
             ["time", "--ctx", "128", "256"],
             "sysbench time: unexpected: 256. Commas separate several values of one option: --ctx 128,256",
         ),
+        (["time", "small"], "sysbench time: unexpected: small. Did you mean --size small?"),
+        (
+            ["memory", "tiny,small", "128"],
+            "sysbench memory: unexpected: tiny,small 128. Did you mean --size tiny,small?",
+        ),
+        (["profile", "h100"], "sysbench profile: unexpected: h100. Did you mean --simulate h100?"),
+        (["attention", "naive"], "sysbench attention: unexpected: naive. Did you mean --impl naive?"),
+        *(
+            (
+                [command, "--simulate", "h100", "--threads", "2"],
+                f"sysbench {command}: --threads sets how many threads compute on a CPU, but --simulate predicts a GPU: "
+                "drop one of them",
+            )
+            for command in ("time", "memory", "profile", "attention")
+        ),
         (["time", "--until", "5"], "sysbench time: --until 5 is 5 times the whole, or 500 %: did you mean 5%?"),
         (["time", "--gpu", "h100"], "sysbench time: No such option: --gpu. Did you mean --simulate?"),
         (["time", "--n-layer", "2"], "sysbench time: No such option: --n-layer. Did you mean --layers?"),
@@ -184,6 +199,22 @@ def test_a_mistake_is_answered_in_one_line_that_names_it(arguments: list[str], c
     assert ran.code == 2
     assert ran.out == ""
     assert ran.complaint.startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        (("time", "--steps", "20", "--until", "1%", "--sync", "step"), "--steps, --until"),
+        (("time", "--warmup", "2", "--max-steps", "9"), "--warmup, --max-steps"),
+        (("profile", "--steps", "2"), "--steps"),
+        (("attention", "--repeats", "2", "--cold"), "--repeats, --cold"),
+    ],
+)
+def test_an_option_without_effect_on_a_prediction_is_named(words: tuple[str, ...], unused: str) -> None:
+    ran = answered(*words, "--simulate", "h100", "--plan")
+    assert (ran.code, ran.complaint) == (0, f"no effect with --simulate, which measures nothing: {unused}")
+    assert answered(*words, "--plan").err == ""
+    assert answered(words[0], "--simulate", "h100", "--plan").err == ""
 
 
 @pytest.mark.parametrize("name", commands())

@@ -13,7 +13,7 @@ from sysbench.commands.run import runs as experiment_runs
 from sysbench.commands.run.experiment import plan
 from sysbench.commands.run.experiment_file import WrittenExperiment, load
 from sysbench.commands.run.spec import ExperimentOptions, Overrides
-from sysbench.errors import LogError, UsageError
+from sysbench.errors import LogError, OutputError, UsageError
 from sysbench.log import manifest
 from sysbench.log.durations import Durations
 from sysbench.log.manifest import Manifest, RunEntry
@@ -74,6 +74,41 @@ def events_in(log: Path) -> list[dict[str, Any]]:
 
 def cells_of(log: Path) -> list[str]:
     return [event["cell"] for event in events_in(log) if event["event"] == "cell_started"]
+
+
+TWO_RUNS = f"""
+[[run]]
+name = "first"
+command = "time"
+ctx = 8
+steps = 2
+{TINY}
+[[run]]
+name = "second"
+command = "time"
+ctx = 8
+steps = 3
+{TINY}
+"""
+
+
+def test_an_experiment_that_a_full_disk_stops_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, TWO_RUNS)
+    with monkeypatch.context() as full:
+
+        def fails(self: object, entry: RunEntry) -> None:
+            raise OutputError("cannot write manifest.json: no space left on the device")
+
+        full.setattr(experiment_directory.ExperimentDirectory, "update_entry", fails)
+        stopped = answered("run", path, "--out", str(tmp_path))
+    (directory,) = tmp_path.glob("*-mine")
+    assert stopped.code == 1
+    assert stopped.err.splitlines()[-2:] == [
+        f"resume with: sysbench run --resume {directory}",
+        "sysbench run: cannot write manifest.json: no space left on the device",
+    ]
+    resumed = answered("run", "--resume", str(directory))
+    assert (resumed.code, "run 1 of 2  first: already finished" in resumed.err) == (0, True)
 
 
 @pytest.mark.slow

@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -122,7 +124,7 @@ def test_an_interrupted_run_is_saved_and_can_be_finished(tmp_path: Path) -> None
     assert process.returncode == 130, err
     interrupted = record_in(tmp_path)
     assert interrupted["status"] == "interrupted"
-    assert [cell["outcome"] for cell in interrupted["cells"]] == ["interrupted", "interrupted"]
+    assert [cell["outcome"] for cell in interrupted["cells"]] == ["interrupted", "not run"]
     assert len(interrupted["cells"][0]["phases"]["step"]["wall"]["samples_s"]) >= 45
     assert "interrupted" in out
     assert "Traceback" not in err
@@ -206,6 +208,41 @@ def test_a_full_disk_loses_nothing_that_was_finished(tmp_path: Path) -> None:
     assert ran.code == 1
     assert "cannot write /dev/full: no space left on the device" in ran.complaint
     assert record_in(tmp_path)["status"] == "complete"
+
+
+def test_showing_a_run_that_failed_does_not_fail() -> None:
+    failed = Path(__file__).parents[1] / "fixtures" / "runs" / "time-failures.json"
+    shown = answered("time", "--from", str(failed))
+    assert (shown.code, "crashed" in shown.out) == (0, True)
+
+
+FILLING = """
+import resource, sys
+from sysbench.cli import main
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+main(sys.argv[1:])
+"""
+
+
+def test_a_run_that_a_full_disk_stops_is_shown_and_can_be_finished(tmp_path: Path) -> None:
+    # A limit on file size fails like a full disk. Every cell takes some 20 kB of the log.
+    lengths = ",".join(str(16 + 2 * number) for number in range(12))
+    words = ("time", *QUICK, "--ctx", lengths, "--steps", "60", "--out", str(tmp_path))
+    ran = subprocess.run(
+        [sys.executable, "-c", FILLING, *words], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert re.search(r"^ +16 +\d", ran.stdout, re.MULTILINE), "the first cell is in the table"
+    assert re.search(r"^ +38 +not run", ran.stdout, re.MULTILINE)
+    log = only(tmp_path, "*.jsonl")
+    resume, complaint = ran.stderr.splitlines()[-2:]
+    assert resume == f"resume with: sysbench time --resume {log}"
+    assert "the file would exceed the allowed size. The run was stopped" in complaint
+    resumed = answered(*resume.removeprefix("resume with: sysbench ").split(), "--no-live")
+    assert (resumed.code, "not run" in resumed.out) == (0, False)
+    assert re.search(r"^resumed: \d+ finished cells? kept", resumed.err)
+    assert [cell["outcome"] for cell in record_in(tmp_path)["cells"]] == ["ok"] * 12
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")

@@ -16,7 +16,7 @@ from sysbench.commands.time.spec import TimeSpec
 from sysbench.errors import LogError
 from sysbench.log import runs as saved_runs
 from sysbench.log.events import SCHEMA_VERSION, encode
-from sysbench.log.runs import experiments, find, find_experiment, kind_at, load
+from sysbench.log.runs import experiments, find, find_experiment, is_log_or_record, kind_at, load
 from tests import fixtures_attention, fixtures_timing
 
 SPEC = TimeSpec(size="small", ctx="128,256", steps="10")
@@ -201,11 +201,24 @@ def test_a_record_is_read_whatever_the_order_of_its_fields(tmp_path: Path) -> No
     assert isinstance(load(path), TimeRecord)
 
 
+@pytest.mark.parametrize("name", ["run", "run.txt", "run.JSON", "2026-11-20"])
+def test_a_log_and_a_record_may_have_any_name(tmp_path: Path, name: str) -> None:
+    contents = write_record(tmp_path / "a.json").read_bytes(), write_log(tmp_path / "a.jsonl").read_bytes()
+    for content in contents:
+        (tmp_path / name).write_bytes(content)
+        assert is_log_or_record(tmp_path / name)
+        assert load(tmp_path / name) == load(tmp_path / "a.json")
+    (tmp_path / name).write_text("notes")
+    assert not is_log_or_record(tmp_path / name)
+    with pytest.raises(LogError, match="is not a sysbench log"):
+        load(tmp_path / name)
+
+
 def test_a_log_that_is_torn_in_mid_line_is_read_up_to_there(tmp_path: Path) -> None:
     path = write_log(tmp_path / "a.jsonl")
     path.write_bytes(path.read_bytes()[:-300])
     record = load(path)
-    assert record.status == "interrupted"
+    assert record.status == "unfinished"
     assert record.cells[0].outcome == "ok"
 
 

@@ -127,9 +127,10 @@ def test_threads_are_an_axis_of_the_cpu_and_of_nothing_else() -> None:
     assert [cell.threads for cell in cells(ctx=128, threads="1,2,4")] == [1, 2, 4]
     (cell,) = cells(ctx=128, threads=2)
     assert (cell.problem("cpu"), cell.problem(None)) == (None, None)
-    refused = "--threads sets how many threads compute on a CPU; on cuda leave it out, or add --device cpu"
+    refused = "--threads sets how many threads compute on a CPU; on cuda leave it out, or use --device cpu"
     assert cell.problem("cuda") == refused
     (cell,) = cells(ctx=128, threads=2, simulate="a100-80gb")
+    refused = "--threads sets how many threads compute on a CPU, but --simulate predicts a GPU: drop one of them"
     assert cell.problem("cpu") == refused
 
 

@@ -124,6 +124,7 @@ SUMS = DeclaredTable(
     notes=lambda cell: (
         f"error of x: {_spaced(cell.cell.count or 0)} times its rounding error; error of adding: the rest",
     ),
+    needs="the experiment sums",
 )
 """Four sums: in fp32, in a narrow format, and two of narrow numbers accumulated in fp32 (see `_four_sums`)."""
 
@@ -197,6 +198,7 @@ FORMATS = DeclaredTable(
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.sums),
     notes=_formats_notes,
+    needs="the experiment sums",
 )
 """Every format in every order, and with an fp32 accumulator."""
 
@@ -255,6 +257,7 @@ AUTOCAST = DeclaredTable(
         )
     },
     notes=("modules: dtype of their output; CUDA, simulated: from CUDA's autocast rules, without data; ≠: differs",),
+    needs="the experiment autocast",
 )
 """Dtypes of parameters, module outputs, logits, loss and gradients, on this device and on CUDA."""
 
@@ -294,6 +297,7 @@ NORM = DeclaredTable(
         "inside: format of mean, variance and rsqrt, rounded after each operation; rsqrt: of the variance without eps",
         f"output wrong: ‖y − y64‖ / ‖y64‖ is at least {WRONG_SHARE}; error at 1: this error at scale 1",
     ),
+    needs="the experiment norm",
 )
 """Input scales at which steps of layer norm leave the range of each format."""
 
@@ -333,6 +337,7 @@ SCALING = DeclaredTable(
     parts=attrgetter("cells"),
     when=lambda cell: bool(cell.scaled),
     notes=_scaling_notes,
+    needs="the experiment scaling",
 )
 """Shares of gradients that are lost or overflow at each loss scale."""
 
@@ -412,6 +417,7 @@ def _products(name: str, title: str, error: str, said: str) -> DeclaredTable:
         parts=attrgetter("cells"),
         when=lambda cell: bool(cell.products),
         notes=lambda cell: _ways_notes(cell, said),
+        needs="the experiment matmul",
     )
 
 

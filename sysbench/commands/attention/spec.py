@@ -205,6 +205,11 @@ class AttentionSpec(RunSpec):
             )
         return self
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Fields without an effect on this run."""
+        return ("warmup", "repeats", "budget", "cold") if self.simulate else ()
+
     def cells(self) -> Iterator[AttentionCell]:
         """Yield every cell of the run: inputs in the order of the axes, and for each input all implementations."""
         axes = (self.simulate or (None,), self.device, self.threads or (None,), self.precision, self.batch)

@@ -125,7 +125,7 @@ def status(cell: AttentionCellRecord) -> Word:
         return Word("ok" if cell.source == "measured" else cell.source, "quiet")
     if over_memory(cell):
         return Word("does not fit" if cell.cell.simulated else cell.outcome, "bad")
-    return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+    return remarks.outcome_word(cell.outcome)
 
 
 # --- values of columns
@@ -460,6 +460,7 @@ GRID = DeclaredTable(
     leading=leading_fields(Field("dim", axes.TITLES["dim"], get=lambda row: row[0])),
     parts=_Grid.all_of,
     name_of=lambda part: f"grid-{part.quantity}",
+    needs="a cell with times or memory",
 )
 """For every implementation and quantity, a table of head dimensions by sequence lengths."""
 
@@ -506,6 +507,7 @@ EXPONENTS = DeclaredTable(
         ),
     ),
     notes=("fitted by least squares on logarithms to at least three sizes; 95 % CI from the residuals",),
+    needs="values of a quantity for at least three values of --seq or --dim",
 )
 """Growth of every implementation in N and in d: the exponent, its 95 % interval, and the fitted sizes."""
 
@@ -535,6 +537,7 @@ CROSSOVERS = DeclaredTable(
             ("measured", "predicted"), lambda record: "predicted" if _is_predicted(record.cells) else "measured"
         )
     },
+    needs="two implementations, one of which overtakes the other with growing --seq",
 )
 """Sequence lengths at which one implementation overtakes another, with the nearest measured sizes."""
 
@@ -571,6 +574,7 @@ FRONTIER = DeclaredTable(
     ),
     rows=lambda record: frontier(record.cells),
     leading=_along(lambda record: (*_varying_settings(record), "implementation", "dim"), lambda row: row.cells),
+    needs="a cell that is known to fit or not to fit",
 )
 """The longest sequence that fits, and the memory that the next one would need."""
 
@@ -606,6 +610,7 @@ ACCOUNTING = DeclaredTable(
     rows=_accounted,
     leading=leading_fields(Field("tensor", get=itemgetter(0))),
     parts=lambda record: filter(None, map(smallest_beyond, settings(record.cells))),
+    needs="a cell that does not fit, and whose tensors are known",
 )
 """Tensors of the smallest cell that does not fit, for each setting."""
 
@@ -635,6 +640,7 @@ MEMORY = DeclaredTable(
     rows=_known_memory,
     leading=_along(lambda record: varying(record.cells) or ("implementation",)),
     notes=("kept for backward besides q, k, v and the output. By formula, two N × N tensors take 8BN² bytes in fp32",),
+    needs="a cell whose memory is known",
 )
 """Memory that forward saves for backward, compared with the formulas for naive attention and for a fused kernel."""
 

@@ -119,6 +119,7 @@ CASES = DeclaredTable(
         Field("counts", "counts", get=lambda case: "yes" if case.counts else "no"),
         Field("samples", "samples", "count", get=lambda case: len(case.samples_s), importance=1),
     ),
+    needs="measured work",
 )
 """The table with one row per piece of work."""
 

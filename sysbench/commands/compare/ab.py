@@ -24,6 +24,7 @@ from rich.console import Console
 from sysbench import stderr, units
 from sysbench.command import command_of, kinds
 from sysbench.commands.compare.comparison import Comparison
+from sysbench.commands.compare.sides import compare_sides, exit_code, load_side, show
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.engine import session
 from sysbench.engine.interrupts import catch_interrupts
@@ -163,8 +164,6 @@ def _refuse_unmeasured(arm: Arm, log: Path) -> None:
 
 
 def _compare_logs(names: tuple[str, str], logs: Logs, options: CompareOptions) -> Comparison:
-    from sysbench.commands.compare.command import compare_sides, load_side
-
     a, b = (load_side(name, files) for name, files in zip(names, (logs["A"], logs["B"]), strict=True))
     return compare_sides(a, b, options, paired=True)
 
@@ -176,7 +175,6 @@ def _show(options: CompareOptions, texts: tuple[str, str], directory: Path, logs
         if logs["A"] or logs["B"]:
             _say(f"stopped before both arms finished a round; the logs are in {directory}", options)
         return None
-    from sysbench.commands.compare.command import show
     from sysbench.log.storage import write_atomically
 
     complete_logs: Logs = {arm: {number: files[number] for number in complete_rounds} for arm, files in logs.items()}
@@ -196,7 +194,6 @@ def _say(text: str, options: CompareOptions) -> None:
 
 
 def _exit_code(comparison: Comparison | None) -> int:
-    from sysbench.commands.compare.command import exit_code
     from sysbench.log.outcomes import FAILURES
 
     if comparison is None:

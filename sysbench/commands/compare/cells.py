@@ -14,6 +14,7 @@ from sysbench.commands.memory.record import MemoryCellRecord
 from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.errors import UsageError, unknown
+from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import PredictedStep, PredictedTime
 from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.spec.ranks import KNOBS
@@ -283,16 +284,16 @@ class SideCell:
 
     @property
     def latest_record(self) -> CellRecord:
-        """The last successful or interrupted record, or else the last record."""
-        measured = [each.record for each in self.occurrences if each.record.outcome in ("ok", "interrupted")]
+        """The last record with valid samples, or else the last record."""
+        measured = [each.record for each in self.occurrences if each.record.outcome in MEASURED]
         return measured[-1] if measured else self.occurrences[-1].record
 
     def times(self, quantity: str, *, complete_only: bool = False) -> dict[int, list[float]]:
         """Return the samples of a quantity in seconds, by run.
 
-        `complete_only` omits runs in which the cell was interrupted.
+        `complete_only` omits runs in which the cell did not finish.
         """
-        accepted = ("ok",) if complete_only else ("ok", "interrupted")
+        accepted = {"ok"} if complete_only else MEASURED
         measured = (each for each in self.occurrences if each.record.outcome in accepted)
         samples_by_run = ((each.run, times_of(each.record).get(quantity)) for each in measured)
         return {run: samples.samples_s for run, samples in samples_by_run if samples is not None and samples.samples_s}

@@ -20,6 +20,7 @@ from sysbench.commands.compare.comparison import (
 from sysbench.errors import UsageError, unknown
 from sysbench.log.predictions import INTERVAL, MARK, PredictedTime
 from sysbench.render.declared import build_tables
+from sysbench.render.remarks import outcome_word
 from sysbench.render.table import EMPTY_CELL, Cell, Column, Measure, Remark, Sheet, Table, Tone, Word, sentence
 from sysbench.render.theme import elided
 from sysbench.statistics.verdict import Verdict
@@ -109,10 +110,7 @@ def _time_tables(comparison: Comparison, kind: str, *, headline: bool) -> Tables
     for cell in cells:
         times = [_time_row(time) for time in cell.times if time.headline == headline]
         if headline and not times and (cell.a_outcome, cell.b_outcome) != ("ok", "ok"):
-            a, b = (
-                Word(cell.a_outcome, _outcome_tone(cell.a_outcome)),
-                Word(cell.b_outcome, _outcome_tone(cell.b_outcome)),
-            )
+            a, b = outcome_word(cell.a_outcome), outcome_word(cell.b_outcome)
             times = [(EMPTY_CELL, a, b, EMPTY_CELL, EMPTY_CELL)]
         rows += [(*_axis_values(cell.axes, axes), *row) for row in times]
     if not rows:
@@ -142,10 +140,6 @@ def _time_columns(note: str = "", *, wide: bool = False) -> tuple[Column, ...]:
         Column("b_over_a", "B / A, < 1 faster", "ratio", note=note),
         Column("verdict", "verdict"),
     )
-
-
-def _outcome_tone(outcome: str) -> Tone:
-    return "quiet" if outcome in ("ok", "skipped", "interrupted") else "bad"
 
 
 def _time_row(time: TimeComparison) -> tuple[Cell, ...]:
@@ -238,7 +232,7 @@ def left_over_table(comparison: Comparison) -> Tables:
             each.arm,
             *((each.kind,) if several else ()),
             *_axis_values(each.axes, axes),
-            Word(each.outcome, _outcome_tone(each.outcome)),
+            outcome_word(each.outcome),
         )
         for each in comparison.left_over
     )

@@ -26,11 +26,12 @@ def history(given: Given) -> None:
     """
     spec = validated(HistorySpec, given)
     from sysbench.commands.history import earlier_runs, tables
+    from sysbench.log import storage
 
     if spec.name is not None:
         running.show_sheet(tables.run_details(earlier_runs.find_run(spec.name, spec.runs)), spec)
         return
-    if not spec.runs.is_dir():
+    if not (storage.exists(spec.runs) and spec.runs.is_dir()):
         raise LogError(f"no directory {spec.runs} here: name another one with --runs")
     all_runs = earlier_runs.list_runs(spec.runs)
     if spec.clean_s is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,11 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from sysbench.command import spec_of
+from sysbench.command import runnable, spec_of
 from sysbench.errors import LogError, OutputError
-from sysbench.log import manifest, runs
+from sysbench.log import manifest, runs, storage
+from sysbench.log.records import CellRecord
+from sysbench.render.remarks import name_cells
 from sysbench.spec.command_options import command_line
 
 
@@ -48,6 +51,23 @@ class EarlierRun:
         return bool(self.kind) and self.kind != "unknown" and not (self.path.is_dir() and _locked(self.path))
 
     @property
+    def complete(self) -> bool:
+        """Whether every cell has an outcome."""
+        return self.outcome.startswith("complete")
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether another process is writing to the run."""
+        log = self.path if self.path.is_dir() else self.path.with_suffix(".jsonl")
+        return log.exists() and _locked(log)
+
+    @property
+    def resumable_log(self) -> Path | None:
+        """The log of a run without all of its results, if `--resume` can continue it."""
+        log = self.path.with_suffix(".jsonl")
+        return log if not self.complete and self.kind in runnable() and log in self.files else None
+
+    @property
     def size_bytes(self) -> int:
         """Total size of the files."""
         return sum(path.stat().st_size for path in self.files)
@@ -66,7 +86,7 @@ class EarlierRun:
                 for path in self.files:
                     path.unlink()
         except OSError as error:
-            raise OutputError(f"cannot remove {self.path}: {error.strerror}") from error
+            raise OutputError(f"cannot remove {self.path}: {storage.reason(error)}") from error
 
 
 def list_runs(directory: Path) -> list[EarlierRun]:
@@ -79,7 +99,7 @@ def find_run(name: str, directory: Path) -> EarlierRun:
     """Return the run with this name or path; raises LogError unless exactly one run matches."""
     paths = runs.find(name, directory)
     named = Path(name)
-    if named.exists():
+    if storage.exists(named):
         return _read_run(named.absolute().parent, named.absolute().name if named.is_dir() else named.stem, paths)
     return next(
         _read_run(directory, found, run_paths)
@@ -88,13 +108,24 @@ def find_run(name: str, directory: Path) -> EarlierRun:
     )
 
 
+def cells_by_outcome(run: EarlierRun) -> dict[str, str]:
+    """Return the names of the cells with each outcome; empty if the run is unreadable."""
+    try:
+        cells = runs.load(run.path).cells
+    except LogError:
+        return {}
+    grouped: dict[str, list[CellRecord]] = {}
+    for cell in cells:
+        grouped.setdefault(cell.outcome, []).append(cell)
+    return {outcome: name_cells(group, cells) for outcome, group in grouped.items()}
+
+
 def _read_run(directory: Path, name: str, paths: Sequence[Path]) -> EarlierRun:
     """Return the run or directory of runs called `name`; `paths` contains the log or the record of each of its runs."""
     run_directory = directory / name
     if not run_directory.is_dir() or paths[0].stem == name:
-        log_and_record = tuple(
-            each for each in (paths[0].with_suffix(".jsonl"), paths[0].with_suffix(".json")) if each.is_file()
-        )
+        candidates = dict.fromkeys((paths[0].with_suffix(".jsonl"), paths[0].with_suffix(".json"), paths[0]))
+        log_and_record = tuple(each for each in candidates if each.is_file())
         summary = _read_summary(paths[0])
         return EarlierRun(name, paths[0], log_and_record, summary.kind, summary.what, summary.began_s, summary.outcome)
     summaries = [_read_summary(path) for path in paths]
@@ -135,7 +166,7 @@ def _read_summary(path: Path) -> _RunSummary:
     kind = runs.kind_at(path) or "unknown"
     try:
         spec, began_s, status, cells = (
-            _summary_fields_of_log(path) if path.suffix == ".jsonl" else _summary_fields_of_record(path)
+            _summary_fields_of_record(path) if runs.is_record(path) else _summary_fields_of_log(path)
         )
         what = command_line(spec_of({"kind": kind, **spec})).removeprefix(f"sysbench {kind}").strip()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -150,35 +181,48 @@ def _summary_fields_of_record(path: Path) -> tuple[dict[str, Any], float, str, C
 
 
 def _summary_fields_of_log(path: Path) -> tuple[dict[str, Any], float, str, Counter[str]]:
-    """Return the spec, start time, status and outcomes from a log; a log without an end has the status `unfinished`."""
+    """Return the spec, start time, status and outcomes from a log; a log without an end has the status `unfinished`.
+
+    Outcomes are counted as in the record of the log: cells that have begun are `unfinished`, the others `not run`.
+    """
     spec: dict[str, Any] = {}
-    began_s, status = 0.0, "unfinished"
+    began_s, status, cell_count, kind = 0.0, "unfinished", 0, ""
     outcomes: dict[str, str] = {}
+    timings: set[str] = set()
     for event in _run_and_cell_events(path):
         match event["event"]:
             case "run_started":
-                spec, began_s = event["spec"], event["at_s"]
+                spec, began_s, cell_count, kind = event["spec"], event["at_s"], event["cells"], event["kind"]
             case "run_resumed":
                 status = "unfinished"
             case "run_finished":
                 status = event["status"]
+            case "cell_started":
+                outcomes[event["cell"]] = "unfinished"
+                if event["axes"]["kind"] != kind:
+                    timings.add(event["cell"])
             case "cell_finished":
                 outcomes[event["cell"]] = event["outcome"]
     if not spec:
         raise ValueError("it does not start with the start event of a run")
-    return spec, began_s, status, Counter(outcomes.values())
+    # A finished timing run is a part of the cell that follows it.
+    counts = Counter(each for key, each in outcomes.items() if key not in timings or each == "unfinished")
+    return spec, began_s, status, counts + Counter({"not run": cell_count - counts.total()})
+
+
+_RUN_OR_CELL_EVENT = re.compile(rb'"event":"(?:run_|cell_(?:started|finished)")')
 
 
 def _run_and_cell_events(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
             # Most lines of a log are samples, which are slow to parse and are not needed here.
-            if (b'"event":"run_' in line[:40] or b'"event":"cell_finished"' in line[:40]) and line.endswith(b"\n"):
+            if _RUN_OR_CELL_EVENT.search(line, 0, 40) and line.endswith(b"\n"):
                 yield from_json(line)
 
 
-def _locked(directory: Path) -> bool:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _locked(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sysbench import units
-from sysbench.commands.history.earlier_runs import EarlierRun
+from sysbench.commands.history.earlier_runs import EarlierRun, cells_by_outcome
 from sysbench.render.table import Column, Measure, Remark, Sheet, Table, Word
 
 _COLUMNS = (
@@ -29,7 +30,10 @@ def run_list(runs: Sequence[EarlierRun], title: str) -> Sheet:
 
 
 def run_details(run: EarlierRun) -> Sheet:
-    """Return details of a run: its spec, its outcome, its files, and the commands that accept it."""
+    """Return details of a run: its spec, its outcome, its files, and the commands that accept it.
+
+    If cells are missing, also the outcome of each cell, and the command that runs the missing ones.
+    """
     files = tuple((str(path), Measure(path.stat().st_size)) for path in run.files)
     columns = (Column("file", "file"), Column("size", "size", "bytes", wide_range=True))
     next_commands = {
@@ -38,11 +42,22 @@ def run_details(run: EarlierRun) -> Sheet:
         "compare": f"sysbench compare {run.path} shows its result",
     }
     next_command = next_commands.get(run.kind, f"sysbench {run.kind} --from {run.path} shows its tables")
-    remarks = (Remark("note", f"started {_when(run)} UTC"), Remark("note", next_command))
+    remarks = [Remark("note", f"started {_when(run)} UTC"), Remark("note", next_command)]
+    tables = [Table("files", units.size(run.size_bytes), columns, files, 1)]
+    if (log := run.resumable_log) is not None:
+        tables.append(_cells(run))
+        resume = f"sysbench {run.kind} --resume {shlex.quote(str(log))} runs the remaining cells"
+        remarks.append(Remark("note", "the run is in progress" if run.in_progress else resume))
     what_is_complete = run.kind in ("", "compare") or run.what.startswith("sysbench.")
     command = run.what if what_is_complete else f"sysbench {run.kind} {run.what}".rstrip()
     subject = (run.name, command, run.outcome)
-    return Sheet(subject, (Table("files", units.size(run.size_bytes), columns, files, 1),), remarks)
+    return Sheet(subject, tuple(table for table in tables if table.rows), tuple(remarks))
+
+
+def _cells(run: EarlierRun) -> Table:
+    """Return a row for each outcome, with the cells that have it."""
+    columns = (Column("outcome", "outcome"), Column("cells", "cells", elastic=True))
+    return Table("cells", "cells", columns, tuple(cells_by_outcome(run).items()), 1)
 
 
 def _when(run: EarlierRun) -> str:
@@ -50,4 +65,4 @@ def _when(run: EarlierRun) -> str:
 
 
 def _outcome(run: EarlierRun) -> Word:
-    return Word(run.outcome, "plain" if run.outcome.startswith("complete") else "bad")
+    return Word(run.outcome, "plain" if run.complete else "bad")

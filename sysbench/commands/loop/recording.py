@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ class Recorder(Stopwatch):
         if trace is not None:
             if not trace.name.endswith((".json", ".json.gz")):
                 raise UsageError(f"{trace} must end in .json or .json.gz, because it will hold a trace")
-            if save is not None and trace.resolve() == save.resolve():
+            if save is not None and os.path.realpath(trace) == os.path.realpath(save):
                 raise UsageError(f"{trace} is already the file of the record: give the trace its own file")
             storage.refuse_unwritable(trace)
         self.collector = EventCollector(spec, save, None)

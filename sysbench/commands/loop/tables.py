@@ -65,6 +65,7 @@ PHASES = DeclaredTable(
         ),
         Field("samples", unit="count", get=_samples, importance=4),
     ),
+    needs="a measured step",
 )
 """One row per phase, and one for the whole step."""
 
@@ -88,6 +89,7 @@ MEMORY = DeclaredTable(
         ),
     ),
     when=lambda record: any(any(cell.memory.model_dump().values()) for cell in record.cells),
+    needs="a measured memory peak",
 )
 """Memory peaks of the loop."""
 

@@ -53,7 +53,9 @@ def validate_output_formats(options: MemoryOptions) -> None:
 
 def show(path: Path, options: MemoryOptions) -> None:
     """Show a log, a record or a memory snapshot; draw a snapshot if requested. Raises LogError for other files."""
-    if path.suffix.lower() in (".json", ".jsonl"):
+    from sysbench.log.runs import is_log_or_record
+
+    if path.suffix.lower() in (".json", ".jsonl") or is_log_or_record(path):
         from sysbench.commands import saved
 
         for name in ("snapshot", "figure", "page"):

@@ -138,7 +138,7 @@ def _reported_axes(cell: MemoryCellRecord) -> _ReportedAxes:
 def _outcome_word(cell: MemoryCellRecord) -> Word:
     if cell.verdict is not None and not cell.verdict.fits:
         return Word("does not fit", "bad")
-    return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+    return remarks.outcome_word(cell.outcome)
 
 
 # --- a row per cell
@@ -325,6 +325,7 @@ RANKS = DeclaredTable(
         leading_fields(Field("rank", get=lambda row: str(row[1].rank))),
     ),
     notes=("the results of a cell are those of the rank with the highest peak, or on which memory ran out",),
+    needs="the memory of several ranks (--ranks 2)",
 )
 """One row per measured rank of each cell: its peak and the breakdown of the peak."""
 
@@ -403,6 +404,7 @@ GRID = DeclaredTable(
     leading=leading_axes(lambda grid: grid.row_axes, lambda row: map(_reported_axes, row.values())),
     notes=("forward keeps its graph and the loss alive",),
     words=_SOURCES,
+    needs="several values of --mode or --precision",
 )
 """A compact table for reports: contexts in rows; modes, with their precisions, in columns."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics as standard
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from sysbench import units
 from sysbench.commands.profile.record import (
@@ -150,7 +152,7 @@ def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         # On a CPU the profiler slows down the operators themselves, so coverage would exceed 1.
         coverage = summary.busy_ns / summary.steps / 1e9 / standard.fmean(step_s)
     record = ProfileCellRecord(
-        **run_record.cell_fields(cell, seen),
+        **(run_record.cell_fields(cell, seen) | _outcome_fields(seen, timed, run)),
         cautions=[],
         profiler=cell.profiler,
         build_s=seen.built.build_s if seen.built else None,
@@ -171,6 +173,18 @@ def _cell_record(cell: ProfileCell, run: Run) -> ProfileCellRecord:
         prediction=prediction_of(cell, seen),
     )
     return record.model_copy(update={"cautions": cell_cautions(cell, record, seen, timed, run)})
+
+
+def _outcome_fields(seen: CellEvents, timed: CellEvents, run: Run) -> dict[str, Any]:
+    """Return the outcome of a cell and its detail; the run that times the cell without a profiler belongs to it."""
+    fields = run_record.outcome_fields(seen)
+    if fields["outcome"] != "not run" or timed.started is None:
+        return fields
+    if timed.finished is None or timed.finished.outcome != "ok":
+        return run_record.outcome_fields(timed)
+    if run.finished is not None:
+        return {"outcome": "interrupted", "detail": None}
+    return run_record.outcome_fields(replace(timed, finished=None))
 
 
 def estimated_duration_s(cell: ProfileCellRecord) -> float | None:

@@ -137,6 +137,11 @@ class ProfileSpec(ModelSpec):
                 raise ValueError(f"{option} applies only to profiling on a device; with --simulate nothing runs")
         return self
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Fields without an effect on this run."""
+        return ("warmup", "steps") if self.simulate else ()
+
     def cells(self) -> Iterator[ProfileCell]:
         """Yield every cell of the run in profiling order; cells that differ only in the simulated GPU are adjacent."""
         points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]

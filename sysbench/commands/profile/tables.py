@@ -26,7 +26,7 @@ from sysbench.trace.summary import ProfileSummary, Rate, part_of
 def _step_time(cell: ProfileCellRecord) -> Cell:
     """Return the time of the unprofiled or predicted step; for a cell without a profile, return the cell's outcome."""
     if cell.summary is None:
-        return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+        return remarks.outcome_word(cell.outcome)
     if cell.prediction is not None:
         step = cell.prediction.step
         return Measure(step.point_s, low=step.low_s, high=step.high_s) if step else Word("withheld", "bad")

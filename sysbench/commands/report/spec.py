@@ -7,7 +7,6 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from sysbench.errors import unknown
 from sysbench.spec.axes import split_words
 from sysbench.spec.options import Option
 from sysbench.spec.run import OUTPUT, Debug
@@ -63,8 +62,7 @@ class ReportSpec(BaseModel):
     def _known(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
         for path in paths:
             if path.suffix.lower() not in SUFFIXES:
-                ending = path.suffix or "(nothing)"
-                raise ValueError(f"{path} has an unknown format: {unknown(ending, 'a report format', SUFFIXES)}")
+                raise ValueError(f"{path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
         return paths
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from pathlib import Path
 from sysbench.errors import OutputError, UsageError
 from sysbench.log import manifest
 from sysbench.log.manifest import Manifest, RunEntry
-from sysbench.log.storage import cannot_write, make_directory, write_atomically
+from sysbench.log.storage import cannot_write, make_directory, reason, write_atomically
 
 
 @dataclass
@@ -92,7 +92,7 @@ def _lock(path: Path) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise OutputError(f"cannot open {path}: {error.strerror}") from error
+        raise OutputError(f"cannot open {path}: {reason(error)}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,6 +31,7 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, Valida
 
 from sysbench.command import Kind, runnable
 from sysbench.errors import UsageError, unknown
+from sysbench.log.storage import reason
 from sysbench.spec import hardware as shipped
 from sysbench.spec.cell import DeviceType
 from sysbench.spec.command_options import OptionKey, keys_of
@@ -187,7 +188,7 @@ def _parse(path: Path) -> tuple[Place, dict[str, Any]]:
     except UnicodeDecodeError:
         raise UsageError(f"{path} is not a UTF-8 text file") from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read {path}: {reason(error)}") from error
     except ValueError as error:  # invalid TOML, or a number with thousands of digits
         raise UsageError(f"{path} is not TOML: {error}") from None
     except RecursionError:

@@ -162,15 +162,21 @@ def _run_all(
         _show(experiment_tables.outcome(directory.manifest.title, run_results), options)
         _write_json(directory.manifest, run_results, options)
     finally:
-        # Even after an error, print where the results are.
+        # Even after an error, such as a full disk, print where the results are and how to continue.
         _say(f"saved  {directory.path}", options)
         _say(f"→ sysbench report {directory.path} -o report.html writes a report", options)
-    interrupted = (each.error is None and each.record and each.record.status == "interrupted" for each in run_results)
-    if len(run_results) < len(planned) or any(interrupted):
-        _say(f"resume with: sysbench run --resume {shlex.quote(str(directory.path))}", options)
+        stopped = len(run_results) < len(planned) or any(map(_was_interrupted, run_results))
+        if stopped:
+            _say(f"resume with: sysbench run --resume {shlex.quote(str(directory.path))}", options)
+    if stopped:
         return INTERRUPTED_EXIT_CODE
     codes = [running.exit_code(each.record) for each in run_results if each.record is not None]
     return 1 if any(each.error for each in run_results) or any(codes) or not codes else 0
+
+
+def _was_interrupted(run_result: FinishedRun) -> bool:
+    record = run_result.record
+    return run_result.error is None and record is not None and record.status == "interrupted"
 
 
 def _write_json(saved_manifest: Manifest, run_results: Sequence[FinishedRun], options: ExperimentOptions) -> None:

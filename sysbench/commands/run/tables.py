@@ -147,7 +147,7 @@ def _outcome_cells(run_result: FinishedRun) -> tuple[Cell, ...]:
     counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in other_outcomes)
     status = run_result.record.status
     bad = bool(FAILURES & set(outcomes)) or status != "complete"
-    # An interrupted run usually has interrupted cells: the word is not repeated.
+    # An interrupted or unfinished run usually has such cells: the word is not repeated.
     words = ", ".join(word for word in (counts, "" if status in ("complete", *other_outcomes) else status) if word)
     status_cell = Word(words, "bad" if bad else "plain")
     return run_result.entry.name, run_result.entry.command, here, len(outcomes), outcomes.count("ok"), status_cell

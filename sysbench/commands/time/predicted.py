@@ -25,6 +25,7 @@ from sysbench.render.plots import (
     style_axes,
     subject,
 )
+from sysbench.render.remarks import outcome_word
 from sysbench.render.table import Cell, Measure, Table, Word, sentence
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _prediction(cell: TimeCellRecord) -> PredictionRecord | None:
 def missing_time_reason(cell: TimeCellRecord) -> Word | None:
     """Return the reason why a cell has no predicted time: its outcome (`oom`), or `withheld`; None if it has a time."""
     if cell.outcome != "ok":
-        return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+        return outcome_word(cell.outcome)
     return Word("withheld", "bad") if cell.prediction is None or cell.prediction.step is None else None
 
 
@@ -179,6 +180,7 @@ PREDICTED = DeclaredTable(
     when=is_predicted,
     outcome_of=missing_time_reason,
     notes=_notes,
+    needs="predicted times (--simulate h100)",
 )
 """One row per cell."""
 
@@ -301,13 +303,17 @@ GPUS = DeclaredTable(
     parts=_compared_settings,
     outcome_of=lambda gpu: missing_time_reason(gpu.cell),
     notes=_gpus_notes,
+    needs="predicted times on several GPUs (--simulate h100,rtx-4090)",
 )
 """One table per setting, one row per GPU."""
 
 
 def _choice_groups(cells: Sequence[TimeCellRecord]) -> list[list[TimeCellRecord]]:
-    """Return the cells that differ only in how the step is computed, if there are several; in the order of the run."""
-    return [group for group in axes.group_ignoring(cells, *axes.CHOICES) if len(group) > 1]
+    """Return the cells that differ only in how the step is computed, in the order of the run.
+
+    Groups of one cell, and groups without a predicted time, are left out.
+    """
+    return [group for group in axes.group_ignoring(cells, *axes.CHOICES) if len(group) > 1 and _timed(group)]
 
 
 def _choices_notes(rows: Sequence[_ComparedCell]) -> Iterator[str]:
@@ -331,9 +337,10 @@ CHOICES = DeclaredTable(
         lambda rows: [axis for axis in axes.varying(axes.axes_of([row.cell for row in rows])) if axis in axes.CHOICES],
         cells_of=lambda row: (row.cell,),
     ),
-    parts=lambda record: map(_compare, _choice_groups(record.cells)),
+    parts=lambda record: map(_compare, _choice_groups(record.cells) if is_predicted(record) else ()),
     outcome_of=lambda row: missing_time_reason(row.cell),
     notes=_choices_notes,
+    needs="predicted times for several values of an option such as --precision or --attention",
 )
 """One table per GPU and setting, one row per combination of precision, attention, optimizer and the like."""
 
@@ -359,6 +366,7 @@ CONSTANTS = DeclaredTable(
     rows=_constants_by_gpu,
     leading=leading_fields(Field("gpu", "GPU", get=lambda row: row[0]), Field("constant", get=lambda row: row[1].name)),
     notes=("in FLOP/s, bytes/s, elements/s and seconds; spread: standard deviation of the logarithm",),
+    needs="predicted times (--simulate h100)",
 )
 """All rates of each GPU and its host, with their sources."""
 
@@ -440,6 +448,7 @@ SCALING = DeclaredTable(
     parts=_scaling_groups,
     outcome_of=lambda row: missing_time_reason(row.cell),
     notes=_scaling_notes,
+    needs="predicted times for several numbers of ranks (--simulate h100 --ranks 1,2,4)",
 )
 """One table per setting and strategy, one row per number of ranks."""
 

@@ -149,6 +149,11 @@ class TimeSpec(ModelSpec):
             raise ValueError(f"--price names {', '.join(sorted(other))}, but --simulate does not")
         return self
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Fields without an effect on this run."""
+        return ("warmup", "steps", "until", "max_steps") if self.simulate else ()
+
     def cells(self) -> Iterator[TimeCell]:
         """Yield every cell in the order of measurement; cells that differ only in the GPU are consecutive."""
         points = [{**point, "device": "cpu"} if self.simulate else point for point in self.grid()]

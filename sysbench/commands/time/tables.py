@@ -18,11 +18,13 @@ from sysbench.commands.time import predicted
 from sysbench.commands.time.fold import COUNTER_UPDATE_S, MIN_COUNTED_S
 from sysbench.commands.time.record import FORWARD_BACKWARD, TimeCellRecord, TimeRecord
 from sysbench.commands.time.spec import TimeSpec
+from sysbench.log.outcomes import MEASURED
 from sysbench.log.predictions import MARK
 from sysbench.log.records import PhaseRecord, Samples
 from sysbench.render.declared import DeclaredTable, Each, Field, build_tables, leading_axes, leading_fields
-from sysbench.render.remarks import cautions, outcomes, own_models
+from sysbench.render.remarks import cautions, outcome_word, outcomes, own_models
 from sysbench.render.table import EMPTY_CELL, Cell, Measure, Sheet, Table, Tone, Word, mean_of
+from sysbench.spec.options import flag_of
 from sysbench.spec.run import Selection
 from sysbench.statistics import Ratio, direction, ratio
 from sysbench.units import Unit
@@ -32,13 +34,10 @@ from sysbench.units import Unit
 PHASES = ("zero_grad", "forward", "loss", "backward", "optimizer", "step")
 """Phases in the order of a step; `step` is their sum."""
 
-MEASURED_OUTCOMES = ("ok", "interrupted")
-"""Outcomes whose samples are shown; samples of crashed cells are not shown."""
-
 
 def measured_samples(cell: TimeCellRecord, phase: str) -> Samples | None:
     """Return the samples of a phase; None if the cell failed."""
-    return cell.samples(phase) if cell.outcome in MEASURED_OUTCOMES else None
+    return cell.samples(phase) if cell.outcome in MEASURED else None
 
 
 def phases_in(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
@@ -49,9 +48,9 @@ def phases_in(cells: Sequence[TimeCellRecord]) -> tuple[str, ...]:
 
 def outcome(cell: TimeCellRecord) -> Word | None:
     """Return the outcome of a cell without numbers; None for a cell with numbers."""
-    if cell.outcome in MEASURED_OUTCOMES and cell.phases:
+    if cell.outcome in MEASURED and cell.phases:
         return None
-    return Word(cell.outcome, "quiet" if cell.outcome in ("skipped", "interrupted") else "bad")
+    return outcome_word(cell.outcome)
 
 
 def _mean_and_std(values_s: Sequence[float] | None) -> Cell:
@@ -71,7 +70,7 @@ def _median(cell: TimeCellRecord, phase: str = "step") -> float | None:
 
 def _sum_of_phases(cell: TimeCellRecord, phases: Sequence[str], required: str) -> list[float] | None:
     """Return the sum of these phases for each step in seconds; None if the cell does not have the phase `required`."""
-    return cell.sum_of_phases(phases) if required in cell.phases and cell.outcome in MEASURED_OUTCOMES else None
+    return cell.sum_of_phases(phases) if required in cell.phases and cell.outcome in MEASURED else None
 
 
 _forward = partial(_sum_of_phases, phases=("forward",), required="forward")
@@ -168,7 +167,7 @@ _IMPORTANCE = {"step": 0, "forward": 1, "backward": 2, "optimizer": 3, "loss": 1
 
 def _rank_steps_s(cell: TimeCellRecord) -> dict[int, float]:
     """Return the median step time of each rank in seconds; empty for a single-process cell and for a failed cell."""
-    if cell.outcome not in MEASURED_OUTCOMES:
+    if cell.outcome not in MEASURED:
         return {}
     return {each.rank: each.median_step_s for each in cell.ranks if each.median_step_s is not None}
 
@@ -222,13 +221,12 @@ RANKS = DeclaredTable(
             get=lambda row: row[1].host_rss_peak_bytes,
         ),
     ),
-    rows=lambda record: [
-        (cell, each) for cell in record.cells if cell.outcome in MEASURED_OUTCOMES for each in cell.ranks
-    ],
+    rows=lambda record: [(cell, each) for cell in record.cells if cell.outcome in MEASURED for each in cell.ranks],
     leading=(
         leading_axes(cells_of=lambda row: row[:1]),
         leading_fields(Field("rank", get=lambda row: str(row[1].rank))),
     ),
+    needs="times of several ranks (--ranks 2)",
 )
 """One row per rank of each cell with several ranks: phases and peak memory."""
 
@@ -301,6 +299,7 @@ SUMMARY = DeclaredTable(
     outcome_of=outcome,
     notes=_phase_notes,
     keep_empty=True,
+    needs="measured times",
 )
 """One row per cell: phases as mean ± std, achieved rates, and shares of the machine's limits."""
 
@@ -319,6 +318,7 @@ MEMORY = DeclaredTable(
     ),
     when=lambda record: any(peak is not None for cell in record.cells for peak in cell.memory.model_dump().values()),
     outcome_of=outcome,
+    needs="a measured memory peak",
 )
 """Peaks of every cell: tensors, the allocator, the whole device, and the worker on the host."""
 
@@ -360,6 +360,7 @@ PHASE_TABLE = DeclaredTable(
     when=lambda record: any("backward" in cell.phases for cell in record.cells),
     outcome_of=outcome,
     notes=("fwd + bwd: forward, loss and backward, excluding zero_grad and the optimizer step",),
+    needs="a backward pass that is timed as a phase of its own",
 )
 """Forward, forward + loss + backward, the full step if there is an optimizer, and their ratios to forward."""
 
@@ -505,6 +506,7 @@ def arms_table(axis: str) -> DeclaredTable:
         ),
         parts=lambda record: (_Arms(record, axis),),
         when=lambda arms: any(arms.rows()),
+        needs=f"measured times for several values of {flag_of(axis)}",
     )
 
 
@@ -604,6 +606,7 @@ GRID = DeclaredTable(
     leading=leading_axes(lambda part: part[2].row_axes, cells_of=lambda row: row.values()),
     parts=_phase_grids,
     name_of=lambda part: f"grid-{part[0]}",
+    needs="measured times for several values of --ctx or --batch, and of another option",
 )
 """One table per phase, mean ± std: contexts (or batches) in columns, all other varying axes in rows."""
 
@@ -671,6 +674,7 @@ DEVICES = DeclaredTable(
         ),
         "fwd + bwd: forward, loss and backward, without the optimizer",
     ),
+    needs="measured times on several devices",
 )
 """Models with dimensions and parameters in rows; devices in columns, each with forward and forward + backward."""
 
@@ -770,6 +774,7 @@ FIRST_STEPS = DeclaredTable(
     rows=_first_steps,
     leading=leading_axes(cells_of=lambda row: row[:1]),
     notes=("warm-up steps in brackets",),
+    needs="a measured step",
 )
 """The first steps of every cell in order, including warm-up steps."""
 
@@ -931,9 +936,7 @@ def tables_for(record: TimeRecord, names: Iterable[str] = ()) -> list[Table]:
     Raises UsageError for a name that is not a table, and for a table that this record cannot fill.
     """
     if chosen := tuple(names):
-        return build_tables(
-            TABLES, record, chosen, why=": it compares the values of an axis, and this run has only one"
-        )
+        return build_tables(TABLES, record, chosen)
     if predicted.is_predicted(record):
         return predicted.default_tables(record)
     differing = axes.varying(axes.axes_of(record.cells))

@@ -31,6 +31,7 @@ import msgspec
 from sysbench import units
 from sysbench.errors import LogError
 from sysbench.garbage import gc_paused
+from sysbench.log.storage import cannot_read
 from sysbench.trace.readers.kineto_columns import Columns, InexactError, PartMetadata
 from sysbench.trace.readers.kineto_events import LONE_SURROGATE, DecodedEvents, decode_events, decode_one_by_one
 from sysbench.trace.readers.reading import (
@@ -91,10 +92,8 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
                 raise LogError(f"{path} has no events with a duration{why}")
             header, defects = _decoded_header(before)
             return columns.recording(path.name, header, [*defects, *remarks])
-    except FileNotFoundError:
-        raise LogError(f"cannot read {path}: no such file") from None
     except OSError as error:
-        raise LogError(f"cannot read {path}: {error.strerror or error}") from error
+        raise cannot_read(path, error) from error
 
 
 def _header(path: Path, blocks: Blocks) -> tuple[bytes, bytes]:

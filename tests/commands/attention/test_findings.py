@@ -74,14 +74,14 @@ def test_a_cell_that_was_stopped_half_way_has_no_finding() -> None:
     events = runs.events(ONE)
     last = [number for number, event in enumerate(events) if isinstance(event, CellStarted)][-1]
     half = fold(events[: last + 30])
-    assert half.cells[-1].outcome == "interrupted"
+    assert half.cells[-1].outcome == "unfinished"
     assert value(half.cells[-1], "forward") is None
     assert "16384" not in " ".join(said(half))
 
 
 def test_an_unfinished_run_is_folded_with_what_there_is() -> None:
     events = runs.events(ONE)[:2]
-    assert [cell.outcome for cell in fold(events).cells] == ["interrupted"] * 5
+    assert [cell.outcome for cell in fold(events).cells] == ["not run"] * 5
     assert said(fold(events)) == []
 
 

@@ -219,7 +219,7 @@ def test_no_line_is_wider_than_the_terminal(record: AttentionRecord, width: int)
 
 def test_a_run_of_which_nothing_is_known_is_shown_all_the_same() -> None:
     record = command_of("attention").fold_function(runs.events(SPEC)[:2])
-    assert "interrupted" in printed(record, "terminal")  # type: ignore[arg-type]
+    assert "not run" in printed(record, "terminal")  # type: ignore[arg-type]
 
 
 # Pictures

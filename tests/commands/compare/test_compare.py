@@ -29,9 +29,9 @@ from sysbench.commands.compare.cells import (
     match,
     refuse_unknown_axes,
 )
-from sysbench.commands.compare.command import exit_code, show
 from sysbench.commands.compare.comparison import Comparison, Rules, apply_gate, compare, refuse_unmeasured
 from sysbench.commands.compare.export import export_text
+from sysbench.commands.compare.sides import exit_code, show
 from sysbench.commands.compare.spec import CompareOptions
 from sysbench.commands.time.fold import fold
 from sysbench.commands.time.record import TimeRecord
@@ -479,7 +479,7 @@ def test_what_a_killed_run_had_measured_is_compared() -> None:
     killed = fold(fixtures_timing.until_measuring(events, cell=2, step=1))
     found = compared(measured(1, ctx="128,256,512"), killed)
     assert verdicts(found)[128, "step"] in ("SAME", "AMBIGUOUS")
-    assert [cell.b_outcome for cell in found.cells] == ["ok", "ok", "interrupted"]
+    assert [cell.b_outcome for cell in found.cells] == ["ok", "ok", "unfinished"]
     assert any("did not finish" in said for said in found.cautions)
 
 
@@ -498,7 +498,7 @@ def test_a_log_that_ends_before_its_first_step_is_compared_with_nothing_and_says
     assert not any(isinstance(event, StepMeasured) for event in events[: started + 1])
     found = compared(measured(1, ctx="128"), fold(events[: started + 1]))
     assert found.cells[0].times == []
-    assert "interrupted in B" in text_of(found)
+    assert "unfinished in B" in text_of(found)
 
 
 def test_a_cell_that_was_never_started_is_still_the_same_cell() -> None:

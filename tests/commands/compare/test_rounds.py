@@ -142,7 +142,7 @@ def test_time_is_meant_where_no_command_is_named() -> None:
         ("memory --ctx 8", "--ab, B: memory is not a command that --ab can measure."),
         ("tiem", "--ab, B: tiem is not a command that --ab can measure. Did you mean time?"),
         ("--size 'small", "--ab, B: cannot split --size 'small into arguments: no closing quotation"),
-        ("time small", "--ab, B: unexpected: small. Commas separate"),
+        ("time small", "--ab, B: unexpected: small. Did you mean --size small?"),
         ("time --ctx", "--ab, B: Option '--ctx' requires an argument"),
         ("time --out x", "--ab, B: No such option: --out"),
         ("time --steps 0", "--ab, B: --steps 0 is out of range: it must be 1 or more. Nearest: 1"),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from sysbench.commands.history.spec import HistorySpec
+from sysbench.log.journal import Log
+from sysbench.log.runs import load
 from tests.cli.running import answered
 from tests.cli.test_options import OPTIONS, flags
 
@@ -75,6 +79,41 @@ def test_one_run_is_shown_with_its_files_and_what_repeats_it(place: Path) -> Non
     assert "shows its result" in by_path
     unknown = answered("history", "nothing-like-it", cwd=place)
     assert (unknown.code, len(unknown.err.splitlines())) == (2, 1)
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path) -> Path:
+    """A directory with the log of a run that was killed."""
+    log = tmp_path / "runs" / "killed.jsonl"
+    log.parent.mkdir()
+    shutil.copy(FIXTURES / "time-killed.jsonl", log)
+    return tmp_path
+
+
+def test_an_unfinished_run_is_shown_with_its_cells_and_what_continues_it(unfinished: Path) -> None:
+    shown = answered("history", "killed", cwd=unfinished, COLUMNS="").out
+    assert "unfinished, 2 ok, 1 unfinished, 1 not run" in shown
+    assert re.search(r"^ ok +small ctx 128, small ctx 256$", shown, re.MULTILINE)
+    assert re.search(r"^ not run +medium ctx 256$", shown, re.MULTILINE)
+    assert "sysbench time --resume runs/killed.jsonl runs the remaining cells" in shown
+
+
+def test_a_run_in_progress_is_not_offered_for_resuming(unfinished: Path) -> None:
+    with Log.reopen(unfinished / "runs" / "killed.jsonl"):
+        shown = answered("history", "killed", cwd=unfinished, COLUMNS="").out
+    assert "the run is in progress" in shown
+    assert "--resume" not in shown
+
+
+@pytest.mark.parametrize("name", ["time-killed", "profile-killed", "time-failures", "memory-interrupted", "time-a100"])
+def test_a_log_is_listed_with_the_outcomes_of_its_record(name: str, tmp_path: Path) -> None:
+    log = tmp_path / f"{name}.jsonl"
+    shutil.copy(FIXTURES / log.name, log)
+    record = load(log)
+    outcomes = Counter(cell.outcome for cell in record.cells)
+    (row,) = rows(tmp_path, "--runs", ".")
+    status, *counts = str(row["outcome"]).split(", ")
+    assert (status, sorted(counts)) == (record.status, sorted(f"{count} {each}" for each, count in outcomes.items()))
 
 
 def test_what_is_older_is_removed_and_nothing_that_is_not_ours(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

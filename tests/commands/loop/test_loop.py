@@ -301,6 +301,7 @@ def test_a_recording_without_marks_says_so(place: Path) -> None:
     with sysbench.record("empty.json", device="cpu"):
         pass
     shown = answered("loop", "empty.json", cwd=place)
+    assert shown.code == 0, "whoever shows a run has not failed, whatever the run did"
     assert "no step was measured: neither sysbench.phase nor sysbench.step was called" in " ".join(shown.out.split())
     assert "warm-up;" not in shown.out
 

@@ -24,7 +24,16 @@ from sysbench.engine.plan import PlacedCell
 from sysbench.engine.provisions import Provisions
 from sysbench.engine.session import run
 from sysbench.errors import SysbenchError
-from sysbench.log.events import CellFinished, CellStarted, Event, StepMeasured, ThreadsTried, WorkerExited, WorkerReady
+from sysbench.log.events import (
+    CellFinished,
+    CellStarted,
+    Event,
+    RunFinished,
+    StepMeasured,
+    ThreadsTried,
+    WorkerExited,
+    WorkerReady,
+)
 from sysbench.render.table import Word
 from sysbench.spec.run import RunOptions
 from sysbench.trace.summary import Check, DeviceUse, KernelName, KernelTimeColumns, ProfileSummary
@@ -273,8 +282,10 @@ def test_a_killed_run_has_the_cells_that_were_read(tmp_path: Path) -> None:
     events = carry_out(spec_of(ctx="16,32"), tmp_path)
     cut = next(index for index, event in enumerate(events) if isinstance(event, CellFinished) and index) + 1
     second = [index for index, event in enumerate(events) if isinstance(event, CellFinished)][1] + 1
-    assert [cell.outcome for cell in fold(events[:cut]).cells] == ["interrupted", "interrupted"]
-    assert [cell.outcome for cell in fold(events[:second]).cells] == ["ok", "interrupted"]
+    assert [cell.outcome for cell in fold(events[:cut]).cells] == ["unfinished", "not run"]
+    assert [cell.outcome for cell in fold(events[:second]).cells] == ["ok", "not run"]
+    stopped = fold([*events[:cut], RunFinished(at_s=events[cut].at_s, status="interrupted")])
+    assert [cell.outcome for cell in stopped.cells] == ["interrupted", "not run"]
 
 
 # --- its cautions

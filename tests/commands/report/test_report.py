@@ -126,7 +126,7 @@ def test_a_run_that_was_killed_at_any_point_can_be_reported(kind: Kind) -> None:
         found = assemble_document([ReportedRun(kind, command_of(kind).fold_function(events[:cut]))])
         (section,) = found.sections
         assert any("not complete" in remark.text for remark in section.remarks), cut
-        assert "interrupted" in found.run_lines[0]
+        assert "unfinished" in found.run_lines[0]
         assert markdown.text(found, "files")
         assert latex.text(found, "files")
         assert long_table.text(found)

@@ -18,8 +18,8 @@ def last_word(stream: list[Event]) -> str:
     return word.text
 
 
-def test_an_interrupted_run_is_said_to_be_interrupted_once() -> None:
+def test_an_unfinished_run_is_said_to_be_unfinished_once() -> None:
     whole = events(TimeSpec.model_validate({"size": "small", "ctx": "128,256"}))
     assert last_word(whole) == ""
-    assert last_word(until_measuring(whole, cell=1, step=3)) == "1 interrupted"
-    assert last_word(whole[:-1]) == "interrupted"  # every cell is finished, but not the run
+    assert last_word(until_measuring(whole, cell=1, step=3)) == "1 unfinished"
+    assert last_word(whole[:-1]) == "unfinished"  # every cell is finished, but not the run

@@ -70,9 +70,9 @@ def test_the_peak_of_unknown_hardware_is_unknown_and_not_a_default() -> None:
 def test_a_run_that_was_killed_keeps_what_it_measured() -> None:
     stream = until_measuring(events(SPEC), cell=1, step=3)
     killed = fold(stream)
-    assert killed.status == "interrupted"
+    assert killed.status == "unfinished"
     assert killed.finished_at is None
-    assert [cell.outcome for cell in killed.cells] == ["ok"] + ["interrupted"] * 7
+    assert [cell.outcome for cell in killed.cells] == ["ok", "unfinished"] + ["not run"] * 6
     wall = killed.cells[1].phases["step"].wall
     assert wall is not None
     assert len(wall.samples_s) == 4
@@ -91,7 +91,7 @@ def test_a_cell_that_is_started_again_forgets_its_earlier_attempt() -> None:
 def test_a_resumed_run_that_is_killed_again_is_not_complete() -> None:
     whole = events(ONE)
     assert isinstance(whole[-1], RunFinished)
-    assert fold([*whole, RunResumed(at_s=whole[-1].at_s, keep=0)]).status == "interrupted"
+    assert fold([*whole, RunResumed(at_s=whole[-1].at_s, keep=0)]).status == "unfinished"
 
 
 def test_readings_count_for_the_cell_during_which_they_were_taken() -> None:

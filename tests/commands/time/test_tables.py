@@ -316,6 +316,22 @@ def test_any_table_can_be_asked_for_by_name(sweep: TimeRecord) -> None:
         tables_for(sweep, ["devices"])
 
 
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("devices", "measured times on several devices"),
+        ("attention", "measured times for several values of --attention"),
+        ("ranks", "times of several ranks (--ranks 2)"),
+        ("constants", "predicted times (--simulate h100)"),
+        ("choices", "predicted times for several values of an option such as --precision or --attention"),
+    ],
+)
+def test_a_table_without_data_says_what_it_needs(sweep: TimeRecord, name: str, needs: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        tables_for(sweep, [name])
+    assert str(caught.value) == f"this run has no data for the table {name}: it needs {needs}"
+
+
 def test_reasons_are_said_once_for_all_cells_they_hold_for(large: TimeRecord) -> None:
     texts = [remark.text for remark in outcomes(large)]
     assert len(texts) == 2
