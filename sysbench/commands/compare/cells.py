@@ -15,7 +15,7 @@ from sysbench.commands.profile.record import ProfileCellRecord
 from sysbench.commands.time.record import TimeCellRecord
 from sysbench.errors import UsageError, unknown
 from sysbench.log.outcomes import MEASURED
-from sysbench.log.predictions import PredictedStep, PredictedTime
+from sysbench.log.predictions import PredictedStep, PredictedTime, step_ratio
 from sysbench.log.records import CellRecord, RunRecord, Samples
 from sysbench.spec.ranks import KNOBS
 
@@ -514,3 +514,11 @@ def _axis_label(axis: str, value: object) -> str:
     if axis in _AXES_SHOWN_AS_VALUE:
         return value_text(value)
     return _LABEL_FORMATS.get(axis, f"{axis.replace('_', ' ')} {{}}").format(value_text(value))
+
+
+def step_ratio_interval(a: CellRecord, b: CellRecord) -> tuple[float, float] | tuple[None, None]:
+    """Return the 90 % prediction interval of the step time in B over that in A; (None, None) without draws of both."""
+    predictions = [cell.prediction for cell in (b, a) if isinstance(cell, TimeCellRecord | ProfileCellRecord)]
+    steps = [each for each in predictions if isinstance(each, PredictedStep) and each.step_draws_s]
+    ratio = step_ratio(*steps) if len(steps) == 2 else None
+    return (ratio.low, ratio.high) if ratio else (None, None)

@@ -22,6 +22,7 @@ from sysbench.commands.compare.cells import (
     SideCell,
     labels,
     predictions_of,
+    step_ratio_interval,
     times_of,
 )
 from sysbench.commands.compare.differences import Difference, differences, machine_obstacles, same_code, warnings
@@ -29,6 +30,7 @@ from sysbench.errors import LogError, UsageError
 from sysbench.log.events import SCHEMA_VERSION
 from sysbench.log.outcomes import Outcome
 from sysbench.log.predictions import PredictedTime
+from sysbench.log.records import CellRecord
 from sysbench.spec.frozen import Frozen
 from sysbench.statistics.verdict import (
     MARGIN,
@@ -80,6 +82,9 @@ class PredictionComparison(Frozen):
     quantity: str
     a: PredictedTime
     b: PredictedTime
+    low: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Bounds of the 90 % prediction interval of the ratio; None for phases, and for runs of versions without draws."""
+    high: float | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @property
     def ratio(self) -> float:
@@ -264,7 +269,6 @@ def _side_record(side: Side) -> SideRecord:
 
 def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
     a_memory, b_memory = a.memory(), b.memory()
-    predictions = predictions_of(a.latest_record), predictions_of(b.latest_record)
     return CellComparison(
         kind=a.kind,
         axes={name: value for name, value in a.axes.items() if b.axes.get(name) == value},
@@ -273,17 +277,21 @@ def _compare_cells(a: SideCell, b: SideCell, rules: Rules) -> CellComparison:
         a_detail=a.latest_record.detail,
         b_detail=b.latest_record.detail,
         times=list(_compare_times(a, b, rules)),
-        predictions=[
-            PredictionComparison(quantity=name, a=time, b=predictions[1][name])
-            for name, time in predictions[0].items()
-            if name in predictions[1] and time.point_s
-        ],
+        predictions=list(_compare_predictions(a.latest_record, b.latest_record)),
         memory=[
             MemoryComparison(quantity=name, exact=name not in SAMPLED_MEMORY, a_bytes=value, b_bytes=b_memory[name])
             for name, value in a_memory.items()
             if name in b_memory
         ],
     )
+
+
+def _compare_predictions(a: CellRecord, b: CellRecord) -> Iterator[PredictionComparison]:
+    a_times, b_times = predictions_of(a), predictions_of(b)
+    for name, time in a_times.items():
+        if name in b_times and time.point_s:
+            low, high = step_ratio_interval(a, b) if name == "step" else (None, None)
+            yield PredictionComparison(quantity=name, a=time, b=b_times[name], low=low, high=high)
 
 
 def _compare_times(a: SideCell, b: SideCell, rules: Rules) -> Iterator[TimeComparison]:

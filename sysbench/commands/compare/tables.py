@@ -155,11 +155,17 @@ def predictions_table(comparison: Comparison) -> Tables:
         cells = [cell for cell in comparison.cells if cell.kind == kind]
         axes = varying_axes([cell.axes for cell in cells])
         rows = tuple(
-            (*_axis_values(cell.axes, axes), each.quantity, _interval(each.a), _interval(each.b), Measure(each.ratio))
+            (
+                *_axis_values(cell.axes, axes),
+                each.quantity,
+                _interval(each.a),
+                _interval(each.b),
+                Measure(each.ratio, low=each.low, high=each.high),
+            )
             for cell in cells
             for each in cell.predictions
         )
-        note = f"{INTERVAL}; B / A is the ratio of the point predictions: errors common to both cancel"
+        note = f"{INTERVAL}; B / A: errors common to both predictions, such as that of the same host, cancel"
         columns = (
             *_axis_columns(axes),
             Column("quantity", "time"),

@@ -164,6 +164,20 @@ def predicted_on_two_gpus() -> Comparison:
     return compared(predicted("h100", 0.01, 0.02), predicted("a100-80gb", 0.02, None), across=("simulate",))
 
 
+def test_the_ratio_of_predicted_steps_has_the_interval_of_matching_draws() -> None:
+    def predicted(gpu: str, step_s: float, draws_s: list[float]) -> TimeRecord:
+        spec = TimeSpec(size=("tiny",), ctx=(128,), simulate=(gpu,))
+        event = test_predicted.predicted(next(iter(spec.cells())), step_s, step_draws_s=draws_s)
+        return test_predicted.record(spec, (step_s, "ok"), predictions=[event])
+
+    runs = predicted("h100", 1.0, [1.0, 0.3, 4.0]), predicted("a100-80gb", 2.0, [2.0, 0.6, 8.0])
+    (cell,) = compared(*runs, across=("simulate",)).cells
+    assert [(each.ratio, each.low, each.high) for each in cell.predictions] == [(2.0, 2.0, 2.0)]
+    older = predicted("h100", 1.0, []), runs[1]
+    (cell,) = compared(*older, across=("simulate",)).cells
+    assert [(each.ratio, each.low, each.high) for each in cell.predictions] == [(2.0, None, None)]
+
+
 def test_predictions_are_compared_by_their_points_without_a_verdict() -> None:
     found = predicted_on_two_gpus()
     (step,) = (each for cell in found.cells for each in cell.predictions)  # the other one is withheld on one side
