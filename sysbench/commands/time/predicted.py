@@ -56,6 +56,12 @@ def is_predicted(record: TimeRecord) -> bool:
     return any(cell.cell.simulate for cell in record.cells)
 
 
+def gpu_title(cells: Iterable[TimeCellRecord]) -> tuple[str, ...]:
+    """Return the name of the GPU for which all cells are predicted; empty if there are several."""
+    titles = dict.fromkeys(cell.prediction.gpu for cell in cells if cell.prediction)
+    return tuple(titles) if len(titles) == 1 else ()
+
+
 def _prediction(cell: TimeCellRecord) -> PredictionRecord | None:
     """Return the prediction of a cell; None unless its outcome is `ok`."""
     return cell.prediction if cell.outcome == "ok" else None
@@ -592,7 +598,7 @@ def figures(record: TimeRecord) -> Iterator[LazyFigure]:
     for number, group in enumerate(groups[:MAX_SETTINGS]):
         if not any((prediction := _prediction(cell)) and prediction.step for cell in group):
             continue
-        about = subject(group)
+        about = (*subject(group), *gpu_title(group))
         heading = Heading(f"{MARK}: step time with 90 % interval", " · ".join(about))
         caption = caption_text(
             "Predicted step times with their 90 % intervals, and lower bounds; nothing was measured", about

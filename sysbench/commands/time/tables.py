@@ -505,7 +505,7 @@ def arms_table(axis: str) -> DeclaredTable:
             cells_of=lambda row: row.cells.values(),
         ),
         parts=lambda record: (_Arms(record, axis),),
-        when=lambda arms: any(arms.rows()),
+        when=lambda arms: bool(arms.phases) and any(arms.rows()),
         needs=f"measured times for several values of {flag_of(axis)}",
     )
 
@@ -952,7 +952,9 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
     """Return the complete output for a record."""
     specs = axes.axes_of(record.cells)
     hardware = tuple(dict.fromkeys(cell.device.name for cell in record.cells if cell.device))
-    about = (MARK,) if predicted.is_predicted(record) else (*hardware, *axes.effort(specs))
+    about = (*hardware, *axes.effort(specs))
+    if predicted.is_predicted(record):
+        about = (MARK, *predicted.gpu_title(record.cells))
     return Sheet(
         subject=(*axes.subject(specs), *about, *record.environment.software),
         tables=tuple(tables_for(record, names)),
@@ -963,7 +965,13 @@ def sheet(record: TimeRecord, names: Iterable[str] = (), selection: Selection | 
 def usual(spec: TimeSpec) -> tuple[str, ...]:
     """Return the names of the default tables for a run of this spec."""
     if spec.simulate:
-        return ("predicted", "gpus", *(("scaling",) if max(spec.ranks) > 1 else ()))
+        has_choices = any(len(getattr(spec, axis)) > 1 for axis in axes.CHOICES)
+        return (
+            "predicted",
+            "gpus",
+            *(("choices",) if has_choices else ()),
+            *(("scaling",) if max(spec.ranks) > 1 else ()),
+        )
     return (
         "summary",
         *(("ranks",) if max(spec.ranks) > 1 else ()),

@@ -139,6 +139,12 @@ def test_gpus_that_were_calibrated_each_with_its_own_host_are_not_said_to_share_
     assert "Each with its own host, a step takes" in texts(found)[0]
 
 
+def test_a_single_gpu_is_named_above_the_tables_and_in_figures() -> None:
+    one = record(TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",)), (1.0, "ok"))
+    assert "a GPU" in sheet(one).subject
+    assert "a GPU" in next(iter(of_run(one))).caption
+
+
 def test_choices_stand_side_by_side_and_each_alone_is_compared_with_the_first_cell() -> None:
     spec = TimeSpec(
         size=("tiny",), ctx=(128,), simulate=("h100",), precision=("fp32", "bf16"), optimizer=("foreach", "fused")
@@ -240,7 +246,10 @@ def test_an_efficiency_above_one_is_explained_by_the_optimizer_that_updates_a_sh
 
 
 def test_a_report_has_every_table_that_the_terminal_shows() -> None:
-    for found in (record(THREE, (1.0, "ok"), (0.9, "ok"), (0.5, "ok")), scaled((1.0, 1.0), (0.2, 1.0))):
+    gpus = record(THREE, (1.0, "ok"), (0.9, "ok"), (0.5, "ok"))
+    spec = TimeSpec(size=("tiny",), ctx=(128,), simulate=("h100",), precision=("fp32", "bf16"))
+    choices = record(spec, (1.0, "ok"), (0.5, "ok"))
+    for found in (gpus, choices, scaled((1.0, 1.0), (0.2, 1.0))):
         shown = [table.name for table in sheet(found).tables]
         assert len(shown) == 2
         assert [table.name for table in tables_of(found)] == shown
